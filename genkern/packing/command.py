@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 
-from genkern.arguments import Parser
+from genkern.arguments import Parser, number
 from genkern.command.screen import aligned
 from genkern.command.target import versions
 from genkern.errors import InputError, OutputError, ResultsError
@@ -29,6 +29,9 @@ from genkern.runtime.untuned import Relatives
 
 # Winners that one line names.
 _MOST_NAMED = 3
+
+
+_positive = number("a whole number from 1 to 100000", 1, 100_000, integer=True)
 
 
 def parse_pack(argv: Sequence[str]) -> argparse.Namespace:
@@ -55,7 +58,7 @@ def pack_parser() -> Parser:
         "--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs (tune_gemm's YAML)"
     )
     group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
-    group.add_argument("--jobs", type=int, default=-1, metavar="N", help="compile processes (default: a core each)")
+    group.add_argument("--jobs", type=_positive, metavar="N", help="compile processes (default: one a CPU)")
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for one kernel (default: 60)")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
@@ -128,7 +131,7 @@ def _packer(arch: str, options: argparse.Namespace) -> Iterator[Packer]:
             BinaryCache(folder / "binaries"),
             target,
             versions()["triton"],
-            jobs=options.jobs,
+            jobs=options.jobs or len(os.sched_getaffinity(0)),
             timeout_s=options.timeout,
             temporary_dir=str(modules),
         )

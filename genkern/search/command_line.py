@@ -25,7 +25,8 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         *("--search", "--strategy"),
         metavar="NAME|FILE.py",
-        help="what is compiled and measured, in which order, and until when. predicted: everything, what a cost model "
+        help="what is compiled and measured, in which order, and until when. guided: what a model of times promises, "
+        "corrected by the size's own times, some 44 kernels of a size; predicted: everything, what a cost model "
         "predicts to be fast first (N: so many kernels); patience:N: the first four kernels of each form of a "
         "family, then in predicted order, until N in a row brought nothing faster (a run that is resumed counts anew); "
         "racing: some kernels of each form, then more of those whose best is near the best; "

@@ -56,7 +56,9 @@ class Guided(Strategy):
         self._best = math.inf if task.best_us is None else math.log2(task.best_us)
         self._is_refined = not self._rows.configs
         self._gain = 0.0
-        self._most = _MOST if task.most is None else min(_MOST, task.most)
+        # What an earlier start has tried counts, though only its best time is known.
+        self._least = max(0, _LEAST - task.tried)
+        self._most = max(0, _MOST - task.tried) if task.most is None else min(_MOST, task.most)
 
     def ask(self, n: int) -> Sequence[Unit]:
         if not self._wanted and len(self._waiting) <= _WAITING:
@@ -119,7 +121,7 @@ class Guided(Strategy):
         gain = expected_gain(self._best, *self._posterior.predicted())
         gain[np.isin(self._rows.unit, list(self._asked))] = 0.0
         self._gain = float(gain.max())
-        if self._gain < math.log2(1.0 + _PROMISE) and len(self._asked) >= _LEAST:
+        if self._gain < math.log2(1.0 + _PROMISE) and len(self._asked) >= self._least:
             return []
         return self._ranked(-gain)[:_BATCH]
 
