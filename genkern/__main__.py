@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GenkernError as error:
         return _fail(str(error))
     except BugError as bug:
-        print(bug.details, file=sys.stderr)
+        print("\n".join(map(printable, bug.details.split("\n"))), file=sys.stderr)
         _say(f"a bug in genkern: {bug}; what stands above says where: please report it")
         return 3
     except KeyboardInterrupt:

@@ -78,10 +78,10 @@ def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int 
 def read_bytes(path: str, error: type[GenkernError] = InputError, max_bytes: int = MAX_READ_BYTES) -> bytes:
     """Return what `path` holds. Raises `error` as `read_text` does, but for text that is none."""
     where = shown_path(path)
+    # Nobody may ever write to it; what a shell connects has a number of ours.
+    if own_descriptor(path) is None and _is_pipe(path):
+        raise error(f"{where} is a pipe, which may never have a writer: name a file, or /dev/stdin")
     try:
-        # Nobody may ever write to it; what a shell connects has a number of ours.
-        if own_descriptor(path) is None and stat.S_ISFIFO(_mode(path) or 0):
-            raise error(f"{where} is a pipe, which may never have a writer: name a file, or /dev/stdin")
         with open(path, "rb") as file:
             # What is asked for is allocated at once. Pipes and the like have no size.
             data = file.read(min(os.fstat(file.fileno()).st_size or max_bytes, max_bytes) + 1)
@@ -202,6 +202,13 @@ def _mode(path: str) -> int | None:
         return os.stat(path).st_mode
     except FileNotFoundError:
         return None
+
+
+def _is_pipe(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def _cwd() -> str:

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from benchmarks.search.recorded_sizes import drawn
 from genkern.command.shipped.choice import Ranking, WantedUnit, chosen
-from genkern.command.shipped.kernels import kernels_parser, ranked_by_size, sizes_for, spaces_for
+from genkern.command.shipped.kernels import kernels_parser, ranked_by_size, sizes_for, spaces_for, with_rows_between
 from genkern.command.target import versions
 from genkern.farm.shipped.kernels_file import KernelsFile
 from genkern.gemm.gpus import gpu_for_arch, triton_target
@@ -36,12 +36,14 @@ def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", metavar="FILE.kernels")
     parser.add_argument("--count", type=int, default=4000, metavar="N")
+    parser.add_argument("-i", "--gemm_size_file", nargs="+", metavar="SIZES", help="choose from these lists instead")
+    parser.add_argument("--op", nargs="+", metavar="OP", help="sizes of these formats only")
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--first", type=int, nargs="+", default=[22, 48], metavar="N")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args(argv)
-    fresh = drawn(arguments.seed)
+    fresh = [problem for problem in drawn(arguments.seed) if not arguments.op or problem.op in arguments.op]
     target = Target(*triton_target(gpu_for_arch(arguments.arch)))
     there: Collection[str]
     if arguments.file:
@@ -50,7 +52,8 @@ def main(argv: Sequence[str]) -> None:
         print(f"kernels_file_mib: {os.path.getsize(arguments.file) / 2**20:.2f}")
     else:
         options = kernels_parser().parse_args(["--arch", arguments.arch, "-o", os.devnull])
-        sizes = sizes_for(options, Console())
+        options.gemm_size_file, options.op = arguments.gemm_size_file, arguments.op
+        sizes = with_rows_between(sizes_for(options, Console()))
         ranking = Ranking(arguments.arch, target, versions()["triton"], spaces_for(sizes, arguments.arch), 64)
         choice = chosen(ranked_by_size(sizes, ranking, arguments.jobs), arguments.count)
         there = choice.keys

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 import time
 from collections import Counter
@@ -136,7 +137,7 @@ def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -
 
 def duration_text(seconds: float) -> str:
     """`4.2 s`, `3 min 12 s`, `2 h 5 min`, `3 d 4 h`; never negative, whatever was done to the clock."""
-    if seconds < 59.95:
+    if not 59.95 <= seconds < math.inf:
         return f"{max(0.0, seconds):.1f} s"
     minutes, rest_s = divmod(round(seconds), 60)
     if minutes < 60:

@@ -73,7 +73,7 @@ def _checked(key: str, folder: Path, read: Callable[[str], bytes]) -> Binary | F
                 return None
         needs, compile_s = Resources(**record["resources"]), record.get("compile_s")
         return Binary(key, str(folder), str(record["symbol"]), needs, compile_s)
-    except (OSError, KeyError, TypeError, ValueError):
+    except (OSError, KeyError, TypeError, ValueError, AttributeError):
         # A file is away, or another version of genkern wrote other fields: the seal is whole.
         return None
 

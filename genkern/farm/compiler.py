@@ -235,7 +235,7 @@ def run_job(job: CompileJob, driver_pid: int) -> Binary | Failure:
     """
     global _process
     if driver_pid != os.getpid():
-        _end_with(driver_pid)
+        end_with(driver_pid)
     if _process is None or not _process.alive:
         import triton.compiler  # noqa: F401  imported before the fork, so that a replacement starts at once
 
@@ -255,7 +255,9 @@ def end_own_process() -> None:
 
 
 @lru_cache(maxsize=1)
-def _end_with(driver_pid: int) -> None:
+def end_with(driver_pid: int) -> None:
+    """End this worker and its compile process soon after its parent, which has this number, whatever ends that."""
+
     def watch() -> None:
         # The kernel's parent death signal would come when the *thread* that started this worker ends.
         while os.getppid() == driver_pid:

@@ -19,7 +19,7 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import ShutdownExecutorError, TerminatedWorkerError
 
 from genkern.farm.cache import Failure
-from genkern.farm.compiler import CompileJob, run_job
+from genkern.farm.compiler import CompileJob, end_with, run_job
 from genkern.gemm.records import Binary
 
 _Item = TypeVar("_Item")
@@ -45,8 +45,13 @@ def begin(job: CompileJob, workers: int) -> Future[Binary | Failure]:
             future.set_exception(error)
         return future
     with _children_ignore_interrupts():
-        future = get_reusable_executor(max_workers=workers, timeout=_IDLE_S).submit(run_job, job, os.getpid())
+        future = executor(workers).submit(run_job, job, os.getpid())
         return future
+
+
+def executor(workers: int) -> Any:
+    """joblib's, whose workers end with this process even before they have their first job."""
+    return get_reusable_executor(max_workers=workers, timeout=_IDLE_S, initializer=end_with, initargs=(os.getpid(),))
 
 
 def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
@@ -55,8 +60,7 @@ def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: 
         yield from map(function, items)
         return
     with _children_ignore_interrupts():
-        pool = get_reusable_executor(max_workers=workers, timeout=_IDLE_S)
-        futures = [pool.submit(function, item) for item in items]
+        futures = [executor(workers).submit(function, item) for item in items]
     for future in futures:
         yield future.result()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
@@ -225,3 +227,50 @@ class Winner:
     def margin(self) -> float | None:
         """Time of the runner-up over the winner's; slightly below 1 when a tie went to the simpler config."""
         return None if self.runner_up_us is None else self.runner_up_us / self.duration_us
+
+
+Record = TypeVar("Record")
+# Nothing that is counted, timed or numbered comes near, in whatever units.
+_MOST = 2**63
+
+
+def require_types(record: Record) -> Record:
+    """The record, of a dataclass, whose values came from a file. Raises TypeError for one of another type than its
+    field, and for numbers beyond 64 bits.
+    """
+    kind: type = type(record)
+    for name, holds in _types_of(kind):
+        if not holds(value := getattr(record, name)):
+            raise TypeError(f"{name} = {str(value)[:40]!r} is of another type than {kind.__name__} says")
+    return record
+
+
+@lru_cache(maxsize=64)
+def _types_of(kind: Hashable) -> tuple[tuple[str, Callable[[Any], bool]], ...]:
+    return tuple((name, _holds(said)) for name, said in get_type_hints(kind).items())
+
+
+def _holds(said: Any) -> Callable[[Any], bool]:
+    """Whether a value is of the type that an annotation says."""
+    origin, inner = get_origin(said), [_holds(each) for each in get_args(said) if each is not ...]
+    if said is float:
+        return lambda value: isinstance(value, float) or _is_whole(value)
+    if said is int:
+        return _is_whole
+    if isinstance(said, type) and origin is None:
+        return lambda value: isinstance(value, said)
+    if origin is dict:
+        return lambda value: isinstance(value, dict) and all(inner[0](k) and inner[1](v) for k, v in value.items())
+    if origin is tuple and get_args(said)[-1] is ...:
+        return lambda value: isinstance(value, tuple) and all(map(inner[0], value))
+    if origin is tuple:
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(inner)
+            and all(holds(each) for holds, each in zip(inner, value, strict=True))
+        )
+    return lambda value: any(holds(value) for holds in inner)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -_MOST < value < _MOST

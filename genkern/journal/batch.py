@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from genkern.gemm.records import Measurement, Outcome, Unfit
+from genkern.gemm.records import Measurement, Outcome, Unfit, require_types
 
 # What many measurements have in common, in the order of `_kind`.
 _KIND = ("outcome", "time_source", "stage", "message", "discarded", "usual_mhz", "watts")
@@ -38,12 +38,17 @@ def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
 def measurements_of(value: Mapping[str, Any]) -> list[Measurement]:
     """The measurements whose `columns` these are. Raises ValueError, LookupError, TypeError or AttributeError."""
     kinds = [{**kind, "outcome": Outcome(kind["outcome"])} for kind in value["kinds"]]
+    for kind in kinds:
+        require_types(Measurement("", **kind))
     names = restored(value["config"])
     numbers = value.get("kind") or [0] * len(names)
     found = []
     took = value.get("took_ms") or [None] * len(names)
     for name, number, times, took_ms in zip(names, numbers, value["us"], took, strict=True):
         duration_us, samples_us = _times_of(times)
+        for time in (duration_us, took_ms, *samples_us):
+            if time is not None and not isinstance(time, float) and type(time) is not int:
+                raise ValueError(f"{str(time)[:40]!r} is no time")
         of_it = {**kinds[number], "duration_us": duration_us, "samples_us": samples_us, "took_ms": took_ms}
         found.append(Measurement(name, **of_it))
     return found
@@ -65,7 +70,7 @@ def unfit_of(value: Sequence[Mapping[str, Any]]) -> dict[str, Unfit]:
     return {
         name: unfit
         for group in value
-        for unfit in [Unfit(Outcome(group["outcome"]), group["message"])]
+        for unfit in [require_types(Unfit(Outcome(group["outcome"]), group["message"]))]
         for name in restored(group["config"])
     }
 

@@ -13,10 +13,10 @@ from genkern.gemm.config import name_today
 from genkern.gemm.former_names import is_gone
 from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner
+from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner, require_types
 from genkern.journal.batch import measurements_of, unfit_of
 from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences, header_of_today
-from genkern.journal.line import check_of, entry_of, require_whole, unsealed_header, winner_of
+from genkern.journal.line import check_of, checksums, entry_of, require_whole, unsealed_header, winner_of
 from genkern.journal.made import MadeBinary, made_of
 from genkern.journal.searched import Searched, searched_of
 from genkern.kernels.cute.own import ENVIRONMENT
@@ -115,6 +115,8 @@ class JournalFacts:
         self.facts: dict[GemmProblem, ProblemFacts] = {}
         # A problem is written once; the facts that follow refer to it by its place among the problems.
         self._numbers: dict[GemmProblem, int] = {}
+        # Of the last line; None where lines do not say what stands before them, as earlier releases wrote them.
+        self._checksum: int | None = 0
         self.wins = NeighbourWins()
 
     def of(self, problem: GemmProblem) -> ProblemFacts:
@@ -134,9 +136,8 @@ class JournalFacts:
         data = self.path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         problems: list[GemmProblem] = []
+        self._checksum, chained = 0, True
         for number, line in enumerate(whole.splitlines(), start=1):
-            if line.startswith(left_out):
-                continue
             try:
                 if number == 1 and (schema := unsealed_header(line).get("schema", SCHEMA)) != SCHEMA:
                     # Lines of another version need not end as ours do.
@@ -144,6 +145,14 @@ class JournalFacts:
                         f"{self.path} is of another version of genkern (schema {schema}, here {SCHEMA})",
                         ": the same command begins anew, and keeps it",
                     )
+                before, own = checksums(line)
+                if number == 1:
+                    chained = before is not None
+                if before != (self._checksum if chained else None):
+                    raise ValueError("another line stood before it")
+                self._checksum = own
+                if line.startswith(left_out):
+                    continue
                 if (search := _SEARCH.match(line)) is not None:
                     require_whole(line)
                     self.of(problems[int(search[1])]).search = line
@@ -152,21 +161,24 @@ class JournalFacts:
                 if number == 1:
                     self._compare(entry["value"] if entry["fact"] == "header" else {}, expected)
                 elif entry["fact"] == "problem":
-                    problems.append(GemmProblem(**entry["value"]))
+                    problems.append(require_types(GemmProblem(**entry["value"])))
                 elif entry["fact"] == "started":
                     value = entry["value"]
-                    self._note_start(Start(**{**value, "problems": tuple(problems[n] for n in value["problems"])}))
+                    start = Start(**{**value, "problems": tuple(problems[n] for n in value["problems"])})
+                    self._note_start(require_types(start))
                 else:
                     self._take(entry["fact"], entry["value"], problems[entry["problem"]])
             except ResultsError:
                 raise
-            except (ValueError, LookupError, TypeError, AttributeError):
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
                 reason, advice = (
                     f"{self.path}, line {number}: damaged",
                     "; move the file away, or use --all to start anew",
                 )
                 raise UnusableJournal(reason, advice) from None
         self._numbers = {problem: number for number, problem in enumerate(problems)}
+        if not chained:
+            self._checksum = None
         return len(whole)
 
     def _compare(self, found: Mapping[str, Any], expected: Mapping[str, Any] | None) -> None:
@@ -198,7 +210,7 @@ class JournalFacts:
         elif fact == "made":
             facts.made |= made_of(value)
         elif fact == "compiled":
-            facts.compiled = Compiled(**value)
+            facts.compiled = require_types(Compiled(**value))
         elif fact == "retimed":
             facts.finals = _of_today(value)
         elif fact == "confirmed":
@@ -216,9 +228,10 @@ class JournalFacts:
                     advice = f"; set {ENVIRONMENT} to the files of the families (--family) that the run had"
                     raise UnusableJournal(f"{self.path}: {error}", advice) from None
         elif fact == "began":
-            facts.begun = Begun(**value)
+            facts.begun = require_types(Begun(**value))
         elif fact == "ended":
-            facts.ended = Ended({Outcome(name): n for name, n in value["outcomes"].items()}, value["message"])
+            outcomes = {Outcome(name): n for name, n in value["outcomes"].items()}
+            facts.ended = require_types(Ended(outcomes, value["message"]))
         elif fact == "retracted":
             for config in value:
                 facts.screened.pop(name_today(config), None)

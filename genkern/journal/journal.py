@@ -17,7 +17,7 @@ from genkern.gemm.records import Check, Measurement, Unfit, Winner
 from genkern.journal.batch import columns, unfit_columns
 from genkern.journal.facts import Begun, Compiled, Ended, JournalFacts, Start
 from genkern.journal.header import SCHEMA
-from genkern.journal.line import journal_line, values_of
+from genkern.journal.line import behind, checksums, journal_line, values_of
 from genkern.journal.made import MadeBinary, made_columns
 from genkern.journal.searched import Searched, value_of
 
@@ -215,10 +215,17 @@ class Journal(Facts):
 
     def _put(self, lines: Sequence[bytes], *, decides: bool = False) -> None:
         with self._full_disk_is_said():
-            self._file.write(b"".join(lines))
+            self._file.write(b"".join(map(self._placed, b"".join(lines).splitlines())))
             self._file.flush()
             if decides:
                 os.fsync(self._file.fileno())
+
+    def _placed(self, line: bytes) -> bytes:
+        """The line as it stands at the end of the file: none can be lost, doubled or moved unnoticed."""
+        if self._checksum is not None:
+            line = behind(line, self._checksum)
+            _, self._checksum = checksums(line)
+        return line + b"\n"
 
     @contextlib.contextmanager
     def _full_disk_is_said(self) -> Iterator[None]:

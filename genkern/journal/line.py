@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+import re
 import zlib
 from typing import Any
 
 from genkern.gemm.config import Config, name_today
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Check, Outcome, Winner
+from genkern.gemm.records import Check, Outcome, Winner, require_types
 
 _CRC = b',"crc":'
+_AFTER = b',"after":'
+_ENDS = re.compile(rb'(?:,"after":([0-9]{1,10}))?,"crc":([0-9]{1,10})\}\Z')
+# Unpacked: far above what the configs of any size take.
+_MOST_BYTES = 2**26
 # A value whose text is longer is written packed: lists of thousands of configs and times are for programs to read.
 _PLAIN_BYTES = 1000
 _HEADER = "header"
@@ -48,6 +53,18 @@ def require_whole(line: bytes) -> None:
         raise ValueError("the checksum is another")
 
 
+def behind(line: bytes, checksum: int) -> bytes:
+    """The line, both without their ends, as it stands behind one with this checksum: it says so before its own."""
+    return _sealed(b"%b%b%d}" % (line.rpartition(_CRC)[0], _AFTER, checksum))
+
+
+def checksums(line: bytes) -> tuple[int | None, int]:
+    """That of the line before, which lines of earlier releases do not say, and the line's own. Raises ValueError."""
+    if (found := _ENDS.search(line)) is None:
+        raise ValueError("a line without a checksum")
+    return int(found[1]) if found[1] else None, int(found[2])
+
+
 def unsealed_header(line: bytes) -> dict[str, Any]:
     """The header that a line holds, whatever its checksum; empty when it holds none."""
     try:
@@ -72,10 +89,14 @@ def _packed(text: bytes) -> str:
 
 
 def _unpacked(packed: str) -> bytes:
+    inflate = zlib.decompressobj(wbits=-zlib.MAX_WBITS)
     try:
-        return zlib.decompress(base64.b64decode(packed, validate=True), wbits=-zlib.MAX_WBITS)
+        text = inflate.decompress(base64.b64decode(packed, validate=True), _MOST_BYTES)
     except zlib.error as error:
         raise ValueError(str(error)) from None
+    if not inflate.eof or inflate.unused_data:
+        raise ValueError("cut short, or longer than any value")
+    return text
 
 
 def values_of(winner: Winner) -> dict[str, Any]:
@@ -91,14 +112,16 @@ def winner_of(values: dict[str, Any], problem: GemmProblem) -> Winner:
     config = Config.parse(values["config"])
     intervals = {name: _pair(values.get(name)) for name in ("interval_us", "vendor_interval_us")}
     names = {"config": config, "runner_up": name_today(values.get("runner_up", ""))}
-    return Winner(**{**values, **intervals, **names, "problem": problem, "check": check, "versions": versions})
+    winner = Winner(**{**values, **intervals, **names, "problem": problem, "check": check, "versions": versions})
+    return require_types(winner)
 
 
 def check_of(values: dict[str, Any]) -> Check:
     """The check with these values, of a config with the name of today."""
     lost, config = values.get("lost"), name_today(values["config"])
     rounds = tuple(map(str, values.get("rounds", ())))
-    return Check(**{**values, "config": config, "lost": Outcome(lost) if lost else None, "rounds": rounds})
+    check = Check(**{**values, "config": config, "lost": Outcome(lost) if lost else None, "rounds": rounds})
+    return require_types(check)
 
 
 def _pair(values: Any) -> tuple[float, float] | None:

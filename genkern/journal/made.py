@@ -8,7 +8,7 @@ from typing import Any
 
 from genkern.gemm.config import name_today
 from genkern.gemm.former_names import is_gone
-from genkern.gemm.records import Binary, Resources
+from genkern.gemm.records import Binary, Resources, require_types
 from genkern.journal.batch import restored, shortened
 
 # So many hexadecimal digits of a content address tell binaries apart.
@@ -54,5 +54,5 @@ def made_of(value: Mapping[str, Any]) -> dict[str, MadeBinary]:
     for place, (name, key) in enumerate(zip(names, keys, strict=True)):
         if not is_gone(name):
             resources = Resources(**{need: column[place] for need, column in needs.items()})
-            made[name_today(name)] = MadeBinary(key, resources, seconds[place])
+            made[name_today(name)] = require_types(MadeBinary(key, require_types(resources), seconds[place]))
     return made

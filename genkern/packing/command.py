@@ -27,11 +27,10 @@ from genkern.runtime.bundle import SUFFIX, holds_manifest, read_bundle, write_bu
 from genkern.runtime.packed import Contents, PackedWinner
 from genkern.runtime.untuned import Relatives
 
+_MOST_JOBS = 1024
+_jobs = number(f"a number of processes from 1 to {_MOST_JOBS}", 1, _MOST_JOBS, integer=True)
 # Winners that one line names.
 _MOST_NAMED = 3
-
-
-_positive = number("a whole number from 1 to 100000", 1, 100_000, integer=True)
 
 
 def parse_pack(argv: Sequence[str]) -> argparse.Namespace:
@@ -58,7 +57,7 @@ def pack_parser() -> Parser:
         "--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs (tune_gemm's YAML)"
     )
     group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
-    group.add_argument("--jobs", type=_positive, metavar="N", help="compile processes (default: one a CPU)")
+    group.add_argument("--jobs", type=_jobs, metavar="N", help="compile processes (default: a core each)")
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for one kernel (default: 60)")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")

@@ -41,6 +41,8 @@ _MOST_MANIFEST, _MOST_BINARY = 2**26, 2**26
 _PLAIN_BYTES, _MOST_PACKING = 2**20, 500
 # Bytes of a manifest for each list and mapping in it, of which each takes up to 232 bytes once it is read.
 _LEAST_SPREAD = 16
+# Of LZMA's; it has 8 MiB as genkern packs.
+_MOST_DICTIONARY = 2**26
 # Of 64 bits, with a sign. Older Pythons take a time that grows with the square.
 _MOST_DIGITS = 20
 # LZMA packs up to 7,000 bytes into one.
@@ -118,7 +120,12 @@ def _start_of(path: str) -> bytes:
 
 def read_bundle(path: str) -> Bundle:
     """The bundle in `path`. Raises ResultsError (one line) unless every byte is as it was written."""
-    return parse_bundle(read_bytes(path, ResultsError, _MOST_BYTES), shown_path(path))
+    return parse_bundle(bundle_bytes(path), shown_path(path))
+
+
+def bundle_bytes(path: str) -> bytes:
+    """What is in the file, for parse_bundle. Raises ResultsError where it cannot be read."""
+    return read_bytes(path, ResultsError, _MOST_BYTES)
 
 
 def parse_bundle(data: bytes, where: str) -> Bundle:
@@ -155,6 +162,19 @@ def parse_bundle(data: bytes, where: str) -> Bundle:
     return Bundle(where, contents, archive)
 
 
+def _dictionary_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
+    """What LZMA keeps of what it has unpacked, and allocates first. Raises struct.error, ValueError."""
+    assert archive.fp is not None
+    if info.compress_type != zipfile.ZIP_LZMA:
+        return 0
+    archive.fp.seek(info.header_offset + 26)
+    name, extra = struct.unpack("<HH", archive.fp.read(4))
+    # Behind both: the version of LZMA, the length of its properties, and how it models bits.
+    archive.fp.seek(name + extra + 5, io.SEEK_CUR)
+    (found,) = struct.unpack("<I", archive.fp.read(4))
+    return int(found)
+
+
 def _number(digits: str) -> int:
     if len(digits) > _MOST_DIGITS:
         raise ValueError("a number that nothing is as large as")
@@ -164,6 +184,8 @@ def _number(digits: str) -> int:
 def _member(archive: zipfile.ZipFile, name: str, most: int, where: str) -> bytes:
     try:
         info = archive.getinfo(name)
+        if (taken := _dictionary_bytes(archive, info)) > _MOST_DICTIONARY:
+            raise ResultsError(f"{where}: {name[:12]} would take {taken >> 20} MiB to unpack")
         if info.file_size <= min(most, max(_PLAIN_BYTES, _MOST_PACKING * min(info.compress_size, archive.start_dir))):
             with archive.open(name) as member:
                 # zipfile unpacks all that it has read, whatever size the directory says.

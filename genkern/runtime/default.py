@@ -30,7 +30,7 @@ class Process:
         warn = functools.cache(lambda line: _LOG.warning("%s", line))
         for note in said.notes:
             warn(note)
-        sources = Sources(warn)
+        sources = Sources(warn, pins=said.pins)
         watches: list[Watch] = []
         self.online: Online | None = None
         folder = record_folder(said.record_dir)
@@ -38,7 +38,7 @@ class Process:
             if said.record:
                 watches.append(SizeRecorder(folder, warn, environ))
             if said.online:
-                self.online = Online(folder, warn, said.online_options, environ)
+                self.online = Online(folder, warn, said.online_options, environ, pins=said.pins)
                 watches.append(self.online)
         except InputError as error:
             warn(str(error))

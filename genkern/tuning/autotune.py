@@ -124,7 +124,7 @@ def autotune_gemm(
     if any(option.replace("-", "_").startswith("__cache_dir") for option in options):
         raise InputError("options: --cache_dir is an argument of its own here, cache_dir")
     cache = cache_folder(str(cache_dir) if cache_dir else None).absolute()
-    bench = _Bench(Path(folder) if folder else cache / "autotune", cache, asked, run or _run)
+    bench = _Bench(Path(folder).absolute() if folder else cache / "autotune", cache, asked, run or _run)
     if key == "exact":
         at, row = bench.tuned(problem, space, "exact")
         return _autotuned(bench, at, row, key, None)

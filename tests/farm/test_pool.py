@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import environment
+from processes import assert_gone, relatives
 from small_gemms import TRITON_VERSION, target_of
 from trouble_kernels import trouble_spec
 
@@ -37,6 +38,28 @@ def test_a_killed_worker_is_told(trouble: Path, hostile_path: Path) -> None:
         begin(*jobs_for(trouble, hostile_path / "cache", "kill_worker"), 2).result()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     end()
+
+
+IDLE = """
+import os, time
+from genkern.farm import pool
+with pool._children_ignore_interrupts():
+    pool.executor(2).submit(os.getpid).result()
+print("idle", flush=True)
+time.sleep(600)
+"""
+
+
+def test_workers_without_a_job_end_with_the_driver(tmp_path: Path) -> None:
+    """However soon after their start it is killed: they and their trackers would hold its output for minutes."""
+    env = environment({"GENKERN_TEST_MARK": str(tmp_path)})
+    driver = subprocess.Popen([sys.executable, "-c", IDLE], env=env, stdout=subprocess.PIPE, text=True)
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == "idle\n"
+    assert len(relatives(tmp_path)) >= 3
+    driver.kill()
+    driver.wait()
+    assert_gone(tmp_path)
 
 
 def test_nothing_else_imports_it() -> None:

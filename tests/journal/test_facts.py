@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_journal import PROBLEM, START, WINNER, filled
 
+from genkern.command.status import RunStatus, State, status_lines
+from genkern.errors import ResultsError
 from genkern.journal.facts import read_ends, read_journal
 from genkern.journal.header import UnusableJournal
-from genkern.journal.line import journal_line, values_of
+from genkern.journal.line import behind, checksums, entry_of, journal_line, values_of
 
 
 def test_ends_are_read_without_what_was_found_of_configs(tmp_path: Path) -> None:
@@ -39,7 +46,70 @@ def test_a_parameter_of_ones_own_is_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "j"
     filled(path)
     with path.open("ab") as file:
-        file.write(journal_line("won", {**values_of(WINNER), "config": f"{WINNER.config.name}_ahead3"}, 0))
+        won = journal_line("won", {**values_of(WINNER), "config": f"{WINNER.config.name}_ahead3"}, 0)
+        file.write(behind(won[:-1], checksums(path.read_bytes().splitlines()[-1])[1]) + b"\n")
     with pytest.raises(UnusableJournal, match=r"_ahead3' is not a config name.*; set GENKERN_FAMILY_FILES") as caught:
         read_ends(path)
     assert "damaged" not in str(caught.value)
+
+
+WRONG: list[Any] = [None, "\x1b[2J", [], {}, [[1]], 10**400, -1, float("nan"), True]
+
+
+def paths_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where there is a value in JSON's, itself included."""
+    yield at
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from paths_in(inner, (*at, key))
+
+
+def changed(value: Any, at: tuple[Any, ...], wrong: Any) -> Any:
+    """A copy with another value there."""
+    if not at:
+        return wrong
+    copy = value.copy()
+    copy[at[0]] = changed(value[at[0]], at[1:], wrong)
+    return copy
+
+
+def test_values_of_other_types_are_damage(tmp_path: Path) -> None:
+    """In lines whose checksums are whole: refused in one line, or read so that `genkern status` can show them."""
+    path = tmp_path / "r.yaml.journal"
+    filled(path)
+    entries = [entry_of(line) for line in path.read_bytes().splitlines()]
+    said: list[str] = []
+    shown = 0
+    for number, entry in enumerate(entries):
+        for turn, at in enumerate(paths_in(entry["value"])):
+            values = [each["value"] for each in entries]
+            values[number] = changed(entry["value"], at, WRONG[turn % len(WRONG)])
+            written(path, entries, values)
+            try:
+                lines = status_lines(RunStatus("r.yaml", State.GOING_ON, read_journal(path), 1.0, 2.0))
+            except ResultsError as error:
+                said.append(str(error))
+            else:
+                assert lines
+                shown += 1
+    assert not any("\n" in each for each in said)
+    assert min(len(said), shown) > 20
+
+
+def written(path: Path, entries: Sequence[Mapping[str, Any]], values: Sequence[Any]) -> None:
+    """The journal with these values, each line where it stands."""
+    lines, checksum = [], 0
+    for entry, value in zip(entries, values, strict=True):
+        line = behind(journal_line(entry["fact"], value, entry.get("problem"))[:-1], checksum)
+        _, checksum = checksums(line)
+        lines.append(line + b"\n")
+    path.write_bytes(b"".join(lines))
+
+
+def test_a_packed_value_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short line does not take a gigabyte."""
+    monkeypatch.setattr("genkern.journal.line._MOST_BYTES", 2**20)
+    packed = base64.b64encode(zlib.compress(b"[" + b" " * 2**21, 9)[2:]).decode()
+    text = json.dumps({"fact": "screened", "problem": 0, "packed": packed}).encode()
+    with pytest.raises(ValueError, match="longer than any value"):
+        entry_of(text[:-1] + b',"crc":%d}' % zlib.crc32(text))

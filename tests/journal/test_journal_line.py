@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import zlib
+from dataclasses import asdict
+from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_journal import HEADER, PROBLEM, WINNER, filled, opened
 
+from genkern.journal.facts import Begun, read_ends, read_journal
+from genkern.journal.header import SCHEMA, UnusableJournal
 from genkern.journal.line import entry_of, journal_line, unsealed_header
 
 
@@ -76,3 +82,38 @@ def test_a_header_is_read_without_its_checksum() -> None:
     assert unsealed_header(b'{"fact": "header", "value": {"schema": 2}}') == {"schema": 2}
     for line in (b'{"fact":"header","value":7}', b'{"fact":"won","value":{}}', b"[]", b'{"fact":"header"}'):
         assert unsealed_header(line) == {}
+
+
+def test_lines_stand_where_they_were_written(tmp_path: Path) -> None:
+    """None is lost, doubled or moved unnoticed, whatever it is; but the last ones, as a kill may take them."""
+    path = tmp_path / "j"
+    filled(path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert sum(b'"fact":"problem"' in line for line in lines) == 2
+    changes = [[*lines[:n], *lines[n + 1 :]] for n in range(len(lines) - 1)]
+    changes += [[*lines[: n + 1], *lines[n:]] for n in range(len(lines))]
+    for one, other in itertools.combinations(range(len(lines)), 2):
+        swapped = list(lines)
+        swapped[one], swapped[other] = lines[other], lines[one]
+        changes.append(swapped)
+    for changed in changes:
+        path.write_bytes(b"".join(changed))
+        with pytest.raises(UnusableJournal):
+            read_journal(path)
+        with pytest.raises(UnusableJournal):
+            read_ends(path)
+    path.write_bytes(b"".join(lines))
+    opened(path).close()
+    assert read_journal(path).facts == filled(tmp_path / "other").facts
+
+
+def test_a_journal_of_before_goes_on_as_it_is(tmp_path: Path) -> None:
+    """Its lines do not say what stands before them, and those that are added do not either."""
+    path = tmp_path / "j"
+    lines = [journal_line("header", {"schema": SCHEMA, **HEADER}), journal_line("problem", asdict(PROBLEM))]
+    path.write_bytes(b"".join([*lines, journal_line("began", vars(Begun(672, 1, 1.5)), 0)]))
+    journal = opened(path)
+    journal.won(WINNER)
+    journal.close()
+    assert b'"after":' not in path.read_bytes()
+    assert read_journal(path).of(PROBLEM).winner == WINNER

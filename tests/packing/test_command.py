@@ -48,7 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_results_of_two_architectures_become_one_bundle(folder: Path) -> None:
     """Compiled without a GPU, listed, and compiled no second time."""
-    command = ["pack", "h200.yaml", "mi300x.yaml", "-o", "both.genkern", "--cache_dir", "cache", "--jobs", "2"]
+    # As many compile processes as there are cores.
+    command = ["pack", "h200.yaml", "mi300x.yaml", "-o", "both.genkern", "--cache_dir", "cache"]
     again = [*command, "--overwrite"]
     done = genkern(*command, cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -111,6 +112,7 @@ REFUSED = {
     ("pack", "--list", "h200.yaml"): "h200.yaml is no bundle",
     ("pack", "h200.yaml", "-o", "."): "is a folder",
     ("pack", "h200.yaml", "-o", "x", "--frob"): "--frob",
+    ("pack", "h200.yaml", "-o", "x", "--jobs", "-1"): "'-1' is not a number of processes",
 }
 
 

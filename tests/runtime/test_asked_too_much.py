@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import random
 import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ import torch
 from recording_gpu import FakeGpu
 from small_bundle import winners_for
 
+from benchmarks.checking.damaged_files import Tally, judge_bundles
 from genkern.errors import ResultsError
 from genkern.kernels.argument import Integer
 from genkern.kernels.expression import Value, name
@@ -122,3 +125,11 @@ def test_what_is_not_printable_is_no_name(bundle: Bundle) -> None:
     with pytest.raises(ResultsError, match="printable text") as error:
         parse_bundle(data, "b.genkern")
     assert str(error.value).isprintable()
+
+
+def test_damaged_bundles_are_refused(bundle: Bundle, bundle_path: str) -> None:
+    """Whatever became of its bytes; and of a manifest that says something else, whatever can be asked of it."""
+    tally = Tally()
+    judge_bundles(bundle, Path(bundle_path).read_bytes(), 40, random.Random(1), tally)
+    assert tally.bad == []
+    assert tally.counts["bundles"] == {"refused": 20}

@@ -118,6 +118,16 @@ def test_a_member_is_not_unpacked_beyond_its_size(tmp_path: Path) -> None:
     assert peak < 3 * 2**25
 
 
+def test_no_dictionary_is_allocated_for_a_small_file(tmp_path: Path) -> None:
+    """LZMA's, of up to 4 GiB, whose size the member says."""
+    body = archive_of(b"{}")
+    at = 30 + len("manifest.json") + 5
+    assert int.from_bytes(body[at : at + 4], "little") == 2**23
+    body[at : at + 4] = (2**32 - 1).to_bytes(4, "little")
+    with pytest.raises(ResultsError, match="would take 4095 MiB to unpack"):
+        read_bundle(str(sealed(tmp_path / "dictionary.genkern", bytes(body))))
+
+
 def _winner(data: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = data["winners"][0]
     return found

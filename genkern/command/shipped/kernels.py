@@ -6,6 +6,8 @@ import argparse
 import contextlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +29,7 @@ from genkern.gemm.records import Binary
 from genkern.journal.run_folder import modules_folder
 from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.kernel import Target
-from genkern.ops.op import check_problem, op_names
+from genkern.ops.op import check_problem, get_op, op_names
 from genkern.space.languages import space_for_libraries
 from genkern.space.space import Space
 from genkern.timing.libraries import ALL, CUTE, parse_libraries
@@ -38,6 +40,10 @@ _COUNT, _MOST = 4000, 100_000
 # Sizes share binaries: so many times as many units of each are ranked as would do if they shared none.
 _SHARING = 8
 _LEAST_UNITS = 64
+# M that lists leave out, in an order in which any few that follow each other are far apart, and how many of them each
+# weight has.
+_ROWS_BETWEEN = (2, 100, 3000, 8, 333, 24, 5, 1500, 50, 11, 700, 3, 200, 6000, 37)
+_OF_A_WEIGHT = 3
 # Sizes as users have them, in a checkout.
 SIZES = Path(__file__).resolve().parents[3] / "input_sizes"
 _positive = number("a whole number from 1 to 100000", 1, _MOST, integer=True)
@@ -65,7 +71,7 @@ def kernels_parser() -> Parser:
         "--gemm_size_file",
         nargs="+",
         metavar="SIZES",
-        help="lists as genkern takes them (default: those of input_sizes/)",
+        help="lists as genkern takes them (default: those of input_sizes/, with some M between theirs)",
     )
     group.add_argument("--op", nargs="+", choices=op_names(), metavar="OP", help="of these formats only")
     group.add_argument("--count", type=_positive, default=_COUNT, metavar="N", help=f"at most so many ({_COUNT})")
@@ -84,6 +90,8 @@ def run_kernels(options: argparse.Namespace, console: Console) -> int:
     _require_kernels_or_none(options.output)
     require_writable(options.output)
     problems = sizes_for(options, console)
+    if options.gemm_size_file is None:
+        problems = with_rows_between(problems)
     target, triton = Target(*triton_target(gpu_for_arch(options.arch))), versions()["triton"]
     spaces = spaces_for(problems, options.arch)
     folder = cache_folder(options.cache_dir)
@@ -144,6 +152,17 @@ def sizes_for(options: argparse.Namespace, console: Console) -> list[GemmProblem
     if left_out:
         console.print(f"note: {left_out} sizes of input_sizes/ are not for {options.arch}")
     return list(found)
+
+
+def with_rows_between(problems: Sequence[GemmProblem]) -> list[GemmProblem]:
+    """The problems, and for each weight of theirs some M that lists leave out, and servers come by.
+
+    Kernels with masks are others than those for an M of whole tiles, of which lists are full.
+    """
+    weights = dict.fromkeys(replace(problem, M=1) for problem in problems if get_op(problem.op).groups is None)
+    rows = cycle(_ROWS_BETWEEN)
+    more = [replace(weight, M=next(rows)) for weight in weights for _ in range(_OF_A_WEIGHT)]
+    return list(dict.fromkeys([*problems, *more]))
 
 
 def spaces_for(problems: Sequence[GemmProblem], arch: str) -> dict[str, Space]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ ONLINE_OPTIONS = "GENKERN_ONLINE_OPTIONS"
 LOG_CHOICES = ("GENKERN_LOG_TUNED_CONFIG", "AITER_LOG_TUNED_CONFIG")
 RECORD = ("GENKERN_TUNE_GEMM", "AITER_TUNE_GEMM")
 ONLINE = ("GENKERN_ONLINE_TUNING",)
+BUNDLE_SHA256 = "GENKERN_BUNDLE_SHA256"
 # Before the name of a format in capitals; AITER's may be that of a type instead (aiter/jit/core.py: AITER_CONFIG_*).
 OF_FORMAT = (f"{CONFIG}_", "AITER_CONFIG_GEMM_")
 _AS_AITER = "GEMM_"
@@ -30,7 +32,8 @@ class Configuration:
 
     `paths` are bundles or results for all formats, `own_paths` more of them by format. `log_choices`: log what serves
     each problem; `record`: write down problems without a row, in `record_dir` (empty: the usual one); `online`: tune
-    them meanwhile, with `online_options` of the command line. `notes` say what could not be understood, a line each.
+    them meanwhile, with `online_options` of the command line. `pins` are the sha256 of the bundles that may be used,
+    where any are said. `notes` say what could not be understood, a line each.
     """
 
     paths: tuple[str, ...] = ()
@@ -40,6 +43,7 @@ class Configuration:
     online: bool = False
     online_options: tuple[str, ...] = ()
     record_dir: str = ""
+    pins: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def paths_of(self, op: str) -> tuple[str, ...]:
@@ -63,6 +67,9 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
     except ValueError as error:
         online_options = ()
         notes.append(f"{ONLINE_OPTIONS}: {error}; it is not read")
+    pins = tuple(environ.get(BUNDLE_SHA256, "").lower().replace(":", " ").split())
+    if any(not re.fullmatch("[0-9a-f]{64}", pin) for pin in pins):
+        notes.append(f"{BUNDLE_SHA256} has what is no sha256 of 64 digits: no bundle fits that")
     return Configuration(
         paths=tuple(_paths(environ.get(CONFIG, ""))),
         own_paths=own,
@@ -71,6 +78,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
         online=_flag(ONLINE, environ, notes),
         online_options=online_options,
         record_dir=next(filter(None, map(environ.get, RECORD_DIR)), ""),
+        pins=pins,
         notes=tuple(notes),
     )
 

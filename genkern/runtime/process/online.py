@@ -11,9 +11,10 @@ import itertools
 import logging
 import os
 import queue
+import stat
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from genkern.errors import GenkernError, LaunchError, ResultsError
@@ -26,6 +27,7 @@ from genkern.runtime.process.own_command import OwnCommand, pack_arguments
 from genkern.runtime.process.ranks import of_first, ranks
 from genkern.runtime.process.recorded_sizes import process_name, require_own
 from genkern.runtime.process.sources import Sources
+from genkern.runtime.process.trust import require_pinned
 from genkern.runtime.table import Choice
 
 _LOG = logging.getLogger("genkern")
@@ -52,8 +54,12 @@ class Online:
         options: Sequence[str] = (),
         environ: Mapping[str, str] = os.environ,
         start: Callable[[Sequence[str], Path, bool], OwnCommand] = OwnCommand,
+        pins: Collection[str] = (),
     ) -> None:
-        """`options` are for what `start` starts. Raises InputError for a folder in an installed package."""
+        """`options` are for what `start` starts, `pins` as of Sources.
+
+        Raises InputError for a folder in an installed package.
+        """
         require_own(folder)
         self.context: Context | None = None
         self._folder = folder.absolute()
@@ -61,7 +67,8 @@ class Online:
         self._options = tuple(options)
         self._environ = environ
         self._start = start
-        self._sources = Sources(say)
+        self._pins = pins
+        self._sources = Sources(say, pins=pins, named=False)
         self._agreed: list[Bundle] = []
         self._wanted: queue.PriorityQueue[_Entry] = queue.PriorityQueue()
         self._numbers = itertools.count()
@@ -90,14 +97,16 @@ class Online:
                 "several ranks without torch.distributed: what is tuned online is used once GENKERN_CONFIG names it"
             )
             return
-        try:
-            own = [(path, Path(path).read_bytes()) for path in self._paths()] if here.number == 0 else []
-        except OSError as error:
-            self._say(f"{shown_path(str(self._folder))}: cannot be read ({error})")
-            own = []
+        own = []
+        for path in self._paths() if here.number == 0 else ():
+            try:
+                own.append((path, self._sources.data(path)))
+            except (ResultsError, OSError) as error:
+                self._say(str(error))
         agreed = []
         for path, data in of_first(own):
             try:
+                require_pinned(data, self._pins, shown_path(path))
                 agreed.append(parse_bundle(data, shown_path(path)))
             except ResultsError as error:
                 self._say(str(error))
@@ -157,7 +166,7 @@ class Online:
     def _serve(self, gpu: LiveGpu, problem: GemmProblem) -> None:
         from genkern.journal.file_lock import Locked, held
 
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         host = process_name(self._environ).partition("_")[0]
         # One at a time on a machine, whoever wants it: two would measure each other.
         lock = self._folder / f"{_PREFIX}{host}.lock"
@@ -209,6 +218,8 @@ class Online:
         if not holds_manifest(str(bundle)):
             bundle.unlink(missing_ok=True)
         self._run(pack_arguments(results, bundle, cache_folder(None)), log, 1)
+        # Whatever the umask: it is used on its own (genkern.runtime.process.trust).
+        bundle.chmod(stat.S_IMODE(bundle.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
         self._failures = 0
         _LOG.info("%s: tuned in %.1f s", problem_text(problem), time.monotonic() - started_s)
 

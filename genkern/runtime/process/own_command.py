@@ -17,18 +17,26 @@ from genkern.errors import OutputError, ResultsError
 # Standard error of a command that failed: enough for its last line, which says what is wrong.
 _MOST_SAID = 16 * 1024
 _GRACE_S = 2.0
+# As `python -m genkern`, with no folder but those of packages to import from: neither the current one, in which anybody
+# may have put a module, nor any for what it starts itself.
+_RUN = "import sys; sys.path[:] = filter(None, sys.path); from genkern.__main__ import command; command()"
+# Nobody but root puts anything there.
+_NEUTRAL = "/"
+# Of variables that name paths, which are meant from where the program is.
+_PATHS = ("GENKERN_CACHE_DIR", "XDG_CACHE_HOME")
+_LISTS_OF_PATHS = ("PYTHONPATH", "GENKERN_OP_FOLDERS", "GENKERN_FAMILY_FILES", "GENKERN_GPU_FILES")
 # Run by its path, it takes what it starts along when this process ends, however it ends.
 _GUARD = Path(genkern.__path__[0]) / "profiling" / "process_guard.py"
 
 
 class OwnCommand:
-    """`python -m genkern ARGUMENTS`, started; what it prints goes to the file `log`, in whose folder it runs.
+    """`python -m genkern ARGUMENTS`, started; what it prints goes to the file `log`. Paths in ARGUMENTS are absolute.
 
     With `nice` it yields to whatever else wants a processor. Raises OutputError where it cannot be started.
     """
 
     def __init__(self, arguments: Sequence[str], log: Path, nice: bool = False) -> None:
-        argv = [sys.executable, "-m", "genkern", *arguments]
+        argv = [sys.executable, "-c", _RUN, *arguments]
         if nice and (program := shutil.which("nice")):
             argv = [program, "-n", "19", *argv]
         self.log = log
@@ -39,7 +47,7 @@ class OwnCommand:
                     stdin=subprocess.DEVNULL,
                     stdout=said,
                     stderr=said,
-                    cwd=log.parent,
+                    cwd=_NEUTRAL,
                     env=_environment(),
                     # A group of its own: Ctrl-C is for this process, and `end` for all of theirs.
                     start_new_session=True,
@@ -96,7 +104,8 @@ def finished(arguments: Sequence[str], log: Path) -> int:
 
 def pack_arguments(results: Path, bundle: Path, cache: Path) -> list[str]:
     """Write the winners of a results file into a bundle: 1 where some could not be packed, above that there is none."""
-    return ["pack", str(results), "-o", str(bundle), "--overwrite", "--cache_dir", str(cache)]
+    files = results.absolute(), "-o", bundle.absolute(), "--overwrite", "--cache_dir", cache.absolute()
+    return ["pack", *map(str, files)]
 
 
 def pack(results: Path, bundle: Path, cache: Path, log: Path) -> int:
@@ -105,7 +114,16 @@ def pack(results: Path, bundle: Path, cache: Path, log: Path) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """This environment, in which genkern is found as it was here."""
+    """This environment, in which genkern is found as it was here, and what it names is what it names here."""
+    named = {name: _absolute(os.environ[name]) for name in _PATHS if os.environ.get(name)}
+    for name in _LISTS_OF_PATHS:
+        named[name] = os.pathsep.join(map(_absolute, filter(None, os.environ.get(name, "").split(os.pathsep))))
     root = str(Path(genkern.__path__[0]).parent)
-    path = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([*path, *([] if root in path else [root])])}
+    path = [part for part in named.get("PYTHONPATH", "").split(os.pathsep) if part]
+    named["PYTHONPATH"] = os.pathsep.join([*path, *([] if root in path else [root])])
+    # For what it starts with -m or -c, where Python knows it (3.11 and later).
+    return {**os.environ, **named, "PYTHONSAFEPATH": "1"}
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))

@@ -58,7 +58,7 @@ class SizeRecorder:
     def _write(self, path: Path, problem: GemmProblem) -> None:
         from genkern.formats.tune_gemm_yaml import size_line
 
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             size = os.fstat(file).st_size

@@ -9,7 +9,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from genkern import __version__
@@ -18,8 +18,9 @@ from genkern.files import cache_folder, read_bytes, shown_path, write_bytes_whol
 from genkern.gemm.records import CONFIG_WINS
 from genkern.gemm.triton_release import installed
 from genkern.kernels.cute.release import cute_installed, cute_version
-from genkern.runtime.bundle import SUFFIX, Bundle, is_bundle, read_bundle
+from genkern.runtime.bundle import SUFFIX, Bundle, bundle_bytes, is_bundle, parse_bundle, read_bundle
 from genkern.runtime.process.own_command import pack
+from genkern.runtime.process.trust import require_ours, require_pinned
 
 _LOG = logging.getLogger("genkern")
 _LOOK_AGAIN_S = 0.1
@@ -31,12 +32,21 @@ _Sign = tuple[int, int, int] | None
 class Sources:
     """Bundles by their paths. What cannot be used is told to `say`, one line for each state of a file; nothing raises.
 
-    `folder` gives genkern's own, in which results are packed.
+    `folder` gives genkern's own, in which results are packed. Where there are `pins`, bundles with these sha256 alone
+    are used; of paths that nobody has `named`, those that nobody else can have written (genkern.runtime.process.trust).
     """
 
-    def __init__(self, say: Callable[[str], None], folder: Callable[[], Path] = lambda: cache_folder(None)) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        folder: Callable[[], Path] = lambda: cache_folder(None),
+        pins: Collection[str] = (),
+        named: bool = True,
+    ) -> None:
         self._say = say
         self._folder = folder
+        self._pins = pins
+        self._named = named
         self._known: dict[str, tuple[_Sign, Bundle | None]] = {}
 
     def bundles(self, paths: Sequence[str]) -> list[Bundle]:
@@ -62,7 +72,19 @@ class Sources:
     def _read(self, path: str) -> Bundle:
         if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
             raise ResultsError(f"{shown_path(path)} is no file: name a bundle or a results file")
-        return read_bundle(path) if is_bundle(path) else self._packed(path)
+        if is_bundle(path) or not self._named:
+            return parse_bundle(self.data(path), shown_path(path))
+        if self._pins:
+            raise ResultsError(f"{shown_path(path)} is no bundle, of which GENKERN_BUNDLE_SHA256 pins those to be used")
+        return self._packed(path)
+
+    def data(self, path: str) -> bytes:
+        """A bundle's file. Raises ResultsError where it cannot be read or may not be used."""
+        if not self._named:
+            require_ours(path)
+        data = bundle_bytes(path)
+        require_pinned(data, self._pins, shown_path(path))
+        return data
 
     def _packed(self, path: str) -> Bundle:
         """The bundle of a results file. Raises ResultsError or OutputError."""

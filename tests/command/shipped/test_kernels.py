@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from command import run_here
 
-from genkern.command.shipped.kernels import SIZES, kernels_parser, sizes_for
+from genkern.command.shipped.kernels import SIZES, kernels_parser, sizes_for, with_rows_between
 from genkern.farm.shipped.kernels_file import KernelsFile
+from genkern.gemm.problem import GemmProblem
 
 LIST = "- {'M': 16, 'N': 128, 'K': 256, 'dtype_a': 'bf16'}\n- {'M': 32, 'N': 128, 'K': 256, 'dtype_a': 'bf16'}\n"
 
@@ -84,3 +85,13 @@ def test_sizes_as_users_have_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(found) == len(set(found)) > 300
     assert {problem.op for problem in found} == {"a16w16", "a8w8"}
     assert SIZES.is_dir()
+
+
+def test_rows_between_those_of_lists() -> None:
+    """Each weight has some that no list has; what was there stays in front, and rows in groups stay as they are."""
+    listed = [GemmProblem(m, n, 4096) for n in (128, 256) for m in (1, 16)]
+    groups = GemmProblem(64, 128, 256, op="grouped_gemm", own=(("groups", 4),))
+    found = with_rows_between([*listed, groups])
+    assert found[:5] == [*listed, groups]
+    assert [(problem.N, problem.K) for problem in found[5:]] == [(128, 4096)] * 3 + [(256, 4096)] * 3
+    assert len({problem.M for problem in found[5:]} - {1, 16}) == 6

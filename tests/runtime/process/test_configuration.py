@@ -80,6 +80,14 @@ def test_what_makes_no_sense_is_said() -> None:
     assert configuration({"GENKERN_ONLINE_OPTIONS": "--space 'a b'"}).online_options == ("--space", "a b")
 
 
+def test_pins() -> None:
+    """One or several, in capitals too; what can fit nothing is said, and still keeps all else out."""
+    one, other = "ab" * 32, "12" * 32
+    assert configuration({"GENKERN_BUNDLE_SHA256": f"{one.upper()}:{other}"}).pins == (one, other)
+    found = configuration({"GENKERN_BUNDLE_SHA256": "abc"})
+    assert (found.pins, len(found.notes)) == (("abc",), 1)
+
+
 def test_documents_have_every_variable() -> None:
     """Each variable that genkern's code names, its own and AITER's, has a row in the table of docs/dispatch.md."""
     text = (ROOT / "docs" / "dispatch.md").read_text(encoding="utf-8")

@@ -175,6 +175,26 @@ def test_ranks_pack_once(tmp_path: Path) -> None:
     assert sum("was packed" in line for lines in said for line in lines) == 1
 
 
+def test_a_command_runs_nothing_of_the_folders_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that lies where its results go, or where the program is, has a name that genkern imports: it stays
+    unread, and what the environment names is what it names here.
+    """
+    for folder in (tmp_path, tmp_path / "program"):
+        folder.mkdir(exist_ok=True)
+        for name in ("rich", "genkern", "yaml", "ctypes"):
+            (folder / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path / "program")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["", *sys.path[1:]]))
+    monkeypatch.setenv("GENKERN_CACHE_DIR", "own")
+    command = own_command.OwnCommand(["status", "missing.yaml"], tmp_path / "log")
+    assert command.wait(60) == 2
+    assert command.last_line.startswith("missing.yaml: no such file")
+    assert not (tmp_path / "executed").exists()
+    made = own_command._environment()
+    assert made["GENKERN_CACHE_DIR"] == str(tmp_path / "program" / "own")
+    assert all(os.path.isabs(part) for part in made["PYTHONPATH"].split(os.pathsep))
+
+
 def test_command_ends_with_its_line(tmp_path: Path) -> None:
     """genkern as a process of its own: its status, and the line in which it refuses, whatever the folder."""
     command = own_command.OwnCommand(["pack", "missing.yaml", "-o", "x"], tmp_path / "log", nice=True)
