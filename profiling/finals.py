@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from genkern.profiling.clocks import ThrottleGuard
-from genkern.timing.blocks import are_long
 from genkern.timing.libraries import OURS, VENDOR, library_of
 from genkern.timing.statistics import beaten, estimate, relative_spread, stop_reason
 
@@ -34,9 +33,7 @@ _WARM_UP_CAP_S = 2.0
 # Where the device was under load before.
 _HOT_WARM_S = 0.1
 # The rounds of a confirmation end after so long, once there are the least: 60 of short calls take 0.05 to 0.3 s.
-_CONFIRM_S = 0.3
-# Of blocks no fewer than are compared one by one (statistics.compared), and as many more as there is time for.
-_BLOCK_ROUNDS, _BLOCKS_S = (5, 8), 0.6
+_CONFIRM_S = 0.6
 # The semi-finals: seconds of rounds before those that count.
 _SEMIFINAL_WARM_S, _SEMIFINAL_ROUNDS = 0.3, 5
 # The stopping rules and the dropping out are looked at every so many rounds.
@@ -71,12 +68,9 @@ class Rounds:
     confirm: bool = False
 
 
-def confirmation_rounds(call_us: float, least: int, most: int, seed: int) -> Rounds:
-    """The rounds of a confirmation of calls that take about so long, where finals have `least` to `most`."""
-    if not are_long(call_us):
-        return Rounds(least, most, _CONFIRM_S, seed, hot=True, confirm=True)
-    few, many = _BLOCK_ROUNDS
-    return Rounds(min(few, most), min(many, most), _BLOCKS_S, seed, hot=True, confirm=True)
+def confirmation_rounds(least: int, most: int, seed: int) -> Rounds:
+    """The rounds of a confirmation where finals have `least` to `most`."""
+    return Rounds(least, most, _CONFIRM_S, seed, hot=True, confirm=True)
 
 
 @dataclass

@@ -25,7 +25,6 @@ from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, SampleFailed, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
-from genkern.timing.blocks import are_long, block_copies, in_blocks
 from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
 from genkern.timing.session import Session
 
@@ -211,17 +210,14 @@ class Server:
                 fastest_us = min([fastest_us, *(timer.launch_us(call, *self._copies(1)) for call in raced.values())])
         least, most, seed = request["min_rounds"], request["max_rounds"], request["seed"]
         rounds = Rounds(least, most, gemm.session.budget.finals_s, seed, hot=hot)
-        copies, blocks = self._all_copies(gemm, fastest_us), False
         if request.get("confirm"):
-            rounds, blocks = confirmation_rounds(fastest_us, least, most, seed), are_long(fastest_us)
-            copies = block_copies(copies, fastest_us) if blocks else copies
-        of_sample = _FLUSHED_CALLS if gemm.session.budget.icache_flush else len(copies)
+            rounds = confirmation_rounds(least, most, seed)
+        copies = self._all_copies(gemm, fastest_us)
         samplers = {}
         for name, call in calls.items():
             tell({"running": name})
             try:
-                sampler = self._sampler(gemm, timer, call, copies)
-                samplers[name] = _told(name, in_blocks(sampler, of_sample) if blocks else sampler, tell)
+                samplers[name] = _told(name, self._sampler(gemm, timer, call, copies), tell)
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]
         finals = run_finals(samplers, rounds, self._guard)

@@ -1,12 +1,12 @@
-"""Long calls under whose load: a winner, its runner-up and the library as three protocols time them.
+"""Long calls under whose load: a winner, its runner-up and the library in turns, and each by itself.
 
     python -m benchmarks.timing.own_load RESULTS.yaml [--least_us 40] [--limit 12] [--alone_s 0.8] [-o FULL.jsonl]
 
-"alone" is the judge: each runs by itself for so many seconds, twice, of which the second half counts. "interleaved" has
-single samples of all in shuffled rounds, as the finals have; "blocks" is what confirms a winner (timing/blocks.py). All
-launch the farm's binaries, with the same copies of the weights. Ratios are another's time over the winner's; what a
-protocol makes of one is off by its ratio over that of the judge. The last table says how long a clock takes to settle
-when a contender follows another one: the mean time of calls in each span of its run alone, over the settled one.
+"alone" is the judge: each runs by itself for so many seconds, twice, of which the second half counts. "interleaved" is
+what confirms a winner: single samples of all in shuffled rounds. Both launch the farm's binaries, with the same copies
+of the weights. Ratios are another's time over the winner's; a ratio of the rounds is off by what it is over the judge's.
+The last table says how long a clock takes to settle when a contender follows another one: the mean time of calls in
+each span of its run alone, over the settled one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -33,16 +33,16 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.profiling.algorithms import Algorithms, sampled_us, to_sample
 from genkern.profiling.cuda.timers import Sampler
-from genkern.profiling.finals import Rounds, confirmation_rounds
+from genkern.profiling.finals import confirmation_rounds
 from genkern.profiling.loaded_gemm import Call
-from genkern.timing.blocks import LONG_US, block_copies, in_blocks
 from genkern.timing.libraries import VENDOR
 from genkern.timing.statistics import TIE_RATIO
 
 WINNER, RUNNER_UP, LIBRARY = "winner", "runner-up", "cublaslt"
-ALONE, INTERLEAVED, BLOCKS = "alone", "interleaved", "blocks"
-# As the finals had before winners were confirmed, for as long as blocks take.
-LEAST_ROUNDS, MOST_ROUNDS, INTERLEAVED_S = 10, 60, 0.6
+ALONE, INTERLEAVED = "alone", "interleaved"
+LEAST_ROUNDS, MOST_ROUNDS = 10, 60
+# A sample of a run alone is so long that the wait before it, some 0.1 ms without load, leaves the clock as it is.
+SAMPLE_US = 5_000.0
 # Spans of a run alone, in milliseconds: up to each of these.
 SPANS_MS = (5, 10, 20, 30, 60, 120)
 
@@ -74,16 +74,16 @@ class Alone:
 
 @dataclass(frozen=True)
 class Size:
-    """What three protocols say of one size: by contender the microseconds of a call, and by protocol the seconds."""
+    """What both say of one size: by contender the microseconds of a call; the rounds took `took_s` seconds."""
 
     name: str
     times_us: Mapping[str, Mapping[str, float]]
-    took_s: Mapping[str, float]
+    took_s: float
     runs: Mapping[str, Sequence[Alone]]
 
-    def errors(self, protocol: str) -> Iterator[float]:
-        """By how much, as a share, ratios of others over the winner are off."""
-        judge, found = self.times_us[ALONE], self.times_us[protocol]
+    def errors(self) -> Iterator[float]:
+        """By how much, as a share, ratios of others over the winner are off in the rounds."""
+        judge, found = self.times_us[ALONE], self.times_us[INTERLEAVED]
         for name in judge:
             if name != WINNER and name in found:
                 yield (found[name] / found[WINNER]) / (judge[name] / judge[WINNER]) - 1
@@ -136,44 +136,34 @@ def contenders(bench: Bench, row: TunedRow) -> dict[str, Call]:
 
 
 def timed(bench: Bench, calls: Mapping[str, Call], alone_s: float) -> Size:
-    """All three protocols; the judge's two runs of each are before and after the others."""
+    """Both; the judge's two runs of each are before and after the rounds."""
     call_us = min(bench.timer.launch_us(call, 0) for call in calls.values())
     copies = sample_copies(call_us, bench.gemm.copies, bench.gemm.session.budget.screen_launches)
-    long_copies = block_copies(copies, call_us)
+    long_copies = [*copies] * max(1, round(SAMPLE_US / (max(call_us, 1.0) * len(copies))))
     single = {name: bench.timer.prepare(call, copies) for name, call in calls.items()}
     long = {name: bench.timer.prepare(call, long_copies) for name, call in calls.items()}
-    took_s, runs = dict.fromkeys((ALONE, INTERLEAVED, BLOCKS), 0.0), {name: list[Alone]() for name in calls}
-    times_us: dict[str, dict[str, float]] = {}
+    runs = {name: list[Alone]() for name in calls}
 
     def judge(order: Sequence[str]) -> None:
         for name in order:
             samples = run_alone(long[name], len(long_copies), alone_s * 1e6)
             runs[name].append(Alone(tuple(samples), bench.guard.read(), bench.guard.watts()))
 
-    def race(samplers: Mapping[str, Sampler], rounds: Rounds) -> dict[str, float]:
-        found = bench.race(samplers, rounds).samples_us
-        return {name: median(samples) for name, samples in found.items() if samples}
-
-    def measure(protocol: str, run: Callable[[], dict[str, float]]) -> None:
-        started_s = time.monotonic()
-        times_us[protocol] = run()
-        took_s[protocol] = time.monotonic() - started_s
-
     order = list(calls)
     random.Random(0).shuffle(order)
     judge(order)
-    blocks = {name: in_blocks(sampler, len(long_copies)) for name, sampler in long.items()}
-    rounds = Rounds(LEAST_ROUNDS, MOST_ROUNDS, INTERLEAVED_S, 0, hot=True, confirm=True)
-    measure(INTERLEAVED, lambda: race(single, rounds))
-    measure(BLOCKS, lambda: race(blocks, confirmation_rounds(call_us, LEAST_ROUNDS, MOST_ROUNDS, 0)))
+    started_s = time.monotonic()
+    found = bench.race(single, confirmation_rounds(LEAST_ROUNDS, MOST_ROUNDS, 0)).samples_us
+    took_s = time.monotonic() - started_s
     judge(order[::-1])
-    times_us[ALONE] = {name: fmean(run.settled_us for run in runs[name]) for name in calls}
-    return Size(bench.problem.size, times_us, took_s, runs)
+    alone = {name: fmean(run.settled_us for run in runs[name]) for name in calls}
+    interleaved = {name: median(samples) for name, samples in found.items() if samples}
+    return Size(bench.problem.size, {ALONE: alone, INTERLEAVED: interleaved}, took_s, runs)
 
 
 def report(sizes: Sequence[Size]) -> str:
-    """Markdown: ratios by size, what protocols make of them, and how a clock settles."""
-    protocols = ALONE, INTERLEAVED, BLOCKS
+    """Markdown: ratios by size, by how much those of the rounds are off, and how a clock settles."""
+    protocols = ALONE, INTERLEAVED
     others = [name for name in (RUNNER_UP, VENDOR, LIBRARY) if any(name in size.times_us[ALONE] for size in sizes)]
     rows = list[tuple[object, ...]]()
     for size in sizes:
@@ -182,16 +172,11 @@ def report(sizes: Sequence[Size]) -> str:
         rows.append((size.name, f"{size.times_us[ALONE][WINNER]:.1f}", *ratios, *clocks))
     columns = [f"{name} / winner, {protocol}" for name in others for protocol in protocols]
     lines = [table(("size", "winner alone, us", *columns, "winner at", f"{LIBRARY} at"), rows), ""]
-    rows = []
-    for protocol in protocols[1:]:
-        errors = [abs(error) for size in sizes for error in size.errors(protocol)]
-        if errors:
-            shares = [f"{value:.2%}" for value in (median(errors), percentile(errors, 0.9), max(errors))]
-            wrong = sum(_misjudged(size, protocol, name) for size in sizes for name in others)
-            rows.append(
-                (protocol, len(errors), *shares, wrong, f"{median(size.took_s[protocol] for size in sizes):.2f}")
-            )
-    lines += [table(("protocol", "ratios", "off by, median", "p90", "most", "wrong side", "seconds"), rows), ""]
+    if errors := [abs(error) for size in sizes for error in size.errors()]:
+        shares = [f"{value:.2%}" for value in (median(errors), percentile(errors, 0.9), max(errors))]
+        wrong = sum(_misjudged(size, name) for size in sizes for name in others)
+        row = len(errors), *shares, wrong, f"{median(size.took_s for size in sizes):.2f}"
+        lines += [table(("ratios", "off by, median", "p90", "most", "wrong side", "seconds"), [row]), ""]
     spans = [run.spans() for size in sizes for runs in size.runs.values() for run in runs]
     of_spans = [[value for value in column if value is not None] for column in zip(*spans, strict=True)]
     low_ms = 0
@@ -209,9 +194,9 @@ def report(sizes: Sequence[Size]) -> str:
     return "\n".join([*lines, table(("ms after another ran", "runs", "least", "median", "most"), rows)])
 
 
-def _misjudged(size: Size, protocol: str, name: str) -> bool:
-    """Whether a protocol sees the other side ahead of what the judge sees, where that is no tie."""
-    judge, found = size.ratio(ALONE, name), size.ratio(protocol, name)
+def _misjudged(size: Size, name: str) -> bool:
+    """Whether the rounds see another one ahead than the judge does, where that is no tie."""
+    judge, found = size.ratio(ALONE, name), size.ratio(INTERLEAVED, name)
     if judge is None or found is None or 1 / TIE_RATIO <= judge <= TIE_RATIO:
         return False
     return (judge < 1) != (found < 1)
@@ -231,7 +216,7 @@ def _cell(value: float | None, form: str) -> str:
 
 def main(argv: Sequence[str]) -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--least_us", type=float, default=LONG_US, help="of the winner's time (default: 40)")
+    parser.add_argument("--least_us", type=float, default=40.0, help="of the winner's time (default: 40)")
     parser.add_argument("--alone_s", type=float, default=0.8, help="seconds of a run alone (default: 0.8)")
     arguments = parser.parse_args(argv)
     limit, arguments.limit = arguments.limit, None

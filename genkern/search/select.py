@@ -9,7 +9,6 @@ from functools import lru_cache
 from genkern.gemm.config import Config, in_text, name_of
 from genkern.gemm.records import CONFIG_WINS, TIE, VENDOR_WINS, Measurement, Outcome
 from genkern.kernels.catalogue import form_of
-from genkern.timing.blocks import are_long
 from genkern.timing.libraries import OURS, TORCH, library_of
 from genkern.timing.session import Budget
 from genkern.timing.statistics import Estimate, compared, estimate
@@ -18,8 +17,8 @@ _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_
 _ALL_MAY_WIN = Budget()
 # A winner may take so much longer than the fastest, where nobody can say that it does, for what else speaks for it.
 _NO_MATTER = 1.0025
-# Calls are near the fastest up to this; at most so many of them, whose launches take so long.
-_NEAR = 1.05
+# Calls are long from here on, and near the fastest up to this; at most so many of these, whose launches take so long.
+_LONG_US, _NEAR = 40.0, 1.05
 _MOST_NEAR, _ROUND_US = 160, 100_000.0
 _NEITHER = (Outcome.OVER_RESOURCES, Outcome.IDENTICAL, Outcome.PREDICTED_OUT)
 
@@ -40,7 +39,7 @@ def semifinalists(screened: Iterable[Measurement], most: int) -> list[str]:
     measured = [m for m in screened if m.outcome is Outcome.MEASURED and m.duration_us is not None]
     best_us = min((m.duration_us for m in measured if m.duration_us is not None), default=0.0)
     names = finalists(measured, most)
-    if not are_long(best_us):
+    if best_us < _LONG_US:
         return names
     near = [m for m in measured if m.duration_us is not None and m.duration_us <= _NEAR * best_us]
     return finalists(near, max(most, min(_MOST_NEAR, int(_ROUND_US / best_us)))) if len(near) > most else names

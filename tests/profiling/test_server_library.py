@@ -102,24 +102,19 @@ def test_a_confirmation_is_among_those_that_are_named(gpu: FakeGpu) -> None:
     assert set(parent.retime("us10", algorithms=[], confirm=True)["samples_us"]) == {name_of("us10"), "vendor"}
 
 
-def test_long_calls_are_confirmed_in_blocks(gpu: FakeGpu) -> None:
-    """Each round has 30 ms of one call after the other, in samples of 5 ms; of short calls the usual samples."""
+@pytest.mark.parametrize("us", [30, 50, 2_000])
+def test_contenders_take_turns_in_a_confirmation(us: int, gpu: FakeGpu) -> None:
+    """Long calls too, in rounds of single samples, each of which uses every copy of the weights once."""
     parent = Parent()
-    for us, calls in ((39, 6), (50, 6 * 17)):
-        parent.gemm.calls.clear()
-        answer = parent.retime(f"us{us}", vendor=False, confirm=True)
-        # Launched once to see that it can be, once to see how long it is, and captured.
-        assert len(parent.gemm.calls) - 2 == calls
-        assert answer["samples_us"][name_of(f"us{us}")] == pytest.approx([us] * (20 if us < 40 else 8))
-    gpu.launched.clear()
-    parent.retime("us50", "us60", vendor=False, confirm=True)
-    launched = (name for name in gpu.launched if name != "sleep")
-    blocks = [(name, len([*calls])) for name, calls in groupby(launched)][4:]
-    # As many samples as begin before 30 ms are over; two blocks of one call may meet.
-    assert {(name, calls % (6 * 17 * {"us50": 6, "us60": 5}[name])) for name, calls in blocks} == {
-        ("us50", 0),
-        ("us60", 0),
-    }
+    names = [f"us{us}", f"us{us + 1}"]
+    answer = parent.retime(*names, vendor=False, confirm=True)
+    assert {name: len(each) for name, each in answer["samples_us"].items()} == {name_of(name): 20 for name in names}
+    # A sample begins behind a kernel that waits; what is launched before the third only sees that it can be, and how long.
+    samples = [[*calls] for waits, calls in groupby(gpu.launched, lambda name: name == "sleep") if not waits][3:]
+    assert all(sample == sample[:1] * parent.gemm.copies for sample in samples)
+    rounds = [(one[0], other[0]) for one, other in zip(samples[::2], samples[1::2], strict=True)]
+    assert len(rounds) > 20
+    assert {*rounds} == {(names[0], names[1]), (names[1], names[0])}
 
 
 def test_an_algorithm_that_is_gone_costs_itself(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ class NoisyDevice:
         return self._run([*(each.config.name for each in finals), *CALLS], rounds)
 
     def confirm(self, session: Session, finals: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
-        rounds = confirmation_rounds(30.0, BUDGET.min_rounds, BUDGET.final_rounds, self._seed)
+        rounds = confirmation_rounds(BUDGET.min_rounds, BUDGET.final_rounds, self._seed)
         return self._run([*(each.config.name for each in finals), *calls], rounds)
 
     def _run(self, names: Sequence[str], rounds: Rounds) -> list[Measurement]:
