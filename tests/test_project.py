@@ -20,6 +20,7 @@ from genkern.command.exchange.exporting import export_parser
 from genkern.command.exchange.importing import import_parser
 from genkern.command.exchange.ops_table import ops_parser
 from genkern.command.options import parser
+from genkern.command.recorded.learning import train_parser
 from genkern.command.recorded.recording import record_parser
 from genkern.command.recorded.replaying import replay_parser
 from genkern.ops.op import op_names
@@ -168,7 +169,8 @@ def modules() -> list[str]:
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
     exchange = [export_parser(), import_parser(), ops_parser()]
-    return [parser(), pack_parser(), merge_parser(), shapes_parser(), *exchange, record_parser(), replay_parser()]
+    recorded = [record_parser(), replay_parser(), train_parser()]
+    return [parser(), pack_parser(), merge_parser(), shapes_parser(), *exchange, *recorded]
 
 
 def slug(heading: str) -> str:
