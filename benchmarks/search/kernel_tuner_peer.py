@@ -33,7 +33,7 @@ STRATEGIES = {
     "genetic_algorithm": "genetic_algorithm",
 }
 # In a small space a strategy may go on for minutes with points that it knows before it draws the last of the others.
-_MOST_IN_VAIN = 2000
+_MOST_IN_VAIN = 200
 
 
 def kernel_tuner(name: str, most: int, seed: int = 0) -> MakesStrategy:

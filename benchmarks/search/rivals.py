@@ -47,6 +47,7 @@ from genkern.tuning.simulated import Simulated, simulated
 AFTER = (8, 16, 32, 48, 64, 96, 128)
 _SEEDS = 3
 _MOST_LOSS = 1.0
+_STYLES = ("-", "--", "-.")
 
 
 @dataclass(frozen=True)
@@ -229,14 +230,18 @@ def plot(curves: Curves, most: int, path: str) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 5.5))
-    for name, of in curves.items():
+    colours = pyplot.get_cmap("tab20")
+    for place, (name, of) in enumerate(curves.items()):
         here = [each for each in of.values() if any(curve.losses for curve in each)]
         longest = max((len(curve.losses) for each in here for curve in each), default=0)
         if longest:
             xs = range(1, min(longest, most) + 1)
             ys = [100 * mean(mean(curve.after(x) for curve in each) for each in here) for x in xs]
-            axes.plot(xs, ys, label=f"{name} ({len(here)} sizes)", linewidth=1.5)
+            style = {"color": colours(place % 20), "linestyle": _STYLES[place % len(_STYLES)]}
+            axes.plot(xs, ys, label=f"{name} ({len(here)} sizes)", linewidth=1.5, **style)
     axes.set(xscale="log", yscale="log", xlabel="binaries tried", ylabel="mean loss against the exhaustive best, %")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
     axes.grid(visible=True, which="both", alpha=0.25)
     axes.legend(fontsize=7)
     figure.tight_layout()

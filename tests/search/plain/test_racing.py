@@ -54,16 +54,16 @@ def test_ever_more_of_ever_fewer_forms() -> None:
     def us(config: Config) -> float:
         form = form_of(config).stem
         tried[form] += 1
-        # The eleventh unit of the best brings the last step.
-        return times[form] - (tried[form] > 20) * 1.0
+        # The fifth unit of the best brings the last step.
+        return times[form] - (tried[form] > 8) * 1.0
 
     strategy = racing()
     first = run_heat(strategy, us)
-    assert forms(first) == dict.fromkeys(FORMS, 4)
+    assert forms(first) == dict.fromkeys(FORMS, 2)
     assert len(forms(first[:3])) == 3
-    assert forms(run_heat(strategy, us)) == dict.fromkeys(FORMS[:2], 8)
+    assert forms(run_heat(strategy, us)) == dict.fromkeys(FORMS[:2], 4)
     # 99 us now: a form at 129 us is more than a quarter behind.
-    assert forms(run_heat(strategy, us)) == {FORMS[0]: 16}
+    assert forms(run_heat(strategy, us)) == {FORMS[0]: 8}
     assert run_heat(strategy, us) == []
 
 
@@ -87,7 +87,7 @@ def test_what_is_refused_or_lost_holds_no_heat_up() -> None:
             lost = Outcome.CRASHED if form == FORMS[1] else None
             for config in unit.configs:
                 strategy.tell(Lost(config, lost) if lost else Measured(config, 10.0))
-    assert forms(strategy.ask(99)) == {FORMS[2]: 8}
+    assert forms(strategy.ask(99)) == {FORMS[2]: 4}
 
 
 def test_a_time_from_before_counts() -> None:
