@@ -28,6 +28,7 @@ COMMANDS = {
     "kernels": "genkern.command.shipped.kernels",
     "record": "genkern.command.recorded.recording",
     "replay": "genkern.command.recorded.replaying",
+    "train": "genkern.command.recorded.learning",
 }
 
 

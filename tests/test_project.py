@@ -20,6 +20,7 @@ from genkern.command.exchange.exporting import export_parser
 from genkern.command.exchange.importing import import_parser
 from genkern.command.exchange.ops_table import ops_parser
 from genkern.command.options import parser
+from genkern.command.recorded.learning import train_parser
 from genkern.command.recorded.recording import record_parser
 from genkern.command.recorded.replaying import replay_parser
 from genkern.ops.op import op_names
@@ -168,7 +169,8 @@ def modules() -> list[str]:
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
     exchange = [export_parser(), import_parser(), ops_parser()]
-    return [parser(), pack_parser(), merge_parser(), shapes_parser(), *exchange, record_parser(), replay_parser()]
+    recorded = [record_parser(), replay_parser(), train_parser()]
+    return [parser(), pack_parser(), merge_parser(), shapes_parser(), *exchange, *recorded]
 
 
 def slug(heading: str) -> str:
@@ -354,7 +356,7 @@ def test_wheel_holds_every_file_once(built: tuple[Path, Path]) -> None:
     assert len(names) == len(set(names))
     # The C extension is there where it could be compiled.
     installed = {name for name in names if ".dist-info/" not in name and not name.endswith(".so")}
-    expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml", ".typed")}
+    expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml", ".typed", ".npz")}
     expected |= {f"genkern/{path}" for path in files_of("profiling") if path.suffix == ".py"}
     expected |= {f"genkern/{path}" for path in files_of("templates")}
     assert installed == expected

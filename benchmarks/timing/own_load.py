@@ -4,7 +4,7 @@
 
 "alone" is the judge: each runs by itself for so many seconds, twice, of which the second half counts. "interleaved" is
 what confirms a winner: single samples of all in shuffled rounds. Both launch the farm's binaries, with the same copies
-of the weights. Ratios are another's time over the winner's; that of the rounds is off by what it is over the judge's.
+of the weights. Ratios are another's time over the winner's; one of the rounds is off by what it is over the judge's.
 The last table says how long a clock takes to settle when a contender follows another one: the mean time of calls in
 each span of its run alone, over the settled one.
 """

@@ -50,6 +50,7 @@ class Searched:
     steps: tuple[Step, ...]
     tried: int = 0
     most: int | None = None
+    near: tuple[Config, ...] = ()
 
     @property
     def asked(self) -> list[Unit]:
@@ -91,6 +92,7 @@ def value_of(searched: Searched) -> dict[str, Any]:
         "best_us": searched.best_us,
         "tried": searched.tried,
         "most": searched.most,
+        **({"near": [config.name for config in searched.near]} if searched.near else {}),
         "configs": len(searched.configs),
         "steps": writer.steps,
         "cached": _differences(cached),
@@ -112,7 +114,7 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
     number = value["number"] if "number" in value else value["patience"] or None
     known = value["strategy"], number, value["best_us"]
     cached = tuple(configs[place] for place in _sums(value["cached"]))
-    since = value.get("tried", 0), value.get("most")
+    since = value.get("tried", 0), value.get("most"), tuple(map(Config.parse, value.get("near", ())))
     return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps), *since)
 
 

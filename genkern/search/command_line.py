@@ -25,13 +25,13 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         *("--search", "--strategy"),
         metavar="NAME|FILE.py",
-        help="what is compiled and measured, in which order, and until when. predicted: everything, what a cost model "
-        "predicts to be fast first (N: so many kernels); patience:N: the first four kernels of each form of a "
-        "family, then in predicted order, until N in a row brought nothing faster (a run that is resumed counts anew); "
+        help="what is compiled and measured, in which order, and until when. guided: what a model of times promises, "
+        "corrected by the size's own times, some 47 kernels; predicted: everything, what the model "
+        "prefers first (N: so many kernels); patience:N: the first four kernels of each form of a "
+        "family, then in the predictor's order, until N in a row brought nothing faster; "
         "racing: some kernels of each form, then more of those whose best is near the best; "
-        "random: everything, in an order drawn from SEED; exhaustive: everything, also each GROUP_SIZE_M of a kernel "
-        "that takes over 1.5 times the best, and copies: configs that compile to the same machine code. Or a file "
-        "that has strategy(task), as genkern/search/strategy.py says "
+        "random: everything, in an order drawn from SEED; exhaustive: everything, also each GROUP_SIZE_M of a slow "
+        "kernel, and copies of the same machine code. Or a file with strategy(task) (genkern/search/strategy.py). "
         f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))})",
     )
     group.add_argument("--exhaustive", action="store_true", help="short for --search exhaustive")

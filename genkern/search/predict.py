@@ -50,7 +50,7 @@ _VECTOR_FLOPS_PER_CLOCK = 256
 # The GROUP_SIZE_M to try first: hardly slower than the best one of good binaries (H200; figures in screening.py),
 # where 1 took up to 1.68 times the best.
 _USUAL_GROUP_SIZE_M = 8
-_BUT_GROUP_SIZE_M = operator.attrgetter(*(name for name in CONFIG_FIELDS if name != "GROUP_SIZE_M"))
+BUT_GROUP_SIZE_M = operator.attrgetter(*(name for name in CONFIG_FIELDS if name != "GROUP_SIZE_M"))
 
 
 def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -> list[Config]:
@@ -61,14 +61,14 @@ def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -
     """
     siblings: dict[tuple[object, ...], list[Config]] = {}
     for config in configs:
-        siblings.setdefault(_BUT_GROUP_SIZE_M(config), []).append(config)
+        siblings.setdefault(BUT_GROUP_SIZE_M(config), []).append(config)
     for group in siblings.values():
-        group.sort(key=_from_usual)
+        group.sort(key=from_usual)
     order = sorted(siblings.values(), key=lambda group: predict_us(problem, group[0], Resources(), gpu))
     return [config for group in order for config in group]
 
 
-def _from_usual(config: Config) -> tuple[int, int]:
+def from_usual(config: Config) -> tuple[int, int]:
     return abs(config.GROUP_SIZE_M - _USUAL_GROUP_SIZE_M), config.GROUP_SIZE_M
 
 

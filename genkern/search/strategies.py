@@ -44,6 +44,7 @@ class Named:
 
 # By name, the default first. A strategy more is a file more, and with a name a line more.
 STRATEGIES = {
+    "guided": Named("guided.guided"),
     "predicted": Named("plain.predicted_order", Number(), whole=True),
     "patience": Named("plain.patience", Number(needed=True)),
     "racing": Named("plain.racing"),

@@ -97,7 +97,8 @@ class Task:
     how many units of the size such a start has measured or found unfit. What was measured, and winners of earlier
     runs, are not the strategy's to ask for: they are made first whatever it says, and no config of their units is
     among `configs`. `most`: no more binaries than so many will be measured of what it asks for (--budget), None for
-    any number; other configs of these binaries may be asked for afterwards.
+    any number; other configs of these binaries may be asked for afterwards. `near` are winners of the nearest sizes
+    that are tuned, the nearest first.
     """
 
     problem: GemmProblem
@@ -108,6 +109,7 @@ class Task:
     best_us: float | None = None
     tried: int = 0
     most: int | None = None
+    near: tuple[Config, ...] = ()
 
 
 class Strategy(ABC):

@@ -17,6 +17,7 @@ from genkern.gemm.records import Unfit
 from genkern.journal.facts import ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
+from genkern.search.guided.nearest import nearest
 from genkern.search.limit import Limit
 from genkern.search.screening import screening_for
 from genkern.search.strategies import ChosenStrategy
@@ -113,7 +114,9 @@ class Preparation:
         # The measured process tells by it what is hopeless, and the best were measured first.
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
-        make_task = functools.partial(Task, problem, self.workshop.gpu, number=self.strategy.number, best_us=best_us)
+        near = nearest(problem, ((winner.problem, winner.config) for winner in self.journal.winners()))
+        number, gpu = self.strategy.number, self.workshop.gpu
+        make_task = functools.partial(Task, problem, gpu, number=number, best_us=best_us, near=near)
         return Search(bench, configs, self.strategy, make_task, dict(facts.screened), first, self.limit)
 
 

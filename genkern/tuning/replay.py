@@ -15,7 +15,7 @@ from genkern.search.strategy import MakesStrategy, Task
 def task_of(searched: Searched, problem: GemmProblem, gpu: Gpu) -> Task:
     """The task of a search as its journal has it."""
     cached = {compiled_of(config) for config in searched.cached}
-    known = searched.number, searched.best_us, searched.tried, searched.most
+    known = searched.number, searched.best_us, searched.tried, searched.most, searched.near
     return Task(problem, gpu, searched.configs, lambda unit: unit.compiled in cached, *known)
 
 

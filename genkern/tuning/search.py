@@ -202,7 +202,7 @@ class Search:
         """What was asked and told so far, for the journal."""
         task = self.task
         cached = tuple(config for config, is_cached in self._cached.values() if is_cached)
-        known = task.number, task.best_us, task.configs, cached, tuple(self._steps), task.tried, task.most
+        known = task.number, task.best_us, task.configs, cached, tuple(self._steps), task.tried, task.most, task.near
         return Searched(self._name, *known)
 
     def _confidence(self) -> Confidence:

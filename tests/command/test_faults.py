@@ -19,7 +19,7 @@ import yaml
 from command import Ran, ended, run, run_here, start
 from machines import machine
 from processes import assert_gone, until
-from tiny_space import FASTER, NAMES, tiny_command, traced
+from tiny_space import EVERYTHING, FASTER, NAMES, tiny_command, traced
 
 SIZE = "- {'M': 64, 'N': 128, 'K': 256}\n"
 TIMEOUT_S = 1.0
@@ -44,10 +44,11 @@ def faulty(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[R
     """One run in which seven of eight configs each have a fault of their own."""
     folder, sound = (tmp_path_factory.mktemp(name) for name in ("faulty", "sound"))
     # The limit below holds for compiles too, which may take longer on a busy machine: they are in the cache then.
-    assert run(*tiny_command(sound, cache_dir, SIZE), env=machine(sound, gpus=1, faster=FASTER)).status == 0
+    compiled = run(*tiny_command(sound, cache_dir, SIZE), *EVERYTHING, env=machine(sound, gpus=1, faster=FASTER))
+    assert compiled.status == 0
     faults = dict(zip(FAULTY, FAULTS, strict=True))
     env = machine(folder, gpus=1, trace=str(folder / "trace"), faults=faults, faster=FASTER)
-    options = ["--timeout", TIMEOUT_S, "-o2", folder / "candidates.csv"]
+    options = [*EVERYTHING, "--timeout", TIMEOUT_S, "-o2", folder / "candidates.csv"]
     ran = run(*tiny_command(folder, cache_dir, SIZE), *options, env=env)
     assert_gone(folder)
     return ran, folder
@@ -117,7 +118,7 @@ def test_a_device_that_stays_broken_is_reported(
 
     The first loss may have broken the device and is not tried again; those after it say nothing of their configs.
     """
-    again = [*tiny_command(tmp_path, cache_dir, SIZE), "-o2", tmp_path / "candidates.csv"]
+    again = [*tiny_command(tmp_path, cache_dir, SIZE), *EVERYTHING, "-o2", tmp_path / "candidates.csv"]
     log = {"trace": str(tmp_path / "trace"), "faster": FASTER}
     ran = run_here(capsys, *again, env=machine(tmp_path, gpus=1, broken={"0": 2}, **log))
     assert "GPU 0 is broken: 5 measured processes in a row were lost" in ran.refusal
@@ -139,7 +140,7 @@ def test_a_clock_that_steps_back(cache_dir: Path, tmp_path: Path) -> None:
         folder.mkdir()
         faults = {FAULTY[0]: "waits", FAULTY[1]: "killed"}
         env = machine(folder, gpus=1, faults=faults, faster=FASTER, clock=clock)
-        options = ["--timeout", TIMEOUT_S, "-o2", folder / "candidates.csv", "-v"]
+        options = [*EVERYTHING, "--timeout", TIMEOUT_S, "-o2", folder / "candidates.csv", "-v"]
         ran = run(*tiny_command(folder, cache_dir, SIZE), *options, env=env)
         assert (ran.status, ran.err) == (0, "")
         texts.append((folder / "r.yaml").read_text() + (folder / "candidates.csv").read_text())

@@ -12,7 +12,7 @@ import pytest
 from command import SMALL, run, run_here, start
 from machines import machine
 from processes import until
-from tiny_space import FASTER, NAMES, facts_in, tiny_command, traced
+from tiny_space import EVERYTHING, FASTER, NAMES, facts_in, tiny_command, traced
 
 from genkern.command.status import RunStatus, State, duration_text, size_statuses, status_lines
 from genkern.gemm.config import Config
@@ -141,7 +141,7 @@ def test_beside_a_real_run(cache_dir: Path, tmp_path: Path, capsys: pytest.Captu
     Nothing is written, and the run does not notice.
     """
     trace, gate = tmp_path / "trace", tmp_path / "gate"
-    command = tiny_command(tmp_path, cache_dir, SMALL)
+    command = [*tiny_command(tmp_path, cache_dir, SMALL), *EVERYTHING]
     what = {"trace": str(trace), "faster": FASTER, "gate": [13, str(gate)]}
     process = start(*command, env=machine(tmp_path, gpus=1, **what))
 

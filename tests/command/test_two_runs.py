@@ -7,7 +7,7 @@ from pathlib import Path
 from command import SMALL, ended, run, start
 from machines import machine
 from processes import until
-from tiny_space import FASTER, facts_in, tiny_command, traced
+from tiny_space import EVERYTHING, FASTER, facts_in, tiny_command, traced
 
 from genkern.farm.cache import BinaryCache
 from genkern.gemm.records import Binary
@@ -41,7 +41,7 @@ def test_two_runs_on_one_results_file(cache_dir: Path, tmp_path: Path) -> None:
     """The second is refused in one line while the first goes on, which neither notices it nor loses anything."""
     trace, gate = tmp_path / "trace", tmp_path / "gate"
     env = machine(tmp_path, gpus=1, trace=str(trace), faster=FASTER, gate=[10, str(gate)])
-    command = tiny_command(tmp_path, cache_dir, SMALL)
+    command = [*tiny_command(tmp_path, cache_dir, SMALL), *EVERYTHING]
     first = start(*command, env=env)
 
     def written(fact: str, count: int) -> bool:
@@ -57,7 +57,7 @@ def test_two_runs_on_one_results_file(cache_dir: Path, tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in tmp_path.glob("r.yaml*")} == files
     gate.touch()
     assert ended(first).status == 0
-    alone = tiny_command(tmp_path, cache_dir, SMALL, "alone.yaml")
+    alone = [*tiny_command(tmp_path, cache_dir, SMALL, "alone.yaml"), *EVERYTHING]
     assert run(*alone, env=machine(tmp_path, gpus=1, faster=FASTER)).status == 0
     assert (tmp_path / "r.yaml").read_text() == (tmp_path / "alone.yaml").read_text()
     assert sum(event["event"].startswith("screen") for event in traced(trace)) == 3 * len(FASTER)

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.search.recorded_sizes import drawn
 from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 
 FOLDER = Path(__file__).resolve().parents[2] / "input_sizes"
@@ -179,7 +181,8 @@ def test_later_held_out_sizes_are_new(file: str) -> None:
     held_out = read(file)
     assert {(p.M, p.N, p.K) for p in held_out} == {(m, n, k) for m in (3, 17, 100, 500, 3000) for n, k in weights}
     assert len(held_out) == 30
-    others = {path.name for path in FOLDER.glob("*.yaml") if "_a" not in path.name} - {file}
+    # `recorded.yaml` is drawn from all of them.
+    others = {path.name for path in FOLDER.glob("*.yaml") if "_a" not in path.name} - {file, "recorded.yaml"}
     assert not weights & {(p.N, p.K) for name in others for p in read(name)}
 
 
@@ -203,7 +206,7 @@ def test_every_file_is_tn_and_covered() -> None:
     covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml", "large_m.yaml", "held_out.yaml", *HELD_OUT}
     # Compared with what `genkern shapes` makes in tests/packing/test_shapes.py.
     quantised = {"deepseek-v3_a8w8_blockscale.yaml", "llama-3.1-70b_a8w8.yaml", "llama-3.1-70b_a16w4.yaml"}
-    assert names == covered | quantised
+    assert names == covered | quantised | {"recorded.yaml"}
     for name in covered:
         assert all(problem.row_major_a and not problem.row_major_b for problem in read(name))
 
@@ -223,6 +226,14 @@ def test_quantised_lists_have_their_models_sizes(name: str, of: str, op: str) ->
     plain = {(256, 7168), (129280 // 8, 7168), (128256 // 8, 8192)}
     assert triples(problems) == {each for each in triples(read(of)) if each[1:] not in plain}
     assert len(problems) == len(triples(problems))
+
+
+def test_recorded_sizes_are_those_of_the_seed() -> None:
+    """80, each once, as benchmarks/search/recorded_sizes.py draws them."""
+    path = FOLDER / "recorded.yaml"
+    assert path.read_text() == "".join(map(size_line, drawn(1)))
+    problems = read_sizes(str(path), GemmDefaults(), "sm_90").problems
+    assert len(problems) == len(set(problems)) == 80
 
 
 def test_readme_states_the_dimensions() -> None:

@@ -97,7 +97,7 @@ def test_nothing_is_said_of_a_library_that_was_not_measured(folder: Path, monkey
     of_cute = OF_CUTE.replace("'vendor_us': 12.0, ", "")
     (folder / "alone.yaml").write_text(of_cute % (64, 1, "cudagraph", *H200))
     console = Console(file=StringIO(), width=500)
-    packed = ["alone.yaml", "-o", "alone.genkern", "--cache_dir", "cache", "--jobs", "1"]
+    packed = ["alone.yaml", "-o", "alone.genkern", "--cache_dir", "cache"]
     assert run_pack(parse_pack(packed), console) == 1
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert "not packed: 64x256x512 cute_wgmma_BM64_BN32_BK64_GM1_SK1_nW8_nS4_ping_pong: " in said

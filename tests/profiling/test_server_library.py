@@ -109,7 +109,7 @@ def test_contenders_take_turns_in_a_confirmation(us: int, gpu: FakeGpu) -> None:
     names = [f"us{us}", f"us{us + 1}"]
     answer = parent.retime(*names, vendor=False, confirm=True)
     assert {name: len(each) for name, each in answer["samples_us"].items()} == {name_of(name): 20 for name in names}
-    # A sample begins behind a kernel that waits; what comes before the third only sees how long a launch is.
+    # A sample begins behind a kernel that waits; what is launched before the third only sees that it can be.
     samples = [[*calls] for waits, calls in groupby(gpu.launched, lambda name: name == "sleep") if not waits][3:]
     assert all(sample == sample[:1] * parent.gemm.copies for sample in samples)
     rounds = [(one[0], other[0]) for one, other in zip(samples[::2], samples[1::2], strict=True)]

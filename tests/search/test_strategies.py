@@ -30,9 +30,10 @@ def stages(unit: Unit) -> int:
     return unit.configs[0].num_stages
 
 
-def order() -> list[int]:
-    """The stages of the units, the most promising first."""
-    return [stages(unit) for unit in chosen_strategy("predicted").make(task()).ask(99)]
+def order(name: str = "predicted") -> list[int]:
+    """The stages of the units, the most promising first, as the strategy has them that asks for everything."""
+    chosen = chosen_strategy(name)
+    return [stages(unit) for unit in chosen.make(task(number=chosen.number)).ask(99)]
 
 
 def test_units_are_what_is_compiled_once() -> None:
@@ -56,7 +57,7 @@ def test_what_the_cache_has_comes_first() -> None:
 
 def test_patience_has_the_cache_in_turn() -> None:
     """Behind as many results of compiles as there are units before it that must be compiled."""
-    places = order()
+    places = order("patience:99")
     strategy = chosen_strategy("patience:99").make(task(places[0], places[2], places[5], number=99))
     first = list(strategy.ask(99))
     assert [stages(unit) for unit in first] == [places[0], places[1], places[3], places[4], places[6]]
@@ -172,7 +173,7 @@ def test_a_file_may_take_a_number(tmp_path: Path) -> None:
         ("predicted:", "N is a whole number from 1"),
         ("predicted:9999999", "N is a whole number from 1"),
         ("predicted:" + 5000 * "9", "N is a whole number from 1"),
-        ("predicted:-3", r"predicted:-3: not predicted\[:N\], patience:N, .* nor a file that ends in .py"),
+        ("predicted:-3", r"predicted:-3: not guided, predicted\[:N\], patience:N, .* nor a file that ends in .py"),
         ("racing:4", "racing takes no number"),
         ("random:x", "nor a file that ends in .py"),
         ("nothing", r"random\[:SEED\].* nor a file that ends in .py"),

@@ -10,7 +10,7 @@ import pytest
 from command import Ran, ended, run, start
 from machines import machine
 from processes import assert_gone, until
-from tiny_space import FASTER, tiny_command, traced
+from tiny_space import EVERYTHING, FASTER, tiny_command, traced
 
 # In the order of their work, the largest last.
 ROWS = (16, 32, 48, 64, 96, 128)
@@ -92,7 +92,8 @@ def test_a_lost_device_is_told_and_its_sizes_go_to_the_others(alone: str, cache_
     trace, gate = tmp_path / "trace", tmp_path / "gate"
     what = {"broken": {"1": 3}, "gate": [1, str(gate), "0"]}
     env = machine(tmp_path, gpus=2, trace=str(trace), faster=FASTER, **what)
-    command = [*tiny_command(tmp_path, cache_dir, SIZES), "--ngpus", 2, "-o2", tmp_path / "candidates.csv"]
+    options = [*EVERYTHING, "--ngpus", 2, "-o2", tmp_path / "candidates.csv"]
+    command = [*tiny_command(tmp_path, cache_dir, SIZES), *options]
     process = start(*command, env=env)
     until(lambda: [event["event"] for event in traced(trace)].count("fault") > 5, process)
     gate.touch()

@@ -13,7 +13,7 @@ from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target, compile_environment
 from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
-from genkern.search.ranked import ranked
+from genkern.search.guided.model import ranked
 from genkern.search.strategy import units_of
 from genkern.space.prune import prune
 from genkern.space.space import Space

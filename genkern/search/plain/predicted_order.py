@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from genkern.search.predict import promising_first
+from genkern.search.guided.model import ranked
 from genkern.search.strategy import Strategy, Task, Unit, units_of
 
 
@@ -18,7 +18,7 @@ class PredictedOrder(Strategy):
     left_out = "so many promised more (predicted:N)"
 
     def __init__(self, task: Task) -> None:
-        units = units_of(promising_first(task.problem, task.configs, task.gpu))
+        units = units_of(ranked(task.problem, task.configs, task.gpu))
         # What an earlier start has tried were the first of the same order.
         most = len(units) if task.number is None else max(0, task.number - task.tried)
         self._is_cached = task.is_cached

@@ -1,0 +1,107 @@
+"""`genkern train`: a model of times of recorded spaces, judged on sizes that it does not know."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from rich.console import Console
+
+from genkern.arguments import Parser, number
+from genkern.command.recorded.replaying import Replayed, table
+from genkern.errors import InputError, ResultsError
+from genkern.files import require_writable, shown_path, write_bytes_whole
+from genkern.recorded.charges import charges_of
+from genkern.recorded.problem import RecordedProblem
+from genkern.recorded.reading import recorded_problems
+from genkern.recorded.training import Sample, folds_of, sampled, trained
+from genkern.search.guided.guided import Guided
+from genkern.search.guided.model import MODEL_VARIABLE, ranked
+from genkern.search.guided.trees import Trees
+from genkern.search.strategies import ChosenStrategy
+from genkern.tuning.simulated import simulated
+
+_folds = number("a number of folds from 2 to 100", 2, 100, integer=True)
+
+
+def parse_train(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern train`. Raises InputError; SystemExit(0) after printing for --help."""
+    options = train_parser().parse_args(argv)
+    if not (options.output or options.folds):
+        raise InputError("nothing to do: give -o FILE.npz to write a model, --folds N to judge it, or both")
+    return options
+
+
+def train_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern train",
+        description="Learn from recorded spaces how long kernels take. Runs use the model of a file that "
+        f"{MODEL_VARIABLE} names, where it is of their GPU's architecture, in the place of what is shipped.",
+    )
+    group = p.add_argument_group("of what, and where to")
+    group.add_argument("recorded", metavar="RECORDED", help="recorded tables of one architecture: a file, or a folder")
+    group.add_argument("-o", "--output", metavar="FILE", help="write the model of all sizes, as arrays of NumPy (.npz)")
+    group.add_argument(
+        "--folds",
+        type=_folds,
+        metavar="N",
+        help="judge it: replay the search of each size by a model of the other N-1 of N parts of the sizes",
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_train(options: argparse.Namespace, console: Console) -> int:
+    """Judge, then write. Raises InputError, ResultsError or OutputError."""
+    if options.output:
+        require_writable(options.output)
+    problems = [recorded for recorded in recorded_problems(options.recorded) if recorded.us]
+    archs = sorted({recorded.gpu.arch for recorded in problems})
+    if len(archs) != 1:
+        raise ResultsError(
+            f"{shown_path(options.recorded)}: it has times of {', '.join(archs) or 'no GPU'}, not of one"
+        )
+    samples = [sampled(recorded) for recorded in problems]
+    if options.folds:
+        folds = folds_of([recorded.problem for recorded in problems], options.folds)
+        for line in _judged(problems, samples, folds, archs[0]):
+            console.print(line)
+    if options.output:
+        data = io.BytesIO()
+        trained(samples, archs[0]).write(data)
+        write_bytes_whole(options.output, data.getvalue())
+        console.print(f"{shown_path(options.output)}: {len(problems)} sizes, {len(data.getvalue()) / 1e6:.2f} MB")
+    return 0
+
+
+def _judged(
+    problems: Sequence[RecordedProblem], samples: Sequence[Sample], folds: Sequence[int], arch: str
+) -> list[str]:
+    """The replay of every size by a model that does not know it, and how good the model's first choices are."""
+    charges = charges_of(problems)
+    found: list[Replayed] = []
+    first: list[float] = []
+    for fold in sorted({*folds}):
+        trees = trained([sample for sample, its in zip(samples, folds, strict=True) if its != fold], arch)
+        for recorded in (each for each, its in zip(problems, folds, strict=True) if its == fold):
+            strategy = ChosenStrategy("guided", partial(Guided, learned=partial(_only, trees)))
+            found.append(Replayed("guided", recorded, simulated(strategy, recorded, charges=charges)))
+            first.append(_share_of_best(recorded, trees))
+    shares = np.array(first)
+    zero = f"{np.exp(np.log(shares).mean()):.3f} in geomean, {np.quantile(shares, 0.1):.3f} in the worst tenth"
+    return [*table(found), f"the model's first choice, without any measurement: {zero} of the best's speed"]
+
+
+def _only(trees: Trees, arch: str) -> Trees:
+    return trees
+
+
+def _share_of_best(recorded: RecordedProblem, trees: Trees) -> float:
+    """The time of the best over that of the model's first choice among those that run."""
+    us = recorded.us
+    order = ranked(recorded.problem, recorded.configs, recorded.gpu, partial(_only, trees))
+    return min(us.values()) / next(us[config] for config in order if config in us)

@@ -1,0 +1,127 @@
+"""Training: trees that correct the predictor, learned from recorded spaces by LightGBM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from genkern.errors import InputError
+from genkern.gemm.problem import GemmProblem
+from genkern.recorded.problem import RecordedProblem
+from genkern.search.guided.features import Numbers, features_of
+from genkern.search.guided.trees import Trees
+
+# Chosen by folds on the first recorded run (80 sizes, NVIDIA H200): two forests of other seeds, which see a third of
+# the features at a time, err less on sizes that they do not know than one that sees all.
+_SEEDS = (0, 1)
+_ROUNDS = 250
+_SETTING = {
+    "objective": "regression",
+    "learning_rate": 0.1,
+    "num_leaves": 64,
+    "min_data_in_leaf": 60,
+    "max_bin": 127,
+    "feature_fraction": 0.3,
+    "bagging_fraction": 0.7,
+    "bagging_freq": 1,
+    "lambda_l2": 1.0,
+    "verbose": -1,
+    "deterministic": True,
+    "force_row_wise": True,
+}
+# Of each size: all that is nearly as fast as the best, up to half of these, and a sample of the rest.
+_ROWS = 2500
+_NEAR_OCTAVES, _FAR_OCTAVES = 0.4, 3.0
+# A row counts by how near to the best it is, with this many octaves as if it were the best.
+_SOFT_OCTAVES = 0.15
+
+Sample = tuple[Mapping[str, Numbers], Numbers]
+
+
+def sampled(recorded: RecordedProblem) -> Sample:
+    """The features of configs that have times, and how many octaves slower than the size's best they are.
+
+    Drawn by a seed that hangs on the size alone. Raises InputError for a problem without times.
+    """
+    us = recorded.us
+    if not us:
+        raise InputError(f"{recorded.problem.name}: nothing was measured, so that there is nothing to learn of it")
+    configs, octaves = list(us), np.log2(np.array(list(us.values())))
+    octaves -= octaves.min()
+    random = np.random.default_rng([recorded.problem.M, recorded.problem.N, recorded.problem.K])
+    near, far = np.flatnonzero(octaves < _NEAR_OCTAVES), np.flatnonzero(octaves >= _NEAR_OCTAVES)
+    near = random.permutation(near)[: _ROWS // 2]
+    rows = np.concatenate([near, random.permutation(far)[: _ROWS - len(near)]])
+    columns = features_of(recorded.problem, [configs[row] for row in rows], recorded.gpu)
+    return columns, np.minimum(octaves[rows], _FAR_OCTAVES)
+
+
+def trained(samples: Sequence[Sample], arch: str) -> Trees:
+    """Trees that predict octaves of time, of samples of one architecture. Raises InputError without LightGBM."""
+    try:
+        import lightgbm
+    except ImportError:
+        raise InputError("training needs LightGBM: pip install 'genkern[train]'") from None
+    names = sorted({name for columns, _ in samples for name in columns})
+    x = np.concatenate([_matrix(columns, names) for columns, _ in samples])
+    y = np.concatenate([octaves for _, octaves in samples])
+    weights = [1.0 / (_SOFT_OCTAVES + octaves) for _, octaves in samples]
+    # Every size counts the same.
+    weight = np.concatenate([each / each.sum() for each in weights]) * len(x) / len(samples)
+    forests = []
+    for seed in _SEEDS:
+        data = lightgbm.Dataset(x, y, weight=weight, feature_name=[f"f{place}" for place in range(len(names))])
+        forests.append(lightgbm.train({**_SETTING, "seed": seed}, data, _ROUNDS).dump_model()["tree_info"])
+    return _arrays([tree["tree_structure"] for forest in forests for tree in forest], names, arch)
+
+
+def folds_of(problems: Sequence[GemmProblem], count: int) -> list[int]:
+    """The fold of each problem; those with the same M, N and K are in one, whatever their format."""
+    sizes = sorted({(problem.M, problem.N, problem.K) for problem in problems})
+    np.random.default_rng(0).shuffle(sizes)
+    fold = {tuple(size): place % count for place, size in enumerate(sizes)}
+    return [fold[problem.M, problem.N, problem.K] for problem in problems]
+
+
+def _matrix(columns: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
+    count = len(next(iter(columns.values())))
+    matrix: Numbers = np.array([columns.get(name, np.zeros(count)) for name in names]).T
+    return matrix
+
+
+def _arrays(structures: Sequence[Mapping[str, Any]], names: Sequence[str], arch: str) -> Trees:
+    """LightGBM's trees as arrays, of which every forest has its share in the sum."""
+    walked = [_walked(structure) for structure in structures]
+    nodes, leaves = (max(len(each[part]) for each in walked) for part in (0, 1))
+    feature, left, right = (np.full((len(walked), nodes), fill, dtype=np.int16) for fill in (0, ~0, ~0))
+    threshold = np.zeros((len(walked), nodes), dtype=np.float32)
+    value = np.zeros((len(walked), leaves), dtype=np.float32)
+    for tree, (splits, values) in enumerate(walked):
+        for node, (of, at, low, high) in enumerate(splits):
+            feature[tree, node], threshold[tree, node], left[tree, node], right[tree, node] = of, at, low, high
+        value[tree, : len(values)] = np.array(values) / len(_SEEDS)
+    return Trees(np.array(arch), np.array(names), feature, threshold, left, right, value)
+
+
+def _walked(structure: Mapping[str, Any]) -> tuple[list[tuple[int, float, int, int]], list[float]]:
+    """The splits of a tree, each before those that it leads to, and the values of its leaves."""
+    splits: list[tuple[int, float, int, int]] = []
+    values: list[float] = []
+
+    def walk(node: Mapping[str, Any]) -> int:
+        if "split_feature" not in node:
+            values.append(float(node["leaf_value"]))
+            return ~(len(values) - 1)
+        place = len(splits)
+        splits.append((0, 0.0, ~0, ~0))
+        # float32 features on either side of a threshold that was rounded would change sides: rounded down, none does.
+        at = np.nextafter(np.float32(node["threshold"]), np.float32(-np.inf))
+        at = np.float32(node["threshold"]) if np.float32(node["threshold"]) <= node["threshold"] else at
+        splits[place] = int(node["split_feature"]), float(at), walk(node["left_child"]), walk(node["right_child"])
+        return place
+
+    if walk(structure) < 0:
+        splits.append((0, 0.0, ~0, ~0))
+    return splits, values

@@ -1,0 +1,186 @@
+"""Features: what a model of times sees of a size's configs, as numbers.
+
+All parameters of a config, as they are declared; the problem; and what both together mean on a GPU: tiles, waves,
+overhang, steps, bytes, and the predictor's time (`genkern.search.predict`) beside the roofline. Sizes and times are
+logarithms to base 2, so that what is learned of one size holds for others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from genkern.gemm.config import Config
+from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import CORE, PARAMETERS
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Resources
+from genkern.kernels.argument import alignment_of
+from genkern.kernels.catalogue import FAMILIES, form_of
+from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, operands_of
+from genkern.search.predict import peak_tflops, predict_us
+
+Numbers = npt.NDArray[np.float64]
+# Pitches of rows beyond this are as good as any: a line of L2.
+_LINE_BYTES = 128
+_NO_BINARY = Resources()
+_CORE = tuple(parameter.name for parameter in CORE)
+# Bytes a clock that an SM gets of L2, as the predictor has it for NVIDIA's (H200).
+_L2_BYTES_PER_CLOCK = 48
+# More waves, or programs of an SM at a time, than this make no difference.
+_MOST_WAVES, _MOST_RESIDENT = 64.0, 8.0
+
+
+def physics_us(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> Numbers:
+    """The predictor's microseconds of each config, nothing being known of binaries."""
+    return np.array([predict_us(problem, config, _NO_BINARY, gpu) for config in configs], dtype=np.float64)
+
+
+def roofline_us(problem: GemmProblem, gpu: Gpu) -> float:
+    """Microseconds that no kernel can go below: the arithmetic at the peak, or each byte moved once."""
+    return max(_flops(problem) / peak_tflops(problem, gpu), bytes_moved(problem) / gpu.memory_tb_per_s) * 1e-6
+
+
+def _flops(problem: GemmProblem) -> float:
+    return 2.0 * problem.M * problem.N * problem.K * problem.batch * columns_of_b(problem)
+
+
+def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[str, Numbers]:
+    """By name, a number for each of the configs (at least one); every feature is there whatever their families.
+
+    "log_physics" is what the predictor says, in octaves above the roofline.
+    """
+    columns = {**_parameters(configs), **_together(problem, configs, gpu)}
+    return {**columns, **{name: np.full(len(configs), value) for name, value in _of_problem(problem, gpu).items()}}
+
+
+def _parameters(configs: Sequence[Config]) -> dict[str, Numbers]:
+    columns = {name: _values(configs, name) for name in _CORE}
+    # Few combinations of the others stand for thousands of configs.
+    kinds: dict[object, int] = {}
+    places = np.array([kinds.setdefault((config.family, config.others), len(kinds)) for config in configs], dtype=int)
+    seen = [_of_kind(*kind) for kind in kinds]  # type: ignore[misc]
+    for name in seen[0] if seen else ():
+        columns[name] = np.array([each[name] for each in seen])[places]
+    return columns
+
+
+@lru_cache(maxsize=4096)
+def _of_kind(family: str, others: tuple[tuple[str, int | str], ...]) -> dict[str, float]:
+    """Of a family and its parameters off the core: these, and what its form does."""
+    config = Config(family, 64, 64, 64, others=others)
+    form = form_of(config)
+    seen = {f"family={name}": float(name == family) for name in FAMILIES}
+    for parameter in PARAMETERS.all:
+        if parameter.name not in _CORE and parameter.vendor != "amd" and parameter.values:
+            seen |= parameter.features(getattr(config, parameter.name))
+    turn = form.cost.turn
+    return {
+        **seen,
+        "cluster_m": float(form.cluster[0]),
+        "cluster_n": float(form.cluster[1]),
+        "in_ring": float(form.in_ring),
+        "uses_tma": float(form.uses_tma),
+        "persistent": float(turn is not None),
+        "kernels_before": float(form.kernels_before),
+        "vector": float(form.cost.vector),
+        "programs_of_tile": float(turn.programs_of_tile if turn else 1),
+        "full_rows": float(turn.full_rows if turn else 0),
+        **{f"reduces={each}": float(form.cost.reduces == each) for each in ("kernel", "semaphore", "shares")},
+    }
+
+
+def _values(configs: Sequence[Config], name: str) -> Numbers:
+    return np.array([getattr(config, name) for config in configs], dtype=np.float64)
+
+
+def _together(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[str, Numbers]:
+    """What a config means for the problem on the GPU."""
+
+    bm, bn, bk, group, sk, warps, stages = (np.maximum(_values(configs, name), 1) for name in _CORE)
+    forms = [form_of(config) for config in configs]
+    ck = np.array([form.cluster_k for form in forms], dtype=np.float64)
+    cluster = np.array([form.cluster[0] * form.cluster[1] for form in forms], dtype=np.float64)
+    swapped = np.array([form.swapped for form in forms], dtype=np.float64)
+    size_a, size_b = element_bytes(problem)
+    groups = groups_of(problem)
+    rows = problem.M if groups is None else max(1, problem.M // max(1, groups.count))
+    copies = problem.batch * columns_of_b(problem) * (1 if groups is None else max(1, groups.count))
+    tiles_m, tiles_n = np.ceil(rows / bm), np.ceil(problem.N / bn)
+    tiles = tiles_m * tiles_n * copies
+    programs = tiles * sk * ck
+    waves = programs / gpu.compute_units
+    steps = np.ceil(problem.K / (bk * sk * ck))
+    tile_bytes = (bm * size_a + bn * size_b) * bk
+    shared = tile_bytes * stages
+    loaded = tiles * (bm * size_a + bn * size_b) * problem.K
+    physics = physics_us(problem, configs, gpu)
+    roofline = roofline_us(problem, gpu)
+    resident = np.clip(np.floor(gpu.shared_bytes_per_unit / np.maximum(shared, 1)), 1, _MOST_RESIDENT)
+    return {
+        "log_bm": np.log2(bm),
+        "log_bn": np.log2(bn),
+        "log_bk": np.log2(bk),
+        "log_sk": np.log2(sk * ck),
+        "tile": np.log2(bm * bn),
+        "skew": np.log2(bm / bn),
+        "long_side": np.log2(np.where(swapped > 0, bn, bm)),
+        "short_side": np.log2(np.where(swapped > 0, bm, bn)),
+        "intensity": np.log2(bm * bn / (bm * size_a + bn * size_b)),
+        "accumulators": np.log2(bm * bn / (warps * gpu.warp_size)),
+        "log_tiles_m": np.log2(tiles_m),
+        "log_tiles_n": np.log2(tiles_n),
+        "log_programs": np.log2(programs),
+        "waves": np.minimum(waves, _MOST_WAVES),
+        "wave_fill": waves / np.ceil(waves),
+        "clusters_fill": (programs / cluster) / np.maximum(gpu.compute_units // np.maximum(cluster, 1), 1),
+        "over_m": tiles_m * bm / rows,
+        "over_n": tiles_n * bn / problem.N,
+        "over_k": steps * bk * sk * ck / problem.K,
+        "log_steps": np.log2(steps),
+        "log_chain": np.log2(steps * np.ceil(waves)),
+        "depth": np.log2(stages * bk),
+        "log_shared": np.log2(shared),
+        "resident": resident,
+        "fits_twice": gpu.shared_bytes_per_unit / np.maximum(shared, 1),
+        "in_flight": np.log2(np.minimum(programs, gpu.compute_units * resident) * shared),
+        "log_loaded": np.log2(loaded / (gpu.compute_units * _L2_BYTES_PER_CLOCK * gpu.clock_mhz) / roofline),
+        "group_share": group / tiles_m,
+        "log_physics": np.log2(physics / roofline),
+    }
+
+
+def _of_problem(problem: GemmProblem, gpu: Gpu) -> dict[str, float]:
+    size_a, size_b = element_bytes(problem)
+    moved = bytes_moved(problem) / gpu.memory_tb_per_s * 1e-6
+    computed = _flops(problem) / peak_tflops(problem, gpu) * 1e-6
+    groups = groups_of(problem)
+    a, b, *_ = operands_of(problem)
+
+    def pitch(operand_columns: int, size: float) -> float:
+        return float(min(_LINE_BYTES, alignment_of(operand_columns) * size))
+
+    return {
+        "log_m": float(np.log2(problem.M)),
+        "log_n": float(np.log2(problem.N)),
+        "log_k": float(np.log2(problem.K)),
+        "col_a": float(not problem.row_major_a),
+        "row_b": float(problem.row_major_b),
+        "size_a": size_a,
+        "size_b": size_b,
+        "size_c": float(DTYPES[problem.dtype_c].size_bytes),
+        "pitch_a": float(np.log2(pitch(a.storage_shape[-1], DTYPES[a.dtype].size_bytes))),
+        "pitch_b": float(np.log2(pitch(b.storage_shape[-1], DTYPES[b.dtype].size_bytes))),
+        "pitch_c": float(np.log2(pitch(problem.N, DTYPES[problem.dtype_c].size_bytes))),
+        "bias": float(problem.bias),
+        "activation": float(problem.activation != "none"),
+        "operands": float(len(operands_of(problem))),
+        "groups": float(0 if groups is None else groups.count),
+        "batch": float(problem.batch),
+        "log_roofline": float(np.log2(max(moved, computed))),
+        "bound": float(np.log2(computed / moved)),
+    }

@@ -1,0 +1,165 @@
+"""The strategy of a run without options: the model's first, then what this size's own times say is worth a try.
+
+A first batch has the model's best, the best of each kind of kernel, since the model may be wrong about a kind, and what
+is nearest to the winners of the nearest tuned sizes. After that a batch is what promises most, given the errors that
+the model has shown at this size (`posterior`), until nothing left promises as much as a stated share. Last, the best
+binaries are launched with the other values of GROUP_SIZE_M.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+
+import numpy as np
+
+from genkern.farm.sharing import compiled_of
+from genkern.gemm.config import Config
+from genkern.kernels.catalogue import form_of
+from genkern.search.guided.features import Numbers
+from genkern.search.guided.model import Prior, learned_of
+from genkern.search.guided.model_rows import Rows
+from genkern.search.guided.posterior import Posterior, expected_gain
+from genkern.search.guided.trees import Trees
+from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit
+
+# Binaries of the first batch: the model's, the best of so many kinds, and what is near a winner of another size.
+_BEST, _KINDS, _NEAR = 12, 10, 2
+# So many are asked for as soon as no more than so many have no answer: what is asked for later knows more, and the farm
+# must not be idle for want of that.
+_BATCH, _WAITING = 8, 4
+# No fewer binaries, whatever is promised, and no more: the first are what the model is corrected by.
+_LEAST, _MOST = 32, 96
+# What promises less than this share of the time is let be.
+_PROMISE = 0.002
+# Of so many of the best rows the other group sizes are tried.
+_REFINED = 20
+
+
+class Guided(Strategy):
+    """Asks for binaries by what they promise, then for the other group sizes of the best."""
+
+    left_out = "by the model and the times of this size it promised nothing"
+
+    def __init__(self, task: Task, learned: Callable[[str], Trees | None] = learned_of) -> None:
+        self._rows = Rows(task.configs)
+        if self._rows.configs:
+            prior = Prior(task.problem, self._rows.configs, task.gpu, learned)
+            self._posterior = Posterior(prior.octaves, prior.alike, self._rows.kind)
+        self._task = task
+        self._wanted: deque[Unit] = deque()
+        self._asked: set[int] = set()
+        self._unanswered: dict[Config, Hashable] = {}
+        self._waiting: dict[Hashable, int] = {}
+        self._octaves: dict[Config, float] = {}
+        self._best = math.inf if task.best_us is None else math.log2(task.best_us)
+        self._is_refined = not self._rows.configs
+        self._gain = 0.0
+        # What an earlier start has tried counts, though only its best time is known.
+        self._least = max(0, _LEAST - task.tried)
+        self._most = max(0, _MOST - task.tried) if task.most is None else min(_MOST, task.most)
+
+    def ask(self, n: int) -> Sequence[Unit]:
+        if not self._wanted and len(self._waiting) <= _WAITING:
+            self._wanted = deque(self._next())
+        units = [self._wanted.popleft() for _ in range(min(n, len(self._wanted)))]
+        for unit in units:
+            self._waiting[unit.compiled] = len(unit.configs)
+            self._unanswered |= dict.fromkeys(unit.configs, unit.compiled)
+        return units
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, Compiled):
+            return
+        if isinstance(event, Refused):
+            self._answered(event.configs)
+            return
+        self._answered([event.config])
+        if isinstance(event, Measured):
+            octaves = self._octaves[event.config] = math.log2(event.duration_us)
+            self._best = min(self._best, octaves)
+            if (row := self._rows.place.get(event.config)) is not None:
+                self._posterior.add(row, octaves)
+
+    def expected_loss(self) -> float | None:
+        return 2.0**self._gain - 1.0 if self._octaves else None
+
+    def _answered(self, configs: Iterable[Config]) -> None:
+        for config in configs:
+            if (compiled := self._unanswered.pop(config, None)) is not None:
+                self._waiting[compiled] -= 1
+                if not self._waiting[compiled]:
+                    del self._waiting[compiled]
+
+    def _next(self) -> list[Unit]:
+        """What is wanted next; nothing while that hangs on what is under way, and in the end."""
+        if self._is_refined:
+            return []
+        chosen = self._first() if not self._asked else self._promising()
+        chosen = [number for number in dict.fromkeys(chosen) if number not in self._asked]
+        chosen = chosen[: self._most - len(self._asked)]
+        self._asked.update(chosen)
+        if chosen or self._waiting:
+            return [self._rows.first_of(number) for number in chosen]
+        self._is_refined = True
+        return self._refined()
+
+    def _first(self) -> list[int]:
+        mean, _ = self._posterior.predicted()
+        ranked = self._ranked(mean)
+        of_kind: dict[int, int] = {}
+        for number in ranked:
+            of_kind.setdefault(int(self._rows.kind[self._rows.of_unit[number][0]]), number)
+        near = [number for config in self._task.near for number in self._nearest(config)]
+        return [*ranked[:_BEST], *list(of_kind.values())[:_KINDS], *near]
+
+    def _promising(self) -> list[int]:
+        if not self._octaves:
+            # Nothing ran so far.
+            return self._ranked(self._posterior.predicted()[0])[: len(self._asked) + _BATCH]
+        gain = expected_gain(self._best, *self._posterior.predicted())
+        gain[np.isin(self._rows.unit, list(self._asked))] = 0.0
+        self._gain = float(gain.max())
+        if self._gain < math.log2(1.0 + _PROMISE) and len(self._asked) >= self._least:
+            return []
+        return self._ranked(-gain)[:_BATCH]
+
+    def _ranked(self, octaves: Numbers) -> list[int]:
+        """The numbers of all units that were not asked for, by their least value."""
+        least = np.full(len(self._rows.units), math.inf)
+        np.minimum.at(least, self._rows.unit, octaves)
+        order = np.argsort(least, kind="stable").tolist()
+        return [number for number in order if number not in self._asked]
+
+    def _nearest(self, config: Config) -> list[int]:
+        """The units of its form whose tiles are most like those of a config: its own, where that is in the space."""
+        stem = form_of(config).stem
+        apart = [
+            (_octaves(config, unit.configs[0]), number)
+            for number, unit in enumerate(self._rows.units)
+            if form_of(unit.configs[0]).stem == stem
+        ]
+        return [number for _, number in sorted(apart)[:_NEAR]]
+
+    def _refined(self) -> list[Unit]:
+        """The best rows with their other group sizes, one unit a binary."""
+        measured = [config for config in self._octaves if config in self._rows.place]
+        best = sorted(measured, key=lambda config: self._octaves[config])[:_REFINED]
+        more: dict[Hashable, list[Config]] = {}
+        for config in best:
+            if others := self._rows.others[self._rows.place[config]]:
+                more.setdefault(compiled_of(config), []).extend(others)
+        return [Unit(tuple(configs)) for configs in more.values()]
+
+
+def _octaves(one: Config, other: Config) -> float:
+    pairs = zip(_shape(one), _shape(other), strict=True)
+    return sum(abs(math.log2(max(1, mine) / max(1, its))) for mine, its in pairs)
+
+
+def _shape(config: Config) -> tuple[int, ...]:
+    return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K, config.num_warps, config.num_stages
+
+
+strategy = Guided

@@ -1,0 +1,94 @@
+"""Model: what is expected of a size's configs before any is measured, and which of them err alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.search.guided.features import Numbers, features_of
+from genkern.search.guided.model_rows import Rows
+from genkern.search.guided.trees import Places, Trees
+
+# Names a file of `genkern train`, which stands for what is shipped.
+MODEL_VARIABLE = "GENKERN_MODEL"
+# One file an architecture on which spaces were recorded, named by it.
+_LEARNED = Path(__file__).parent
+# How alike configs are is told by one tree of so many: all say the same, in as many times the time.
+_OF_TREES = 4
+# Where nothing was learned, configs err less alike by one standard deviation for each of these steps between them.
+_STEPS = {
+    "log_bm": 1.0,
+    "log_bn": 1.0,
+    "log_bk": 1.0,
+    "log_sk": 1.0,
+    "num_stages": 2.0,
+    "accumulators": 1.0,
+    "waves": 1.0,
+    "wave_fill": 0.3,
+}
+
+
+class Prior:
+    """The model of one size: `octaves` [rows] is its prediction of the configs, log2 of time up to a constant.
+
+    What was learned of the predictor's errors on the GPU's architecture, or the predictor alone where nothing was.
+    """
+
+    def __init__(
+        self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Callable[[str], Trees | None]
+    ) -> None:
+        columns = features_of(problem, configs, gpu)
+        self._leaves: Places | None = None
+        if (trees := learned(gpu.arch)) is not None:
+            leaves = trees.leaves(columns)
+            self.octaves: Numbers = trees.octaves(leaves)
+            self._leaves = leaves[::_OF_TREES].copy()
+        else:
+            self._places = np.array([columns[name] / step for name, step in _STEPS.items()])
+            self.octaves = columns["log_physics"]
+
+    def alike(self, row: int) -> Numbers:
+        """[rows] how alike errors are: by the share of trees in which both end in one leaf, or by distance."""
+        if self._leaves is not None:
+            shared: Numbers = np.count_nonzero(self._leaves == self._leaves[:, row, None], axis=0) / len(self._leaves)
+            return shared
+        near: Numbers = np.exp(-0.5 * ((self._places - self._places[:, row, None]) ** 2).sum(axis=0))
+        return near
+
+
+def ranked(
+    problem: GemmProblem, configs: Iterable[Config], gpu: Gpu, learned: Callable[[str], Trees | None] | None = None
+) -> list[Config]:
+    """All `configs` without any measurement, the most promising first.
+
+    Those that differ in GROUP_SIZE_M alone stand together, the usual one first.
+    """
+    rows = Rows(configs)
+    if not rows.configs:
+        return []
+    octaves = Prior(problem, rows.configs, gpu, learned or learned_of).octaves
+    order = np.argsort(octaves, kind="stable").tolist()
+    return [config for row in order for config in (rows.configs[row], *rows.others[row])]
+
+
+def learned_of(arch: str) -> Trees | None:
+    """What was learned on an architecture, of the file in GENKERN_MODEL if it is of that, else what is shipped; None
+    where nothing was. Raises ResultsError for a damaged file."""
+    if own := os.environ.get(MODEL_VARIABLE):
+        trees = _read(own)
+        if str(trees.arch) == arch:
+            return trees
+    path = _LEARNED / f"{arch}.npz"
+    return _read(str(path)) if path.exists() else None
+
+
+@lru_cache(maxsize=8)
+def _read(path: str) -> Trees:
+    return Trees.read(path)

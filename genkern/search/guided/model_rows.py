@@ -1,0 +1,49 @@
+"""Rows: the configs of a size as the model looks at them, one for all values of GROUP_SIZE_M.
+
+A binary with a SPLIT_K is a row; which GROUP_SIZE_M it is launched with matters less, and is tried last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from genkern.gemm.config import Config
+from genkern.kernels.catalogue import form_of
+from genkern.search.predict import BUT_GROUP_SIZE_M, from_usual
+from genkern.search.strategy import Unit, units_of
+
+Places = npt.NDArray[np.int64]
+
+
+class Rows:
+    """`configs` [rows] have the usual GROUP_SIZE_M. `unit` [rows] and `kind` [rows] number binaries and forms."""
+
+    def __init__(self, configs: Iterable[Config]) -> None:
+        self.units = units_of(configs)
+        self.configs: list[Config] = []
+        self.others: list[list[Config]] = []
+        self.of_unit: list[list[int]] = []
+        kinds: dict[str, int] = {}
+        unit, kind = [], []
+        for number, each in enumerate(self.units):
+            siblings: dict[object, list[Config]] = {}
+            for config in each.configs:
+                siblings.setdefault(BUT_GROUP_SIZE_M(config), []).append(config)
+            self.of_unit.append(list(range(len(self.configs), len(self.configs) + len(siblings))))
+            stem = kinds.setdefault(form_of(each.configs[0]).stem, len(kinds))
+            for group in siblings.values():
+                usual, *others = sorted(group, key=from_usual)
+                self.configs.append(usual)
+                self.others.append(others)
+                unit.append(number)
+                kind.append(stem)
+        self.unit: Places = np.array(unit, dtype=np.int64)
+        self.kind: Places = np.array(kind, dtype=np.int64)
+        self.place = {config: row for row, config in enumerate(self.configs)}
+
+    def first_of(self, number: int) -> Unit:
+        """The unit of this number with the usual group sizes alone."""
+        return Unit(tuple(self.configs[row] for row in self.of_unit[number]))

@@ -1,0 +1,32 @@
+"""Nearest: which tuned sizes are most like one that is not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+
+# No more than so many, none further than so many octaves, M, N and K together.
+_MOST, _FAR_OCTAVES = 3, 4.0
+
+
+def nearest(problem: GemmProblem, winners: Iterable[tuple[GemmProblem, Config]]) -> tuple[Config, ...]:
+    """The winners of the nearest of these sizes, each once, the nearest first: problems that are the same but for
+    M, N and K."""
+    alike = replace(problem, M=1, N=1, K=1)
+    found = sorted(
+        (octaves, config)
+        for other, config in winners
+        if other != problem
+        and replace(other, M=1, N=1, K=1) == alike
+        and (octaves := _octaves(problem, other)) <= _FAR_OCTAVES
+    )
+    return tuple(dict.fromkeys(config for _, config in found))[:_MOST]
+
+
+def _octaves(one: GemmProblem, other: GemmProblem) -> float:
+    pairs = (one.M, other.M), (one.N, other.N), (one.K, other.K)
+    return sum(abs(math.log2(a / b)) for a, b in pairs)

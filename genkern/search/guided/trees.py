@@ -1,0 +1,99 @@
+"""Trees: boosted regression trees as arrays, which NumPy evaluates; a file of them is data, and holds no code."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from genkern.errors import ResultsError
+
+Numbers = npt.NDArray[np.float64]
+Places = npt.NDArray[np.int16]
+_TYPES = {"arch": np.str_, "names": np.str_, "feature": np.int16, "left": np.int16, "right": np.int16}
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """Regression trees whose leaves' values add up to octaves (log2) of time, up to a constant of the size.
+
+    `arch` [] is the architecture whose times they were made of, `names` [features] what their splits ask for. Of tree
+    t, node i goes left where feature `feature[t, i]` is at most `threshold[t, i]`; `left` and `right` [trees, nodes]
+    have the next node, or ~leaf, of which `value` [trees, leaves] has the value. Trees are padded to the longest. One
+    of a single leaf has a first node with leaf 0 on both sides.
+    """
+
+    arch: npt.NDArray[np.str_]
+    names: npt.NDArray[np.str_]
+    feature: Places
+    threshold: npt.NDArray[np.float32]
+    left: Places
+    right: Places
+    value: npt.NDArray[np.float32]
+
+    def leaves(self, columns: Mapping[str, Numbers]) -> Places:
+        """[trees, rows]: the leaf of each tree in which each row ends; features that `columns` lacks are 0."""
+        count = len(next(iter(columns.values())))
+        x = np.array([columns.get(name, np.zeros(count)) for name in self.names.tolist()], dtype=np.float32)
+        ends = np.zeros((len(self.feature), count), dtype=np.int16)
+        everything = np.arange(count)
+        trees = zip(self.feature, self.threshold, self.left, self.right, ends, strict=True)
+        for feature, threshold, left, right, end in trees:
+            node, inner = np.zeros(count, dtype=np.intp), everything
+            while inner.size:
+                at = node[inner]
+                goes = np.where(x[feature[at], inner] <= threshold[at], left[at], right[at])
+                has_ended = goes < 0
+                end[inner[has_ended]] = ~goes[has_ended]
+                inner = inner[~has_ended]
+                node[inner] = goes[~has_ended]
+        return ends
+
+    def octaves(self, leaves: Places) -> Numbers:
+        """[rows]: the sums of the values of these leaves."""
+        values: Numbers = np.take_along_axis(self.value, leaves.astype(np.intp), axis=1).sum(axis=0, dtype=np.float64)
+        return values
+
+    def write(self, file: BinaryIO) -> None:
+        """Write the arrays, as NumPy has them (.npz)."""
+        np.savez_compressed(file, **{each.name: getattr(self, each.name) for each in fields(self)})
+
+    @classmethod
+    def read(cls, path: str | Path) -> Trees:
+        """The trees of a file. Raises ResultsError, one line, for what is none: its numbers are checked."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                trees = cls(**{each.name: file[each.name] for each in fields(cls)})
+            trees._check()
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, IndexError) as error:
+            raise ResultsError(f"{path}: no model of times ({error}); make one with genkern train") from None
+        return trees
+
+    def _check(self) -> None:
+        """Raise ValueError for arrays in which a walk would end nowhere, or outside of them."""
+        trees, nodes = self.feature.shape
+        shaped = {(trees, nodes)} == {each.shape for each in (self.threshold, self.left, self.right)}
+        if (
+            not shaped
+            or self.value.ndim != 2
+            or len(self.value) != trees
+            or (self.arch.ndim, self.names.ndim) != (0, 1)
+        ):
+            raise ValueError("its arrays do not belong together")
+        for each in fields(self):
+            if not np.issubdtype(getattr(self, each.name).dtype, _TYPES.get(each.name, np.float32)):
+                raise ValueError(f"{each.name} has another type")
+        if self.feature.min() < 0 or self.feature.max() >= len(self.names):
+            raise ValueError("a split asks for a feature that it does not name")
+        after = np.arange(nodes)
+        for side in (self.left, self.right):
+            # A node leads to later ones only, so that every walk ends.
+            if ((side >= 0) & ((side <= after) | (side >= nodes))).any() or (~side >= self.value.shape[1]).any():
+                raise ValueError("a node leads nowhere")
+        if not (np.isfinite(self.value).all() and np.isfinite(self.threshold).all()):
+            raise ValueError("a value is no number")

@@ -1,0 +1,43 @@
+"""`genkern train`: a model of recorded spaces by the command, judged on sizes that it does not know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import run_here
+from recorded_runs import OTHER, PROBLEM, journal
+
+from genkern.recorded.making import run_of
+from genkern.recorded.parquet import add
+from genkern.search.guided.trees import Trees
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """A folder with the record of one run over two sizes."""
+    add(run_of(journal(tmp_path / "r.journal", PROBLEM, OTHER)), str(tmp_path / "tables" / "r.parquet"))
+    return tmp_path / "tables"
+
+
+def test_a_model_is_judged_and_written(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("lightgbm")
+    done = run_here(capsys, "train", tables, "--folds", "2", "-o", tmp_path / "model.npz")
+    assert done.status == 0, done
+    assert PROBLEM.size in done.out
+    assert "the model's first choice, without any measurement" in done.out
+    assert "model.npz: 2 sizes" in done.out
+    assert str(Trees.read(tmp_path / "model.npz").arch).startswith(("sm_", "gfx"))
+
+
+def test_nothing_to_do_is_said(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, "train", tables)
+    assert done.status == 2
+    assert "-o FILE.npz" in done.err
+
+
+def test_nothing_recorded_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = run_here(capsys, "train", tmp_path, "-o", tmp_path / "model.npz")
+    assert done.status == 2
+    assert len(done.err.splitlines()) == 1
+    assert not (tmp_path / "model.npz").exists()

@@ -1,0 +1,73 @@
+"""Training: what is learned of recorded times says which configs are fast, of sizes that it knows and others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pytest
+
+from genkern.errors import InputError
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu, gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.recorded.training import folds_of, sampled, trained
+from genkern.search.guided.features import features_of
+from genkern.space.prune import prune
+from genkern.space.space import load_space
+
+GPU = gpu_for_arch("sm_90")
+
+
+@dataclass(frozen=True)
+class Known:
+    """As a RecordedProblem, of a machine that likes many warps."""
+
+    problem: GemmProblem
+    gpu: Gpu = GPU
+
+    @cached_property
+    def us(self) -> Mapping[Config, float]:
+        configs = prune(load_space(None, "sm_90", self.problem.op), self.problem, GPU).kept[::5]
+        return {config: 100.0 / config.num_warps + config.BLOCK_SIZE_K / 64 for config in configs}
+
+
+SIZES = [Known(GemmProblem(m, 1024, 2048)) for m in (64, 128, 192, 256)]
+
+
+def test_it_says_what_is_fast() -> None:
+    pytest.importorskip("lightgbm")
+    trees = trained([sampled(each) for each in SIZES[:3]], "sm_90")  # type: ignore[arg-type]
+    unknown = SIZES[3]
+    columns = features_of(unknown.problem, list(unknown.us), GPU)
+    octaves = trees.octaves(trees.leaves(columns))
+    times = np.log2(list(unknown.us.values()))
+    assert np.corrcoef(octaves, times)[0, 1] > 0.95
+    assert times[octaves.argmin()] < times.min() + 0.1
+
+
+def test_octaves_are_above_the_best() -> None:
+    columns, octaves = sampled(SIZES[0])  # type: ignore[arg-type]
+    assert octaves.min() == 0
+    assert {len(column) for column in columns.values()} == {len(octaves)}
+
+
+def test_samples_hang_on_the_size_alone() -> None:
+    one, other = (sampled(Known(SIZES[0].problem))[1] for _ in range(2))  # type: ignore[arg-type]
+    assert one.tolist() == other.tolist()
+
+
+def test_nothing_measured_teaches_nothing() -> None:
+    nothing = Known(SIZES[0].problem)
+    nothing.__dict__["us"] = {}
+    with pytest.raises(InputError, match=r"64x1024x2048.*nothing was measured"):
+        sampled(nothing)  # type: ignore[arg-type]
+
+
+def test_a_size_is_in_one_fold_whatever_its_format() -> None:
+    problems = [GemmProblem(m, 512, 512, dtype_c=dtype_c) for m in range(1, 21) for dtype_c in ("bf16", "fp32")]
+    folds = folds_of(problems, 4)
+    assert folds[::2] == folds[1::2]
+    assert {folds.count(fold) for fold in range(4)} == {10}

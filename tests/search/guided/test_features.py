@@ -1,0 +1,40 @@
+"""Features: every config of every shipped space has them all, as finite numbers that say what the config is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.search.guided.features import features_of, physics_us, roofline_us
+from genkern.space.prune import prune
+from genkern.space.space import load_space
+
+PROBLEMS = {
+    "gfx942": GemmProblem(64, 512, 2048),
+    "sm_80": GemmProblem(17, 1000, 1001, row_major_a=False, row_major_b=True, bias=True, activation="gelu"),
+    "sm_90": GemmProblem(100, 1024, 4096),
+    "sm_100": GemmProblem(512, 512, 512, op="grouped_gemm", own=(("groups", 4),)),
+}
+
+
+@pytest.mark.parametrize("arch", PROBLEMS)
+def test_all_configs_have_all_of_them(arch: str) -> None:
+    problem, gpu = PROBLEMS[arch], gpu_for_arch(arch)
+    configs = prune(load_space(None, arch, problem.op), problem, gpu).kept[::7]
+    columns = features_of(problem, configs, gpu)
+    assert {len(column) for column in columns.values()} == {len(configs)}
+    assert all(np.isfinite(column).all() for column in columns.values())
+    assert columns["log_bm"].tolist() == [np.log2(config.BLOCK_SIZE_M) for config in configs]
+    families = [name for name in columns if name.startswith("family=")]
+    assert (sum(columns[name] for name in families) == 1).all()
+
+
+def test_physics_is_above_the_roofline() -> None:
+    """In octaves, which are not negative since the predictor never goes below the peaks."""
+    problem, gpu = PROBLEMS["sm_90"], gpu_for_arch("sm_90")
+    configs = prune(load_space(None, "sm_90", problem.op), problem, gpu).kept[:50]
+    above = features_of(problem, configs, gpu)["log_physics"]
+    assert (above >= 0).all()
+    assert np.allclose(2**above * roofline_us(problem, gpu), physics_us(problem, configs, gpu))
