@@ -102,6 +102,7 @@ class Bench:
         self._results: dict[str, Binary | Failure] = {}
         self._wanted: set[str] = set()
         self._cached: set[str] = set()
+        self._is_behind = False
         self._under_way: dict[int, _Order] = {}
         self._waiting: dict[str, list[int]] = {}
         self._arrived: queue.SimpleQueue[tuple[str, Binary | Failure | Exception] | None] = queue.SimpleQueue()
@@ -127,14 +128,14 @@ class Bench:
         return len(self._results) - failed, failed, len(self._cached)
 
     def stand(self, *, behind: bool) -> None:
-        """Have what is ordered here compiled behind what others order, or among it again."""
-        self.farm.stand(self, behind=behind)
+        """Have what is ordered here compiled behind what others order, or among it again.
 
-    def uncount(self) -> None:
-        """Nothing of what was ordered here counts as wanted."""
-        self.farm.count(wanted=-len(self._wanted), cached=-len(self._cached))
-        self._wanted.clear()
-        self._cached.clear()
+        What is ordered behind counts as wanted from then on: others may do it instead.
+        """
+        self.farm.stand(self, behind=behind)
+        if self._is_behind and not behind:
+            self.farm.count(wanted=len(self._wanted), cached=len(self._cached))
+        self._is_behind = behind
 
     def leave_out(self, unfit: Mapping[str, Unfit]) -> None:
         """These are no candidates, whatever comes of compiling them."""
@@ -251,7 +252,8 @@ class Bench:
         known = self._look_up(key)
         if key not in self._wanted:
             self._wanted.add(key)
-            self.farm.count(wanted=1, cached=int(known is not None))
+            if not self._is_behind:
+                self.farm.count(wanted=1, cached=int(known is not None))
         if known is None:
             return False
         self._results[key] = known

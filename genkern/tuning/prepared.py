@@ -54,12 +54,6 @@ class Prepared:
     def close(self) -> None:
         self.held.close()
 
-    def forget(self) -> None:
-        """Close what has not had its turn, and will not: what it wanted does not count."""
-        self.close()
-        if self.bench is not None:
-            self.bench.uncount()
-
 
 @dataclass(frozen=True)
 class Preparation:
@@ -174,7 +168,7 @@ class _OnTheWay:
         with self._lock:
             self._is_unwanted = True
             if self._prepared is not None:
-                self._prepared.forget()
+                self._prepared.close()
         if wait:
             self._thread.join()
 
@@ -187,4 +181,4 @@ class _OnTheWay:
         with self._lock:
             self._prepared = prepared
             if self._is_unwanted:
-                prepared.forget()
+                prepared.close()

@@ -61,7 +61,9 @@ def test_one_compile_job_serves_all_devices(alone: str, tmp_path: Path) -> None:
     """With --jobs 1 and a cold cache the devices share one compile process, and no compile is lost between them."""
     ran = on_devices(2, tmp_path, tmp_path / "cache", "--jobs", 1)
     assert (ran.status, ran.err) == (0, "")
-    assert "binaries: 6 compiled, 18 from the cache, 0 refused" in ran.out
+    # Not by the summary: how many came from the cache hangs on which device had prepared what another took over.
+    assert len(list((tmp_path / "cache" / "binaries").glob("*/*/genkern.json"))) == 6
+    assert ", 0 refused" in ran.out
     assert (tmp_path / "r.yaml").read_text() == alone
 
 
