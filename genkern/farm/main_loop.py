@@ -161,16 +161,16 @@ def _is_always_taken(low: int, high: int, kind: int) -> bool:
 
 def _innermost(among: set[int], follows: Sequence[Sequence[int]], work: Sequence[int]) -> Iterator[set[int]]:
     """Blocks of each loop with work inside which there is no other loop with work."""
-    todo = [among]
-    while todo:
-        for loop in _cycles(todo.pop(), follows):
+    left = [among]
+    while left:
+        for loop in _cycles(left.pop(), follows):
             if not any(work[block] for block in loop):
                 continue
             # Without where it begins it is no loop any more: what still is one lies inside.
             rest = loop - {_head(loop, follows)}
             inner = [cycle for cycle in _cycles(rest, follows) if any(work[block] for block in cycle)]
             if inner:
-                todo.append(rest)
+                left.append(rest)
             else:
                 yield loop
 
