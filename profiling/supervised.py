@@ -172,7 +172,8 @@ class SupervisedProfiler:
         left = {candidate.name: candidate for candidate in finalists}
         lost: list[Measurement] = []
         chances = Counter(dict.fromkeys(("", TORCH, CUBLASLT, *left), _CHANCES))
-        while left:
+        # Libraries race alone where nobody was to race with them.
+        while left or (libraries and not finalists):
             try:
                 rounds = session.budget.min_rounds, session.budget.final_rounds
                 return [*self._finals(session, list(left.values()), libraries, rounds, algorithms), *lost]

@@ -14,10 +14,10 @@ from rich.console import Console
 from genkern.arguments import Parser, number
 from genkern.command.screen import aligned
 from genkern.command.target import versions
-from genkern.errors import InputError, OutputError, ResultsError
+from genkern.errors import InputError, ResultsError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
-from genkern.files import cache_folder, require_absent, require_writable, shown_path
+from genkern.files import cache_folder, require_writable
 from genkern.formats.kind import read_results
 from genkern.gemm.gpus import detect_devices, gpu_for_arch, known_archs, triton_target
 from genkern.gemm.triton_release import installed
@@ -26,7 +26,7 @@ from genkern.kernels.kernel import Target
 from genkern.packing.packer import Packer
 from genkern.packing.prover import PROOF_TIMEOUT_S, devices_for, proofs_text, prove_on
 from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels
-from genkern.runtime.bundle import SUFFIX, holds_manifest, read_bundle, write_bundle
+from genkern.runtime.bundle import SUFFIX, read_bundle, require_bundle_or_none, write_bundle
 from genkern.runtime.packed import Contents, PackedWinner
 from genkern.runtime.untuned import Relatives
 
@@ -49,8 +49,8 @@ def pack_parser() -> Parser:
     p = Parser(
         prog="genkern pack",
         description="Write the winners of results files, with their binaries, into one file that a program can load\n"
-        "without Triton or a compiler. What the cache lacks is compiled; no GPU is needed. On a GPU that the winners\n"
-        "are for, each kernel is proved as it will be launched, and what is wrong is left out.",
+        "without Triton or a compiler. What the cache lacks is compiled; no GPU is needed. On one\n"
+        "that the winners are for, kernels are proved as calls launch them; what is wrong is left out.",
     )
     group = p.add_argument_group("what to pack")
     group.add_argument("results", nargs="+", metavar="RESULTS", help="results files, YAML or AITER's CSV; or bundles")
@@ -61,9 +61,7 @@ def pack_parser() -> Parser:
         "--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs (tune_gemm's YAML)"
     )
     group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
-    group.add_argument(
-        "--no_proofs", action="store_true", help="pack without proving, also on a GPU; `genkern verify` proves later"
-    )
+    group.add_argument("--no_proofs", action="store_true", help="leave that to `genkern verify`")
     group.add_argument("--jobs", type=_jobs, metavar="N", help="compile processes (default: a core each)")
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for one kernel (default: 60)")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
@@ -77,7 +75,7 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
         for path in options.results:
             _list(path, console)
         return 0
-    _require_bundle_or_none(options.output, options.overwrite)
+    require_bundle_or_none(options.output, options.overwrite)
     require_writable(options.output)
     rows = rows_of((row for path in options.results for row in read_results(path)), options.arch, options.predicted)
     if not rows.packed:
@@ -144,12 +142,6 @@ def _proved(
             console.print(f"the proofs on {device.name} ended early: {proofs.ended}")
     console.print(proofs_text(contents, time.monotonic() - started_s if devices else None))
     return contents, status
-
-
-def _require_bundle_or_none(path: str, overwrite: bool) -> None:
-    require_absent(path, overwrite)
-    if os.path.isfile(path) and os.path.getsize(path) and not holds_manifest(path):
-        raise OutputError(f"{shown_path(path)} is no bundle, which alone --overwrite replaces; name another -o")
 
 
 @contextlib.contextmanager

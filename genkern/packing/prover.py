@@ -218,8 +218,8 @@ def proofs_text(contents: Contents, seconds: float | None) -> str:
 
 
 def devices_for(contents: Contents, detected: Sequence[DetectedDevice]) -> list[DetectedDevice]:
-    """Of the GPUs of this machine the first of each kind that the bundle has kernels for."""
-    wanted = {(winner.arch, winner.device) for winner in contents.winners if winner.calls}
+    """Of the GPUs of this machine the first of each kind that the bundle is for."""
+    wanted = {(winner.arch, winner.device) for winner in contents.winners}
     kinds = {(device.arch, device.name): device for device in reversed(detected)}
     return [device for kind, device in kinds.items() if kind in wanted]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,30 +9,16 @@ from typing import Any
 
 import pytest
 from computing_gpu import planned, planned_row
+from proving import H200, bundle_of, fake_server, named
 
 from genkern.errors import BugError, ProfilerError
-from genkern.gemm.gpus import DetectedDevice
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Check, Outcome
-from genkern.packing.proof import trimmed
 from genkern.packing.prover import PROOF_TIMEOUT_S, Proofs, Prover, Sessions, devices_for, proofs_text
-from genkern.profiling.supervised import SupervisedProfiler
 from genkern.runtime.bundle import Bundle
 from genkern.timing.session import Session
 
-HARNESS = Path(__file__).parents[1] / "profiling" / "fake_harness.py"
 GIVEN_S = PROOF_TIMEOUT_S + 60
-H200 = DetectedDevice(0, "NVIDIA H200", "sm_90")
-
-
-def bundle_of(*configs: str) -> Bundle:
-    """A winner by each name, one size each, with the call for its own M alone."""
-    bundle, _ = planned([planned_row(GemmProblem(128, 64 * (2 + number), 256)) for number in range(len(configs))])
-    winners = [
-        replace(winner, config=config, calls=winner.calls[:1])
-        for winner, config in zip(bundle.winners, configs, strict=True)
-    ]
-    return replace(bundle, contents=trimmed(replace(bundle.contents, winners=tuple(winners))))
 
 
 @dataclass
@@ -62,9 +47,8 @@ def proved(bundle: Bundle, checks: Any, folder: Path, **more: Any) -> tuple[Proo
 def test_kernels_that_end_their_process_cost_themselves(tmp_path: Path) -> None:
     """Each is left out with what it did; those beside it are proved."""
     families = "good", "check_segfault", "check_wrong", "check_hang", "good"
-    bundle = bundle_of(*(f"{family}_BM16_BN64_BK64_GM1_SK1_nW4_nS{n}" for n, family in enumerate(families, 1)))
-    harness = sys.executable, "-I", "-S", str(HARNESS)
-    checks = SupervisedProfiler("cudagraph", 0, str(tmp_path), str(tmp_path), harness=harness)
+    bundle = bundle_of(*map(named, families))
+    checks = fake_server(tmp_path)
     # A reference takes its time: a kernel that hangs is given up later than is good for a test.
     receive = checks._process.receive
     checks._process.receive = lambda s: receive(min(s, 1.0) if s == GIVEN_S else s)  # type: ignore[method-assign]
@@ -133,12 +117,11 @@ def test_no_kernels_fault(tmp_path: Path) -> None:
 
 
 def test_which_gpus_prove() -> None:
-    """The first of each kind that the bundle has kernels for."""
+    """The first of each kind that the bundle is for."""
     contents = bundle_of("one").contents
     detected = [replace(H200, name="NVIDIA L4"), replace(H200, index=1), replace(H200, index=2)]
     assert devices_for(contents, detected) == [detected[1]]
-    library = replace(contents, winners=(replace(contents.winners[0], calls=()),))
-    assert devices_for(library, detected) == devices_for(contents, []) == []
+    assert devices_for(contents, detected[:1]) == devices_for(contents, []) == []
 
 
 def test_how_many_is_said() -> None:
