@@ -76,12 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--limit_s", type=float, metavar="SECONDS", help="end by itself before (default: none)")
     parser.add_argument("--first", nargs="+", default=[], metavar="FILE", help="these files before all others")
     parser.add_argument("--anew", action="store_true", help="what another commit tuned does not count as done")
-    parser.add_argument(
-        "--partly", action="store_true", help="also write files that lack sizes, with their old rows"
-    )
-    parser.add_argument(
-        "--aside", action="store_true", help="do not go on with this commit's unfinished run"
-    )
+    parser.add_argument("--partly", action="store_true", help="also write files that lack sizes, with their old rows")
+    parser.add_argument("--aside", action="store_true", help="do not go on with this commit's unfinished run")
     parser.add_argument("--commit", default="", metavar="HASH", help="of the genkern that runs (default: git says)")
     parser.add_argument("--folder", default="output/remade", help="what is done so far (default: output/remade)")
     parser.add_argument("--results", default=str(ROOT / "results"), metavar="DIR", help="where provenance.yaml is")
