@@ -42,6 +42,8 @@ from genkern.ops.templates import environment_of
 class GeneratedModule:
     """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name.
 
+    `source` has these texts, the helpers that a kernel calls before its own.
+
     Of configs whose kernels are not Triton's it has the operands, reference, library call and the kernels around these
     alone: they lie in files of their own (`source_file`), and all are launched by their plans.
 
@@ -56,6 +58,7 @@ class GeneratedModule:
     kernels_text: str
     measured_text: str
     source_sha256: dict[str, str]
+    source: dict[str, tuple[str, ...]] = field(repr=False, compare=False)
     render: Callable[[], str] = field(repr=False, compare=False)
 
     @cached_property
@@ -243,7 +246,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     for each in (whole, around):
         next(iter(module.root_render_func(each)), None)
     (kernels_text,) = _blocks(whole, "kernels")
-    hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
+    source = {name: (*called[name], kernel) for name, kernel in kernels.items()}
+    hashes = {name: _sha256(texts) for name, texts in source.items()}
     hashes |= {name: sha256_of(file) for name, file in files.items()}
     head = (
         f'"""GEMM {problem.size} ({problem.op}): operands, reference, library."""\n\nfrom collections import namedtuple'
@@ -251,7 +255,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     sizes, operands = (text.strip() for text in _blocks(around, "sizes", "around"))
     measured_text = f"{head}\n\n{sizes}\n{operands}\n"
     return GeneratedModule(
-        problem, arch, kernels_text, measured_text, hashes, lambda: "".join(module.root_render_func(whole))
+        problem, arch, kernels_text, measured_text, hashes, source, lambda: "".join(module.root_render_func(whole))
     )
 
 
