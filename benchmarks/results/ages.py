@@ -3,7 +3,7 @@
     python -m benchmarks.results.ages results/nvidia_h200/*.yaml [--some]
 
 A row says by `source` which program was measured; one that does not is of before rows said so. Each row takes some
-30 ms; with --some one row of each format and kind of kernel is looked at, which tells that a template has changed.
+12 ms; with --some one row of each format and kind of kernel is looked at, which tells that a template has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.common.workbench import errors_end
 from genkern.formats.kind import read_results
-from genkern.formats.row_source import source_today
+from genkern.formats.results import source_today
 from genkern.formats.tuned_row import TunedRow
 from genkern.kernels.catalogue import form_of
 

@@ -19,7 +19,6 @@ from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.generate import GeneratedModule
 from genkern.kernels.kernel import KernelSpec
-from genkern.kernels.source_digest import digest_in
 from genkern.kernels.specs import kernel_specs, main_binary, plan_text, run_time_values
 from genkern.ops.op import get_op
 from genkern.timing.session import Session
@@ -223,8 +222,8 @@ class Bench:
         self._arrived.put(None)
 
     def source_of(self, config: Config) -> str:
-        """Which program a config of this bench is (genkern.kernels.source_digest)."""
-        return digest_in(self._module, config, self._gpu)
+        """Which program a config of this bench is (genkern.kernels.specs.source_digest)."""
+        return self._module.source_digest(config, self._gpu)
 
     def candidates(self, configs: Sequence[Config]) -> Iterator[Candidate]:
         """Order all of these that are worth it, and yield each candidate when its binaries are ready."""

@@ -31,7 +31,7 @@ from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
 from genkern.kernels.families.realigned import copied_operands
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
-from genkern.kernels.specs import binary_name, call_of, wide_operands
+from genkern.kernels.specs import binary_name, call_of, source_digest, wide_operands
 from genkern.ops.fields import own_values
 from genkern.ops.groups import NO_GROUPS, routing
 from genkern.ops.op import columns_of_b, get_op, groups_of, op_folders
@@ -69,6 +69,11 @@ class GeneratedModule:
     @property
     def file_name(self) -> str:
         return f"gemm_{self.problem.name}.py"
+
+    def source_digest(self, config: Config, gpu: Gpu) -> str:
+        """Which program a config of this module is on `gpu` (genkern.kernels.specs.source_digest)."""
+        product = product_of(self.problem, get_op(self.problem.op), self.arch)
+        return source_digest(product, config, gpu, self.arch, self.source, self.source_sha256)
 
 
 class _Rows:

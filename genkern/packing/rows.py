@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from genkern.errors import InputError
-from genkern.formats.row_source import gpu_of
+from genkern.formats.results import gpu_of
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import NOT_PRESENT, Gpu
 from genkern.gemm.problem import MAX_DIMENSION

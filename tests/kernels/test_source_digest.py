@@ -1,4 +1,4 @@
-"""Tests of genkern/kernels/source_digest.py and of rows that say such a digest (genkern/formats/row_source.py)."""
+"""Tests of the digest of a config's source (genkern/kernels/specs.py): what is another program, and what is none."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_winners import results_text
 
-from genkern.formats.kind import read_results
-from genkern.formats.row_source import source_today
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
-from genkern.kernels import lowering, source_digest
+from genkern.kernels import lowering
 from genkern.kernels.cute.source_file import files_of
 from genkern.kernels.generate import GeneratedModule, generate
-from genkern.kernels.source_digest import digest_in, program_text
+from genkern.kernels.kernel import program_text
 
 PROBLEM = GemmProblem(64, 1280, 8192)
 GLUON = Config.parse("warp_specialized_BM64_BN64_BK64_GM1_SK1_nW4_nS4")
@@ -28,7 +24,8 @@ H200 = gpu_for_arch("sm_90")
 
 
 def of(config: Config, problem: GemmProblem = PROBLEM, arch: str = "sm_90") -> str:
-    return source_digest.source_digest(problem, config, arch, gpu_for_arch(arch))
+    gpu = gpu_for_arch(arch)
+    return generate(problem, [config], arch, gpu).source_digest(config, gpu)
 
 
 def with_source(module: GeneratedModule, old: str, new: str) -> GeneratedModule:
@@ -50,9 +47,9 @@ def test_what_no_compiler_reads_is_left_out() -> None:
 def test_another_text_is_another_program(config: Config) -> None:
     """A comment is not."""
     module = generate(PROBLEM, [config], "sm_90")
-    own = digest_in(module, config, H200)
-    assert digest_in(with_source(module, "\n    ", "\n    # said anew\n    "), config, H200) == own
-    assert digest_in(with_source(module, "acc", "sums"), config, H200) != own
+    own = module.source_digest(config, H200)
+    assert with_source(module, "\n    ", "\n    # said anew\n    ").source_digest(config, H200) == own
+    assert with_source(module, "acc", "sums").source_digest(config, H200) != own
 
 
 def test_it_tells_apart_what_is_compiled_or_launched_otherwise() -> None:
@@ -63,7 +60,7 @@ def test_it_tells_apart_what_is_compiled_or_launched_otherwise() -> None:
     assert of(grouped) == of(TILED)
     assert of(replace(split, SPLIT_K=8)) == of(split)
     together = generate(PROBLEM, [TILED, split, deep, GLUON, CUTE], "sm_90")
-    assert [digest_in(together, config, H200) for config in (TILED, CUTE)] == [digests[0], digests[-1]]
+    assert [together.source_digest(config, H200) for config in (TILED, CUTE)] == [digests[0], digests[-1]]
 
 
 def test_no_compiler_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,15 +83,3 @@ def test_files_of_someone_else(tmp_path: Path) -> None:
     for name in ("kernel.py", "parts.py", "notes.txt"):
         (tmp_path / name).write_text("pass\n")
     assert [path.name for path in files_of(str(tmp_path / "kernel.py"))] == ["kernel.py", "parts.py"]
-
-
-def test_a_row_says_whether_it_is_of_today(tmp_path: Path) -> None:
-    """Without a GPU; rows of other libraries and of configs that are not legal any more are of nothing today."""
-    winner = Winner(PROBLEM, TILED, 9.0, 0.1, 40, "cudagraph", "sm_90", "NVIDIA H200", (), source=of(TILED))
-    path = tmp_path / "results.yaml"
-    path.write_text(results_text([winner], compute_units=132))
-    (row,) = read_results(str(path))
-    assert source_today(row) == row.source == winner.source
-    assert source_today(replace(row, config=replace(TILED, num_stages=3))) not in ("", row.source)
-    assert source_today(replace(row, config=replace(TILED, BLOCK_SIZE_K=4096))) == ""
-    assert source_today(replace(row, config=None)) == source_today(replace(row, arch=None)) == ""

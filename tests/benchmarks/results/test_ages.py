@@ -14,9 +14,10 @@ from benchmarks.results import ages
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.records import Winner
-from genkern.kernels.source_digest import source_digest
+from genkern.kernels.generate import generate
 
 ROOT = Path(__file__).parents[3]
+GPU = gpu_for_arch("sm_90")
 
 
 def test_shipped_rows_of_older_kernels_are_reported() -> None:
@@ -63,4 +64,4 @@ def test_the_first_older_row_of_a_file_is_named(tmp_path: Path, capsys: pytest.C
 
 def of_today(m: int) -> Winner:
     made = winner(m, config=Config("tiled", 16, 32, 64, 1, 1, 4, 2), arch="sm_90", device="NVIDIA H200")
-    return replace(made, source=source_digest(made.problem, made.config, "sm_90", gpu_for_arch("sm_90")))
+    return replace(made, source=generate(made.problem, [made.config], "sm_90", GPU).source_digest(made.config, GPU))

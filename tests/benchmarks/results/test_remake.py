@@ -24,10 +24,11 @@ from genkern.formats.sizes import GemmDefaults, read_sizes
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
-from genkern.kernels.source_digest import source_digest
+from genkern.kernels.generate import generate
 
 ROOT = Path(__file__).parents[3]
 DEVICE = "NVIDIA H200"
+GPU = gpu_for_arch("sm_90")
 FILES = {"first.yaml": (16, 32), "second.yaml": (32, 64)}
 SAID = """h200:
   device: NVIDIA H200
@@ -226,4 +227,4 @@ def of_size(m: int, us: float = 10.0, device: str = DEVICE, **changes: object) -
 
 def of_today(m: int) -> Winner:
     made = of_size(m)
-    return replace(made, source=source_digest(made.problem, made.config, "sm_90", gpu_for_arch("sm_90")))
+    return replace(made, source=generate(made.problem, [made.config], "sm_90", GPU).source_digest(made.config, GPU))
