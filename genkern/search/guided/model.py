@@ -81,12 +81,16 @@ def ranked(
 def learned_of(arch: str) -> Trees | None:
     """What was learned on an architecture, of the file in GENKERN_MODEL if it is of that, else what is shipped; None
     where nothing was. Raises ResultsError for a damaged file."""
-    if own := os.environ.get(MODEL_VARIABLE):
-        trees = _read(own)
-        if str(trees.arch) == arch:
-            return trees
+    path = path_of(arch)
+    return None if path is None else _read(path)
+
+
+def path_of(arch: str) -> str | None:
+    """The file of `learned_of`. Raises ResultsError for a damaged one."""
+    if (own := os.environ.get(MODEL_VARIABLE)) and str(_read(own).arch) == arch:
+        return own
     path = _LEARNED / f"{arch}.npz"
-    return _read(str(path)) if path.exists() else None
+    return str(path) if path.exists() else None
 
 
 @lru_cache(maxsize=8)

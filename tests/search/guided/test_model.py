@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from made_models import of_wide_tiles
 
 from genkern.errors import ResultsError
 from genkern.gemm.gpus import gpu_for_arch
@@ -14,20 +15,11 @@ from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.features import physics_us
 from genkern.search.guided.model import MODEL_VARIABLE, Prior, learned_of, ranked
 from genkern.search.guided.model_rows import Rows
-from genkern.search.guided.trees import Trees
 from genkern.space.prune import prune
 from genkern.space.space import load_space
 
 PROBLEM, GPU = GemmProblem(128, 512, 1024), gpu_for_arch("sm_90")
 CONFIGS = prune(load_space(None, "sm_90", PROBLEM.op), PROBLEM, GPU).kept[::41]
-
-
-def of_wide_tiles(arch: str = "sm_90") -> Trees:
-    """Of which the widest tiles are the fastest."""
-    one = np.array([[0]], dtype=np.int16)
-    sides = np.array([[~0]], dtype=np.int16), np.array([[~1]], dtype=np.int16)
-    value = np.array([[5.0, 1.0]], dtype=np.float32)
-    return Trees(np.array(arch), np.array(["log_bn"]), one, np.array([[6.5]], dtype=np.float32), *sides, value)
 
 
 def test_all_are_ranked_once_with_their_group_sizes_together() -> None:
