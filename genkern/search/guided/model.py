@@ -14,6 +14,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.features import Numbers, features_of
 from genkern.search.guided.model_rows import Rows
+from genkern.search.guided.passed import passed
 from genkern.search.guided.trees import Places, Trees
 
 # Names a file of `genkern train`, which stands for what is shipped.
@@ -47,7 +48,7 @@ class Prior:
         columns = features_of(problem, configs, gpu)
         self._leaves: Places | None = None
         if (trees := learned(gpu.arch)) is not None:
-            leaves = trees.leaves(columns)
+            leaves = passed(trees, columns).leaves(columns)
             self.octaves: Numbers = trees.octaves(leaves)
             self._leaves = leaves[::_OF_TREES].copy()
         else:
