@@ -49,8 +49,8 @@ class Table:
     """Winners for `device` from several bundles; of two for one problem the one that is believed more, else the faster
     one (genkern.timing.standing): the other is in `doubled`.
 
-    Measured times decide: a row that was `predicted` serves its own M alone, and only where no larger M was measured. With `only_proved`
-    the library serves what no proved call does.
+    Measured times decide: a row that was `predicted` serves its own M alone, and only where no larger M was measured.
+    With `only_proved` the library serves what no proved call does.
     """
 
     def __init__(
