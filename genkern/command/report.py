@@ -136,7 +136,7 @@ def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float
 
 
 def detail_lines(report: Report) -> list[str]:
-    """The outcomes of one size's candidates, where its time went, how much was searched, what was wrong or unchecked."""
+    """The outcomes of one size's candidates, where its time went, how much was searched, and who failed the check."""
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
     told = (Outcome.WRONG, Outcome.UNCHECKED)
     wrong = [f"  {m.outcome.value}: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome in told]

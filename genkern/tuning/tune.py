@@ -358,7 +358,7 @@ class Tuner:
 
 
 def _without_winner(candidates: Mapping[str, Measurement]) -> str:
-    """Why finalists that were timed gave no winner. One that nobody could check is none: nothing says that it is right."""
+    """Why finalists that were timed gave no winner: one that nobody could check is none."""
     if unchecked := [m for m in candidates.values() if m.outcome is Outcome.UNCHECKED]:
         return f"no finalist was proved right, {len(unchecked)} of them for want of memory: {unchecked[0].message}"
     return "no finalist ran and was correct (--profile_file says why)"

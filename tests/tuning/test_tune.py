@@ -218,7 +218,9 @@ def test_what_nobody_could_check_is_no_winner(tmp_path: Path) -> None:
     class Starved(Verdicts):
         def check(self, session: Session | None, candidate: Candidate) -> Check:
             made = super().check(session, candidate)
-            return made if made.passed else replace(made, method=NOT_CHECKED, message="no memory", lost=Outcome.UNCHECKED)
+            return (
+                made if made.passed else replace(made, method=NOT_CHECKED, message="no memory", lost=Outcome.UNCHECKED)
+            )
 
     finals = [final(PLAIN.name, 100), final(DEEP.name, 105)]
     winner, report = choose(tmp_path / "one", finals, Starved(PLAIN))

@@ -127,7 +127,12 @@ def verdict(by_rows: int, fault: tuple[int, int, float] | None, problem: GemmPro
     return replace(checking.check(Subject(launch)), seconds=0.0)
 
 
-@given(row=st.integers(0, 36), column=st.integers(0, 15), off=st.sampled_from([64.0, float("nan")]), rows=st.integers(1, 12))
+@given(
+    row=st.integers(0, 36),
+    column=st.integers(0, 15),
+    off=st.sampled_from([64.0, float("nan")]),
+    rows=st.integers(1, 12),
+)
 @settings(max_examples=12, deadline=None)
 def test_a_fault_is_found_where_it_is(row: int, column: int, off: float, rows: int) -> None:
     """In any band, at its edges too: the same verdict as of all of C at once, place, count and errors included."""
