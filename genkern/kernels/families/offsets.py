@@ -8,14 +8,14 @@ coordinates of the copy engine are 32-bit numbers each; products of them may be 
 | elements of A, B, C, of one group's weight | 32 bits | 64: another text (`wide_operands`); TMA counts in 64 always |
 | elements of partial sums, of rows of slots | 32 bits | 64, likewise; whole tiles of sums in 64 always |
 | elements between weights of groups | 64 bits | |
-| elements between products of a batch | 32 bits | illegal (batched_a16w16.refuse_batch; the call refuses strides) |
+| elements between products of a batch | 32 bits | illegal (its format refuses it; the call refuses strides) |
 | partial sums of a product of a batch | 32 bits | illegal (legality.legal_split) |
 | rows to TMA of all products of a batch | 32 bits | illegal (tiled_tma, cute.dense) |
 | rows to TMA of the weights of all groups | 32 bits | illegal, here |
 | scales of blocks, elements of rows stored together | 32 bits | illegal, here |
 | copies of rows off 16 bytes | 32 bits | illegal (realigned) |
 | tiles, programs, K-blocks, each times splits | 32 bits | illegal (legality, limits, and families that count them) |
-| rows of a mixture of experts, M times top_k | 32 bits | illegal (fused_moe) |
+| rows of a mixture of experts, M times top_k | 32 bits | illegal (its format refuses it) |
 | a slice's rows times its pitch, of a matrix below | 32 bits | the call goes to the library (runtime.launch.prepared) |
 """
 
