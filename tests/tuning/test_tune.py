@@ -12,7 +12,7 @@ import pytest
 from genkern.farm.bench import Job
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome, Unfit, Winner
+from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, Winner
 from genkern.journal.journal import Journal
 from genkern.timing.libraries import VENDOR, KeptAlgorithm, library_of
 from genkern.timing.session import Budget, Session
@@ -210,27 +210,6 @@ def test_every_finalist_is_checked_on_request(tmp_path: Path) -> None:
         assert checker.checked == checked
         assert report.candidates[DEEP.name].outcome is Outcome.WRONG
         assert winner.runner_up == SPLIT.name
-
-
-def test_what_nobody_could_check_is_no_winner(tmp_path: Path) -> None:
-    """For want of memory, say: neither wrong nor crowned, and the size says why; what is proved right wins instead."""
-
-    class Starved(Verdicts):
-        def check(self, session: Session | None, candidate: Candidate) -> Check:
-            made = super().check(session, candidate)
-            return (
-                made if made.passed else replace(made, method=NOT_CHECKED, message="no memory", lost=Outcome.UNCHECKED)
-            )
-
-    finals = [final(PLAIN.name, 100), final(DEEP.name, 105)]
-    winner, report = choose(tmp_path / "one", finals, Starved(PLAIN))
-    assert winner is not None
-    assert winner.config == DEEP
-    assert report.candidates[PLAIN.name].outcome is Outcome.UNCHECKED
-    winner, report = choose(tmp_path / "none", finals, Starved(PLAIN, DEEP))
-    assert winner is None
-    assert {m.outcome for m in report.candidates.values()} == {Outcome.UNCHECKED}
-    assert report.message == "no finalist was proved right, 2 of them for want of memory: no memory"
 
 
 def test_a_runner_up_is_checked_where_that_is_quick(tmp_path: Path) -> None:
