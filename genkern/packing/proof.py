@@ -77,8 +77,7 @@ def sizes_to_prove(winner: PackedWinner, call: PackedCall) -> tuple[int, ...]:
 
 def has_no_room(check: Check) -> bool:
     """Whether a check says no more than that the operands, or the check's own numbers, do not fit on the GPU."""
-    refused = check.method == NOT_CHECKED and check.lost is Outcome.LAUNCH_FAILED
-    return refused or "out of memory" in check.message.lower()
+    return check.method == NOT_CHECKED and check.lost in (Outcome.LAUNCH_FAILED, Outcome.UNCHECKED)
 
 
 def with_proofs(contents: Contents, calls: Mapping[Place, CallProof], rows: Mapping[tuple[str, str], bool]) -> Contents:

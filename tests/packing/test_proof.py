@@ -125,8 +125,8 @@ def test_kernels_beside_products() -> None:
 
 def test_no_room_is_nothing_wrong() -> None:
     """A session that was refused, or a check that ran out of memory; a crash is another thing."""
-    check = Check("c", False, 1.0, 1.0, "1x1x1", "gpu", "OutOfMemoryError: CUDA out of memory. Tried to allocate")
-    assert has_no_room(check)
-    assert has_no_room(replace(check, method=NOT_CHECKED, lost=Outcome.LAUNCH_FAILED, message="GPU 0 cannot hold it"))
-    assert not has_no_room(replace(check, method=NOT_CHECKED, lost=Outcome.CRASHED, message="SIGSEGV"))
-    assert not has_no_room(replace(check, message="C[0, 0] is 1, expected 2"))
+    refused = Check("c", False, 1.0, 1.0, "1x1x1", NOT_CHECKED, "GPU 0 cannot hold it", Outcome.LAUNCH_FAILED)
+    assert has_no_room(refused)
+    assert has_no_room(replace(refused, lost=Outcome.UNCHECKED, message="no memory to check it"))
+    assert not has_no_room(replace(refused, lost=Outcome.CRASHED, message="SIGSEGV"))
+    assert not has_no_room(replace(refused, method="gpu", lost=None, message="C[0, 0] is 1, expected 2"))
