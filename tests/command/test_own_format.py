@@ -64,8 +64,8 @@ def test_it_is_tuned_and_checked(
     (row,) = yaml.safe_load((tmp_path / "r.yaml").read_text("utf-8"))
     assert (row["op"], row["beta"], row["dtype_c"]) == ("squared_relu", 3, "fp16")
     if arch == "sm_90":
-        again = run(tmp_path, "--op", example, "--compare_wo_tuning", "-i", "r.yaml", "--arch", arch, "--jobs", 1)
-        assert (again.returncode, "are correct" in again.stdout) == (0, True), again.stderr
+        again = run_here(capsys, "--op", example, "--compare_wo_tuning", "-i", "r.yaml", "--arch", arch, "--jobs", 1)
+        assert (again.status, "are correct" in again.out) == (0, True), again
 
 
 def test_without_its_folder_nobody_knows_it(tmp_path: Path) -> None:
