@@ -32,6 +32,7 @@ from genkern.kernels.families.realigned import copied_operands
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
 from genkern.kernels.specs import binary_name, call_of, wide_operands
+from genkern.ops.accumulate import adds_up_fast, promotes_products
 from genkern.ops.fields import own_values
 from genkern.ops.groups import NO_GROUPS, routing
 from genkern.ops.op import columns_of_b, get_op, groups_of, op_folders
@@ -171,6 +172,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "piece_b": b.piece,
         "converts_b": op.converts_b,
         "promotes": op.promoted(problem),
+        "full_sums": promotes_products(problem, arch),
+        "fast_sums": adds_up_fast(problem, arch),
         # Of a word of 32 bits, where B's elements are of fewer than A's.
         "pairs_b": 2 * b.packed,
         "operands": op.operands(problem),

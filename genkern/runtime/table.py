@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS
+from genkern.ops.accumulate import as_fast, as_full, is_full, multiplies_float8
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.untuned import Option, Relatives, Rule, by_times
@@ -43,6 +44,9 @@ class Choice:
     bundle: Bundle | None = None
     exact: bool = False
     algorithm: str = ""
+
+
+_UNTUNED = "not tuned"
 
 
 class Table:
@@ -84,7 +88,26 @@ class Table:
         self._rows[winner.problem] = winner, bundle
 
     def find(self, problem: GemmProblem) -> Choice:
-        """What serves the problem: its own row, else that of another M by the rule, else the library."""
+        """What serves the problem: its own row, else that of another M by the rule, else the library.
+
+        Kernels with full sums serve a problem for which fast ones will do where they are believed more, or faster.
+        """
+        chosen = self._find(problem)
+        if not multiplies_float8(problem):
+            return chosen
+        if is_full(problem):
+            said = "tuned for fast sums alone, not for the full ones of this call (accumulate)"
+            return Choice(said) if chosen.why == _UNTUNED and self._find(as_fast(problem)).call else chosen
+        full = as_full(problem)
+        if full in self._rows and self._rows[full][0].choice == CONFIG_WINS:
+            is_better = problem not in self._rows or _rank(self._rows[full][0]) < _rank(self._rows[problem][0])
+            return self._find(full) if is_better else chosen
+        if chosen.exact or chosen.call is not None:
+            return chosen
+        in_full = self._find(full)
+        return chosen if in_full.call is None else in_full
+
+    def _find(self, problem: GemmProblem) -> Choice:
         if (row := self._rows.get(problem)) is not None:
             winner, bundle = row
             if winner.choice != CONFIG_WINS:
@@ -95,7 +118,7 @@ class Table:
             return Choice("its winner has no kernels here", exact=True)
         tuned = self._by_m.get(Relatives.of(problem))
         if not tuned:
-            return Choice("not tuned")
+            return Choice(_UNTUNED)
         option = self._rule(problem.M, [self._option(problem.M, other) for other in _neighbours(problem, tuned)])
         if option is None or option.call is None:
             return Choice(f"not tuned for M = {problem.M}, and the library serves it")

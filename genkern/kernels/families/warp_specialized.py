@@ -68,6 +68,7 @@ from genkern.kernels.families.gluon_tile import (
 )
 from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
 from genkern.kernels.families.realigned import realigned
+from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, groups_of
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -251,6 +252,8 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     """wgmma on both operands along K, from a ring of buffers; scales after the last step; C through TMA."""
     if gpu is not None and not gpu.has.wgmma:
         return f"this family is written for wgmma, which {gpu.arch} does not have"
+    if gpu is not None and promotes_products(problem, gpu.arch):
+        return "this family adds up in the matrix units (accumulate: fast)"
     element_bytes = DTYPES[problem.dtype_a].size_bytes
     if element_bytes not in _OPERAND_BYTES or DTYPES[problem.dtype_b].size_bytes != element_bytes:
         return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
