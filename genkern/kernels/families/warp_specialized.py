@@ -252,8 +252,6 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     """wgmma on both operands along K, from a ring of buffers; scales after the last step; C through TMA."""
     if gpu is not None and not gpu.has.wgmma:
         return f"this family is written for wgmma, which {gpu.arch} does not have"
-    if gpu is not None and promotes_products(problem, gpu.arch):
-        return "this family adds up in the matrix units (accumulate: fast)"
     element_bytes = DTYPES[problem.dtype_a].size_bytes
     if element_bytes not in _OPERAND_BYTES or DTYPES[problem.dtype_b].size_bytes != element_bytes:
         return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
@@ -285,6 +283,8 @@ def _legal(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None)
     """The tile is one for wgmma, whose products are scaled as they can be."""
     if isinstance(tile := _tile(shape, problem, config), str):
         return tile
+    if shape.cluster != (1, 1) and gpu is not None and promotes_products(problem, gpu.arch):
+        return "programs beside each other add up in the matrix units (accumulate: fast)"
     if (op := get_op(problem.op)).promoted(problem):
         _, block_n, _ = op.shared_scale(problem)
         if not shape.swapped and block_n % EIGHT:
