@@ -10,7 +10,7 @@ NATIVE = genkern/runtime/launch/_native.c genkern/runtime/launch/_native_call.h
 RUN = $(VENV)/run.stamp
 DEV = $(VENV)/dev.stamp
 
-.PHONY: help tune test test-long lint format bench golden docs
+.PHONY: help tune test test-long lint format bench golden docs results
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make lint     ruff and mypy'
 	@echo 'make format   let ruff rewrite the files'
 	@echo 'make bench    the figures of benchmarks/README.md that need no GPU'
+	@echo 'make results  tune all shipped results anew on this GPU; goes on where it was stopped (--list, --limit_s 500)'
 	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
 	@echo 'make docs     rewrite the documents that are made from parsers and results'
 
@@ -50,6 +51,9 @@ format: $(DEV)
 
 bench: $(DEV)
 	$(PY) -m benchmarks.farm.rate $(ARGS)
+
+results: $(RUN)
+	$(PY) -m benchmarks.results.remake $(ARGS)
 
 golden: $(DEV)
 	$(PY) tests/golden/update.py

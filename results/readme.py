@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,17 @@ def page() -> str:
     """The page as Markdown."""
     said = _loaded(FOLDER / "provenance.yaml")[DEVICE]
     figures = _loaded(FOLDER / "figures.yaml")["figures"]
-    rows = {name: _loaded(FOLDER / DEVICE / name) for name in said["files"]}
+    made = {row["file"]: row for row in csv.DictReader((FOLDER / DEVICE / "made.csv").read_text().splitlines())}
+    # Of a file that was never made there is nothing to say.
+    rows = {name: _loaded(FOLDER / DEVICE / name) for name in said["files"] if name in made}
     return "\n".join(
         [
             *_head(said, [row for of_file in rows.values() for row in of_file]),
-            *_files(said, rows),
+            *_files(said, rows, made),
             *_by_rows([row for name, of_file in rows.items() if "_tp" in name for row in of_file]),
             *_families(rows),
             *_tables(said["tables"], figures),
-            *_commands(said),
+            *_commands(said, {facts["command"] for facts in made.values()}),
             "",
         ]
     )
@@ -70,8 +73,8 @@ def _head(said: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     return [
         f"# {said['title']}",
         "",
-        "`make docs` writes this page from the files in this folder, [provenance.yaml](../provenance.yaml) (commands,",
-        "commits, conditions and remarks for each file) and [figures.yaml](../figures.yaml).",
+        "`make docs` writes this page from the files in this folder, [made.csv](made.csv) (by which commits, when),",
+        "[provenance.yaml](../provenance.yaml) (sizes, commands, conditions) and [figures.yaml](../figures.yaml).",
         "[docs/results.md](../../docs/results.md) has the keys of a row.",
         "",
         f"{len(rows):,} rows, all measured on {' and '.join(devices)} with {listed}. Conditions:",
@@ -87,17 +90,19 @@ def _head(said: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _files(said: Mapping[str, Any], rows: Mapping[str, Sequence[Row]]) -> list[str]:
+def _files(
+    said: Mapping[str, Any], rows: Mapping[str, Sequence[Row]], made: Mapping[str, Mapping[str, str]]
+) -> list[str]:
     cells = [
         [
             f"[{Path(name).stem}]({name})",
-            facts["what"],
-            _count(rows[name]),
-            *_means(rows[name]),
-            facts["command"],
-            facts["commits"][0],
+            said["files"][name]["what"],
+            _count(of_file),
+            *_means(of_file),
+            made[name]["command"],
+            made[name]["commits"].split()[0],
         ]
-        for name, facts in said["files"].items()
+        for name, of_file in rows.items()
     ]
     return ["", "## Files", "", *_table(["file", "sizes of", "rows", *_COLUMNS, "command", "first commit"], cells)]
 
@@ -183,8 +188,9 @@ def _first_clause(unit: str) -> str:
     return re.split(r", (?:geometric|the worst)|;| \(", unit)[0]
 
 
-def _commands(said: Mapping[str, Any]) -> list[str]:
-    return ["", "## Commands", "", *(f"- {name}: `{command}`" for name, command in said["commands"].items())]
+def _commands(said: Mapping[str, Any], used: Collection[str]) -> list[str]:
+    lines = [f"- {name}: `{command}`" for name, command in said["commands"].items() if name in used]
+    return ["", "## Commands", "", *(line.replace("OPTIONS", said["options"]) for line in lines)]
 
 
 def _table(columns: Sequence[str], cells: Iterable[Sequence[object]]) -> list[str]:

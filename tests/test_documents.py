@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import re
 from pathlib import Path
@@ -76,16 +77,22 @@ def test_every_option_is_documented() -> None:
 
 
 def test_every_result_file_says_where_it_comes_from() -> None:
-    """results/provenance.yaml has what each file of a device's folder holds, its command and its commits."""
+    """made.csv of a device's folder has the commits of each file, which results/provenance.yaml says what it holds."""
     for device, said in yaml.safe_load((ROOT / "results" / "provenance.yaml").read_text(encoding="utf-8")).items():
         folder = ROOT / "results" / device
-        assert {path.name for path in folder.glob("*.yaml")} == set(said["files"])
+        made = list(csv.DictReader((folder / "made.csv").read_text(encoding="utf-8").splitlines()))
+        assert sorted(path.name for path in folder.glob("*.yaml")) == sorted(row["file"] for row in made)
         assert {path.name for path in folder.glob("tables/*.csv")} == set(said["tables"])
-        for name, facts in {**said["files"], **said["tables"]}.items():
+        for row in made:
+            assert said["files"][row["file"]]["what"]
+            rows = (folder / row["file"]).read_text(encoding="utf-8").count("\n- ")
+            assert int(row["rows"]) == rows, f"{row['file']} has {rows} rows, made.csv says {row['rows']}"
+            assert row["command"] in said["commands"]
+        for name, facts in said["tables"].items():
             assert set(facts) - {"remark", "key"} == {"what", "command", "commits"}, name
-            assert facts["commits"], name
-            assert all(re.fullmatch(r"[0-9a-f]{7}", commit) for commit in facts["commits"]), name
-        assert all(facts["command"] in said["commands"] for facts in said["files"].values())
+        commits = [commit for row in made for commit in row["commits"].split()]
+        commits += [commit for facts in said["tables"].values() for commit in facts["commits"]]
+        assert all(re.fullmatch(r"[0-9a-f]{7}", commit) for commit in commits)
 
 
 def test_kernels_has_every_family_and_parameter() -> None:

@@ -1,0 +1,85 @@
+"""Shipped: the results files as they are to be, and made.csv, which says of each what made its rows."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.results.remade import Line, as_csv
+from benchmarks.results.wanted import Wanted
+from genkern.errors import ResultsError
+from genkern.files import read_text, write_whole
+from genkern.formats.kind import kind_of, read_results
+from genkern.gemm.problem import GemmProblem
+
+MADE = "made.csv"
+COLUMNS = "file", "rows", "commits", "dates", "command", "remark"
+# The command of what is made here, by the name that provenance.yaml has for it.
+COMMAND = "remake"
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one writing did: files that are now as `remade` has them, and of those that are not, how many sizes lack."""
+
+    written: tuple[str, ...]
+    lacking: Mapping[str, int]
+
+
+def write_shipped(wanted: Wanted, remade: Mapping[GemmProblem, Line], partly: bool = False) -> Written:
+    """Write each results file whose sizes are all in `remade`, whole, and its line of made.csv.
+
+    With `partly` also those of which some are: the others keep the row that they have, if any. Raises OutputError, and
+    ResultsError for a file that is damaged.
+    """
+    made = read_made(wanted.folder)
+    written, lacking = [], {}
+    for name, problems in wanted.files.items():
+        new = {problem: remade[problem] for problem in problems if problem in remade}
+        if len(new) < len(problems):
+            lacking[name] = len(problems) - len(new)
+            if not (partly and new):
+                continue
+        path = wanted.folder / name
+        kept = _texts(path) if len(new) < len(problems) else {}
+        texts = [new[p].text if p in new else kept[p] for p in problems if p in new or p in kept]
+        write_whole(str(path), next(iter(new.values())).head + "".join(texts))
+        before = made.get(name, {}) if kept else {}
+        made[name] = {
+            "file": name,
+            "rows": str(len(texts)),
+            "commits": _joined(before.get("commits", ""), (line.commit for line in new.values())),
+            "dates": _joined(before.get("dates", ""), (line.date for line in new.values())),
+            "command": COMMAND,
+            "remark": before.get("remark", ""),
+        }
+        written.append(name)
+    if written:
+        rows = [made[name] for name in wanted.files if name in made]
+        rows += [row for name, row in made.items() if name not in wanted.files]
+        write_whole(str(wanted.folder / MADE), as_csv(COLUMNS, rows))
+    return Written(tuple(written), lacking)
+
+
+def read_made(folder: Path) -> dict[str, dict[str, str]]:
+    """The lines of made.csv by file; none where there is no such file."""
+    path = folder / MADE
+    if not path.exists():
+        return {}
+    return {row["file"]: dict(row) for row in csv.DictReader(io.StringIO(read_text(str(path), ResultsError)))}
+
+
+def _texts(path: Path) -> dict[GemmProblem, str]:
+    """The rows of a file as they stand there, by size."""
+    if not path.exists():
+        return {}
+    _, texts = kind_of(str(path)).split(read_text(str(path), ResultsError), str(path))
+    return {row.problem: text for row, text in zip(read_results(str(path)), texts, strict=True)}
+
+
+def _joined(before: str, more: Iterable[str]) -> str:
+    """What is said so far and what comes to it, each once, in the order of its first mention."""
+    return " ".join(dict.fromkeys([*before.split(), *more]))
