@@ -32,7 +32,7 @@ def accumulate_field() -> Any:
     return word(
         FAST,
         FULL,
-        help="fp8 on GPUs that keep few bits of sums (sm_89, sm_90): in the matrix units, or every 128 of K in float32",
+        help="sums of fp8 where matrix units keep 14 bits (sm_90): so, or in float32 every 128 of K",
         in_calls=FULL,
     )
 
