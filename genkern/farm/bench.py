@@ -221,6 +221,10 @@ class Bench:
         self.farm.drop(self)
         self._arrived.put(None)
 
+    def source_of(self, config: Config) -> str:
+        """Which program a config of this bench is (genkern.kernels.specs.source_digest)."""
+        return self._module.source_digest(config, self._gpu)
+
     def candidates(self, configs: Sequence[Config]) -> Iterator[Candidate]:
         """Order all of these that are worth it, and yield each candidate when its binaries are ready."""
         sharers: dict[Hashable, list[Config]] = {}

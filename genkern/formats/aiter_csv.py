@@ -40,7 +40,7 @@ from genkern.formats.tuned_row import (
     LIBRARY,
     TunedRow,
     choice_of,
-    code_of,
+    digest_of,
     interval,
     parse_config,
     positive,
@@ -241,6 +241,7 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "code": winner.code or None,
         "searched_share": winner.searched_share,
         "expected_loss": winner.expected_loss,
+        "source": winner.source or None,
         "op": problem.op,
         "dtype_a": problem.dtype_a,
     }
@@ -296,9 +297,10 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
         choice=choice_of(given),
         vendor=vendor_of(given),
         torch_us=positive("torch_us", floats),
-        code=code_of(given),
+        code=digest_of("code", given),
         searched_share=ratio("searched_share", floats),
         expected_loss=positive("expected_loss", floats, or_zero=True),
+        source=digest_of("source", given),
     )
 
 

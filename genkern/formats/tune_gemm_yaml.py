@@ -29,8 +29,8 @@ from genkern.formats.tuned_row import (
     AMD_KEYS,
     TunedRow,
     choice_of,
-    code_of,
     config_of,
+    digest_of,
     interval,
     positive,
     ratio,
@@ -196,9 +196,10 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         check=text_of("check", values) or "",
         vendor=vendor_of(values),
         torch_us=positive("torch_us", values),
-        code=code_of(values),
+        code=digest_of("code", values),
         searched_share=ratio("searched_share", values),
         expected_loss=positive("expected_loss", values, or_zero=True),
+        source=digest_of("source", values),
     )
 
 
@@ -281,6 +282,7 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "choice": winner.choice,
         "searched_share": winner.searched_share,
         "expected_loss": winner.expected_loss,
+        "source": winner.source or None,
         # Said only where it is not so.
         "deterministic": None if is_deterministic(problem, config) else False,
         "versions": dict(winner.versions),

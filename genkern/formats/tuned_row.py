@@ -36,6 +36,7 @@ RESULT_KEYS = (
     "compute_units",
     *("vendor", "torch_us", "code"),
     *("searched_share", "expected_loss"),
+    "source",
 )
 LIBRARY = "genkern"
 _REQUIRED = tuple(parameter.name for parameter in CORE if parameter.name.startswith("BLOCK_SIZE"))
@@ -112,6 +113,7 @@ class TunedRow:
     code: str = ""
     searched_share: float | None = None
     expected_loss: float | None = None
+    source: str = ""
 
     @property
     def is_genkerns(self) -> bool:
@@ -219,11 +221,11 @@ def choice_of(values: Mapping[str, object]) -> str:
     return str(value)
 
 
-def code_of(values: Mapping[str, object]) -> str:
-    """The digest of the machine code, or "" when absent. Raises InputError for anything else."""
-    value = str(values.get("code") or "")
+def digest_of(key: str, values: Mapping[str, object]) -> str:
+    """A digest of 16 digits, of machine code or of its source, or "" when absent. Raises InputError otherwise."""
+    value = str(values.get(key) or "")
     if value and not re.fullmatch(r"[0-9a-f]{16}", value):
-        raise InputError(f"code = {shown(value)} is no digest of 16 hexadecimal digits; drop it")
+        raise InputError(f"{key} = {shown(value)} is no digest of 16 hexadecimal digits; drop it")
     return value
 
 

@@ -195,7 +195,8 @@ class Winner:
     that `vendor` names (genkern.timing.libraries), "" where nobody knows. `torch_us` is PyTorch's own call. `runner_up`
     is the next best config, checked too where winners are checked on a GPU, and `runner_up_us` its median.
     `choice` says what a dispatcher should use (CHOICES): the config where it is "config", else the library. `code` says
-    which machine code was measured (`code_digest`), "" where that is not known. `searched_share` is the share of the
+    which machine code was measured (`code_digest`), "" where that is not known, and `source` which program that was
+    compiled from (genkern.kernels.specs.source_digest). `searched_share` is the share of the
     space's binaries that were tried, and `expected_loss` how much longer the best of these is expected to take than the
     best of all (0.01: 1 %); None where nobody says it.
     """
@@ -222,6 +223,7 @@ class Winner:
     code: str = ""
     expected_loss: float | None = None
     searched_share: float | None = None
+    source: str = ""
 
     @property
     def margin(self) -> float | None:

@@ -31,7 +31,7 @@ from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
 from genkern.kernels.families.realigned import copied_operands
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
-from genkern.kernels.specs import binary_name, call_of, wide_operands
+from genkern.kernels.specs import binary_name, call_of, source_digest, wide_operands
 from genkern.ops.accumulate import adds_up_fast, promotes_products
 from genkern.ops.fields import own_values
 from genkern.ops.groups import NO_GROUPS, routing
@@ -42,6 +42,8 @@ from genkern.ops.templates import environment_of
 @dataclass(frozen=True)
 class GeneratedModule:
     """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name.
+
+    `source` has these texts, the helpers that a kernel calls before its own.
 
     Of configs whose kernels are not Triton's it has the operands, reference, library call and the kernels around these
     alone: they lie in files of their own (`source_file`), and all are launched by their plans.
@@ -57,6 +59,7 @@ class GeneratedModule:
     kernels_text: str
     measured_text: str
     source_sha256: dict[str, str]
+    source: dict[str, tuple[str, ...]] = field(repr=False, compare=False)
     render: Callable[[], str] = field(repr=False, compare=False)
 
     @cached_property
@@ -67,6 +70,11 @@ class GeneratedModule:
     @property
     def file_name(self) -> str:
         return f"gemm_{self.problem.name}.py"
+
+    def source_digest(self, config: Config, gpu: Gpu) -> str:
+        """Which program a config of this module is on `gpu` (genkern.kernels.specs.source_digest)."""
+        product = product_of(self.problem, get_op(self.problem.op), self.arch)
+        return source_digest(product, config, gpu, self.arch, self.source, self.source_sha256)
 
 
 class _Rows:
@@ -248,7 +256,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     for each in (whole, around):
         next(iter(module.root_render_func(each)), None)
     (kernels_text,) = _blocks(whole, "kernels")
-    hashes = {name: _sha256([*called[name], kernel]) for name, kernel in kernels.items()}
+    source = {name: (*called[name], kernel) for name, kernel in kernels.items()}
+    hashes = {name: _sha256(texts) for name, texts in source.items()}
     hashes |= {name: sha256_of(file) for name, file in files.items()}
     head = (
         f'"""GEMM {problem.size} ({problem.op}): operands, reference, library."""\n\nfrom collections import namedtuple'
@@ -256,7 +265,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     sizes, operands = (text.strip() for text in _blocks(around, "sizes", "around"))
     measured_text = f"{head}\n\n{sizes}\n{operands}\n"
     return GeneratedModule(
-        problem, arch, kernels_text, measured_text, hashes, lambda: "".join(module.root_render_func(whole))
+        problem, arch, kernels_text, measured_text, hashes, source, lambda: "".join(module.root_render_func(whole))
     )
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import io
 import os
+import tokenize
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from genkern.kernels.cute.release import cute_version
 from genkern.kernels.lowering import LOWERING, with_layouts
@@ -66,6 +70,27 @@ class KernelSpec:
         layouts = with_layouts(self.signature)
         decides = self, layouts, target, triton_version, environment, LOWERING
         return hashlib.sha256(repr(decides).encode()).hexdigest()
+
+    @property
+    def said(self) -> tuple[object, ...]:
+        """What it is compiled with besides its text, which may have comments, and the compiler's release."""
+        return self.function, self.signature, self.constants, self.divisible, self.options, self.language
+
+
+@lru_cache(maxsize=1024)
+def program_text(text: str) -> str:
+    """Python without what no compiler reads: comments, docstrings, blank lines, blanks at the ends of lines."""
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node, clean=False):
+            said = node.body[0]
+            for row in range(said.lineno, (said.end_lineno or said.lineno) + 1):
+                lines[row - 1] = ""
+    return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
 def symbol_of(function: str, binary: str, language: str) -> str:

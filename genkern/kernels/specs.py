@@ -6,24 +6,28 @@ kernels of different sizes share one binary.
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from genkern.gemm.config import Config, name_of
-from genkern.gemm.gpus import Gpu
+from genkern.gemm.gpus import Gpu, triton_target
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.records import Binary
+from genkern.kernels import lowering, source
 from genkern.kernels.argument import Constant, constants_of, expanded, passed, promised, triton_type
 from genkern.kernels.catalogue import form_of, language_of, numbers_of
 from genkern.kernels.contract.call import Call, Kernel
 from genkern.kernels.contract.product import Product, product_of
 from genkern.kernels.contract.several import for_batch, for_groups
 from genkern.kernels.contract.variant import Variant
+from genkern.kernels.cute.source_file import files_of
 from genkern.kernels.expression import Value, evaluate, fold
-from genkern.kernels.kernel import KernelSpec, symbol_of
+from genkern.kernels.kernel import KernelSpec, program_text, symbol_of
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.ops.op import Op, get_op
 
@@ -100,7 +104,7 @@ def _written(kernel: Kernel, config: Config) -> tuple[str, str]:
 
 @lru_cache(maxsize=8192)
 def _specs(product: Product, config: Config, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
-    source = dict(hashes)
+    digests = dict(hashes)
     known, operands, binary = known_of(product.problem, config), product.by_name, binary_name(config)
     specs = []
     for kernel in call_of(product, config).kernels:
@@ -109,7 +113,7 @@ def _specs(product: Product, config: Config, hashes: tuple[tuple[str, str], ...]
         specs.append(
             KernelSpec(
                 kernel.variant.name,
-                source[kernel.variant.name],
+                digests[kernel.variant.name],
                 tuple((argument.name, triton_type(argument, operands)) for argument in given),
                 constants_of(arguments),
                 tuple((argument.name, promised(argument)) for argument in given if promised(argument) > 1),
@@ -200,3 +204,29 @@ def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str, language: s
         "launch_pdl" in dict(kernel.options),
         arguments,
     )
+
+
+def source_digest(
+    product: Product, config: Config, gpu: Gpu, arch: str, sources: Mapping[str, Sequence[str]], hashes: dict[str, str]
+) -> str:
+    """16 hexadecimal digits that say which program a config is, whatever compiles it, and told without compiling.
+
+    Two configs with one digest are made of the same kernels, compiled with the same constants and options, and launched
+    alike. What no compiler reads is left out, and so are the releases of Triton and CuTe DSL, which results say beside
+    it. `sources` are the texts of each kernel of the generated module, `hashes` their digests.
+    """
+    specs = _specs(product, compiled_in(config), tuple(hashes.items()))
+    texts = [
+        [path.read_text() for path in files_of(spec.file)] if spec.file else sources[spec.function] for spec in specs
+    ]
+    programs = [list(map(program_text, each)) for each in texts]
+    # A plan says of grids, workspaces and arguments what no kernel's text does.
+    launched = plan_text(product, config, gpu)
+    said = arch, triton_target(gpu), programs, [spec.said for spec in specs], launched, _lowering()
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def _lowering() -> list[str]:
+    """What genkern makes of a kernel before Triton compiles it."""
+    return [program_text(inspect.getsource(module)) for module in (lowering, source)]

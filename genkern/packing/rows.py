@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from genkern.errors import InputError
+from genkern.formats.results import gpu_of
 from genkern.formats.tuned_row import TunedRow
-from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device, partition_of
+from genkern.gemm.gpus import NOT_PRESENT, Gpu
 from genkern.gemm.problem import MAX_DIMENSION
 from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.kernels.catalogue import is_deterministic
@@ -52,7 +53,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
         target = row.arch or arch
         if target is None:
             raise InputError(f"{row.problem.size} does not say for which architecture it is: give --arch")
-        gpu = _gpu_of(row, target)
+        gpu = gpu_of(row, target)
         if row.choice == CONFIG_WINS and row.config and (reason := legal(row.problem, row.config, gpu)):
             left_out[f"not legal: {reason}"] += 1
             continue
@@ -100,11 +101,6 @@ def _left_out(row: TunedRow, predicted: bool) -> str:
 def _beats_torch(row: TunedRow) -> bool:
     """Whether a config that lost to the library's best is faster than PyTorch's call, which serves other M."""
     return row.duration_us is not None and row.torch_us is not None and row.duration_us < row.torch_us
-
-
-def _gpu_of(row: TunedRow, arch: str) -> Gpu:
-    gpu = gpu_for_device((row.device or "").removesuffix(NOT_PRESENT), arch)
-    return partition_of(gpu, row.compute_units) if row.compute_units else gpu
 
 
 def _rank(row: TunedRow) -> tuple[Standing, float]:

@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from genkern.errors import BugError, ProfilerError, bugs_told
 from genkern.farm.bench import Bench, Job
@@ -186,7 +186,10 @@ class Tuner:
                     advance(1)
             report.binaries = bench.job.binaries
             report.confidence = search.confidence
-            report.winner = self._choose(bench.job, facts, report)
+            winner = self._choose(bench.job, facts, report)
+            if winner is not None and winner.config.name in bench.job.ready:
+                winner = replace(winner, source=bench.source_of(winner.config))
+            report.winner = winner
             for name, found in report.candidates.items():
                 if found.outcome is Outcome.WRONG:
                     search.tell(Lost(Config.parse(name), found.outcome))

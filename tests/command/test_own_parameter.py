@@ -192,7 +192,9 @@ def test_explain_says_it(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "as much ahead as there is" in ran.out
 
 
-@pytest.mark.parametrize("name", ["M", "op", "arch", "time_us", "code", "batch_size", "instruction_sched_variant"])
+@pytest.mark.parametrize(
+    "name", ["M", "op", "arch", "time_us", "code", "source", "batch_size", "instruction_sched_variant"]
+)
 def test_a_key_of_results_is_no_name_for_it(file: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One line, where the family's file is given; what a results file says by that name stays what it is."""
     file.write_text(FILE.replace('"prefetch", "pf"', f'"{name}", "pf"'))

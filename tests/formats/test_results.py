@@ -12,13 +12,16 @@ import yaml
 from made_winners import CONFIG, LONG, results_text, winner, write_results
 
 from genkern.errors import InputError, OutputError, ResultsError
-from genkern.formats.aiter_columns import rowwise
+from genkern.formats.aiter_columns import EXTRA_COLUMNS, rowwise
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
-from genkern.formats.results import ResultsFile, RunFacts
+from genkern.formats.results import ResultsFile, RunFacts, source_today
 from genkern.formats.tuned_row import DeviceKey
-from genkern.gemm.gpus import NOT_PRESENT
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import NOT_PRESENT, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Winner
+from genkern.kernels.generate import generate
 
 MI300X = DeviceKey("gfx942", "AMD Instinct MI300X", 304)
 FACTS = RunFacts(MI300X, {"triton": "3.7.0", "torch": "2.13"}, predicted=False)
@@ -281,7 +284,7 @@ def test_a_table_of_aiters_columns_keeps_them(tmp_path: Path) -> None:
     """Its rows would not be to the letter with more columns; the new ones have AITER's too."""
     path = tmp_path / "r.csv"
     ours = results_text([winner(16)], "r.csv").splitlines()
-    before = "\n".join(line.rsplit(",", 14)[0] for line in ours) + "\n"
+    before = "\n".join(line.rsplit(",", len(EXTRA_COLUMNS))[0] for line in ours) + "\n"
     path.write_text(before)
     results = opened(path)
     results.require_room([GemmProblem(4, 4096, 4096)])
@@ -329,3 +332,17 @@ def test_no_winner_yet_is_an_empty_list(tmp_path: Path) -> None:
     opened(path).write([winner(16, config=LONG)])
     (row,) = read_results(str(path))
     assert row.config == LONG
+
+
+def test_a_row_says_whether_it_is_of_today(tmp_path: Path) -> None:
+    """Without a GPU; rows of other libraries and of configs that are not legal any more are of nothing today."""
+    tile = Config("tiled", 16, 64, 64)
+    source = generate(SIXTEEN, [tile], "sm_90").source_digest(tile, gpu_for_arch("sm_90"))
+    winner = Winner(SIXTEEN, tile, 9.0, 0.1, 40, "cudagraph", "sm_90", "NVIDIA H200", (), source=source)
+    path = tmp_path / "results.yaml"
+    path.write_text(results_text([winner], compute_units=132))
+    (row,) = read_results(str(path))
+    assert source_today(row) == row.source == winner.source
+    assert source_today(replace(row, config=replace(tile, num_stages=3))) not in ("", row.source)
+    assert source_today(replace(row, config=replace(tile, BLOCK_SIZE_K=4096))) == ""
+    assert source_today(replace(row, config=None)) == source_today(replace(row, arch=None)) == ""

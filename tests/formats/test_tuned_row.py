@@ -48,6 +48,7 @@ FULL = replace(
     code="0123456789abcdef",
     searched_share=0.03125,
     expected_loss=0.00001,
+    source="fedcba9876543210",
 )
 
 
@@ -80,6 +81,7 @@ def test_the_librarys_call_is_named(tmp_path: Path) -> None:
     assert (full.vendor, full.vendor_us, full.torch_us) == (ALGORITHM, 12.52, 12.9)
     assert (plain.vendor, plain.torch_us) == ("", None)
     assert (full.code, plain.code) == (FULL.code, "")
+    assert (full.source, plain.source) == (FULL.source, "")
     assert not {"vendor", "torch_us"} & yaml.safe_load(results_text([PLAIN]))[0].keys()
 
 
@@ -170,6 +172,7 @@ def test_a_parameter_that_there_is_not_is_one_line(keys: str, said: str, tmp_pat
         ("'vendor': 'cublaslt 131000 00", "'vendor': 'cublaslt 131000 ", "is no call of a library"),
         ("'torch_us': 12.9", "'torch_us': 0", "torch_us"),
         ("'code': '0123456789abcdef'", "'code': 12", "code"),
+        ("'source': 'fedcba9876543210'", "'source': 'FEDCBA9876543210'", "source"),
         ("'margin': 1.02", "'margin': .nan", "margin"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 from functools import lru_cache
 from pathlib import Path
@@ -33,3 +34,34 @@ def sha256_of(file: str) -> str:
     except OSError as error:
         raise InputError(f"{file}: cannot read this kernel: {error.strerror}") from None
     return digest.hexdigest()
+
+
+def files_of(file: str) -> tuple[Path, ...]:
+    """The file of a kernel and what it imports of genkern's templates, directly or not, sorted.
+
+    What a file of someone else's imports is not known: that is all the Python in its folder. Raises InputError where
+    one cannot be read.
+    """
+    path = path_of(file)
+    if _SHARED not in path.parents:
+        return tuple(sorted({path, *path.parent.glob("*.py")}))
+    found: set[Path] = set()
+    waiting = [path]
+    while waiting:
+        found.add(each := waiting.pop())
+        waiting += [other for other in _imported(each) if other not in found]
+    return tuple(sorted(found))
+
+
+@lru_cache(maxsize=64)
+def _imported(path: Path) -> tuple[Path, ...]:
+    """The files of genkern's templates that a file imports."""
+    try:
+        tree = ast.parse(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path}: cannot read this kernel: {error.strerror}") from None
+    start = genkern.templates.__name__ + "."
+    names = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return tuple(
+        path_of(name.removeprefix(start).replace(".", "/") + ".py") for name in names if name.startswith(start)
+    )
