@@ -32,7 +32,7 @@ def accumulate_field() -> Any:
     return word(
         FAST,
         FULL,
-        help="sums of fp8 where matrix units keep 14 bits (sm_90): so, or in float32 every 128 of K",
+        help="fp8 where matrix units keep 14 bits of sums: these, or float32 every 128 of K",
         in_calls=FULL,
     )
 
