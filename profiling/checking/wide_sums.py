@@ -34,32 +34,37 @@ def shows_wide_sums(operands: Sequence[Operand]) -> bool:
 
 
 def of_a(device: Any, operand: Operand, generator: Any) -> Any:
-    """A's numbers [M, K], float32: positive, and the same in each block."""
-    import torch
-
+    """A's numbers [M, K], float16: positive, and the same in each block."""
     *outer, K = operand.shape
-    block = torch.randint(1, _LARGEST + 1, (*outer, PROMOTED_K), device=device, generator=generator)
-    return block.repeat(*[1] * len(outer), -(-K // PROMOTED_K))[..., :K].float()
+    block = _integers(_LARGEST, (*outer, PROMOTED_K), device, generator)
+    return block.repeat(*[1] * len(outer), -(-K // PROMOTED_K))[..., :K].half()
 
 
 def of_b(device: Any, operand: Operand, generator: Any) -> Any:
-    """B's numbers [..., K, N], float32."""
+    """B's numbers [..., K, N], float16."""
     import torch
 
     *outer, K, N = operand.shape
     whole = K // PROMOTED_K
     largest = max(1, min(_LARGEST, math.isqrt(_SMALL_SUM // K)))
-    shape = (*outer, K, N)
-    numbers = torch.randint(1, largest + 1, shape, device=device, generator=generator).float()
-    numbers *= 1 - 2 * torch.randint(0, 2, shape, device=device, generator=generator)
+    numbers = _integers(2 * largest, (*outer, K, N), device, generator)
+    numbers -= largest + (numbers <= largest).to(torch.int16)
     is_large = torch.randint(0, 2, (*outer, whole, N), device=device, generator=generator).bool()
     # In every other column at least one pair has something between.
     is_large[..., 0, ::2], is_large[..., 1, ::2] = True, False
     # Pairs: as many as there are, or one more or fewer.
     is_large[..., -1, :] ^= is_large.sum(-2) % 2 == 1
-    signs = 2 * (is_large.cumsum(-2) % 2) - 1
-    pattern = _LARGE * torch.randint(1, _LARGEST + 1, (*outer, 1, PROMOTED_K, N), device=device, generator=generator)
-    blocks = numbers[..., : whole * PROMOTED_K, :].view(*outer, whole, PROMOTED_K, N)
-    large = (signs.unsqueeze(-2) * pattern).float()
-    numbers[..., : whole * PROMOTED_K, :] = torch.where(is_large.unsqueeze(-2), large, blocks).flatten(-3, -2)
-    return numbers
+    signs = (2 * (is_large.cumsum(-2) % 2) - 1).to(torch.int16)
+    pattern = _LARGE * _integers(_LARGEST, (*outer, PROMOTED_K, N), device, generator)
+    for number in range(whole):
+        block = numbers[..., number * PROMOTED_K : (number + 1) * PROMOTED_K, :]
+        large = signs[..., number, None, :] * pattern
+        block.copy_(torch.where(is_large[..., number, None, :], large, block))
+    return numbers.half()
+
+
+def _integers(largest: int, shape: Sequence[int], device: Any, generator: Any) -> Any:
+    """int16, from 1 on."""
+    import torch
+
+    return torch.randint(1, largest + 1, tuple(shape), dtype=torch.int16, device=device, generator=generator)

@@ -114,7 +114,7 @@ def wide_operands(m: int, n: int, k: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
     a, b, *_ = get_op("a8w8").operands(GemmProblem(m, n, k, "a8w8", *FP8))
     generator = torch.Generator().manual_seed(5)
-    return of_a("cpu", a, generator).numpy(), of_b("cpu", b, generator).numpy()
+    return of_a("cpu", a, generator).float().numpy(), of_b("cpu", b, generator).float().numpy()
 
 
 def by_stand_in(problem: GemmProblem, config: Config) -> bool:

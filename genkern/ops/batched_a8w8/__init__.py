@@ -46,4 +46,5 @@ OP = Op(
     fields=Batch8,
     plain_finish=True,
     no_vendor=lambda problem: "the library has no batch of products of 8-bit operands with scales",
+    by_rows=True,
 )

@@ -86,7 +86,7 @@ def test_numbers_are_those_of_fp8_and_large_blocks_cancel() -> None:
     problem = as_full(GemmProblem(3, 64, 1100, *FP8))
     a, b, *_ = operands = get_op("a8w8").operands(problem)
     assert shows_wide_sums(operands)
-    numbers = [make("cpu", each, torch.Generator().manual_seed(1)) for make, each in ((of_a, a), (of_b, b))]
+    numbers = [make("cpu", each, torch.Generator().manual_seed(1)).float() for make, each in ((of_a, a), (of_b, b))]
     for number, operand in zip(numbers, (a, b), strict=True):
         assert number.shape == operand.shape
         assert torch.equal(number.to(torch.float8_e4m3fn).float(), number)
