@@ -47,8 +47,9 @@ def export_parser() -> Parser:
         action="append",
         default=[],
         metavar="FILE",
-        help="the --profile_file of the runs: where a winner is none that the other program's kernel can run, "
-        "the fastest that it can; and the config that costs several sizes least",
+        help="the --profile_file of the runs, with the times of all configs: results have those of some that the other "
+        "program's kernel can run, of which it gets the fastest where the winner is another; and what costs several "
+        "sizes least is told of all",
     )
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs")
     group.add_argument("--device", metavar="NAME", help="of rows that do not say theirs, as its driver has it")
@@ -130,7 +131,7 @@ def _sized(
     if reason or config is None:
         left_out[reason] += 1
         return None
-    timed = dict(times.get(problem, {}))
+    timed = {**row.peer_us, **times.get(problem, {})}
     if row.duration_us or not timed:
         # A result without a time, such as an imported one, has its one config.
         timed[config] = row.duration_us or 1.0
