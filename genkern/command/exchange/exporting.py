@@ -47,9 +47,8 @@ def export_parser() -> Parser:
         action="append",
         default=[],
         metavar="FILE",
-        help="the --profile_file of the runs, with the times of all configs: results have those of some that the other "
-        "program's kernel can run, of which it gets the fastest where the winner is another; and what costs several "
-        "sizes least is told of all",
+        help="the --profile_file of the runs: times of all configs that the other program's kernel can run, of which "
+        "results have some (peer_us); the fastest is written where the winner is none",
     )
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs")
     group.add_argument("--device", metavar="NAME", help="of rows that do not say theirs, as its driver has it")
