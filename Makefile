@@ -60,6 +60,7 @@ golden: $(DEV)
 
 docs: $(DEV)
 	$(PY) docs/options.py
+	$(PY) results/figures.py
 	$(PY) results/readme.py
 	$(PY) results/recorded/readme.py
 

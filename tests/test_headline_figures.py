@@ -6,27 +6,41 @@ import re
 import shutil
 import subprocess
 import warnings
+from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+from made_winners import winner, write_results
+
+from genkern.files import import_file
 
 ROOT = Path(__file__).resolve().parent.parent
 FIELDS = {"value", "unit", "device", "versions", "commit", "date", "command", "of"}
+# Of those that are computed from rows of results, which say the rest.
+COMPUTED = {"value", "unit", "rows"}
 # A figure, then its key: 1.087<!-- anchors_over_torch -->
 QUOTED = re.compile(r"([0-9][0-9.,]*)?<!--\s*([a-z][a-z0-9_]*)\s*-->")
 
 
+@lru_cache(maxsize=1)
 def figures() -> dict[str, dict[str, Any]]:
     """The figures by key."""
     read = yaml.safe_load((ROOT / "results" / "figures.yaml").read_text(encoding="utf-8"))
     return dict(read["figures"])
 
 
+def written() -> ModuleType:
+    """results/figures.py."""
+    return import_file(ROOT / "results" / "figures.py", "written_figures")
+
+
 def documents() -> list[Path]:
     """The documents that may quote figures."""
-    return [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*/**/README.md"))]
+    found: list[Path] = written().documents(ROOT)
+    return found
 
 
 def git(*argv: str) -> str | None:
@@ -39,12 +53,37 @@ def git(*argv: str) -> str | None:
 
 @pytest.mark.parametrize("key", figures())
 def test_a_figure_says_where_it_comes_from(key: str) -> None:
-    """Each has value, unit, device, versions, commit, date and command, and its value is a number as printed."""
+    """Each has value and unit, and the rest or the rows that it follows from; its value is a number as printed."""
     figure = figures()[key]
-    assert set(figure) == FIELDS
+    assert set(figure) == (COMPUTED if "rows" in figure else FIELDS)
     assert re.fullmatch(r"[0-9][0-9,]*(\.[0-9]+)?", figure["value"])
-    assert all(figure[field] for field in FIELDS)
-    assert all((ROOT / folder).exists() for folder in figure["of"])
+    assert all(figure.values())
+    assert all((ROOT / folder).exists() for folder in figure.get("of", ()))
+
+
+def test_figures_follow_from_rows() -> None:
+    """`make docs` would change no figure, and no quote of one."""
+    assert not written().changes(), "run make docs"
+
+
+def test_figures_are_computed_and_written_where_they_are_quoted(tmp_path: Path) -> None:
+    """Of distinct sizes of some files, over what is called too; typed figures stay, and what quotes them follows."""
+    device = tmp_path / "results" / "nvidia_h200"
+    times = {"vendor_us": 20.0, "torch_us": 30.0}
+    write_results(device / "one.yaml", [winner(16, 10.0, **times), winner(32, 40.0, **times, choice="vendor")])
+    write_results(device / "other.yaml", [winner(16, 5.0, **times), winner(64, 5.0)])
+    (tmp_path / "results" / "figures.yaml").write_text(
+        'figures:\n  mean:\n    value: "1"\n    rows: {files: [one, other], ratio: library / genkern, of: mean}\n'
+        '  least:\n    value: "1"\n    rows: {files: ["o*"], ratio: torch / called, of: least, M: 32}\n'
+        '  typed:\n    value: "7"\n'
+    )
+    (tmp_path / "README.md").write_text("Of 2<!-- mean -->, 3<!-- least --> or 4<!-- typed -->.")
+    changed = written().changes(tmp_path)
+    read = yaml.safe_load(changed[tmp_path / "results" / "figures.yaml"])["figures"]
+    values = {key: figure["value"] for key, figure in read.items()}
+    # 20 over 5 and over 40; the library is called for M = 32.
+    assert values == {"mean": "1.414", "least": "1.500", "typed": "7"}
+    assert changed[tmp_path / "README.md"] == "Of 1.414<!-- mean -->, 1.500<!-- least --> or 7<!-- typed -->."
 
 
 @pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -68,6 +107,8 @@ def test_figures_of_older_code_are_reported() -> None:
         pytest.skip("no full history here")
     older = []
     for key, figure in figures().items():
+        if "rows" in figure:
+            continue
         changed = git("diff", "--name-only", figure["commit"], "HEAD", "--", *figure["of"])
         assert changed is not None, f"{key}: there is no commit {figure['commit']}"
         if changed:

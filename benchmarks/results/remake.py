@@ -10,8 +10,9 @@ left out. A results file is replaced, whole, once all of its sizes are there, an
 may be killed at any time; the same command goes on, on another machine too if it has the folder. With --limit_s it ends
 by itself before that many seconds are over.
 
-Sizes count as done whatever commit tuned them: --anew takes those of the commit that runs alone. A commit is the last
-one that changed genkern (genkern/, profiling/, templates/); where there is no git, --commit says it.
+Sizes count as done if this commit tuned them, or another one whose kernels genkern still generates
+(benchmarks.results.ages); --anew takes those of this commit alone. A commit is the last one that changed genkern
+(genkern/, profiling/, templates/); where there is no git, --commit says it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 
 from benchmarks.common.figures import table
 from benchmarks.common.workbench import errors_end
+from benchmarks.results.ages import is_older
 from benchmarks.results.remade import Line, Remade
 from benchmarks.results.shipped import write_shipped
 from benchmarks.results.wanted import Wanted, read_wanted
@@ -87,8 +89,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _done(wanted: Wanted, remade: Remade, anew: bool) -> dict[GemmProblem, Line]:
     """The sizes that are wanted and need not be tuned."""
-    lines, problems = remade.lines(wanted.device), set(wanted.problems)
-    return {p: line for p, line in lines.items() if p in problems and (not anew or line.commit == remade.commit)}
+    lines = remade.lines(wanted.device)
+    found = {problem: lines[problem] for problem in wanted.problems if problem in lines}
+    return {
+        problem: line
+        for problem, line in found.items()
+        if line.commit == remade.commit or not (anew or is_older(line.row))
+    }
 
 
 def _to_tune(

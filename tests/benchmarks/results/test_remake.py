@@ -15,17 +15,20 @@ from command import environment
 from machines import machine
 from made_winners import winner, write_results
 from processes import until
-from tiny_space import EVERYTHING, tiny_command
+from tiny_space import CONFIGS, EVERYTHING, tiny_command
 
 from benchmarks.results import remake
 from benchmarks.results.wanted import read_wanted
 from genkern.formats.kind import read_results
 from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
+from genkern.kernels.generate import generate
 
 ROOT = Path(__file__).parents[3]
 DEVICE = "NVIDIA H200"
+GPU = gpu_for_arch("sm_90")
 FILES = {"first.yaml": (16, 32), "second.yaml": (32, 64)}
 SAID = """h200:
   device: NVIDIA H200
@@ -139,12 +142,18 @@ def test_what_is_left_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     project = Project(tmp_path, tmp_path)
     write_results(project.done / "abc1234.yaml", [of_size(16)])
     write_results(project.done / "abc1234_1.yaml", [of_size(32)])
-    write_results(project.done / "0000001.yaml", [of_size(64), of_size(16)])
+    # Another commit's count where genkern still generates their kernel.
+    write_results(project.done / "0000001.yaml", [of_today(64), of_size(16)])
+    write_results(project.done / "0000002.yaml", [of_size(64, source="0123456789abcdef")])
+    (project.done / "runs.csv").write_text("commit,date,command\n0000002,2026-01-01,\n0000001,2026-01-02,\n")
     assert remake.main([*project.own, "--list"]) == 0
     said = capsys.readouterr().out
     assert "| first.yaml | 2 | 2 | 0 | abc1234 |" in said
     assert "| second.yaml | 2 | 2 | 0 | 0000001, abc1234 |" in said
     assert remake.main([*project.own, "--list", "--anew"]) == 0
+    assert "| all, each once | 3 | 2 | 1 | abc1234 |" in capsys.readouterr().out
+    (project.done / "0000001.yaml").unlink()
+    assert remake.main([*project.own, "--list"]) == 0
     assert "| all, each once | 3 | 2 | 1 | abc1234 |" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         remake.main([*project.own, "--first", "third"])
@@ -211,6 +220,11 @@ def test_what_is_wanted_here_can_be_read() -> None:
     assert all(wanted.files.values())
 
 
-def of_size(m: int, us: float = 10.0, device: str = DEVICE) -> Winner:
+def of_size(m: int, us: float = 10.0, device: str = DEVICE, **changes: object) -> Winner:
     problem = GemmProblem(m, 128, 256)
-    return replace(winner(us=us, device=device, arch="sm_90"), problem=problem)
+    return replace(winner(us=us, device=device, arch="sm_90", config=CONFIGS[0], **changes), problem=problem)
+
+
+def of_today(m: int) -> Winner:
+    made = of_size(m)
+    return replace(made, source=generate(made.problem, [made.config], "sm_90", GPU).source_digest(made.config, GPU))
