@@ -1,6 +1,7 @@
 """Runs programs as `python` would, each in a fork of a process that has imported what generated modules need.
 
-A program: argv[1] is a JSON list of their argv; the status, output and errors of each are printed as JSON.
+A program: argv[1] is a JSON list of their argv, before which the environment may be set (NAME=value); the status,
+output and errors of each are printed as JSON.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ def run(argv: list[str]) -> tuple[int, str, str]:
 
 
 def _status_of(argv: list[str]) -> int:
+    while "=" in argv[0]:
+        name, _, value = argv.pop(0).partition("=")
+        os.environ[name] = value
     sys.argv = argv
     try:
         runpy.run_path(argv[0], run_name="__main__")

@@ -42,7 +42,7 @@ def _copy_box(threads: Threads, kind: str, fields: tuple[str, ...], taken: Mask)
     assert len(more) == (_MULTICAST in kind) + (_HINT in kind), "a hint without a policy, or the other way round"
     policy = more.pop() if _HINT in kind else None
     matrix, _, place = fields[1].strip("[]").partition(",")
-    corner = [threads.uniform(part, taken) for part in place.strip(" {}").split(",")]
+    corner = [threads.uniform(part.strip(), taken) for part in place.strip(" {}").split(",")]
     to, barrier = (threads.one_address(field, taken) for field in (fields[0], fields[2]))
     descriptor = threads.inputs[int(matrix.strip(" $"))]
     threads.machine.copy(descriptor, corner[::-1], to, barrier, thread, policy, more[0] if more else None)

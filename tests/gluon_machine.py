@@ -138,8 +138,8 @@ class Machine:
         assert sum(each.bytes.size for each in self.allocations) <= SHARED_BYTES, "too much shared memory"
         return View(self.allocations[-1], dtype, tuple(shape))
 
-    def mapped(self, address: int, rank: int) -> int:
-        """The address of the same place in another program of the cluster."""
+    def mapped(self, address: Any, rank: int) -> Any:
+        """The address, or the addresses, of the same place in another program of the cluster."""
         assert 0 <= rank < len(self.cluster.machines), "a program that the cluster does not have"
         return (address & ((1 << _RANK_BIT) - 1)) | rank << _RANK_BIT
 
@@ -147,17 +147,16 @@ class Machine:
         """The allocation that the kernel takes for the one at the first address, and a place in it."""
         assert address >> _RANK_BIT == self.rank, "an address of another program"
         place = (address & ((1 << _RANK_BIT) - 1)) - FIRST_ADDRESS
-        largest = self._largest()
+        largest = self._largest_of.get(len(self.allocations)) or self._largest()
         assert 0 <= place < largest.bytes.size, "an address outside the ring"
         largest.by_address = True
         return largest, place
 
     def _largest(self) -> Allocation:
-        if (found := self._largest_of.get(len(self.allocations))) is None:
-            sizes = sorted(each.bytes.size for each in self.allocations)
-            assert len(sizes) == 1 or sizes[-2] < sizes[-1], "which allocation comes first is not certain"
-            found = next(each for each in self.allocations if each.bytes.size == sizes[-1])
-            self._largest_of[len(self.allocations)] = found
+        sizes = sorted(each.bytes.size for each in self.allocations)
+        assert len(sizes) == 1 or sizes[-2] < sizes[-1], "which allocation comes first is not certain"
+        found = next(each for each in self.allocations if each.bytes.size == sizes[-1])
+        self._largest_of[len(self.allocations)] = found
         return found
 
     def make(self, address: int, count: int, thread: int) -> None:
@@ -186,11 +185,13 @@ class Machine:
         """The numbers at these addresses, which all warps of the partition read."""
         agent = self.running
         access, known = self.cluster.new_bit(), agent.all_know(range(len(agent.known)))
-        found = np.empty(addresses.shape, np.float32)
-        for place, address in np.ndenumerate(addresses):
-            allocation, start = self.at(int(address))
+        # All of them lie in one allocation.
+        allocation, first = self.at(int(addresses.min()))
+        self.at(int(addresses.max()))
+        starts = addresses - (addresses.min() - first)
+        for start in np.unique(starts).tolist():
             allocation.reads(access, start, 4, known)
-            found[place] = allocation.bytes[start : start + 4].view(np.float32)[0]
+        found = allocation.bytes[starts[..., None] + np.arange(4)].view(np.float32)[..., 0]
         # They are there before the warp does anything else.
         agent.known = [each | access for each in agent.known]
         return found

@@ -22,6 +22,7 @@ LATE = "a wait that may come after the next phase"
 # Rows are swizzled in blocks of 8, of 128 bytes each.
 _BLOCK_BYTES = 1024
 _IN_USE = "memory is overwritten while it is in use"
+_EARLY = "memory is read before what it needs has arrived"
 
 
 class Dtype:
@@ -201,6 +202,8 @@ class Allocation:
         self.machine = machine
         self.bytes = np.full(size, 0xFF, np.uint8)
         self.barriers: dict[int, Barrier] = {}
+        # How many barriers there were, and their blocks.
+        self._beside: tuple[int, set[int]] = 0, set()
         # By block: the bits of who wrote it last, and of who has read it since.
         self.written: dict[int, int] = {}
         # By block that is written in parts: the same of its numbers, by their places.
@@ -212,13 +215,14 @@ class Allocation:
         """`access` reads these bytes from now on, and is started by somebody who knows what `known` holds."""
         assert start + size <= self.bytes.size, "an address outside the ring"
         for block in range(start // _BLOCK_BYTES, -(-(start + size) // _BLOCK_BYTES)):
-            # Beside what was written in parts there may be what is no number, and nobody waits for that.
-            numbers = range(
-                max(start, block * _BLOCK_BYTES) // 4, -(-min(start + size, (block + 1) * _BLOCK_BYTES) // 4)
-            )
-            parts = self.parts.get(block)
-            needed = [self.written.get(block, 0)] if parts is None else [parts[at] for at in numbers if at in parts]
-            assert all(bit & known for bit in needed), "memory is read before what it needs has arrived"
+            if (parts := self.parts.get(block)) is None:
+                assert self.written.get(block, 0) & known, _EARLY
+            else:
+                # Beside what was written in parts there may be what is no number, and nobody waits for that.
+                numbers = range(
+                    max(start, block * _BLOCK_BYTES) // 4, -(-min(start + size, (block + 1) * _BLOCK_BYTES) // 4)
+                )
+                assert all(parts[at] & known for at in numbers if at in parts), _EARLY
             self.read[block] = self.read.get(block, 0) | access
 
     def writes(self, access: int, start: int, data: NDArray[np.uint8], known: int) -> None:
@@ -238,11 +242,11 @@ class Allocation:
         end = start + data.size
         assert start % 4 == end % 4 == 0, "a number between two"
         assert end <= self.bytes.size, "an address outside the ring"
+        if self._beside[0] != len(self.barriers):
+            self._beside = len(self.barriers), {place // _BLOCK_BYTES for place in self.barriers}
         for at in range(start // 4, end // 4):
             block = at * 4 // _BLOCK_BYTES
-            assert not any(block * _BLOCK_BYTES <= other < (block + 1) * _BLOCK_BYTES for other in self.barriers), (
-                "over barriers"
-            )
+            assert block not in self._beside[1], "over barriers"
             parts = self.parts.setdefault(block, {})
             before = self.read.get(block, 0) | self.written.pop(block, 0) | parts.get(at, 0)
             assert not before & ~known, _IN_USE

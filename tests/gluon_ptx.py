@@ -5,6 +5,7 @@ Threads go on alone after a branch and meet again where they may; a register tha
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from gluon_copies import add_or_move, copy
 from gluon_machine import Agent, Machine
 from gluon_memory import Descriptor, at_global, is_global
 from gluon_operands import Pointer
-from gluon_text import Instruction, Text, parse
+from gluon_text import Instruction, Text, constraints_of, parse, place_of
 from gluon_wgmma import ByGroup, Products, Tensor, by_group, of_group
 from numpy.typing import NDArray
 
@@ -27,6 +28,14 @@ _WAITS = {
 }
 _TEST = "mbarrier.test_wait.parity.shared::cta.b64"
 Mask = NDArray[np.bool_]
+
+
+@functools.lru_cache(maxsize=4096)
+def _for_all(number: int, threads: int) -> NDArray[np.int64]:
+    """The same number for each, which nobody changes."""
+    values = np.full(threads, number, np.int64)
+    values.flags.writeable = False
+    return values
 
 
 class Threads:
@@ -66,8 +75,8 @@ class Threads:
                 return
             instruction, taken, some = instructions[step], active, True
             if instruction.predicate:
-                flag = self.value(instruction.predicate.lstrip("!"), active)
-                taken = active & (~flag if instruction.predicate.startswith("!") else flag)
+                flag = self.value(instruction.flag, active)
+                taken = active & (~flag if instruction.negated else flag)
                 some = bool(taken.any())
             here, step = step, step + 1
             if at is not None:
@@ -90,40 +99,52 @@ class Threads:
 
     def value(self, name: str, taken: Mask) -> NDArray[Any]:
         """A number for each thread, of which those that take part must have one."""
-        name = name.strip()
-        if name in self.named:
+        if (known := self.named.get(name)) is not None:
             written = self.written[name]
             assert written is self.everyone or (written | ~taken).all(), f"{name} is used before it is written"
-            return self.named[name]
-        if name not in self.given:
-            self.given[name] = self.threads if name == "%tid.x" else np.full(self.threads.shape, self.number(name))
-        return self.given[name]
+            return known
+        if (given := self.given.get(name)) is None:
+            given = self.threads if name == "%tid.x" else _for_all(self.number(name), len(self.threads))
+            self.given[name] = given
+        return given
 
-    def number(self, name: str) -> Any:
+    def number(self, name: str) -> int:
         """An input, a special register, or a number that the text names."""
-        if "_param_" in name:
-            return np.int64(self.machine.parameters.address(name))
-        # Grids have one dimension.
-        special = {"%cluster_ctarank": self.machine.rank, "global_smem": self.machine.first_address, "%ctaid.y": 0}
         if name.startswith("$"):
             assert int(name[1:]) in self.inputs, f"{name} is not an input"
-            return np.int64(self.inputs[int(name[1:])])
-        if name in special:
-            return np.int64(special[name])
+            return int(self.inputs[int(name[1:])])
+        if "_param_" in name:
+            return int(self.machine.parameters.address(name))
+        if name == "%cluster_ctarank":
+            return self.machine.rank
+        if name == "global_smem":
+            return self.machine.first_address
+        # Grids have one dimension.
+        if name == "%ctaid.y":
+            return 0
         assert name not in self.text.registers, f"{name} is used before it is written"
-        return np.int64(int(name, 0))
+        return int(name, 0)
+
+    def is_number(self, name: str) -> bool:
+        """Whether it is one for all threads, and no register."""
+        return name not in self.named and name != "%tid.x"
 
     def uniform(self, name: str, taken: Mask) -> int:
+        if self.is_number(name):
+            return self.number(name)
         values = self.value(name, taken)[taken]
         assert (values == values[0]).all(), f"{name} is not the same in all threads"
         return int(values[0])
 
     def address(self, field: str, taken: Mask) -> NDArray[np.int64]:
         """Of [base] or [base+offset], for each thread that takes part."""
-        base, _, offset = field.strip("[]").partition("+")
-        return self.value(base, taken)[taken] + int(offset or 0)
+        base, offset = place_of(field)
+        return self.value(base, taken)[taken] + offset
 
     def one_address(self, field: str, taken: Mask) -> int:
+        base, offset = place_of(field)
+        if self.is_number(base):
+            return self.number(base) + offset
         (address,) = set(self.address(field, taken).tolist())
         return int(address)
 
@@ -193,21 +214,22 @@ class Threads:
             yield lambda: self.machine.named[name][1] > phase
 
     def step(self, name: str, fields: tuple[str, ...], taken: Mask) -> None:
+        if (compute := ARITHMETIC.get(name)) is not None:
+            result = compute(*[self.value(field, taken) for field in fields[1:]])
+            if result.dtype != bool and has_32_bits(name):
+                result = result & 0xFFFFFFFF
+            self.write(fields[0], result, taken)
+            return
         machine = self.machine
         if ".sync" in name or ".aligned" in name:
             self.whole_warps(name, taken)
         if name.startswith("wgmma."):
             assert taken.all(), "products by a part of a warpgroup"
             self.wgmma(name, fields, taken)
-        elif name in ARITHMETIC:
-            result = ARITHMETIC[name](*(self.value(field, taken) for field in fields[1:]))
-            if result.dtype != bool and has_32_bits(name):
-                result = result & 0xFFFFFFFF
-            self.write(fields[0], result, taken)
         elif name == "mov.b64" and not fields[1].startswith("{"):
             self.write(fields[0], self.value(fields[1], taken), taken)
         elif name == "mov.b64":
-            low, high = (self.value(part, taken) for part in fields[1].strip("{}").split(","))
+            low, high = (self.value(part.strip(), taken) for part in fields[1].strip("{}").split(","))
             self.write(fields[0], low | high << 32, taken)
         elif name == "elect.sync":
             assert fields[1] == "-1"
@@ -217,9 +239,11 @@ class Threads:
             first = self.value(fields[1], taken).reshape(-1, 32)[:, 0]
             self.write(fields[0], np.repeat(first, 32), taken)
         elif name == "mapa.shared::cluster.u32":
-            places = zip(*(self.value(field, taken)[taken].tolist() for field in fields[1:3]), strict=True)
+            addresses, ranks = (self.value(field, taken) for field in fields[1:3])
             mapped = np.zeros(taken.shape, np.int64)
-            mapped[taken] = [machine.mapped(address, rank) for address, rank in places]
+            for rank in set(ranks[taken].tolist()):
+                there = taken & (ranks == rank)
+                mapped[there] = machine.mapped(addresses[there], rank)
             self.write(fields[0], mapped, taken)
         elif name == "barrier.cluster.arrive.relaxed.aligned":
             assert taken.all(), "arrives at the cluster's barrier without some of the threads"
@@ -307,12 +331,8 @@ def _run_together(machine: Machine, groups: Sequence[Threads]) -> None:
 
 def run_ptx(machine: Machine, text: str, constraints: str, args: Sequence[Any], dtype: Any, pack: int) -> Any:
     """What gl.inline_asm_elementwise returns: tensors that the text adds to, or the one number that it finds."""
-    listed = constraints.split(",")
-    outputs = [each for each in listed if each.startswith("=")]
-    inputs = listed[len(outputs) :]
-    assert listed[: len(outputs)] == outputs
+    outputs, inputs, stay = constraints_of(constraints)
     assert len(inputs) == pack * len(args), "as many inputs as arguments have elements"
-    stay = [each for each in inputs if each.isdigit()]
     args = [int(arg) if isinstance(arg, Pointer) else arg for arg in args]
     accs = [arg for arg in args if isinstance(arg, Tensor)]
     assert accs == list(args[: len(accs)])

@@ -170,10 +170,15 @@ class _Running:
         return lambda *args, **named: getattr(self.program.machine, name)(*args, **named)
 
 
+@cache
+def _acts(text: str) -> bool:
+    """Whether it does anything besides computing."""
+    return re.search(r"wgmma|barrier|bar\.|async|shared|prefetch", text) is not None
+
+
 def _namespace(now: _Running) -> dict[str, Any]:
     def asm(text: str, constraints: str, args: Sequence[Any], *, dtype: Any, is_pure: bool, pack: int) -> Any:
-        acts = re.search(r"wgmma|barrier|bar\.|async|shared|prefetch", text) is not None
-        assert not (is_pure and acts), "what the compiler may leave out, or do twice"
+        assert not (is_pure and _acts(text)), "what the compiler may leave out, or do twice"
         if text.startswith("ld.shared."):
             return _loaded(now.program.machine, text, constraints, args, pack)
         if "_param_" in text and is_pure:

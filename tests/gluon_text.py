@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,15 @@ class Instruction:
     name: str
     fields: tuple[str, ...]
 
+    @cached_property
+    def flag(self) -> str:
+        """The register of the predicate."""
+        return self.predicate.lstrip("!")
+
+    @cached_property
+    def negated(self) -> bool:
+        return self.predicate.startswith("!")
+
 
 @dataclass(frozen=True)
 class Text:
@@ -23,6 +32,23 @@ class Text:
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]
     registers: frozenset[str]
+
+
+@lru_cache(maxsize=1024)
+def place_of(field: str) -> tuple[str, int]:
+    """Base and offset of [base] or [base+offset]."""
+    base, _, offset = field.strip("[]").partition("+")
+    return base.strip(), int(offset or 0)
+
+
+@lru_cache(maxsize=1024)
+def constraints_of(text: str) -> tuple[list[str], list[str], list[str]]:
+    """Those of outputs, those of inputs, and of these which are outputs too."""
+    listed = text.split(",")
+    outputs = [each for each in listed if each.startswith("=")]
+    inputs = listed[len(outputs) :]
+    assert listed[: len(outputs)] == outputs
+    return outputs, inputs, [each for each in inputs if each.isdigit()]
 
 
 @lru_cache(maxsize=256)

@@ -28,10 +28,11 @@ from genkern.kernels.contract.product import product_of, starts_early
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.families.common import REDUCE, SUM_SLOTS
 from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
+from genkern.kernels.families.offsets import wide_operands
 from genkern.kernels.families.realigned import copied_operands
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
-from genkern.kernels.specs import binary_name, call_of, source_digest, wide_operands
+from genkern.kernels.specs import binary_name, call_of, source_digest
 from genkern.ops.fields import own_values
 from genkern.ops.groups import NO_GROUPS, routing
 from genkern.ops.op import columns_of_b, get_op, groups_of, op_folders

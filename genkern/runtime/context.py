@@ -79,6 +79,9 @@ class Context:
                 self.say(
                     (key, "doubled"), f"problems of {op} with two winners, of which the faster one is called: {doubled}"
                 )
+            if table.predicted:
+                said = f"kernels of {op} that a model chose, and nobody measured beside the library: {table.predicted}"
+                self.say((key, "predicted"), said)
             if table.elsewhere and not len(table):
                 said = "; ".join(sorted(table.elsewhere))
                 self.say((key, "elsewhere"), f"what is tuned is for {said}, not for {gpu.identity.name}")

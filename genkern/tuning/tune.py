@@ -267,7 +267,7 @@ class Tuner:
                     return self._winner(job, again, facts.checks.get(again.winner.config), report)
                 report.candidates[again.winner.config] = again.winner
             contenders.remove(ranked[0])
-        report.message = "no finalist ran and was correct (--profile_file says why)"
+        report.message = _without_winner(report.candidates)
         return None
 
     def _runner_up(
@@ -358,6 +358,13 @@ class Tuner:
             expected_loss=report.confidence.expected_loss,
             searched_share=report.confidence.searched_share,
         )
+
+
+def _without_winner(candidates: Mapping[str, Measurement]) -> str:
+    """Why finalists that were timed gave no winner: one that nobody could check is none."""
+    if unchecked := [m for m in candidates.values() if m.outcome is Outcome.UNCHECKED]:
+        return f"no finalist was proved right, {len(unchecked)} of them for want of memory: {unchecked[0].message}"
+    return "no finalist ran and was correct (--profile_file says why)"
 
 
 def _wrong(check: Check) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from shipped_rows import RESULTS, rows_in, shipped_rows
 
 from genkern.errors import InputError
-from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import config_of, parse_config
 from genkern.gemm.config import Config, name_today, today
 from genkern.gemm.former_names import FORMER, GONE
@@ -16,7 +16,7 @@ from genkern.kernels.catalogue import FAMILIES, form_of, formed, forms_of
 from genkern.kernels.contract.form import Form
 from genkern.timing.libraries import is_call
 
-RESULTS = sorted((Path(__file__).resolve().parents[2] / "results" / "nvidia_h200").glob("*.yaml"))
+FILES = sorted((RESULTS / "nvidia_h200").glob("*.yaml"))
 CORE = "_BM64_BN64_BK64_GM4_SK1_nW8_nS4"
 # What becomes of a name: the family and, of a form, everything that its name said.
 EXAMPLES = {
@@ -85,11 +85,11 @@ def test_a_name_of_before_that_says_more() -> None:
     assert Config.parse(f"tiled_tma_swapped{CORE}_realigned").others == (("swapped", 1), ("realigned", 1))
 
 
-@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_every_shipped_row_is_read(file: Path) -> None:
     """Its winner and its runner-up: a form that there is, and the tile that the row says."""
     said = yaml.load(file.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    rows = read_results(str(file))
+    rows = rows_in(file)
     assert len(rows) == len(said) > 0
     for row, values in zip(rows, said, strict=True):
         if "config" in values and row.config is not None:
@@ -105,9 +105,9 @@ def test_every_shipped_row_is_read(file: Path) -> None:
 
 def test_the_shipped_rows_have_both_kinds_of_names() -> None:
     """There are rows at all, with winners of most families."""
-    assert len(RESULTS) >= 28
-    rows = [row for file in RESULTS for row in read_results(str(file))]
-    assert len(rows) > 1000
+    assert len(FILES) >= 28
+    rows = shipped_rows("nvidia_h200")
+    assert len(rows) > 800
     families = {row.config.family for row in rows if row.config is not None}
     assert families == FAMILIES.keys() - {"cute_tcgen05"}
 

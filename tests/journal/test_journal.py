@@ -18,7 +18,7 @@ from genkern.errors import OutputError, ResultsError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Check, Measurement, Outcome, Unfit, Winner
-from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts, Start, read_journal
+from genkern.journal.facts import Begun, Compiled, Ended, Start, read_journal
 from genkern.journal.header import SCHEMA, UnusableJournal
 from genkern.journal.journal import Journal
 from genkern.journal.line import behind, checksums, journal_line
@@ -104,37 +104,6 @@ def test_every_fact_survives(hostile_path: Path) -> None:
     assert (again.of(PROBLEM).codes, again.of(OTHER).codes) == ({}, codes)
     assert again.winners() == [WINNER]
     again.close()
-
-
-def test_what_is_of_other_code_now_is_forgotten(tmp_path: Path) -> None:
-    """All of it, finals included: half of them would not be comparable. A winner that is of the same code stands."""
-    path = tmp_path / "j"
-    journal = opened(path)
-    for problem in (PROBLEM, OTHER):
-        journal.screened(problem, SCREENED, "0123456789abcdef")
-        journal.screened(problem, CRASHED, "fedcba9876543210")
-        journal.retimed(problem, FINALS)
-        journal.checked(problem, CHECK)
-    journal.won(WINNER)
-    assert journal.of(PROBLEM).configs == [NAME, CRASHED.config]
-    journal.outdated(PROBLEM, [CRASHED.config])
-    assert (journal.of(PROBLEM).winner, journal.of(PROBLEM).finals) == (WINNER, FINALS)
-    assert (journal.of(PROBLEM).screened, journal.of(PROBLEM).codes) == ({NAME: SCREENED}, {NAME: "0123456789abcdef"})
-    journal.outdated(OTHER, [NAME])
-    journal.close()
-    other = ProblemFacts(screened={CRASHED.config: CRASHED}, codes={CRASHED.config: "fedcba9876543210"})
-    assert journal.of(OTHER) == other
-    assert opened(path).facts == journal.facts
-
-
-def test_generated_otherwise_makes_no_other_run(tmp_path: Path) -> None:
-    """Facts say of which code they are; those that do not are of that of the beginning, or of nobody knows which."""
-    path = tmp_path / "j"
-    opened(path, {**HEADER, "generator": "a"}).close()
-    alike = [opened(path, {**HEADER, "generator": said}).is_generated_alike for said in ("a", "b")]
-    assert alike == [True, False]
-    opened(tmp_path / "old").close()
-    assert not opened(tmp_path / "old", {**HEADER, "generator": "a"}).is_generated_alike
 
 
 def test_a_winner_without_intervals_survives(tmp_path: Path) -> None:

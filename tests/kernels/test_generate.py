@@ -52,7 +52,7 @@ from genkern.kernels.source import load_module
 
 ROOT = Path(__file__).parents[2]
 TYPES = {"a16w16": [("bf16", "bf16"), ("fp32", "fp32")], "a8w8": [("int8", "bf16"), ("fp8e4m3fnuz", "fp16")]}
-# Generates and imports 15,000 configs three times each; prints the least processor time of both, and the count.
+# Generates and imports 15,000 configs, three times at most; prints the least processor time of both, and the count.
 _SPEED = """
 import itertools, sys, time
 from genkern.kernels.source import load_module
@@ -68,15 +68,17 @@ configs = [
     Config("tiled", *values, waves_per_eu=waves, **amd) for *values, waves in itertools.islice(choices, 15_000)
 ]
 
-def best(function):
+def best(limit_s, function):
     times = []
     for number in range(3):
         start = time.process_time()
         result = function(number)
         times.append(time.process_time() - start)
+        if times[-1] < limit_s:
+            break
     return min(times), result
 
-generation_s, module = best(lambda number: generate(GemmProblem(4096, 6144, 4096 + number), configs, "gfx942"))
+generation_s, module = best(2.0, lambda number: generate(GemmProblem(4096, 6144, 4096 + number), configs, "gfx942"))
 
 def load(number):
     path = f"{sys.argv[1]}/module_{number}.py"
@@ -84,7 +86,7 @@ def load(number):
         file.write(module.text)
     return load_module(path)
 
-import_s, loaded = best(load)
+import_s, loaded = best(1.0, load)
 print(generation_s, import_s, len(loaded.CONFIGS))
 """
 
@@ -134,7 +136,7 @@ def test_golden_folder_holds_the_cases_only() -> None:
 def test_modules_are_clean_python(hostile_path: Path) -> None:
     """Every kind of module passes ruff, with the project's settings, as checked and as formatted, and compiles."""
     ruff = pytest.importorskip("ruff")
-    for number, kind in enumerate(spread(every_kind(), 4)):
+    for number, kind in enumerate(spread(every_kind(), 9)):
         module = generate(*kind)
         path = hostile_path / f"{number}_{module.file_name}"
         path.write_text(module.text, encoding="utf-8")
@@ -305,7 +307,7 @@ def test_one_row_per_config() -> None:
 
 
 def test_fifteen_thousand_configs(tmp_path: Path) -> None:
-    """15,000 configs are generated in under 2 s and imported in under 1 s of processor time (best of three)."""
+    """15,000 configs are generated in under 2 s and imported in under 1 s of processor time (best of three at most)."""
     done = subprocess.run(
         [sys.executable, "-c", _SPEED, str(tmp_path)], capture_output=True, text=True, check=True, env=environment()
     )
@@ -368,19 +370,13 @@ def test_module_runs_alone_as_a_program(hostile_path: Path) -> None:
     configs = [Config("tiled", 16, 16, 32, 2, 1), Config("tiled", 16, 16, 32, 2, 3)]
     module = generate(GemmProblem(17, 33, 100), configs, "gfx942")
     path = write_module(hostile_path, module)
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"TRITON_INTERPRET": "1"}
-
-    def run(*arguments: str, environment: dict[str, str] = clean) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, str(path), *arguments]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, cwd=hostile_path)
-
-    nothing = run(environment=clean | {"TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""})
-    assert (nothing.returncode, "set TRITON_INTERPRET=1" in nothing.stderr) == (2, True)
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    clean |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
     wrong = path.with_name("wrong.py")
     wrong.write_text(module.text.replace("range(first_k, last_k,", "range(first_k + BLOCK_SIZE_K, last_k,"))
     argvs = [[str(path), "--check-only"], [str(path), "--config", "no_such_config"]]
-    argvs.append([str(wrong), "--config", configs[1].name])
-    # Three programs for one import of PyTorch.
+    argvs += [[str(wrong), "--config", configs[1].name], ["TRITON_INTERPRET=0", str(path)]]
+    # Four programs for one import of PyTorch.
     done = subprocess.run(
         [sys.executable, forked_programs.__file__, json.dumps(argvs)],
         capture_output=True,
@@ -388,7 +384,8 @@ def test_module_runs_alone_as_a_program(hostile_path: Path) -> None:
         check=True,
         env=clean,
     )
-    good, unknown, bad = json.loads(done.stdout)
+    good, unknown, bad, nothing = json.loads(done.stdout)
+    assert (nothing[0], "set TRITON_INTERPRET=1" in nothing[2]) == (2, True)
     assert good == [0, "".join(f"{config.name}: correct\n" for config in configs), ""]
     assert (unknown[0], unknown[2].count("tiled_")) == (2, 0)
     assert "there is no config 'no_such_config'" in unknown[2]

@@ -182,7 +182,7 @@ def test_weights_are_read_once(compiled: Compile, config: Config) -> None:
     assert (len(copies), len([each for each in copies if each])) == (rows + columns, weights)
 
 
-@pytest.mark.parametrize("config", SIDE_BY_SIDE, ids=lambda config: config.name)
+@pytest.mark.parametrize("config", spread(SIDE_BY_SIDE, 2), ids=lambda config: config.name)
 def test_what_tiles_share_is_multicast(compiled: Compile, config: Config) -> None:
     """Rows go to several programs where tiles lie beside each other, columns where they lie one below the other.
 
@@ -263,7 +263,11 @@ def test_warpgroups_get_the_registers_that_they_ask_for(compiled: Compile, confi
     assert multiplying * before + idle <= warpgroups * began
 
 
-@pytest.mark.parametrize("config", [*CLUSTERS, *SIDE_BY_SIDE], ids=lambda config: form_of(config).stem)
+@pytest.mark.parametrize(
+    "config",
+    [config for config in spread(COMPILED, 2) if config in (*CLUSTERS, *SIDE_BY_SIDE)],
+    ids=lambda config: config.name,
+)
 def test_clusters_meet_once(compiled: Compile, config: Config) -> None:
     """Warps arrive where they begin, and wait before sums are sent; Triton adds none of its own."""
     kernel, _ = compiled(config)

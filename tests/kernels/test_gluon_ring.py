@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from forms import FORMS, RINGS
 from gluon_cases import SHARING, SIDE_BY_SIDE, assert_exact, block_scaled, fp16_problem, made, product
@@ -22,21 +25,18 @@ def k_blocks(buffers: int) -> list[int]:
     return sorted({1, 4, 5, buffers - 1, buffers, buffers + 1, 2 * buffers + 1})
 
 
-# Families of one way have all of them between them.
 TILES = [(ring, blocks) for ring in DEPTHS for blocks in k_blocks(ring[0])]
-TAKEN = [(family, *tile) for turn, family in enumerate(PROMOTES) for tile in in_turns(TILES, 4, turn)]
-COPIED = [
-    (family, *tile)
-    for turn, family in enumerate(name for name in PROMOTES if "swapped" in name)
-    for tile in in_turns(TILES, 4, turn)
-]
-PLAIN = [(family, *tile) for turn, family in enumerate(RINGS) for tile in in_turns(TILES, 6, turn)]
-GROUPED = [
-    (family, promotes, *tile)
-    for turn, family in enumerate(name for name in RINGS if FORMS[name].groups)
-    for promotes in (True, False)
-    for tile in in_turns(TILES, 3, turn + promotes)
-]
+
+
+def dealt(ways: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Tiles with each of these, which have all of them between them, each the same number, spread over their order."""
+    return [(*way, *tile) for turn, way in enumerate(ways) for tile in in_turns(TILES, len(ways), turn)]
+
+
+TAKEN = dealt([(family,) for family in PROMOTES])
+COPIED = dealt([(family,) for family in PROMOTES if "swapped" in family])
+PLAIN = dealt([(family,) for family in RINGS])
+GROUPED = dealt([(family, promotes) for family in RINGS if FORMS[family].groups for promotes in (True, False)])
 
 
 def assert_scaled_exact(family: str, ring: tuple[int, int], blocks: int, odd: bool) -> None:
@@ -83,7 +83,7 @@ def test_groups_go_on_where_others_end(family: str, promotes: bool, ring: tuple[
     assert_groups_exact(group_product(problem, config, 2, counts, seed=blocks))
 
 
-@settings(max_examples=repeats(15, 60), deadline=None)
+@settings(max_examples=repeats(10, 60), deadline=None)
 @given(
     promotes=st.booleans(),
     family=st.sampled_from(SHARING),

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 from forms import FORMS, PLACES, made
+from long_tests import repeats
 from random_gemms import random_config, random_problem
 
 from genkern.errors import InputError
@@ -186,7 +187,7 @@ def test_what_is_asked_once_for_many_configs_reads_no_more(stem: str) -> None:
     random = Random(stem)
     read: dict[str, set[str]] = {"compiled": set(), "stages": set(), "split": set(), "group": set()}
     parts = {"compiled": legal_compiled, "stages": _stages, "split": legal_split, "group": legal_group}
-    for _ in range(200):
+    for _ in range(repeats(100, 200)):
         arch = random.choice(["sm_90", "sm_100", "gfx942"])
         size = random_problem(random, arch)
         for name, part in parts.items():
@@ -250,13 +251,13 @@ def space_of(families: list[list[Config]]) -> Space:
 
 
 def test_a_space_without_rules_keeps_what_is_legal() -> None:
-    """300 random problems, every family: what is kept is what `legal` lets through, and only what the family takes."""
+    """300 random problems, every form: what is kept is what `legal` lets through, and only what the family takes."""
     random = Random(14)
     kept_forms = set()
     for number in range(300):
         arch = random.choice([*known_archs(), *["sm_90", "sm_100"] * 9])
         gpu, size = gpu_for_arch(arch), random_problem(random, arch)
-        configs = [[random_config(random, stem, arch) for _ in range(4)] for stem in FORMS]
+        configs = [[random_config(random, stem, arch) for _ in range(repeats(1, 4))] for stem in FORMS]
         pruned = prune(space_of(configs), size, gpu)
         every = [config for row in configs for config in row]
         assert pruned.kept == [config for config in every if not legal(size, config, gpu)], (number, size.name)

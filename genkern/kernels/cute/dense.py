@@ -21,7 +21,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, SCHEDULE, STORE, SWAPPED, pair_of
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer, Workspace
 from genkern.kernels.contract.call import Call, Kernel
 from genkern.kernels.contract.cost import Turn
@@ -56,7 +56,6 @@ from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.common import BINARY_NAME, GROUP, SPLITS, reduction
 from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
 from genkern.kernels.families.limits import (
-    INT32,
     over_c_limit,
     splits_limit,
     tiles,

@@ -12,8 +12,7 @@ from typing import TypeVar
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
-from genkern.gemm.problem import INT32 as INT32
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.expression import Expression
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
 from genkern.ops.op import element_bytes, get_op, groups_of, has_exponents, operands_of

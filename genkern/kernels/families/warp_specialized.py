@@ -16,7 +16,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, CLUSTER_K, REALIGNED, SWAPPED, pair_of
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
 from genkern.kernels.contract.call import Call, Kernel, Options
 from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
@@ -66,7 +66,7 @@ from genkern.kernels.families.gluon_tile import (
     tile_of,
     turned,
 )
-from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
+from genkern.kernels.families.limits import tiles, tma_operands_limit, tma_output_limit
 from genkern.kernels.families.realigned import realigned
 from genkern.ops.op import get_op, groups_of
 

@@ -63,4 +63,5 @@ OP = Op(
     operands=_operands,
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
     plain_finish=True,
+    by_rows=True,
 )

@@ -36,4 +36,5 @@ OP = Op(
     fields=Batch,
     plain_finish=True,
     no_vendor=lambda problem: "the library has no batch of products of 8-bit operands with scales",
+    by_rows=True,
 )

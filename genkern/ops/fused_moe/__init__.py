@@ -120,4 +120,5 @@ OP = Op(
     groups=_groups,
     promotes=True,
     error_beside=_error_beside,
+    by_rows=True,
 )

@@ -157,4 +157,5 @@ OP = Op(
     shared_scale=lambda problem: shared_scale(problem, _own(problem).scales),
     groups=_groups,
     promotes=True,
+    by_rows=True,
 )

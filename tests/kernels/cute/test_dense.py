@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from forms import CUTE_FORMS, FORMS, PLACES, made
+from long_tests import spread
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
@@ -193,11 +195,14 @@ def fits(of: GemmProblem, config: Config, shared_bytes: int) -> bool:
 
 
 def test_shared_memory_is_said_once() -> None:
-    """What legality bounds is what the kernel is compiled with and launched with, of each form, every third width."""
+    """What legality bounds is what the kernel is compiled with and launched with, of each form, every third width.
+
+    Forms, heights, widths and stages meet in one of seven of their combinations (in all in `make test-long`).
+    """
     of = (PLAIN, problem(dtype_c="fp32"), problem(row_major_a=False, row_major_b=True))
     blocks = itertools.product(STEMS, (64, 128, 192, 256), range(8, 257, 24), (2, 3, 4, 6, 9))
-    seen = 0
-    for stem, height, width, stages in blocks:
+    seen: Counter[str] = Counter()
+    for stem, height, width, stages in spread([*blocks], 7):
         for warps in (12,) if height == 192 else (4, 8):
             block_m, block_n = (width, height) if FORMS[stem].swapped else (height, width)
             config = made(stem, block_m, block_n, 64, 1, 1, warps, stages)
@@ -210,8 +215,9 @@ def test_shared_memory_is_said_once() -> None:
                 assert taken <= WARPGROUP_SHARED_BYTES
                 assert [fits(each, config, taken - less) for less in (0, 1)] == [True, False]
                 assert constants["warps"] == warps + 4
-                seen += 1
-    assert seen > 700
+                seen[stem] += 1
+    assert seen.keys() == {*STEMS}
+    assert seen.total() > 700
 
 
 def test_one_binary_serves_every_size() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from functools import cache
 
 import pytest
+from kept_configs import kept_configs
 
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
@@ -16,20 +18,23 @@ from genkern.kernels.catalogue import form_of
 from genkern.search.guided.guided import Guided
 from genkern.search.predict import predict_us
 from genkern.search.strategy import Compiled, Lost, Measured, Refused, Task, Unit, units_of
-from genkern.space.prune import prune
-from genkern.space.space import load_space
 
 PROBLEM, GPU = GemmProblem(256, 1024, 2048), gpu_for_arch("sm_90")
-# Of every fifth binary: enough to leave most of them out.
-CONFIGS = [c for u in units_of(prune(load_space(None, "sm_90", PROBLEM.op), PROBLEM, GPU).kept)[::5] for c in u.configs]
-BINARIES = {compiled_of(config) for config in CONFIGS}
 Times = Callable[[Config], float]
 
 
+@cache
+def configs() -> list[Config]:
+    """Of every fifth binary: enough to leave most of them out."""
+    return [config for unit in units_of(kept_configs(PROBLEM, "sm_90"))[::5] for config in unit.configs]
+
+
+@cache
 def physics(config: Config) -> float:
     return predict_us(PROBLEM, config, Resources(), GPU)
 
 
+@cache
 def otherwise(config: Config) -> float:
     """A machine on which narrow tiles, one form of a family and odd group sizes are much better than anyone thinks."""
     factor = 0.5 if config.BLOCK_SIZE_N <= 64 else 1.0
@@ -37,8 +42,9 @@ def otherwise(config: Config) -> float:
     return physics(config) * factor * (0.97 if config.GROUP_SIZE_M % 8 else 1.0)
 
 
-def task(configs: Iterable[Config] = CONFIGS, **known: object) -> Task:
-    return Task(PROBLEM, GPU, tuple(configs), lambda unit: False, **known)  # type: ignore[arg-type]
+def task(some: Iterable[Config] | None = None, **known: object) -> Task:
+    of = tuple(configs() if some is None else some)
+    return Task(PROBLEM, GPU, of, lambda unit: False, **known)  # type: ignore[arg-type]
 
 
 def searched(strategy: Guided, us: Times, room: int = 64) -> tuple[list[Unit], dict[Config, float]]:
@@ -55,6 +61,12 @@ def searched(strategy: Guided, us: Times, room: int = 64) -> tuple[list[Unit], d
     return asked, times
 
 
+@pytest.fixture(scope="module")
+def found() -> tuple[list[Unit], dict[Config, float]]:
+    """What it asks for of the other machine, and the times."""
+    return searched(Guided(task()), otherwise)
+
+
 @pytest.mark.parametrize("us", [physics, otherwise])
 @pytest.mark.parametrize("room", [8, 64])
 def test_a_few_binaries_are_enough(us: Times, room: int) -> None:
@@ -62,32 +74,32 @@ def test_a_few_binaries_are_enough(us: Times, room: int) -> None:
     asked, times = searched(strategy, us, room)
     made = {unit.compiled for unit in asked}
     assert 32 <= len(made) <= 96
-    assert len(made) < len(BINARIES) / 3
-    assert min(times.values()) <= 1.03 * min(map(us, CONFIGS))
+    assert len(made) < len({*map(compiled_of, configs())}) / 3
+    assert min(times.values()) <= 1.03 * min(map(us, configs()))
     assert 0 <= (strategy.expected_loss() or 0.0) < 0.05
 
 
 def test_what_others_know_of_the_machine_is_not_needed() -> None:
     """Without anything learned it begins with the predictor, and its own times do the rest."""
     _, times = searched(Guided(task(), lambda arch: None), otherwise)
-    assert min(times.values()) <= 1.05 * min(map(otherwise, CONFIGS))
+    assert min(times.values()) <= 1.05 * min(map(otherwise, configs()))
 
 
 def test_every_kind_has_its_first() -> None:
     first = Guided(task()).ask(1000)
-    kinds = {form_of(config).stem for config in CONFIGS}
+    kinds = {form_of(config).stem for config in configs()}
     assert len({form_of(unit.configs[0]).stem for unit in first}) >= min(10, len(kinds))
     assert len(first) < 32
 
 
 def test_winners_of_near_sizes_are_among_the_first() -> None:
-    last = max(CONFIGS, key=physics)
+    last = max(configs(), key=physics)
     assert compiled_of(last) not in {unit.compiled for unit in Guided(task()).ask(1000)}
     assert compiled_of(last) in {unit.compiled for unit in Guided(task(near=(last,))).ask(1000)}
 
 
-def test_group_sizes_come_last_and_of_the_best_alone() -> None:
-    asked, times = searched(Guided(task()), otherwise)
+def test_group_sizes_come_last_and_of_the_best_alone(found: tuple[list[Unit], dict[Config, float]]) -> None:
+    asked, times = found
     seen: set[object] = set()
     again = [unit for unit in asked if unit.compiled in seen or seen.add(unit.compiled)]  # type: ignore[func-returns-value]
     assert again == asked[-len(again) :]
@@ -97,15 +109,14 @@ def test_group_sizes_come_last_and_of_the_best_alone() -> None:
     assert min(times, key=times.__getitem__).GROUP_SIZE_M % 8
 
 
-def test_no_config_is_asked_for_twice() -> None:
-    asked, _ = searched(Guided(task()), otherwise)
-    configs = [config for unit in asked for config in unit.configs]
-    assert len(configs) == len({*configs})
-    assert {*configs} <= {*CONFIGS}
+def test_no_config_is_asked_for_twice(found: tuple[list[Unit], dict[Config, float]]) -> None:
+    asked = [config for unit in found[0] for config in unit.configs]
+    assert len(asked) == len({*asked})
+    assert {*asked} <= {*configs()}
 
 
-def test_it_decides_the_same_again() -> None:
-    assert searched(Guided(task()), otherwise) == searched(Guided(task()), otherwise)
+def test_it_decides_the_same_again(found: tuple[list[Unit], dict[Config, float]]) -> None:
+    assert searched(Guided(task()), otherwise) == found
 
 
 def test_it_waits_for_answers() -> None:
@@ -125,8 +136,8 @@ def test_no_more_binaries_than_are_allowed() -> None:
 
 
 def test_a_small_space_is_tried_whole() -> None:
-    asked, times = searched(Guided(task(CONFIGS[:40])), otherwise)
-    assert {*times} == {*CONFIGS[:40]}
+    asked, times = searched(Guided(task(configs()[:40])), otherwise)
+    assert {*times} == {*configs()[:40]}
     assert asked
 
 
@@ -150,7 +161,7 @@ def test_nothing_to_search() -> None:
 
 def test_the_best_of_an_earlier_start_is_what_counts() -> None:
     """What promises less than that is let be, so that it stops as soon as it may."""
-    strategy = Guided(task(best_us=min(map(otherwise, CONFIGS)) / 4))
+    strategy = Guided(task(best_us=min(map(otherwise, configs())) / 4))
     asked, _ = searched(strategy, otherwise)
     assert len({unit.compiled for unit in asked}) <= 40
     assert math.isclose(strategy.expected_loss() or 0.0, 0.0, abs_tol=2e-3)

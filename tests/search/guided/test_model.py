@@ -7,54 +7,49 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kept_configs import kept_configs
+from made_models import of_wide_tiles
 
 from genkern.errors import ResultsError
+from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.features import physics_us
 from genkern.search.guided.model import MODEL_VARIABLE, Prior, learned_of, ranked
 from genkern.search.guided.model_rows import Rows
-from genkern.search.guided.trees import Trees
-from genkern.space.prune import prune
-from genkern.space.space import load_space
 
-PROBLEM, GPU = GemmProblem(128, 512, 1024), gpu_for_arch("sm_90")
-CONFIGS = prune(load_space(None, "sm_90", PROBLEM.op), PROBLEM, GPU).kept[::41]
+PROBLEM, GPU = GemmProblem(256, 1024, 2048), gpu_for_arch("sm_90")
 
 
-def of_wide_tiles(arch: str = "sm_90") -> Trees:
-    """Of which the widest tiles are the fastest."""
-    one = np.array([[0]], dtype=np.int16)
-    sides = np.array([[~0]], dtype=np.int16), np.array([[~1]], dtype=np.int16)
-    value = np.array([[5.0, 1.0]], dtype=np.float32)
-    return Trees(np.array(arch), np.array(["log_bn"]), one, np.array([[6.5]], dtype=np.float32), *sides, value)
+def configs() -> list[Config]:
+    return list(kept_configs(PROBLEM, "sm_90")[::41])
 
 
 def test_all_are_ranked_once_with_their_group_sizes_together() -> None:
-    order = ranked(PROBLEM, CONFIGS, GPU)
-    assert sorted(order) == sorted(CONFIGS)
-    rows = Rows(CONFIGS)
+    order = ranked(PROBLEM, configs(), GPU)
+    assert sorted(order) == sorted(configs())
+    rows = Rows(configs())
     for row, config in enumerate(rows.configs):
         place = order.index(config)
         assert order[place : place + len(rows.others[row]) + 1] == [config, *rows.others[row]]
 
 
 def test_what_was_learned_decides() -> None:
-    order = ranked(PROBLEM, CONFIGS, GPU, lambda arch: of_wide_tiles())
+    order = ranked(PROBLEM, configs(), GPU, lambda arch: of_wide_tiles())
     wide = [config.BLOCK_SIZE_N > 90 for config in order]
     assert wide == sorted(wide, reverse=True)
     assert {*wide} == {True, False}
 
 
 def test_physics_decides_where_nothing_was_learned() -> None:
-    order = [config for config in ranked(PROBLEM, CONFIGS, GPU, lambda arch: None) if config in Rows(CONFIGS).place]
+    order = [config for config in ranked(PROBLEM, configs(), GPU, lambda arch: None) if config in Rows(configs()).place]
     times = physics_us(PROBLEM, order, GPU)
     assert (np.diff(times) >= -1e-9).all()
 
 
 @pytest.mark.parametrize("learned", [lambda arch: None, lambda arch: learned_of("sm_90")])
 def test_errors_are_most_alike_of_one_and_the_same(learned: object) -> None:
-    prior = Prior(PROBLEM, Rows(CONFIGS).configs, GPU, learned)  # type: ignore[arg-type]
+    prior = Prior(PROBLEM, Rows(configs()).configs, GPU, learned)  # type: ignore[arg-type]
     for row in (0, 5):
         alike = prior.alike(row)
         assert alike[row] == 1.0

@@ -1,0 +1,22 @@
+"""The shipped results as rows, for tests that look at all of them: a file is read once in a process, when one asks."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from genkern.formats.kind import read_results
+from genkern.formats.tuned_row import TunedRow
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+@cache
+def rows_in(file: Path) -> tuple[TunedRow, ...]:
+    """The rows of one file of results."""
+    return tuple(read_results(str(file)))
+
+
+def shipped_rows(device: str = "*") -> list[TunedRow]:
+    """Those of all files, or of one device's, in the order of their names."""
+    return [row for file in sorted(RESULTS.glob(f"{device}/*.yaml")) for row in rows_in(file)]
