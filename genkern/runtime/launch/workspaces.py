@@ -124,11 +124,13 @@ class Workspaces:
         room = rooms.eager.get(stream)
         if (room is None or room.number) and (room := self._room(rooms, stream)) is None:
             return None
-        for is_counters, needed in enumerate((workspace_bytes, counter_bytes)):
-            if room.pieces[is_counters][1] < needed and not self._grows(rooms, stream, bool(is_counters), needed):
-                return None
-        (workspace, _), (counters, _) = room.pieces
-        return workspace * bool(workspace_bytes), counters * bool(counter_bytes)
+        (workspace, size), (counters, counted) = room.pieces
+        if size < workspace_bytes or counted < counter_bytes:
+            for is_counters, needed in ((False, workspace_bytes), (True, counter_bytes)):
+                if room.pieces[is_counters][1] < needed and not self._grows(rooms, stream, is_counters, needed):
+                    return None
+            (workspace, _), (counters, _) = room.pieces
+        return workspace if workspace_bytes else 0, counters if counter_bytes else 0
 
     def lasts(self, stream: int) -> bool:
         """Whether what this thread has on the stream is its own until it asks for more: the stream never ends."""

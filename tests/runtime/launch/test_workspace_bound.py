@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from genkern.errors import LaunchError
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.prepared import workspace_for
+from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.runtime.launch.workspaces import MOST_BYTES, Workspaces, class_bytes
 from genkern.runtime.model import ModelReport, WorkspaceReport
 
@@ -208,6 +210,16 @@ def test_a_handle_that_comes_back_shares_with_nobody() -> None:
     assert workspaces.take(9, MIB, 64) is None
     assert not device.there
     assert workspaces.kept().bytes == 0
+
+
+@pytest.mark.parametrize(("handle", "number", "told"), [(0, 0, 0), (0x7F10, 35, 0), (0x7F10, 0x7F10, 42)])
+def test_which_streams_may_end(handle: int, number: int, told: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are not PyTorch's: of somebody else's its number of a stream is the handle."""
+    gpu = TorchGpu(0)
+    stream = SimpleNamespace(cuda_stream=handle, stream_id=number)
+    monkeypatch.setattr(gpu, "_torch", SimpleNamespace(cuda=SimpleNamespace(current_stream=lambda index: stream)))
+    monkeypatch.setitem(vars(gpu), "driver", SimpleNamespace(stream_number=lambda asked: 42 if asked == handle else None))
+    assert gpu._stream_number(handle) == told
 
 
 def test_a_call_on_a_stream_that_may_end_looks_each_time(bundle: Bundle) -> None:
