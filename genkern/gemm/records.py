@@ -102,6 +102,17 @@ class Candidate:
     plan: str = ""
     run_time: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Its name in measurements."""
+        return self.config.name
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """How the measured process is told of it."""
+        paths = [binary.path for binary in self.binaries]
+        return {"config": self.name, "binaries": paths, "plan": self.plan, "run_time": dict(self.run_time)}
+
 
 @dataclass(frozen=True)
 class Unfit:
@@ -199,7 +210,8 @@ class Winner:
     which machine code was measured (`code_digest`), "" where that is not known, and `source` which program that was
     compiled from (genkern.kernels.specs.source_digest). `searched_share` is the share of the
     space's binaries that were tried, and `expected_loss` how much longer the best of these is expected to take than the
-    best of all (0.01: 1 %); None where nobody says it.
+    best of all (0.01: 1 %); None where nobody says it. `peer_us` has the screening's times, in microseconds, of the
+    fastest configs that other programs' kernels can run (genkern.tuning.elsewhere), by name.
     """
 
     problem: GemmProblem
@@ -225,6 +237,7 @@ class Winner:
     expected_loss: float | None = None
     searched_share: float | None = None
     source: str = ""
+    peer_us: tuple[tuple[str, float], ...] = ()
 
     @property
     def margin(self) -> float | None:

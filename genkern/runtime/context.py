@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from genkern.errors import LaunchError
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import on_arch
 from genkern.ops.fields import own_text
 from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
@@ -26,7 +27,10 @@ Watch = Callable[["LiveGpu | None", GemmProblem, "Choice | None"], None]
 
 
 class Context:
-    """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU)."""
+    """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU).
+
+    With `only_proved` the library serves what was packed without a proof.
+    """
 
     def __init__(
         self,
@@ -34,11 +38,14 @@ class Context:
         gpu_of: Callable[[int], LiveGpu | None],
         rule: Rule = by_times,
         watches: Sequence[Watch] = (),
+        *,
+        only_proved: bool = False,
     ) -> None:
         self._bundles_of = bundles_of
         self._gpu_of = gpu_of
         self._rule = rule
         self._watches = tuple(watches)
+        self._only_proved = only_proved
         self._gpus: dict[int, LiveGpu | None] = {}
         self._tables: dict[tuple[str, int], Table] = {}
         self._said: set[object] = set()
@@ -61,18 +68,20 @@ class Context:
     def find(self, gpu: LiveGpu, problem: GemmProblem) -> Choice:
         """What serves the problem on the GPU."""
         with self._lock:
-            return self._table(gpu, problem.op).find(problem)
+            return self._table(gpu, problem.op).find(on_arch(problem, gpu.identity.arch))
 
     def tuned(self, gpu: LiveGpu, problem: GemmProblem) -> list[tuple[int, str]]:
         """For which M the problem is tuned, and who won there: a config, "vendor" or "tie"."""
         with self._lock:
-            return self._table(gpu, problem.op).tuned(problem)
+            return self._table(gpu, problem.op).tuned(on_arch(problem, gpu.identity.arch))
 
     def row_kernel(self, gpu: LiveGpu, op: str, name: str) -> tuple[Bundle, str] | None:
         """A bundle that has the kernel beside products with this name for the GPU, and its binary's sha256."""
         key = gpu.identity.arch, name
         with self._lock:
             bundles = self._bundles_of(op)
+        if self._only_proved:
+            bundles = [bundle for bundle in bundles if key in bundle.contents.proved_rows]
         found = ((bundle, bundle.contents.row_kernels.get(key)) for bundle in bundles)
         return next(((bundle, sha256) for bundle, sha256 in found if sha256 is not None), None)
 
@@ -80,7 +89,8 @@ class Context:
         key = op, gpu.index
         if key not in self._tables:
             rule = self._rule if get_op(op).groups is None else nearest_winner
-            self._tables[key] = table = Table(self._bundles_of(op), gpu.identity, rule)
+            bundles = self._bundles_of(op)
+            self._tables[key] = table = Table(bundles, gpu.identity, rule, only_proved=self._only_proved)
             if doubled := sum(winner.problem.op == op for winner in table.doubled):
                 self.say(
                     (key, "doubled"), f"problems of {op} with two winners, of which the faster one is called: {doubled}"
@@ -100,6 +110,7 @@ class Context:
 
     def watched(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
         """Tell those who watch."""
+        problem = problem if gpu is None else on_arch(problem, gpu.identity.arch)
         for watch in self._watches:
             watch(gpu, problem, choice)
 

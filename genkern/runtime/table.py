@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS
+from genkern.ops.accumulate import as_fast, as_full, is_full, multiplies_float8
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.untuned import Option, Relatives, Rule, by_times
@@ -45,15 +46,22 @@ class Choice:
     algorithm: str = ""
 
 
+_UNTUNED = "not tuned"
+
+
 class Table:
     """Winners for `device` from several bundles; of two for one problem the one that is believed more, else the faster
     one (genkern.timing.standing): the other is in `doubled`.
 
     Measured times decide: a row that was `predicted` serves its own M alone, and only where no larger M was measured.
+    With `only_proved` the library serves what no proved call does.
     """
 
-    def __init__(self, bundles: Sequence[Bundle], device: Device, rule: Rule = by_times) -> None:
+    def __init__(
+        self, bundles: Sequence[Bundle], device: Device, rule: Rule = by_times, *, only_proved: bool = False
+    ) -> None:
         self._rule = rule
+        self._only_proved = only_proved
         self._rows: dict[GemmProblem, tuple[PackedWinner, Bundle]] = {}
         self.doubled: list[PackedWinner] = []
         self.elsewhere: set[str] = set()
@@ -88,21 +96,39 @@ class Table:
         self._rows[winner.problem] = winner, bundle
 
     def find(self, problem: GemmProblem) -> Choice:
-        """What serves the problem: its own row, else that of another M by the rule, else the library."""
+        """What serves the problem: its own row, else that of another M by the rule, else the library.
+
+        Kernels with full sums serve a problem for which fast ones will do where they are believed more, or faster.
+        """
+        chosen = self._find(problem)
+        if not multiplies_float8(problem):
+            return chosen
+        if is_full(problem):
+            said = "tuned for fast sums alone, not for the full ones of this call (accumulate)"
+            return Choice(said) if chosen.why == _UNTUNED and self._find(as_fast(problem)).call else chosen
+        in_full = self._find(full := as_full(problem))
+        if in_full.call is None:
+            return chosen
+        if chosen.exact and in_full.exact:
+            return min((chosen, problem), (in_full, full), key=lambda each: _rank(self._rows[each[1]][0]))[0]
+        return chosen if chosen.exact or (chosen.call is not None and not in_full.exact) else in_full
+
+    def _find(self, problem: GemmProblem) -> Choice:
         row, tuned = self._rows.get(problem), self._by_m.get(Relatives.of(problem), [])
         if row is not None and not row[0].is_predicted:
             winner, bundle = row
             if winner.choice != CONFIG_WINS:
                 algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
                 return Choice("the library is as fast", exact=True, algorithm=algorithm)
-            if (call := winner.call_for(problem.M)) is not None:
+            if (call := self._call(winner, problem.M)) is not None:
                 return Choice("tuned", winner, call, bundle, exact=True)
-            return Choice("its winner has no kernels here", exact=True)
+            unproved = winner.call_for(problem.M) is not None
+            return Choice("its kernels are unproved" if unproved else "its winner has no kernels here", exact=True)
         predicted = None
         if row is not None and not any(each.M > problem.M for each in tuned):
             predicted = self._predicted(*row)
         if not tuned:
-            return predicted or Choice("not tuned")
+            return predicted or Choice(_UNTUNED)
         option = self._rule(problem.M, [self._option(problem.M, other) for other in _neighbours(problem, tuned)])
         if option is None or option.call is None:
             return predicted or Choice(f"not tuned for M = {problem.M}, and the library serves it")
@@ -118,12 +144,15 @@ class Table:
 
     def _predicted(self, winner: PackedWinner, bundle: Bundle) -> Choice | None:
         """A row that nobody measured: not the problem's own, so that whoever tunes what has none tunes it."""
-        call = winner.call_for(winner.problem.M)
+        call = self._call(winner, winner.problem.M)
         return None if call is None else Choice("predicted, not measured", winner, call, bundle)
 
     def _option(self, m: int, tuned: GemmProblem) -> Option:
         winner, _ = self._rows[tuned]
-        return Option(winner, winner.call_for(m))
+        return Option(winner, self._call(winner, m))
+
+    def _call(self, winner: PackedWinner, m: int) -> PackedCall | None:
+        return winner.call_for(m, only_proved=self._only_proved)
 
     def _standing(self, tuned: GemmProblem) -> Standing:
         return _rank(self._rows[tuned][0])[0]
