@@ -218,7 +218,8 @@ def test_which_streams_may_end(handle: int, number: int, told: int, monkeypatch:
     gpu = TorchGpu(0)
     stream = SimpleNamespace(cuda_stream=handle, stream_id=number)
     monkeypatch.setattr(gpu, "_torch", SimpleNamespace(cuda=SimpleNamespace(current_stream=lambda index: stream)))
-    monkeypatch.setitem(vars(gpu), "driver", SimpleNamespace(stream_number=lambda asked: 42 if asked == handle else None))
+    driver = SimpleNamespace(stream_number=lambda asked: 42 if asked == handle else None)
+    monkeypatch.setitem(vars(gpu), "driver", driver)
     assert gpu._stream_number(handle) == told
 
 
