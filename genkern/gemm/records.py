@@ -199,7 +199,8 @@ class Winner:
     which machine code was measured (`code_digest`), "" where that is not known, and `source` which program that was
     compiled from (genkern.kernels.specs.source_digest). `searched_share` is the share of the
     space's binaries that were tried, and `expected_loss` how much longer the best of these is expected to take than the
-    best of all (0.01: 1 %); None where nobody says it.
+    best of all (0.01: 1 %); None where nobody says it. `peer_us` has the screening's times, in microseconds, of the
+    fastest configs that other programs' kernels can run (genkern.tuning.elsewhere), by name.
     """
 
     problem: GemmProblem
@@ -225,6 +226,7 @@ class Winner:
     expected_loss: float | None = None
     searched_share: float | None = None
     source: str = ""
+    peer_us: tuple[tuple[str, float], ...] = ()
 
     @property
     def margin(self) -> float | None:

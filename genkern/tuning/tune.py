@@ -39,6 +39,7 @@ from genkern.timing.session import Budget
 from genkern.timing.standing import SHARED
 from genkern.tuning.check import Checker
 from genkern.tuning.compared import Compared, confirmed
+from genkern.tuning.elsewhere import times_kept
 from genkern.tuning.prepared import Ahead, Preparation, Prepared
 from genkern.tuning.processes.foresight import Foresight
 from genkern.tuning.progress import Progress
@@ -191,6 +192,9 @@ class Tuner:
             winner = self._choose(bench.job, facts, report)
             if winner is not None and winner.config.name in bench.job.ready:
                 winner = replace(winner, source=bench.source_of(winner.config))
+            if winner is not None:
+                times = times_kept(problem, facts.screened.values(), report.candidates, self.workshop.gpu)
+                winner = replace(winner, peer_us=times)
             report.winner = winner
             for name, found in report.candidates.items():
                 if found.outcome is Outcome.WRONG:
@@ -215,7 +219,7 @@ class Tuner:
         in_a_row: list[str] = []
         try:
             for measurement in search.measurements(self.profiler):
-                self.journal.screened(problem, measurement)
+                self.journal.screened(problem, measurement, bench.code_of(Config.parse(measurement.config)))
                 in_a_row = [*in_a_row, measurement.config] if measurement.outcome in _LOSSES else []
                 yield measurement
         except ProfilerError:

@@ -54,14 +54,17 @@ def verdict_on(
     units: int,
     atol: float = TOLERANCE,
     rtol: float = TOLERANCE,
+    arch: str = "interpreter",
 ) -> Verdict:
-    """The verdict on a config of the module of `problem`, with so many programs where their number is the GPU's."""
+    """The verdict on a config of the module of `problem`, with so many programs where their number is the GPU's.
+
+    The interpreter's sums are float32's, whatever `arch` keeps of them.
+    """
     like = module.make_operands("cpu")
     if problem.dtype_c == "bf16":
         # The interpreter of Triton 3.7 cuts float32 to bfloat16 where a GPU rounds: float16 stands in for it.
         like["c"] = like["c"].half()
-    # Its sums are float32's, whatever the architecture.
-    checking = Checking(problem, get_op(problem.op), "interpreter", module.reference, like, atol=atol, rtol=rtol)
+    checking = Checking(problem, get_op(problem.op), arch, module.reference, like, atol=atol, rtol=rtol)
     return checking.check(module_subject(module, config_name, units))
 
 

@@ -22,11 +22,13 @@ from genkern.gemm.gpus import capabilities_of
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.refusal import is_out_of_memory
+from genkern.ops.accumulate import PROMOTED_K, is_full
 from genkern.ops.op import Op, groups_of, has_exponents
 from genkern.profiling.checking.accuracy import elements_outside, worst_row_error
 from genkern.profiling.checking.alphabet import FLOAT8_BITS, choose_alphabet
 from genkern.profiling.checking.bands import Band, bands_of, cut
 from genkern.profiling.checking.bound import (
+    FLOAT32,
     accumulator_roundoff,
     activation_error,
     keeps_few_bits,
@@ -35,6 +37,7 @@ from genkern.profiling.checking.bound import (
 )
 from genkern.profiling.checking.guard import Guarded, first_true, guarded, guarded_vector
 from genkern.profiling.checking.inputs import FEW_PRODUCTS, Round, fill, rounds_of
+from genkern.profiling.checking.wide_sums import shows_wide_sums
 from genkern.timing.session import TOLERANCE
 
 # A second call finds the workspace as the first left it.
@@ -132,10 +135,12 @@ class Checking:
         self.operands = self.op.operands(self.problem)
         bits = min(FLOAT8_BITS, capabilities_of(self.arch).fp8_sum_bits)
         self.alphabet = choose_alphabet(self.operands, self.op.largest_exact(self.problem), bits)
-        self.rounds = rounds_of(self.alphabet, self.problem.activation)
+        self._full = is_full(self.problem)
+        wide_sums = self._full and shows_wide_sums(self.operands)
+        self.rounds = rounds_of(self.alphabet, self.problem.activation, wide_sums=wide_sums)
         # What is multiplied by units that may keep few bits of sums of fp8, but for fp8 that becomes bf16 before.
         self._multiplied = "bf16" if has_exponents(self.problem) else self.problem.dtype_a
-        self._few = keeps_few_bits(self._multiplied, self.arch)
+        self._few = not self._full and keeps_few_bits(self._multiplied, self.arch)
         groups = groups_of(self.problem)
         # These are NaN in the reference, and must stay what C is filled with.
         self._leaves_rows = groups is not None and groups.capacity > 0
@@ -257,7 +262,13 @@ class Checking:
             accumulator = self.op.accumulator(self.problem)
             roundoff = accumulator_roundoff(accumulator, self._multiplied, self.arch)
             tf32 = self.op.as_tf32(self.problem)
-            of_sums = factor * sum_error(magnitude, roundoff, products, activation, tf32) + beside * magnitude
+            if self._full:
+                # Sums of that many, then in float32 those of these sums.
+                of_sums = sum_error(magnitude, roundoff, min(products, PROMOTED_K), activation)
+                of_sums += sum_error(magnitude, FLOAT32, products, activation)
+            else:
+                of_sums = sum_error(magnitude, roundoff, products, activation, tf32)
+            of_sums = factor * of_sums + beside * magnitude
             error = of_sums if gain == 1 else of_sums + error
         if isinstance(error, float):
             exact = expected.to(dtype_c)

@@ -63,6 +63,7 @@ from genkern.kernels.families.limits import (
     tma_output_limit,
     units_in_clusters,
 )
+from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
@@ -214,6 +215,8 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         return f"this family is written for wgmma, which {gpu.arch} does not have"
     if reason := operands_limit(problem):
         return reason
+    if gpu is not None and promotes_products(problem, gpu.arch):
+        return "this family adds up in the matrix units (accumulate: fast)"
     if DTYPES[problem.dtype_a].size_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
         return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
     if problem.batch > 1 and problem.batch * max(problem.M, problem.N, problem.K) >= INT32 // 2:

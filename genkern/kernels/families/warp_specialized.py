@@ -68,6 +68,7 @@ from genkern.kernels.families.gluon_tile import (
 )
 from genkern.kernels.families.limits import tiles, tma_operands_limit, tma_output_limit
 from genkern.kernels.families.realigned import realigned
+from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, groups_of
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -282,6 +283,8 @@ def _legal(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None)
     """The tile is one for wgmma, whose products are scaled as they can be."""
     if isinstance(tile := _tile(shape, problem, config), str):
         return tile
+    if shape.cluster != (1, 1) and gpu is not None and promotes_products(problem, gpu.arch):
+        return "programs beside each other add up in the matrix units (accumulate: fast)"
     if (op := get_op(problem.op)).promoted(problem):
         _, block_n, _ = op.shared_scale(problem)
         if not shape.swapped and block_n % EIGHT:
