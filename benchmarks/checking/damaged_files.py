@@ -39,8 +39,8 @@ from genkern.journal.line import behind, checksums, entry_of, journal_line
 from genkern.packing.rows import rows_of
 from genkern.runtime import bundle as bundles
 from genkern.runtime.bundle import Bundle, parse_bundle, read_bundle, write_bundle
-from genkern.runtime.drift import drift_text
 from genkern.runtime.packed import to_data
+from genkern.runtime.process.drift import drift_text
 
 SPACE = """
 archs: [gfx942]

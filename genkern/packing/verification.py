@@ -23,8 +23,8 @@ from genkern.packing.prover import PROOF_TIMEOUT_S, Prover, Sessions, devices_fo
 from genkern.packing.retimed import Retimed, news, retimed
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.runtime.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
-from genkern.runtime.drift import is_concerned, library_version, versions_here
 from genkern.runtime.packed import Contents
+from genkern.runtime.process.drift import is_concerned, library_version, versions_here
 from genkern.timing.session import Budget
 
 _seconds = number("a number of seconds from 1 to 3600", 1, 3600)

@@ -14,9 +14,9 @@ from genkern.ops.accumulate import on_arch
 from genkern.ops.fields import own_text
 from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.drift import Here, drift_text, library_version, nothing_known
 from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.launch.workspaces import Kept
+from genkern.runtime.process.drift import Here, drift_text, library_version, nothing_known
 from genkern.runtime.table import Choice, Table
 from genkern.runtime.untuned import Rule, by_times, nearest_winner
 

@@ -11,8 +11,8 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS
 from genkern.ops.accumulate import as_fast, as_full, is_full, multiplies_float8
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.drift import is_looked_up
 from genkern.runtime.packed import PackedCall, PackedWinner
+from genkern.runtime.process.drift import is_looked_up
 from genkern.runtime.untuned import Option, Relatives, Rule, by_times
 from genkern.timing.libraries import kept_algorithm
 from genkern.timing.standing import Standing, standing

@@ -1,4 +1,4 @@
-"""Tests of genkern.runtime.drift: what was measured with something else than what is here is said, once."""
+"""Tests of genkern.runtime.process.drift: what was measured with something else than what is here is said, once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from proving import bundle_of, named
 from recording_gpu import FakeGpu
 
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime import drift
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
-from genkern.runtime.drift import drift_text, drifted, is_concerned, library_version, versions_here
 from genkern.runtime.packed import PackedWinner
+from genkern.runtime.process import drift
+from genkern.runtime.process.drift import drift_text, drifted, is_concerned, library_version, versions_here
 from genkern.runtime.table import Table
 
 KEPT = "cublaslt 130100 " + "5a" * 64
