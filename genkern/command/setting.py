@@ -20,14 +20,16 @@ from genkern.farm.shipped.kernels_file import KernelsFile
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
+from genkern.journal.header import generator
 from genkern.journal.run_folder import modules_folder, run_folder
 from genkern.kernels.cute.own import files as family_files
 from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.ops.command_line import said_fields
 from genkern.search.command_line import asked_limit, asked_strategy
+from genkern.search.guided.model import learned_of
 from genkern.search.limit import Limit
-from genkern.search.strategies import ChosenStrategy
+from genkern.search.strategies import ZERO, ChosenStrategy
 from genkern.space.space import Space
 from genkern.timing.libraries import CUTE, parse_libraries
 from genkern.timing.profiler import Profiler
@@ -113,6 +115,7 @@ class Setting:
         since = {"atol": TOLERANCE, "rtol": TOLERANCE}
         return {
             **self.versions,
+            "generator": generator(),
             "arch": self.target.arch,
             "device": self.target.device_name,
             "devices": self.target.clocks,
@@ -147,11 +150,20 @@ def make_setting(options: argparse.Namespace) -> Setting:
     """The setting that the options mean on this machine. Raises InputError or ProfilerError."""
     target = choose_target(options)
     found = versions() | ({"driver": target.driver} if target.driver else {})
-    defaults, strategy = make_defaults(options, target.arch), asked_strategy(options)
+    defaults, strategy = make_defaults(options, target.arch), asked_strategy(options, _usual_strategy(options, target))
     budget, limit = make_budget(options, target, strategy), asked_limit(options, strategy)
     path = options.kernels or os.environ.get("GENKERN_KERNELS")
     kernels = KernelsFile(path) if path else None
     return Setting(options, target, defaults, budget, found, strategy, limit, kernels)
+
+
+def _usual_strategy(options: argparse.Namespace, target: RunTarget) -> str | None:
+    """Where nothing is measured the predictor's times would correct a model that was learned from measured ones.
+
+    So its first choice stands, unless times of many candidates are asked for.
+    """
+    wants_many = options.profile_file is not None or options.bucket is not None
+    return ZERO if not (target.measured or wants_many) and learned_of(target.arch) is not None else None
 
 
 def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:

@@ -104,6 +104,11 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
     console.print(f"{_summary(contents)}: {size} bytes in {options.output}")
     if rows.left_out:
         console.print(f"note: left out: {_counted(rows.left_out)}")
+    if predicted := sum(winner.is_predicted for winner in winners):
+        console.print(
+            f"note: {predicted} winners are predicted, not measured: each serves its own M alone, where no larger M of "
+            "its N and K was measured"
+        )
     if others := sum(bool(w.code and w.calls and w.calls[0].code != w.code) for w in winners):
         console.print(f"note: {others} winners compile to other machine code here than was measured: times may differ")
     elif made_by := sorted({version for w in winners for name, version in w.versions if name == "triton"}):
@@ -146,8 +151,10 @@ def _list(path: str, console: Console) -> None:
         types = f"{problem.dtype_a} {problem.dtype_b} {problem.dtype_c}"
         reach = f"{min(c.least_m for c in winner.calls)}..{max(c.most_m for c in winner.calls)}" if winner.calls else ""
         reach += f" by {Relatives.of(problem).step}" if winner.calls and not problem.row_major_a else ""
-        times = (f"{us:.2f}" if us else "" for us in (winner.time_us, winner.library_us))
-        named = winner.arch, f"{winner.device} ({winner.compute_units})", winner.choice
+        measured_us = None if winner.is_predicted else winner.time_us
+        times = (f"{us:.2f}" if us else "" for us in (measured_us, winner.library_us))
+        choice = "predicted" if winner.is_predicted else winner.choice
+        named = winner.arch, f"{winner.device} ({winner.compute_units})", choice
         size = problem.size + (f" {problem.layout}" if problem.layout != "TN" else "")
         lines.append((size, problem.op, types, *named, *times, reach, winner.config))
     for line in aligned(lines, ("us", "library")):

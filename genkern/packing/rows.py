@@ -57,7 +57,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
         if row.choice == CONFIG_WINS and row.config and (reason := legal(row.problem, row.config, gpu)):
             left_out[f"not legal: {reason}"] += 1
             continue
-        key = row.problem, target, row.device, gpu.compute_units
+        key = row.problem, target, _device(row), gpu.compute_units
         if key in best:
             left_out["twice, the better proved or faster one stays"] += 1
             if _rank(best[key][0]) <= _rank(row):
@@ -65,11 +65,13 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
         best[key] = row, target, gpu
     tuned: dict[object, list[int]] = defaultdict(list)
     for row, target, gpu in best.values():
-        tuned[Relatives.of(row.problem), target, row.device, gpu.compute_units].append(row.problem.M)
+        # What was measured is called beyond a size that was not.
+        if not row.predicted:
+            tuned[Relatives.of(row.problem), target, _device(row), gpu.compute_units].append(row.problem.M)
     for sizes in tuned.values():
         sizes.sort()
     packed = [
-        _packed(row, target, gpu, tuned[Relatives.of(row.problem), target, row.device, gpu.compute_units])
+        _packed(row, target, gpu, tuned[Relatives.of(row.problem), target, _device(row), gpu.compute_units])
         for row, target, gpu in best.values()
     ]
     return Rows(tuple(packed), dict(left_out))
@@ -103,6 +105,11 @@ def _beats_torch(row: TunedRow) -> bool:
     return row.duration_us is not None and row.torch_us is not None and row.duration_us < row.torch_us
 
 
+def _device(row: TunedRow) -> str:
+    """Its name as a driver has it, "" where the row has none."""
+    return (row.device or "").removesuffix(NOT_PRESENT)
+
+
 def _rank(row: TunedRow) -> tuple[Standing, float]:
     """Less is better."""
     us = row.duration_us if row.duration_us is not None else float("inf")
@@ -114,7 +121,7 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
     winner = PackedWinner(
         problem=problem,
         arch=arch,
-        device=(row.device or gpu.name).removesuffix(NOT_PRESENT),
+        device=_device(row) or gpu.name,
         compute_units=row.compute_units or gpu.compute_units,
         config=row.config.name if row.config else row.library,
         choice=row.choice,
@@ -132,6 +139,8 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
     )
     if row.config is None or (row.choice != CONFIG_WINS and not _beats_torch(row)):
         return PackedRow(winner, ())
+    if row.predicted:
+        return PackedRow(winner, (Wanted(row.config, gpu, Reach(problem.M, problem.M, problem)),))
     place = tuned.index(problem.M)
     # A config may serve every M up to its neighbours: which of both serves one between them is decided at the call.
     between = tuned[place - 1] + 1 if place else 1, tuned[place + 1] - 1 if place + 1 < len(tuned) else MAX_DIMENSION

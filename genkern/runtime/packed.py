@@ -15,7 +15,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32, GemmProblem
-from genkern.gemm.records import CHOICES
+from genkern.gemm.records import CHOICES, PREDICTED
 from genkern.kernels.plan import LaunchPlan
 from genkern.timing.libraries import is_call
 
@@ -120,6 +120,11 @@ class PackedWinner:
     calls: tuple[PackedCall, ...]
     operands: tuple[PackedOperand, ...]
     deterministic: bool
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether nobody measured it: a model chose it."""
+        return self.time_source == PREDICTED
 
     def call_for(self, m: int) -> PackedCall | None:
         """The first of its calls that serves that M."""

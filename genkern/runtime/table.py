@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS
+from genkern.ops.accumulate import as_fast, as_full, is_full, multiplies_float8
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.untuned import Option, Relatives, Rule, by_times
@@ -45,9 +46,14 @@ class Choice:
     algorithm: str = ""
 
 
+_UNTUNED = "not tuned"
+
+
 class Table:
     """Winners for `device` from several bundles; of two for one problem the one that is believed more, else the faster
     one (genkern.timing.standing): the other is in `doubled`.
+
+    Measured times decide: a row that was `predicted` serves its own M alone, and only where no larger M was measured.
     """
 
     def __init__(self, bundles: Sequence[Bundle], device: Device, rule: Rule = by_times) -> None:
@@ -61,10 +67,12 @@ class Table:
                     self._take(winner, bundle)
                 else:
                     self.elsewhere.add(f"{winner.device} ({winner.arch}, {winner.compute_units} units)")
+        self.predicted = sum(winner.is_predicted for winner, _ in self._rows.values())
         self._by_m: dict[Relatives, list[GemmProblem]] = defaultdict(list)
         self._tuned: dict[GemmProblem, list[PackedWinner]] = defaultdict(list)
         for problem in sorted(self._rows, key=lambda problem: problem.M):
-            self._by_m[Relatives.of(problem)].append(problem)
+            if not self._rows[problem][0].is_predicted:
+                self._by_m[Relatives.of(problem)].append(problem)
             self._tuned[replace(problem, M=1)].append(self._rows[problem][0])
         for relatives, problems in self._by_m.items():
             # Times of one kind are compared, where an M is none of theirs.
@@ -84,8 +92,26 @@ class Table:
         self._rows[winner.problem] = winner, bundle
 
     def find(self, problem: GemmProblem) -> Choice:
-        """What serves the problem: its own row, else that of another M by the rule, else the library."""
-        if (row := self._rows.get(problem)) is not None:
+        """What serves the problem: its own row, else that of another M by the rule, else the library.
+
+        Kernels with full sums serve a problem for which fast ones will do where they are believed more, or faster.
+        """
+        chosen = self._find(problem)
+        if not multiplies_float8(problem):
+            return chosen
+        if is_full(problem):
+            said = "tuned for fast sums alone, not for the full ones of this call (accumulate)"
+            return Choice(said) if chosen.why == _UNTUNED and self._find(as_fast(problem)).call else chosen
+        in_full = self._find(full := as_full(problem))
+        if in_full.call is None:
+            return chosen
+        if chosen.exact and in_full.exact:
+            return min((chosen, problem), (in_full, full), key=lambda each: _rank(self._rows[each[1]][0]))[0]
+        return chosen if chosen.exact or (chosen.call is not None and not in_full.exact) else in_full
+
+    def _find(self, problem: GemmProblem) -> Choice:
+        row, tuned = self._rows.get(problem), self._by_m.get(Relatives.of(problem), [])
+        if row is not None and not row[0].is_predicted:
             winner, bundle = row
             if winner.choice != CONFIG_WINS:
                 algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
@@ -93,18 +119,28 @@ class Table:
             if (call := winner.call_for(problem.M)) is not None:
                 return Choice("tuned", winner, call, bundle, exact=True)
             return Choice("its winner has no kernels here", exact=True)
-        tuned = self._by_m.get(Relatives.of(problem))
+        predicted = None
+        if row is not None and not any(each.M > problem.M for each in tuned):
+            predicted = self._predicted(*row)
         if not tuned:
-            return Choice("not tuned")
+            return predicted or Choice(_UNTUNED)
         option = self._rule(problem.M, [self._option(problem.M, other) for other in _neighbours(problem, tuned)])
         if option is None or option.call is None:
-            return Choice(f"not tuned for M = {problem.M}, and the library serves it")
+            return predicted or Choice(f"not tuned for M = {problem.M}, and the library serves it")
         return Choice(f"tuned for M = {option.m}", option.winner, option.call, self._rows[option.winner.problem][1])
 
     def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
-        """For which M the problem is tuned, whatever its own, and who won there: a config, "vendor" or "tie"."""
+        """For which M the problem is tuned, whatever its own, and who won there: a config, "vendor" or "tie"; of one
+        that nobody measured "(predicted)" stands behind it.
+        """
         rows = self._tuned.get(replace(problem, M=1), ())
-        return [(row.problem.M, row.config if row.choice == CONFIG_WINS else row.choice) for row in rows]
+        who = (row.config if row.choice == CONFIG_WINS else row.choice for row in rows)
+        return [(row.problem.M, name + " (predicted)" * row.is_predicted) for row, name in zip(rows, who, strict=True)]
+
+    def _predicted(self, winner: PackedWinner, bundle: Bundle) -> Choice | None:
+        """A row that nobody measured: not the problem's own, so that whoever tunes what has none tunes it."""
+        call = winner.call_for(winner.problem.M)
+        return None if call is None else Choice("predicted, not measured", winner, call, bundle)
 
     def _option(self, m: int, tuned: GemmProblem) -> Option:
         winner, _ = self._rows[tuned]

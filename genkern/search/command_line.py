@@ -12,6 +12,7 @@ from genkern.search.strategies import (
     PATIENT,
     PREDICTED,
     STRATEGIES,
+    ZERO,
     ChosenStrategy,
     chosen_strategy,
     shown_names,
@@ -26,13 +27,13 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         *("--search", "--strategy"),
         metavar="NAME|FILE.py",
         help="what is compiled and measured, in which order, and until when. guided: what a model of times promises, "
-        "corrected by the size's own times, some 47 kernels; predicted: everything, what the model "
-        "prefers first (N: so many kernels); patience:N: the first four kernels of each form of a "
-        "family, then in the predictor's order, until N in a row brought nothing faster; "
+        "corrected by the size's own times, some 47 kernels; zero: the model's first choice alone; predicted: "
+        "everything, what the model prefers first (N: so many kernels); patience:N: the first four kernels of each "
+        "form of a family, then in the predictor's order, until N in a row brought nothing faster; "
         "racing: some kernels of each form, then more of those whose best is near the best; "
         "random: everything, in an order drawn from SEED; exhaustive: everything, also each GROUP_SIZE_M of a slow "
         "kernel, and copies of the same machine code. Or a file with strategy(task) (genkern/search/strategy.py). "
-        f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))})",
+        f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))}; without a GPU {ZERO}, if there is a model)",
     )
     group.add_argument("--exhaustive", action="store_true", help="short for --search exhaustive")
     group.add_argument(
@@ -58,8 +59,11 @@ def asked_limit(options: argparse.Namespace, strategy: ChosenStrategy) -> Limit:
     return Limit.parse(options.budget)
 
 
-def asked_strategy(options: argparse.Namespace) -> ChosenStrategy:
-    """The strategy that the options mean together. Raises InputError where they contradict each other."""
+def asked_strategy(options: argparse.Namespace, usual: str | None = None) -> ChosenStrategy:
+    """The strategy that the options mean together, `usual` (None: the default) where they mean none.
+
+    Raises InputError where they contradict each other.
+    """
     search, patience = options.search, options.patience
     # What the two short spellings mean, and what comes of a protocol that measures everything.
     short = {EXHAUSTIVE: options.exhaustive, f"{PATIENT}:{patience}": patience is not None}
@@ -72,7 +76,7 @@ def asked_strategy(options: argparse.Namespace) -> ChosenStrategy:
         given += [f"--patience {patience}"] * (patience is not None)
         raise InputError(f"{' and '.join(given)} contradict each other: give one of them")
     everything = options.protocol == "tune_gemm"
-    chosen = chosen_strategy(next(iter(asked), PREDICTED if everything else None))
+    chosen = chosen_strategy(next(iter(asked), PREDICTED if everything else usual))
     if everything and not chosen.whole:
         raise InputError(f"--search {chosen.said} leaves out what --protocol tune_gemm is to measure: give one of them")
     return chosen

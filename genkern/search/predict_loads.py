@@ -8,6 +8,7 @@ bf16 with three stages: 32 KiB for K = 4096, 4104, 4100 and 4098, 8 KiB for 4097
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from genkern.farm.occupancy import occupancy
 from genkern.gemm.config import Config
@@ -28,6 +29,12 @@ def lane_bytes(problem: GemmProblem, config: Config) -> tuple[int, int]:
     """What a lane loads of A, and of B, at a time, in bytes."""
     if form_of(config).uses_tma:
         return _WIDEST_BYTES, _WIDEST_BYTES
+    return _pointer_bytes(problem)
+
+
+# Asked for each of thousands of configs, as what else is remembered of a problem here.
+@lru_cache(maxsize=64)
+def _pointer_bytes(problem: GemmProblem) -> tuple[int, int]:
     a, b, *_ = get_op(problem.op).operands(problem)
     of_a, of_b = (
         min(DTYPES[each.dtype].size_bytes * alignment_of(each.storage_shape[-1]), _WIDEST_BYTES) for each in (a, b)

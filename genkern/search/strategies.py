@@ -45,6 +45,7 @@ class Named:
 # By name, the default first. A strategy more is a file more, and with a name a line more.
 STRATEGIES = {
     "guided": Named("guided.guided"),
+    "zero": Named("guided.zero"),
     "predicted": Named("plain.predicted_order", Number(), whole=True),
     "patience": Named("plain.patience", Number(needed=True)),
     "racing": Named("plain.racing"),
@@ -52,7 +53,7 @@ STRATEGIES = {
     "exhaustive": Named("plain.predicted_order", whole=True, every=True),
 }
 DEFAULT = next(iter(STRATEGIES))
-PREDICTED, PATIENT, EXHAUSTIVE = "predicted", "patience", "exhaustive"
+ZERO, PREDICTED, PATIENT, EXHAUSTIVE = "zero", "predicted", "patience", "exhaustive"
 _MOST = 1_000_000
 _NAMED = re.compile(r"(?P<name>.*?)(:(?P<number>[0-9]*))?", re.DOTALL)
 

@@ -76,8 +76,10 @@ class Search:
         known: Mapping[str, Measurement],
         first: Collection[str] = (),
         limit: Limit = NO_LIMIT,
+        besides: Callable[[Collection[str]], Sequence[Config]] = lambda measured: (),
     ) -> None:
-        """`task` says what the strategy is to search, given the configs that are its to ask for.
+        """`task` says what the strategy is to search, given the configs that are its to ask for. `besides` says what is
+        measured when it has ended, of which it is not told, given the names of what was; not where anything limits it.
 
         Those of `configs` that an earlier start found unfit are not made again. Binaries that it measured count where
         `limit` counts binaries, and so do those of `first`.
@@ -100,6 +102,8 @@ class Search:
         others = (config for config in configs if ahead and compiled_of(config) in ahead)
         self._ahead = units_of([*named, *others])[::-1]
         self._limit, self._begun_s, self._is_over = limit, math.inf, False
+        self._besides = besides if limit == NO_LIMIT and chosen.number is None else None
+        self._is_beside = False
         self._allowance = Allowance(limit.binaries, ahead)
         # The places of the strategy's units begin here.
         self._place_of_theirs = len(self._ahead)
@@ -120,7 +124,7 @@ class Search:
         self._put_back: set[Config] = set()
         # How many units were ordered before anything was to be measured.
         self._ordered_ahead = 0
-        self._has_time = any(measurement.duration_us is not None for measurement in known.values())
+        self._timed_names = {name for name, measurement in known.items() if measurement.duration_us is not None}
         self.confidence = NOTHING_SAID
 
     def begin(self) -> None:
@@ -134,12 +138,13 @@ class Search:
         """
         rounds = 0
         with self._timed():
-            while not rounds or self._asks_on():
+            while not rounds or self._asks_on() or self._asks_besides():
                 rounds += 1
                 units = _Units(self._units_ready(), self._bench)
                 for measurement in map(_brief, profiler.screen(self._bench.job.session, units)):
                     self._tell_measured(measurement)
                     yield measurement
+        self._is_beside = False
         self.confidence = self._confidence()
 
     @contextlib.contextmanager
@@ -162,7 +167,7 @@ class Search:
         """Drop all that is under way and ask for nothing more, where the time is up and there is one of a config."""
         with self._lock:
             is_up = time.monotonic() - self._begun_s >= (self._limit.seconds or math.inf)
-            if not is_up or not self._has_time or self._is_over:
+            if not is_up or not self._timed_names or self._is_over:
                 return
             self._is_over = True
             under_way = {*range(self._place_of_theirs, len(self._units))} - self._made
@@ -214,12 +219,22 @@ class Search:
     def _asks_on(self) -> bool:
         return bool(self._order_more() or self._ready or self._bench.under_way)
 
+    def _asks_besides(self) -> bool:
+        """Once, when the strategy has ended: whether anything is measured besides."""
+        if (besides := self._besides) is None or self._bench.is_closed:
+            return False
+        self._besides, self._is_beside = None, True
+        configs = [config for config in besides(self._timed_names) if config not in self._places]
+        with self._lock:
+            self._ahead = units_of(config for config in configs if config.name in self._by_name)[::-1]
+        return self._asks_on()
+
     def _order_more(self) -> int:
         """Order what is wanted next, as far as there is room; returns how many units that is."""
         with self._lock:
             room = self._depth - self._bench.under_way
             asked = [self._ahead.pop() for _ in range(min(room, len(self._ahead)))]
-            if not asked and room > 0 and not self._is_over:
+            if not asked and room > 0 and not (self._is_over or self._is_beside):
                 asked = self._allowance.take(room, self._ask)
             orders = [(self._place_of(unit), unit.configs) for unit in asked]
             self._bench.order(orders)
@@ -278,11 +293,14 @@ class Search:
         timed = measurement.outcome is Outcome.MEASURED and us is not None
         self._tried.add(compiled_of(config))
         self.tell(Measured(config, us) if timed and us is not None else Lost(config, measurement.outcome))
-        if timed and not self._has_time:
-            self._has_time = True
-            self._end_in_time()
+        if timed:
+            self._timed_names.add(measurement.config)
+            if len(self._timed_names) == 1:
+                self._end_in_time()
 
     def _tell(self, event: Event) -> None:
+        if self._is_beside:
+            return
         self.strategy.tell(event)
         dropped = tuple(self.strategy.drop())
         self._steps.append(Told(event, dropped))

@@ -104,6 +104,20 @@ def test_a_proved_row_stays() -> None:
             assert [row.winner.time_us for row in found.packed] == [10.0]
 
 
+def test_a_predicted_row_stands_in_nobodys_way() -> None:
+    """It is packed for its own M alone; measured ones are called beyond it, and replace it where they are of its M."""
+    of_model = {"check": "none", "time_source": "predicted", "device": "NVIDIA H200 (not present)"}
+    predicted = replace(ROW, problem=replace(PROBLEM, M=48), **of_model)
+    rows = [replace(ROW, problem=replace(PROBLEM, M=16)), ROW, predicted]
+    found = {row.winner.problem.M: row for row in rows_of(rows, None, True).packed}
+    reaches = {m: [(w.reach.least_m, w.reach.most_m) for w in row.wanted] for m, row in found.items()}
+    assert reaches[48] == [(48, 48)]
+    assert reaches[16] == [(1, 99)]
+    assert found[48].winner.is_predicted
+    both = rows_of([predicted, replace(ROW, problem=predicted.problem, check="")], None, True).packed
+    assert [row.winner.time_source for row in both] == ["cudagraph"]
+
+
 def test_an_architecture_must_be_known() -> None:
     """tune_gemm's files do not say it."""
     row = replace(ROW, arch=None, device=None)

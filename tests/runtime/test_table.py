@@ -101,6 +101,25 @@ def test_the_faster_of_two_rows_stays() -> None:
         assert tuned.doubled == [slow]
 
 
+def test_measured_times_decide_before_predicted_ones() -> None:
+    """A predicted row serves its own M, and that only where no larger one was measured; it is no row of its own."""
+
+    def predicted(m: int, reach: tuple[int, int], us: float = 1.0) -> PackedWinner:
+        return replace(winner(m, reach, us), check="none", time_source="predicted", library_us=None)
+
+    alone = table(predicted(32, (1, 10**6)))
+    assert [found(alone, m) for m in (31, 32, 33)] == [None, 32, None]
+    assert not alone.find(GemmProblem(32, 256, 512)).exact
+    assert alone.find(GemmProblem(32, 256, 512)).why == "predicted, not measured"
+    assert (len(alone), alone.predicted) == (1, 1)
+    measured = winner(16, (1, 31)), winner(64, (33, 127), 11.9)
+    mixed = table(*measured, predicted(8, (8, 8)), predicted(32, (32, 32)), predicted(512, (512, 512)))
+    # The library serves 32, since nothing that was measured says otherwise.
+    assert [found(mixed, m) for m in (8, 16, 32, 33, 64, 512)] == [16, 16, None, None, 64, 512]
+    said = [name.endswith("(predicted)") for _, name in mixed.tuned(GemmProblem(1, 256, 512))]
+    assert said == [True, False, True, False, True]
+
+
 def test_what_is_believed_more_beats_what_is_faster() -> None:
     """A proof any row without one, a measurement a prediction, an idle GPU's time one beside a program; in any order.
 

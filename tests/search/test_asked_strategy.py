@@ -34,6 +34,13 @@ def test_what_options_mean(given: str, said: str) -> None:
     assert asked_strategy(parse([*SIZE, *given.split()])).said == said
 
 
+def test_another_default() -> None:
+    """Only where the options mean none."""
+    assert asked_strategy(parse([*SIZE]), "zero").said == "zero"
+    assert asked_strategy(parse([*SIZE, "--search", "racing"]), "zero").said == "racing"
+    assert asked_strategy(parse([*SIZE, "--protocol", "tune_gemm"]), "zero").said == "predicted"
+
+
 @pytest.mark.parametrize(("given", "said"), [("", ""), ("--budget 30s", "30s"), ("--search random --budget 7", "7")])
 def test_what_a_budget_means(given: str, said: str) -> None:
     """It goes with every strategy that does not measure everything by its name."""

@@ -7,18 +7,19 @@ import io
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
 from rich.console import Console
 
 from genkern.arguments import Parser, number
 from genkern.command.recorded.replaying import Replayed, table
 from genkern.errors import InputError, ResultsError
 from genkern.files import require_writable, shown_path, write_bytes_whole
+from genkern.gemm.problem import GemmProblem
 from genkern.recorded.charges import charges_of
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
 from genkern.recorded.training import Sample, folds_of, sampled, trained
 from genkern.search.guided.guided import Guided
+from genkern.search.guided.judged import Judged
 from genkern.search.guided.model import MODEL_VARIABLE, ranked
 from genkern.search.guided.trees import Trees
 from genkern.search.strategies import ChosenStrategy
@@ -49,7 +50,8 @@ def train_parser() -> Parser:
         "--folds",
         type=_folds,
         metavar="N",
-        help="judge it: replay the search of each size by a model of the other N-1 of N parts of the sizes",
+        help="judge it: replay the search of each size by a model of the other N-1 of N parts of the sizes; with -o "
+        "the file says how good first choices were",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -66,13 +68,17 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
             f"{shown_path(options.recorded)}: it has times of {', '.join(archs) or 'no GPU'}, not of one"
         )
     samples = [sampled(recorded) for recorded in problems]
+    judged: Judged | None = None
     if options.folds:
         folds = folds_of([recorded.problem for recorded in problems], options.folds)
-        for line in _judged(problems, samples, folds, archs[0]):
-            console.print(line)
+        replayed, judged = _judged(problems, samples, folds, archs[0])
+        said = f"the model's first choice, without any measurement, had of the best's speed {judged}"
+        console.print("\n".join([*table(replayed), said]))
     if options.output:
         data = io.BytesIO()
         trained(samples, archs[0]).write(data)
+        if judged is not None:
+            judged.add_to(data)
         write_bytes_whole(options.output, data.getvalue())
         console.print(f"{shown_path(options.output)}: {len(problems)} sizes, {len(data.getvalue()) / 1e6:.2f} MB")
     return 0
@@ -80,20 +86,18 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
 
 def _judged(
     problems: Sequence[RecordedProblem], samples: Sequence[Sample], folds: Sequence[int], arch: str
-) -> list[str]:
+) -> tuple[list[Replayed], Judged]:
     """The replay of every size by a model that does not know it, and how good the model's first choices are."""
     charges = charges_of(problems)
     found: list[Replayed] = []
-    first: list[float] = []
+    shares: list[tuple[GemmProblem, float]] = []
     for fold in sorted({*folds}):
         trees = trained([sample for sample, its in zip(samples, folds, strict=True) if its != fold], arch)
         for recorded in (each for each, its in zip(problems, folds, strict=True) if its == fold):
             strategy = ChosenStrategy("guided", partial(Guided, learned=partial(_only, trees)))
             found.append(Replayed("guided", recorded, simulated(strategy, recorded, charges=charges)))
-            first.append(_share_of_best(recorded, trees))
-    shares = np.array(first)
-    zero = f"{np.exp(np.log(shares).mean()):.3f} in geomean, {np.quantile(shares, 0.1):.3f} in the worst tenth"
-    return [*table(found), f"the model's first choice, without any measurement: {zero} of the best's speed"]
+            shares.append((recorded.problem, _share_of_best(recorded, trees)))
+    return found, Judged.of(shares)
 
 
 def _only(trees: Trees, arch: str) -> Trees:

@@ -14,6 +14,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.features import Numbers, features_of
 from genkern.search.guided.model_rows import Rows
+from genkern.search.guided.passed import passed
 from genkern.search.guided.trees import Places, Trees
 
 # Names a file of `genkern train`, which stands for what is shipped.
@@ -47,7 +48,7 @@ class Prior:
         columns = features_of(problem, configs, gpu)
         self._leaves: Places | None = None
         if (trees := learned(gpu.arch)) is not None:
-            leaves = trees.leaves(columns)
+            leaves = passed(trees, columns).leaves(columns)
             self.octaves: Numbers = trees.octaves(leaves)
             self._leaves = leaves[::_OF_TREES].copy()
         else:
@@ -81,12 +82,16 @@ def ranked(
 def learned_of(arch: str) -> Trees | None:
     """What was learned on an architecture, of the file in GENKERN_MODEL if it is of that, else what is shipped; None
     where nothing was. Raises ResultsError for a damaged file."""
-    if own := os.environ.get(MODEL_VARIABLE):
-        trees = _read(own)
-        if str(trees.arch) == arch:
-            return trees
+    path = path_of(arch)
+    return None if path is None else _read(path)
+
+
+def path_of(arch: str) -> str | None:
+    """The file of `learned_of`. Raises ResultsError for a damaged one."""
+    if (own := os.environ.get(MODEL_VARIABLE)) and str(_read(own).arch) == arch:
+        return own
     path = _LEARNED / f"{arch}.npz"
-    return _read(str(path)) if path.exists() else None
+    return str(path) if path.exists() else None
 
 
 @lru_cache(maxsize=8)

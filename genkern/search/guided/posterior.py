@@ -8,6 +8,7 @@ its times, are estimated with them.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -26,36 +27,55 @@ class Posterior:
 
     `prior` [rows] are the model's predictions, up to a constant. `alike(row)` [rows] says how alike the error of each
     row is to that of `row`, from 0 to 1, which is its own. `kind` [rows] numbers their kinds.
+
+    A time more is a row more of the Cholesky factor, and of what follows from it (chapter 2, algorithm 2.1): no matrix
+    is inverted, and sums have one order on every machine, which libraries of linear algebra do not promise.
     """
 
     def __init__(self, prior: Numbers, alike: Callable[[int], Numbers], kind: npt.NDArray[np.int64]) -> None:
         self._prior, self._alike, self._kind = prior, alike, kind
-        self._rows: list[int] = []
-        self._octaves: list[float] = []
-        self._shared: list[Numbers] = []
+        # By measured row: what it tells of every row, [rows], its error and the constant 1 where the rows before it
+        # have told what they can.
+        self._told: Numbers = np.empty((16, len(prior)))
+        self._errors: list[float] = []
+        self._ones: list[float] = []
+        # [rows]: of errors and of the constant what is told of each row, and how much of its variance.
+        self._of_errors, self._of_ones, self._known = (np.zeros(len(prior)) for _ in range(3))
 
     def add(self, row: int, octaves: float) -> None:
         """The row's measured time, log2 of microseconds."""
-        self._rows.append(row)
-        self._octaves.append(octaves)
-        self._shared.append(_ERROR**2 * self._alike(row) + _KIND_ERROR**2 * (self._kind == self._kind[row]))
+        count = len(self._errors)
+        if count == len(self._told):
+            self._told = np.concatenate([self._told, np.empty_like(self._told)])
+        shared = _ERROR**2 * self._alike(row) + _KIND_ERROR**2 * (self._kind == self._kind[row])
+        before = self._told[:count]
+        of_row = before[:, row].tolist()
+        own = shared[row] + _NOISE**2
+        for told, share in zip(before, of_row, strict=True):
+            shared -= share * told
+            own -= share * share
+        size = math.sqrt(own)
+        self._told[count] = new = shared / size
+        error = (octaves - float(self._prior[row]) - math.fsum(map(operator.mul, of_row, self._errors))) / size
+        one = (1.0 - math.fsum(map(operator.mul, of_row, self._ones))) / size
+        self._errors.append(error)
+        self._ones.append(one)
+        self._of_errors += error * new
+        self._of_ones += one * new
+        self._known += new * new
 
     def predicted(self) -> tuple[Numbers, Numbers]:
         """[rows] mean and standard deviation, in octaves; before any time, up to a constant."""
-        if not self._rows:
+        if not self._errors:
             return self._prior, np.full(len(self._prior), math.sqrt(_OWN))
-        shared, rows = np.array(self._shared), np.array(self._rows)
-        inverse = np.linalg.inv(shared[:, rows] + _NOISE**2 * np.eye(len(rows)))
-        errors = np.array(self._octaves) - self._prior[rows]
         # The level by generalised least squares, and the scale of errors by what is left.
-        weights = inverse.sum(axis=0)
-        level = float(weights @ errors / weights.sum())
-        left = errors - level
-        scale = (_USUAL + float(left @ inverse @ left)) / (_USUAL + len(rows) - 1)
-        mean = self._prior + level + shared.T @ (inverse @ left)
-        known = np.einsum("mr,mr->r", shared, inverse @ shared)
-        of_level = (1.0 - weights @ shared) ** 2 / weights.sum()
-        return mean, np.sqrt(np.maximum(_OWN - known + of_level, 1e-8) * scale)
+        certainty = math.fsum(one * one for one in self._ones)
+        level = math.fsum(map(operator.mul, self._ones, self._errors)) / certainty
+        left = math.fsum((error - level * one) ** 2 for error, one in zip(self._errors, self._ones, strict=True))
+        scale = (_USUAL + left) / (_USUAL + len(self._errors) - 1)
+        mean = self._prior + level + self._of_errors - level * self._of_ones
+        of_level = (1.0 - self._of_ones) ** 2 / certainty
+        return mean, np.sqrt(np.maximum(_OWN - self._known + of_level, 1e-8) * scale)
 
 
 def expected_gain(best: float, mean: Numbers, deviation: Numbers) -> Numbers:

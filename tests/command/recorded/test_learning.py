@@ -10,6 +10,7 @@ from recorded_runs import OTHER, PROBLEM, journal
 
 from genkern.recorded.making import run_of
 from genkern.recorded.parquet import add
+from genkern.search.guided.judged import Judged
 from genkern.search.guided.trees import Trees
 
 
@@ -28,6 +29,9 @@ def test_a_model_is_judged_and_written(tables: Path, tmp_path: Path, capsys: pyt
     assert "the model's first choice, without any measurement" in done.out
     assert "model.npz: 2 sizes" in done.out
     assert str(Trees.read(tmp_path / "model.npz").arch).startswith(("sm_", "gfx"))
+    judged = Judged.read(str(tmp_path / "model.npz"))
+    assert judged is not None
+    assert sorted(judged.kinds) == ["a16w16 TN", "a8w8 TN"]
 
 
 def test_nothing_to_do_is_said(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:

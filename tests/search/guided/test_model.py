@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kept_configs import kept_configs
+from made_models import of_wide_tiles
 
 from genkern.errors import ResultsError
 from genkern.gemm.config import Config
@@ -16,21 +17,12 @@ from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.features import physics_us
 from genkern.search.guided.model import MODEL_VARIABLE, Prior, learned_of, ranked
 from genkern.search.guided.model_rows import Rows
-from genkern.search.guided.trees import Trees
 
 PROBLEM, GPU = GemmProblem(256, 1024, 2048), gpu_for_arch("sm_90")
 
 
 def configs() -> list[Config]:
     return list(kept_configs(PROBLEM, "sm_90")[::41])
-
-
-def of_wide_tiles(arch: str = "sm_90") -> Trees:
-    """Of which the widest tiles are the fastest."""
-    one = np.array([[0]], dtype=np.int16)
-    sides = np.array([[~0]], dtype=np.int16), np.array([[~1]], dtype=np.int16)
-    value = np.array([[5.0, 1.0]], dtype=np.float32)
-    return Trees(np.array(arch), np.array(["log_bn"]), one, np.array([[6.5]], dtype=np.float32), *sides, value)
 
 
 def test_all_are_ranked_once_with_their_group_sizes_together() -> None:

@@ -1,0 +1,48 @@
+"""The strategy zero: the model's first choice and, while that runs, no other; nothing is measured to choose it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from genkern.gemm.config import Config
+from genkern.search.guided.judged import judged_of
+from genkern.search.guided.model import learned_of, ranked
+from genkern.search.guided.trees import Trees
+from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit
+
+
+class Zero(Strategy):
+    """Asks for one config at a time, until one runs.
+
+    What it says of its loss is what such choices lost at recorded sizes that the model did not know.
+    """
+
+    left_out = "the model prefers another one (zero)"
+
+    def __init__(self, task: Task, learned: Callable[[str], Trees | None] = learned_of) -> None:
+        self._left = deque(ranked(task.problem, task.configs, task.gpu, learned))
+        self._waiting: Config | None = None
+        self._is_found = False
+        judged = judged_of(task.gpu.arch)
+        self._loss = None if judged is None else 1.0 / judged.share_for(task.problem) - 1.0
+
+    def ask(self, n: int) -> Sequence[Unit]:
+        if n < 1 or self._is_found or self._waiting is not None or not self._left:
+            return []
+        self._waiting = self._left.popleft()
+        return [Unit((self._waiting,))]
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, Compiled):
+            return
+        configs = event.configs if isinstance(event, Refused) else (event.config,)
+        if self._waiting in configs:
+            self._is_found = isinstance(event, Measured)
+            self._waiting = None
+
+    def expected_loss(self) -> float | None:
+        return self._loss if self._is_found else None
+
+
+strategy = Zero
