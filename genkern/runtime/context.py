@@ -15,6 +15,7 @@ from genkern.ops.fields import own_text
 from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.prepared import LiveGpu
+from genkern.runtime.launch.workspaces import Kept
 from genkern.runtime.table import Choice, Table
 from genkern.runtime.untuned import Rule, by_times, nearest_winner
 
@@ -26,7 +27,10 @@ Watch = Callable[["LiveGpu | None", GemmProblem, "Choice | None"], None]
 
 
 class Context:
-    """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU)."""
+    """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU).
+
+    With `only_proved` the library serves what was packed without a proof.
+    """
 
     def __init__(
         self,
@@ -34,11 +38,14 @@ class Context:
         gpu_of: Callable[[int], LiveGpu | None],
         rule: Rule = by_times,
         watches: Sequence[Watch] = (),
+        *,
+        only_proved: bool = False,
     ) -> None:
         self._bundles_of = bundles_of
         self._gpu_of = gpu_of
         self._rule = rule
         self._watches = tuple(watches)
+        self._only_proved = only_proved
         self._gpus: dict[int, LiveGpu | None] = {}
         self._tables: dict[tuple[str, int], Table] = {}
         self._said: set[object] = set()
@@ -52,6 +59,11 @@ class Context:
             if index not in self._gpus:
                 self._gpus[index] = self._gpu_of(index)
             return self._gpus[index]
+
+    def workspaces(self) -> list[tuple[int, Kept]]:
+        """What calls keep on each GPU that was asked for, by its number."""
+        with self._lock:
+            return [(index, gpu.workspaces.kept()) for index, gpu in self._gpus.items() if gpu is not None]
 
     def find(self, gpu: LiveGpu, problem: GemmProblem) -> Choice:
         """What serves the problem on the GPU."""
@@ -68,6 +80,8 @@ class Context:
         key = gpu.identity.arch, name
         with self._lock:
             bundles = self._bundles_of(op)
+        if self._only_proved:
+            bundles = [bundle for bundle in bundles if key in bundle.contents.proved_rows]
         found = ((bundle, bundle.contents.row_kernels.get(key)) for bundle in bundles)
         return next(((bundle, sha256) for bundle, sha256 in found if sha256 is not None), None)
 
@@ -75,7 +89,8 @@ class Context:
         key = op, gpu.index
         if key not in self._tables:
             rule = self._rule if get_op(op).groups is None else nearest_winner
-            self._tables[key] = table = Table(self._bundles_of(op), gpu.identity, rule)
+            bundles = self._bundles_of(op)
+            self._tables[key] = table = Table(bundles, gpu.identity, rule, only_proved=self._only_proved)
             if doubled := sum(winner.problem.op == op for winner in table.doubled):
                 self.say(
                     (key, "doubled"), f"problems of {op} with two winners, of which the faster one is called: {doubled}"

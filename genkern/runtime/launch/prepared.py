@@ -10,6 +10,7 @@ from genkern.errors import LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import INT32
 from genkern.kernels.argument import Counters, Workspace
+from genkern.kernels.plan import LaunchPlan
 from genkern.ops.op import get_op
 from genkern.runtime.launch.launcher import Driver, make_launches
 from genkern.runtime.launch.parameters import (
@@ -73,9 +74,20 @@ def _require_within(parameters: Sequence[Parameter], workspace_bytes: int) -> No
                 raise ResultsError(f"its plan has a copy at bytes {start} to {end} of {workspace_bytes}")
 
 
+def memory_refused(plan: LaunchPlan, known: Mapping[str, int], *, exact: bool) -> str:
+    """Why no call takes as much workspace as the plan asks for, or ""; `exact` says that M is the winner's own."""
+    elements, counters = plan.workspace_elements(known)
+    if not (0 <= elements <= _MOST_ELEMENTS and 0 <= counters <= _MOST_COUNTERS):
+        return f"plan asks for {elements} elements and {counters} counters"
+    size = elements * DTYPES[plan.workspace_dtype].size_bytes
+    if not exact and size > _MOST_UNTUNED_BYTES:
+        return f"kernel would keep {size >> 20} MiB for this one"
+    return ""
+
+
 @contextlib.contextmanager
 def workspace_for(gpu: LiveGpu, stream: int, workspace_bytes: int, counter_bytes: int) -> Iterator[tuple[int, int]]:
-    """Addresses of a workspace and of zeroed counters for launches on the stream within the block.
+    """Addresses of a workspace and of zeroed counters for launches on the current stream, within the block.
 
     Raises LaunchError where there is no memory. After launches that failed the counters are nobody's any more.
     """
@@ -83,9 +95,17 @@ def workspace_for(gpu: LiveGpu, stream: int, workspace_bytes: int, counter_bytes
         if capture := gpu.driver.capture(stream):
             # The graph's own: its memory is free for what is captured after the block.
             workspace = gpu.temporary(workspace_bytes)
-            yield workspace.data_ptr(), gpu.workspaces.counters(stream, capture, counter_bytes)
+            counters = gpu.workspaces.counters(stream, capture, counter_bytes)
+            if counters is None:
+                zeroed = gpu.temporary(counter_bytes).zero_()
+                counters = zeroed.data_ptr()
+            yield workspace.data_ptr(), counters
+        elif (kept := gpu.workspaces.take(stream, workspace_bytes, counter_bytes)) is not None:
+            yield kept
         else:
-            yield gpu.workspaces.take(stream, workspace_bytes, counter_bytes)
+            # PyTorch's own, which goes to what comes after on this stream.
+            workspace, zeroed = gpu.temporary(workspace_bytes), gpu.temporary(counter_bytes).zero_()
+            yield workspace.data_ptr(), zeroed.data_ptr()
     except BaseException:
         gpu.workspaces.drop(stream)
         raise
@@ -132,8 +152,8 @@ class PreparedCall(ReadyCall):
         plan, bundle = choice.call.plan, choice.bundle
         known = {"units": gpu.identity.compute_units, "M": m}
         elements, counters = plan.workspace_elements(known)
-        if not (0 <= elements <= _MOST_ELEMENTS and 0 <= counters <= _MOST_COUNTERS):
-            raise ResultsError(f"{choice.why}, whose plan asks for {elements} elements and {counters} counters")
+        if why := memory_refused(plan, known, exact=choice.exact):
+            raise ResultsError(f"{choice.why}, whose {why}")
         arguments = [argument for launch in plan.launches for argument in launch.arguments]
         workspace_bytes = elements * DTYPES[plan.workspace_dtype].size_bytes
         takes_workspace, takes_counters = (
@@ -143,8 +163,6 @@ class PreparedCall(ReadyCall):
             max(workspace_bytes, 16) if takes_workspace else 0,
             max(counters * 4, 16) if takes_counters else 0,
         )
-        if not choice.exact and workspace_bytes > _MOST_UNTUNED_BYTES:
-            raise ResultsError(f"{choice.why}, whose kernel would keep {workspace_bytes >> 20} MiB for this one")
         self._gpu = gpu
         launches = []
         with gpu.made_current():
