@@ -22,10 +22,11 @@ from genkern.search.limit import Limit
 from genkern.search.screening import screening_for
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Task
-from genkern.space.prune import Pruned, prune
+from genkern.space.prune import Pruned
 from genkern.space.space import Space
 from genkern.timing.session import Budget
 from genkern.tuning.elsewhere import besides
+from genkern.tuning.processes.foresight import Foresight, foreseen
 from genkern.tuning.search import Search
 
 # Preparing is Python, and whoever feeds the measured process meanwhile is too: so soon, in seconds, may the one take
@@ -66,11 +67,15 @@ class Preparation:
     strategy: ChosenStrategy
     limit: Limit
     device_index: int
+    foresight: Foresight | None = None
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
         """Prune, write the module, make the strategy, order what it wants first; `behind` what others order or not."""
         facts, gpu = self.journal.of(problem), self.workshop.gpu
-        pruned = prune(space, problem, gpu)
+        # In this size's turn the driver has nothing else to do.
+        foresee = foreseen if not behind or self.foresight is None else self.foresight.of
+        seen = foresee(space, problem, gpu, self.strategy.foresees)
+        pruned = seen.pruned
         configs, illegal = list(pruned.kept), ""
         if incumbent is not None and (illegal := legal(problem, incumbent, gpu) or ""):
             incumbent = None
@@ -85,12 +90,29 @@ class Preparation:
             bench = held.enter_context(self.workshop.open(problem, configs, self.device_index, first))
             if behind:
                 bench.stand(behind=True)
-            search = self._search(bench, facts, configs, first)
+            if outdated := self._outdated(bench, facts, configs):
+                self.journal.outdated(problem, outdated)
+            search = self._search(bench, facts, configs, first, seen.model)
             search.begin()
             prepared.bench, prepared.search, prepared.held = bench, search, held.pop_all()
         return prepared
 
-    def _search(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], first: Collection[str]) -> Search:
+    def _outdated(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config]) -> list[str]:
+        """The configs for which genkern generates other code than an earlier start measured, or may."""
+        if not (known := facts.configs):
+            return []
+        of_today = {config.name: config for config in configs}
+
+        def is_of_today(name: str) -> bool:
+            if name in of_today and (code := facts.codes.get(name)) is not None:
+                return code == bench.code_of(of_today[name])
+            return self.journal.is_generated_alike
+
+        return [name for name in known if not is_of_today(name)]
+
+    def _search(
+        self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], first: Collection[str], model: object = None
+    ) -> Search:
         """The search of what an earlier start did not find unfit.
 
         That stays so in a run that goes on: the others have been screened, or timed, without it.
@@ -100,7 +122,7 @@ class Preparation:
         def on_unfit(names: Sequence[str], unfit: Unfit) -> None:
             # One that is screened was fit, and is tried again by the next run that goes on.
             if new := [name for name in names if name not in facts.screened]:
-                self.journal.unfit(problem, new, unfit)
+                self.journal.unfit(problem, new, unfit, bench.code_of(Config.parse(new[0])))
 
         bench.on_unfit = on_unfit
         if facts.unfit:
@@ -111,7 +133,7 @@ class Preparation:
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
         near = nearest(problem, ((winner.problem, winner.config) for winner in self.journal.winners()))
         number, gpu = self.strategy.number, self.workshop.gpu
-        make_task = functools.partial(Task, problem, gpu, number=number, best_us=best_us, near=near)
+        make_task = functools.partial(Task, problem, gpu, number=number, best_us=best_us, near=near, foreseen=model)
         others = functools.partial(besides, problem, configs, gpu)
         return Search(bench, configs, self.strategy, make_task, dict(facts.screened), first, self.limit, others)
 
