@@ -67,7 +67,9 @@ def retimed(
     """
     session = sessions.of(winner, winner.problem.M, budget)
     own = winner.call_for(winner.problem.M)
-    racers = [] if own is None else [PackedCandidate(winner.config, where, (place, winner.calls.index(own)))]
+    racers = []
+    if own is not None:
+        racers.append(PackedCandidate(winner.config, where, (place, winner.calls.index(own)), winner.deterministic))
     found = {m.config: m for m in races.retime(session, racers)}
     library = next(iter(library_calls(found.values(), budget)), None)
     ours = found.get(winner.config) if racers else None
