@@ -79,17 +79,18 @@ class Preparation:
         if not configs:
             return prepared
         # What an earlier run measured, or found best, is measured rather than a copy of it.
-        first = {*facts.screened, *([incumbent.name] if incumbent is not None else [])}
+        raced = [incumbent.name] if incumbent is not None else []
+        first = {*facts.screened, *raced}
         with contextlib.ExitStack() as held:
             bench = held.enter_context(self.workshop.open(problem, configs, self.device_index, first))
             if behind:
                 bench.stand(behind=True)
-            search = self._search(bench, facts, configs, first)
+            search = self._search(bench, facts, configs, raced)
             search.begin()
             prepared.bench, prepared.search, prepared.held = bench, search, held.pop_all()
         return prepared
 
-    def _search(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], first: Collection[str]) -> Search:
+    def _search(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], raced: Collection[str]) -> Search:
         """The search of what an earlier start did not find unfit.
 
         That stays so in a run that goes on: the others have been screened, or timed, without it.
@@ -110,8 +111,8 @@ class Preparation:
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
         near = nearest(problem, ((winner.problem, winner.config) for winner in self.journal.winners()))
         number, gpu = self.strategy.number, self.workshop.gpu
-        make_task = functools.partial(Task, problem, gpu, number=number, best_us=best_us, near=near)
-        return Search(bench, configs, self.strategy, make_task, dict(facts.screened), first, self.limit)
+        make_task = functools.partial(Task, problem, gpu, number=number, near=near)
+        return Search(bench, configs, self.strategy, make_task, dict(facts.screened), raced, self.limit)
 
 
 class Ahead:
