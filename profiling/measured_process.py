@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from genkern.errors import BugError, ProfilerError
-from genkern.gemm.records import Check, Outcome
+from genkern.gemm.records import NOT_CHECKED, Check, Outcome
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,
@@ -165,7 +165,12 @@ def samples_of(values: Any) -> tuple[float, ...]:
 
 
 def check_of_answer(name: str, size: str, method: str, answer: dict[str, Any]) -> Check:
-    """The verdict that a process gave as JSON. Raises ChildGarbled for anything else."""
+    """The verdict that a process gave as JSON, or why there is none. Raises ChildGarbled for anything else."""
+    if "error" in answer:
+        return Check(name, False, 1.0, math.inf, size, method, str(answer["error"]))
+    if "no_memory" in answer:
+        why = f"no memory to check it: {answer['no_memory']}"
+        return Check(name, False, 1.0, math.inf, size, NOT_CHECKED, why, Outcome.UNCHECKED)
     passed, message, rounds = answer.get("passed"), answer.get("message"), answer.get("rounds")
     ratio, row = answer.get("error_ratio"), answer.get("worst_row_error")
     if (

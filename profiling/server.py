@@ -16,7 +16,7 @@ from typing import Any
 
 from genkern.errors import one_line
 from genkern.gemm.parameter import GROUP_SIZE_M
-from genkern.kernels.refusal import refused_by_device, refused_by_library
+from genkern.kernels.refusal import is_out_of_memory, refused_by_device, refused_by_library
 from genkern.ops.op import get_op
 from genkern.profiling.algorithms import Algorithms, sampled_us, to_race, to_sample
 from genkern.profiling.checking.verdict import Checking, Subject
@@ -320,7 +320,9 @@ class Server:
             verdict = self._checking.check(self._subject(gemm, launchable))
             torch.cuda.synchronize()
         except Exception as error:
-            return self._failed(name, error)
+            answer = self._failed(name, error)
+            # What has no memory says nothing of C.
+            return {"config": name, "no_memory": answer["error"]} if is_out_of_memory(error) else answer
         return {"config": name, **dataclasses.asdict(verdict)}
 
     def _subject(self, gemm: LoadedGemm, launchable: Launchable) -> Subject:

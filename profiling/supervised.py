@@ -221,7 +221,7 @@ class SupervisedProfiler:
     def check(self, session: Session, candidate: Candidate) -> Check:
         """Check the candidate's binaries on the device (profiling/checking).
 
-        NOT_CHECKED when the process is lost twice, or hangs: that does not make the output wrong.
+        NOT_CHECKED when the process is lost twice, hangs, or has no memory: that does not make the output wrong.
         """
         return self._check(session, candidate.config.name, _names(candidate))
 
@@ -240,8 +240,6 @@ class SupervisedProfiler:
                 self._process.send(request)
                 answer = self._process.receive(session.budget.timeout_s + _REFERENCE_S)
                 self._losses = 0
-                if "error" in answer:
-                    return Check(name, False, 1.0, math.inf, size, "gpu", str(answer["error"]))
                 return check_of_answer(name, size, "gpu", answer)
             except SessionRefused as error:
                 message = str(error)

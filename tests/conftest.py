@@ -92,8 +92,15 @@ def _environment_as_before() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One cache of binaries for the whole run, so that tests share what they compile."""
-    return tmp_path_factory.mktemp("binaries")
+    """A cache whose binaries are those of the whole run, of other workers too, so that tests share what they compile.
+
+    What else commands keep there is this worker's own.
+    """
+    folder, base = tmp_path_factory.mktemp("cache"), tmp_path_factory.getbasetemp()
+    binaries = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "binaries"
+    binaries.mkdir(exist_ok=True)
+    (folder / "binaries").symlink_to(binaries)
+    return folder
 
 
 @pytest.fixture(scope="session")

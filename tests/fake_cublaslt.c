@@ -38,6 +38,7 @@ _Static_assert(sizeof(Result) == 96, "cublasLtMatmulHeuristicResult_t");
 
 /* For tests: what was called how often, and what the last call and the last heuristic were told. */
 int fake_matmuls, fake_checks, fake_creates, fake_alive;
+int fake_fast;
 void *fake_stream;
 Algo fake_algo;
 Preference fake_preference;
@@ -179,8 +180,10 @@ int cublasLtMatmul(void *handle, Desc *d, const void *alpha, const void *a, Layo
   if (result.workspace > bytes || (result.workspace && !workspace) || c != out || lc != ld) return INVALID;
   double one = d->scale_type == I32 ? *(const int32_t *)alpha : *(const float *)alpha;
   double zero = d->scale_type == I32 ? *(const int32_t *)beta : *(const float *)beta;
-  if (one != 1.0 || zero != 0.0 || d->fast) return INVALID;
+  int has_fast = la->type >= E4M3 && d->mode_a <= 3 && (d->fast == 0 || d->fast == 1);
+  if (one != 1.0 || zero != 0.0 || (d->fast && !has_fast)) return INVALID;
   fake_matmuls++;
+  fake_fast = d->fast;
   fake_stream = stream;
   fake_algo = *algo;
   int64_t rows = ld->rows, cols = ld->cols, depth = d->transa ? la->rows : la->cols;

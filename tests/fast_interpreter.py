@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
+import numpy as np
+from gluon_wgmma import few_bit_sums
 from long_tests import LONG
-from triton.language import core
+from triton.language import core, float16
 from triton.runtime import interpreter
 
 
@@ -76,3 +81,25 @@ def _find_numpy_types_once() -> None:
         return known[key]
 
     interpreter._get_np_dtype = found
+
+
+@contextmanager
+def few_bits_of_float8() -> Iterator[None]:
+    """Products of fp8 are added up as by the matrix units of sm_90, of which the interpreter knows nothing."""
+    builder = interpreter.InterpreterBuilder
+    exact = builder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *more: Any) -> Any:
+        if not all(x.dtype.primitive_bitwidth == 8 and x.dtype.is_floating() for x in (a, b)):
+            return exact(self, a, b, d, *more)
+        rows, columns = (
+            interpreter._convert_float(x.data, x.dtype, float16, None).view(np.float16).astype(np.float64)
+            for x in (a, b)
+        )
+        sums = d.data.astype(np.float64)
+        for k in range(0, rows.shape[1], 32):
+            sums = few_bit_sums(sums, rows[:, k : k + 32], columns[k : k + 32].T)
+        return interpreter.TensorHandle(sums.astype(d.data.dtype), d.dtype.scalar)
+
+    with mock.patch.object(builder, "create_dot", create_dot):
+        yield

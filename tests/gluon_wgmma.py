@@ -145,11 +145,37 @@ class _Product:
     def finish(self) -> None:
         width = 2 * len(self.registers)
         rows = _matrix(*self.rows, 64, self.kinds[0], self.turned[0])
-        product = rows @ _matrix(*self.columns, width, self.kinds[1], self.turned[1]).T
+        columns = _matrix(*self.columns, width, self.kinds[1], self.turned[1])
+        before = np.zeros((64, width))
+        if self.more:
+            before = np.concatenate([acc.held[first : first + 64] for acc, first in self.chunks], axis=1)
+        keeps_few_bits = set(self.kinds) <= {"e4m3", "e5m2"}
+        sums = few_bit_sums(before, rows, columns) if keeps_few_bits else before + rows @ columns.T
         for number, (acc, first) in enumerate(self.chunks):
-            made = product[:, 8 * number : 8 * number + 8].astype(acc.held.dtype)
-            acc.held[first : first + 64] = made + (acc.held[first : first + 64] if self.more else 0)
+            acc.held[first : first + 64] = sums[:, 8 * number : 8 * number + 8]
             acc.kept_in.pending -= 1
+
+
+# Bits that sm_90 keeps of sums of fp8 products (genkern/gemm/gpus.yaml, fp8_sum_bits).
+_FP8_SUM_BITS = 14
+
+
+def few_bit_sums(before: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[Any]:
+    """before [64, N] + rows [64, 32] @ columns [N, 32].T: all of an element's terms are cut to so many bits below the
+    largest one's first, and so is their sum.
+    """
+    exact = before + rows @ columns.T
+    most = np.abs(before) + np.abs(rows) @ np.abs(columns).T
+    if most.max() < 1 << (_FP8_SUM_BITS - 1) and not (rows % 1).any() and not (columns % 1).any():
+        return exact
+    terms = np.concatenate([before[:, :, None], rows[:, None] * columns[None]], axis=2)
+    return _cut(_cut(terms, np.abs(terms).max(2, keepdims=True)).sum(2), None)
+
+
+def _cut(values: NDArray[Any], largest: NDArray[Any] | None) -> NDArray[Any]:
+    _, exponents = np.frexp(values if largest is None else largest)
+    unit = np.ldexp(1.0, exponents - _FP8_SUM_BITS)
+    return np.trunc(values / unit) * unit
 
 
 @dataclass(frozen=True)

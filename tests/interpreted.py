@@ -82,14 +82,21 @@ class Interpreter:
         return Answer(**self._say(problem, config, case | {"extra": extra, "positive": positive, "seed": seed}))
 
     def check(
-        self, problem: GemmProblem, config: Config, fault: tuple[str, str] = ("", ""), arch: str = "any"
+        self,
+        problem: GemmProblem,
+        config: Config,
+        fault: tuple[str, str] = ("", ""),
+        arch: str = "any",
+        *,
+        few_bits: bool = False,
     ) -> dict[str, Any]:
         """The verdict of the check (profiling/checking) on `config`. Raises AssertionError as `run` does.
 
-        `fault` is what stands in the kernel for `arch`, and what stands in its place in a wrong one.
+        `fault` is what stands in the kernel for `arch`, and what stands in its place in a wrong one. With `few_bits`
+        sums of fp8 are those of sm_90's matrix units.
         """
-        values = asdict(problem)
-        return self._say(problem, config, {"problem": values, "units": UNITS.get(config.family, 3)}, fault, arch)
+        case = {"problem": asdict(problem), "units": UNITS.get(config.family, 3), "few_bits": few_bits}
+        return self._say(problem, config, case, fault, arch)
 
     def fork(
         self,

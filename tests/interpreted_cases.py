@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from fast_interpreter import make_interpreter_fast
+from fast_interpreter import few_bits_of_float8, make_interpreter_fast
 
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.source import load_module
@@ -59,7 +59,11 @@ def answer(case: dict[str, Any]) -> dict[str, object]:
     """What the config computes, against the module's reference, and against float64 where that is asked for."""
     module = load_module(case["path"])
     if "problem" in case:
-        return asdict(interpret.verdict_on(module, case["config"], GemmProblem(**case["problem"]), case["units"]))
+        problem, units = GemmProblem(**case["problem"]), case["units"]
+        if not case["few_bits"]:
+            return asdict(interpret.verdict_on(module, case["config"], problem, units))
+        with few_bits_of_float8():
+            return asdict(interpret.verdict_on(module, case["config"], problem, units, arch="sm_90"))
     operands = module.make_operands("cpu", case["seed"])
     if case["positive"]:
         # Sums in which nothing cancels: the relative error is that of the summation.

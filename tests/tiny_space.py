@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,16 @@ ops: [a16w16]
 rules: []
 families:
   - {family: tiled, BLOCK_SIZE_M: [16, 32], BLOCK_SIZE_N: [32, 64], BLOCK_SIZE_K: [64], num_warps: [4],
-     GROUP_SIZE_M: [1, 4], SPLIT_K: [1], num_stages: [2]}
+     GROUP_SIZE_M: %s, SPLIT_K: [1], num_stages: [2]}
 """
 
 
-def tiny_command(folder: Path, cache: Path, sizes: str, results: str = "r.yaml") -> list[object]:
-    """Options of a run in `folder` over these sizes (a YAML list)."""
+def tiny_command(
+    folder: Path, cache: Path, sizes: str, results: str = "r.yaml", groups: Sequence[int] = (1, 4)
+) -> list[object]:
+    """Options of a run in `folder` over these sizes (a YAML list); of each binary a config for each of the groups."""
     (folder / "sizes.yaml").write_text(sizes)
-    (folder / "tiny.yaml").write_text(_SPACE)
+    (folder / "tiny.yaml").write_text(_SPACE % [*groups])
     files = ["-i", folder / "sizes.yaml", "-o", folder / results]
     return [*files, "--space", folder / "tiny.yaml", "--cache_dir", cache]
 

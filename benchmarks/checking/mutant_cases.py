@@ -17,12 +17,14 @@ from genkern.kernels.catalogue import FAMILIES, form_of, forms_of, language_of
 from genkern.kernels.contract.form import Form
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
+from genkern.ops.accumulate import as_fast, promotes_products
 from genkern.ops.op import groups_of
 
 # Where a fault of each format shows: bias and activation with one, scales with the others.
 _FORMATS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("a16w16", "bf16", {"bias": True, "activation": "relu"}),
     ("a8w8", "fp8e4m3fn", {"own": (("scales", "per_token"),)}),
+    ("a8w8", "fp8e4m3fn", {"own": (("accumulate", "full"),)}),
     ("a8w8_blockscale", "fp8e4m3fn", {}),
     ("a16w4", "bf16", {"bias": True}),
     ("a4w4_blockscale", "int8", {}),
@@ -31,6 +33,8 @@ _FORMATS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("fused_moe", "bf16", {"own": (("experts", 5), ("stage", "gate_up"), ("top_k", 2)), "activation": "silu"}),
     ("fused_moe", "bf16", {"own": (("experts", 5), ("top_k", 2))}),
 )
+# The fault of a kernel whose problem asks for full sums: the whole kernel is the one that makes fast ones.
+FAST_SUMS = "sums are fast"
 # Of sound kernels of groups: own fields, and the activation.
 _GROUPED: tuple[tuple[str, dict[str, object]], ...] = (
     ("grouped_gemm", {"own": (("groups", 7),)}),
@@ -147,12 +151,18 @@ def _mutants_of(kind: Kind, arch: str, on_gpu: bool) -> Iterator[Case]:
         config = config_of(kind, problem)
         if legal(problem, config, gpu_for_arch(arch)):
             continue
-        text = generate(problem, [config], arch).text
+        module = generate(problem, [config], arch)
+        text = module.text
         for fault in FAULTS:
             # A fault of the product is the same in every format: once is enough.
             if fault.name not in seen and (mutant := mutated(text, fault)) is not None:
                 seen.add(fault.name)
                 yield Case(problem, config, fault.name, mutant)
+        # Triton's interpreter adds up in float32 whatever a kernel asks for.
+        if promotes_products(problem, arch) and on_gpu:
+            fast = generate(as_fast(problem), [config], arch)
+            if fast.source_sha256 != module.source_sha256:
+                yield Case(problem, config, FAST_SUMS, fast.text)
 
 
 def mutated(text: str, fault: Fault) -> str | None:
@@ -177,8 +187,9 @@ def _sound_of(kind: Kind, arch: str, sizes: Sequence[tuple[int, int, int]]) -> I
             fields: dict[str, object] = {"bias": number % 3 == 1}
             if op == "a16w16":
                 fields["activation"] = ("none", "relu", "silu", "gelu")[number % 4]
-            elif number % 2:
-                fields["own"] = (("scales", "per_token"),)
+            else:
+                full = (("accumulate", "full"),) if dtype == "fp8e4m3fn" and number % 4 < 2 else ()
+                fields["own"] = (*full, *((("scales", "per_token"),) if number % 2 else ()))
             out = "fp32" if dtype == "fp32" else ("bf16", "fp16", "fp32")[number % 3] if op == "a8w8" else dtype
             problem = GemmProblem(m, n, k, op, dtype, dtype, out, **fields)  # type: ignore[arg-type]
             config = config_of(kind, problem)

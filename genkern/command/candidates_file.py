@@ -114,7 +114,8 @@ def candidate_text(report: Report) -> str:
 def condensed(report: Report, *, with_candidates: bool) -> Report:
     """What another process needs of a report: its candidates as text, if at all, and the records of which it speaks."""
     table = candidate_text(report) if with_candidates else ""
-    told = {name: m for name, m in report.candidates.items() if m.outcome is Outcome.WRONG or m.usual_mhz is not None}
+    wrong = Outcome.WRONG, Outcome.UNCHECKED
+    told = {name: m for name, m in report.candidates.items() if m.outcome in wrong or m.usual_mhz is not None}
     return replace(report, pruned=None, candidates=told, binaries={}, table=table)
 
 

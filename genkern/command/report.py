@@ -136,9 +136,10 @@ def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float
 
 
 def detail_lines(report: Report) -> list[str]:
-    """The outcomes of one size's candidates, where its time went, how much was searched, and what was found wrong."""
+    """The outcomes of one size's candidates, where its time went, how much was searched, and who failed the check."""
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
-    wrong = [f"  wrong: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome is Outcome.WRONG]
+    told = (Outcome.WRONG, Outcome.UNCHECKED)
+    wrong = [f"  {m.outcome.value}: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome in told]
     outcomes = outcome_text(report.outcomes, report.time_source)
     final = next((m for m in report.candidates.values() if m.usual_mhz is not None), None)
     clock = "" if final is None else f"; finals at {final.usual_mhz:.0f} MHz"

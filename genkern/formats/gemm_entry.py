@@ -17,6 +17,7 @@ from genkern.formats.said_format import NOTHING_SAID, SaidFormat
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import arch_with_fp8
 from genkern.gemm.problem import ACTIVATIONS, DEFAULT_OP, MAX_DIMENSION, GemmProblem, Own
+from genkern.ops.accumulate import ACCUMULATE, FULL, on_arch
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import Op, get_op, op_by_type, op_names
 
@@ -98,6 +99,9 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
     fnuz = "fnuz" in (DTYPES[problem.dtype_a].encoding, DTYPES[problem.dtype_b].encoding)
     if reason := types.op.refuse(problem, (arch_with_fp8("fnuz") if fnuz else "") if arch is None else arch):
         raise InputError(reason)
+    if arch is not None and (plain := on_arch(problem, arch)) != problem:
+        types.notes.append(f"{arch} adds up products of fp8 in float32: {ACCUMULATE} = {FULL} is what it does anyway")
+        problem = plain
     return Resolved(problem, tuple(types.notes))
 
 

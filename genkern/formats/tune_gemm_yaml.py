@@ -32,6 +32,7 @@ from genkern.formats.tuned_row import (
     config_of,
     digest_of,
     interval,
+    peer_times,
     positive,
     ratio,
     row_keys,
@@ -200,6 +201,7 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         searched_share=ratio("searched_share", values),
         expected_loss=positive("expected_loss", values, or_zero=True),
         source=digest_of("source", values),
+        peer_us=peer_times(values),
     )
 
 
@@ -283,6 +285,7 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "searched_share": winner.searched_share,
         "expected_loss": winner.expected_loss,
         "source": winner.source or None,
+        "peer_us": dict(winner.peer_us) or None,
         # Said only where it is not so.
         "deterministic": None if is_deterministic(problem, config) else False,
         "versions": dict(winner.versions),

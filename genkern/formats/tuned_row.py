@@ -36,7 +36,7 @@ RESULT_KEYS = (
     "compute_units",
     *("vendor", "torch_us", "code"),
     *("searched_share", "expected_loss"),
-    "source",
+    *("source", "peer_us"),
 )
 LIBRARY = "genkern"
 _REQUIRED = tuple(parameter.name for parameter in CORE if parameter.name.startswith("BLOCK_SIZE"))
@@ -114,6 +114,7 @@ class TunedRow:
     searched_share: float | None = None
     expected_loss: float | None = None
     source: str = ""
+    peer_us: Mapping[Config, float] = field(default_factory=dict, hash=False)
 
     @property
     def is_genkerns(self) -> bool:
@@ -219,6 +220,15 @@ def choice_of(values: Mapping[str, object]) -> str:
     if value not in CHOICES:
         raise InputError(f"choice = {shown(value)} is not usable; write {', '.join(CHOICES[:-1])} or {CHOICES[-1]}")
     return str(value)
+
+
+def peer_times(values: Mapping[str, object]) -> dict[Config, float]:
+    """The times of configs that other programs' kernels can run, by config. Raises InputError for anything else."""
+    value = values.get("peer_us", {})
+    if not isinstance(value, Mapping):
+        raise InputError("peer_us is not a mapping of configs to microseconds; drop it")
+    times = {name: positive(name, value) for name in value}
+    return {parse_config(name): us for name, us in times.items() if us is not None}
 
 
 def digest_of(key: str, values: Mapping[str, object]) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 from genkern.errors import InputError
 from genkern.gemm.former_names import FORMER
 from genkern.gemm.parameter import CORE, FAMILY, PARAMETERS, Value
+from genkern.gemm.problem import INT32
 
 Others = tuple[tuple[str, Value], ...]
 _CORE = tuple(parameter.name for parameter in CORE)
-_MOST = 2**31 - 1
+_MOST = INT32 - 1
 
 
 @dataclass(frozen=True, order=True, slots=True, init=False)

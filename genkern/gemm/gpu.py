@@ -18,7 +18,7 @@ PEAKS = ("fp16", "bf16", "fp8", "int8", "fp32")
 # of that GPU.
 WARPGROUP_SHARED_BYTES = 227 * 1024
 # Significant bits of float32.
-_FLOAT32_BITS = 24
+FLOAT32_BITS = 24
 # Capabilities that are numbers from 1 on.
 _FROM_ONE = ("matrix_rows", "matrix_columns", "matrix_warps", "cluster_programs_max", "pipelined_bytes", "kpack_max")
 # Figures of a GPU that may be 0.
@@ -57,7 +57,7 @@ class Capabilities:
     tensor_memory_columns: int = 0
     cluster_programs_max: int = 1
     fp8: str = "ocp"
-    fp8_sum_bits: int = _FLOAT32_BITS
+    fp8_sum_bits: int = FLOAT32_BITS
     pipelined_bytes: int = 4
     kpack_max: int = 1
     scalar_registers_per_simd: int = 0
@@ -72,8 +72,8 @@ class Capabilities:
             raise InputError("wgmma and tcgen05 need tma, and matrix_warps of a warpgroup (4)")
         if self.tcgen05 != (self.tensor_memory_columns > 0):
             raise InputError("tcgen05 and tensor_memory_columns belong together")
-        if not 1 < self.fp8_sum_bits <= _FLOAT32_BITS:
-            raise InputError(f"fp8_sum_bits = {self.fp8_sum_bits} is not from 2 to the {_FLOAT32_BITS} of float32")
+        if not 1 < self.fp8_sum_bits <= FLOAT32_BITS:
+            raise InputError(f"fp8_sum_bits = {self.fp8_sum_bits} is not from 2 to the {FLOAT32_BITS} of float32")
         for name in _FROM_ONE:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} = {getattr(self, name)} is below 1")

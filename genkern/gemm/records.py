@@ -35,6 +35,7 @@ class Outcome(str, Enum):
     TIMED_OUT = "timed_out"
     CRASHED = "crashed"
     WRONG = "wrong"
+    UNCHECKED = "unchecked"
     NOT_SEEN = "not_seen"
     MEASURED = "measured"
 
@@ -164,8 +165,8 @@ class Check:
     checkAllclose counts it; `worst_row_error` is the largest ||out_i - ref_i|| / ||ref_i|| over rows i. `problem_size`
     says what was really run (a reduced size under the interpreter). Where no answer was to be had, `method` is
     NOT_CHECKED and nothing is known of the output; `lost` then says how the process ended that was to give one, if
-    there was one. `stand_in` is the type, by genkern's name, that A and B had instead of the problem's, where they had
-    another: the interpreter does not multiply bf16.
+    there was one, or that it had no memory to (UNCHECKED). `stand_in` is the type, by genkern's name, that A and B had
+    instead of the problem's, where they had another: the interpreter does not multiply bf16.
     """
 
     config: str
@@ -198,7 +199,8 @@ class Winner:
     which machine code was measured (`code_digest`), "" where that is not known, and `source` which program that was
     compiled from (genkern.kernels.specs.source_digest). `searched_share` is the share of the
     space's binaries that were tried, and `expected_loss` how much longer the best of these is expected to take than the
-    best of all (0.01: 1 %); None where nobody says it.
+    best of all (0.01: 1 %); None where nobody says it. `peer_us` has the screening's times, in microseconds, of the
+    fastest configs that other programs' kernels can run (genkern.tuning.elsewhere), by name.
     """
 
     problem: GemmProblem
@@ -224,6 +226,7 @@ class Winner:
     expected_loss: float | None = None
     searched_share: float | None = None
     source: str = ""
+    peer_us: tuple[tuple[str, float], ...] = ()
 
     @property
     def margin(self) -> float | None:

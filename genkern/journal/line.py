@@ -111,7 +111,8 @@ def winner_of(values: dict[str, Any], problem: GemmProblem) -> Winner:
     versions = tuple((str(k), str(v)) for k, v in values["versions"])
     config = Config.parse(values["config"])
     intervals = {name: _pair(values.get(name)) for name in ("interval_us", "vendor_interval_us")}
-    names = {"config": config, "runner_up": name_today(values.get("runner_up", ""))}
+    peers = tuple((name_today(name), float(us)) for name, us in values.get("peer_us", ()))
+    names = {"config": config, "runner_up": name_today(values.get("runner_up", "")), "peer_us": peers}
     winner = Winner(**{**values, **intervals, **names, "problem": problem, "check": check, "versions": versions})
     return require_types(winner)
 

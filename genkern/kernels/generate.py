@@ -28,10 +28,12 @@ from genkern.kernels.contract.product import product_of, starts_early
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.families.common import REDUCE, SUM_SLOTS
 from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
+from genkern.kernels.families.offsets import wide_operands
 from genkern.kernels.families.realigned import copied_operands
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
-from genkern.kernels.specs import binary_name, call_of, source_digest, wide_operands
+from genkern.kernels.specs import binary_name, call_of, source_digest
+from genkern.ops.accumulate import adds_up_fast, promotes_products
 from genkern.ops.fields import own_values
 from genkern.ops.groups import NO_GROUPS, routing
 from genkern.ops.op import columns_of_b, get_op, groups_of, op_folders
@@ -140,7 +142,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     max_split_k = max((config.SPLIT_K for config in configs), default=1)
     configs = [config for config in configs if language_of(config) == "triton"]
     (a, b, *_), groups = op.operands(problem), groups_of(problem)
-    accumulator = op.accumulator(problem)
+    accumulator, full_sums = op.accumulator(problem), promotes_products(problem, arch)
     amd = any(map(has_amd_options, configs))
     forms_here = {form.stem: form for form in map(form_of, configs)}
     xcd_remap = any(config.xcd_remap for config in configs)
@@ -179,6 +181,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "piece_b": b.piece,
         "converts_b": op.converts_b,
         "promotes": op.promoted(problem),
+        "full_sums": full_sums,
+        # Products of each buffer of a ring are made for themselves, of some of the rows at a time.
+        "in_parts": op.promoted(problem) or full_sums,
+        "fast_sums": adds_up_fast(problem, arch),
         # Of a word of 32 bits, where B's elements are of fewer than A's.
         "pairs_b": 2 * b.packed,
         "operands": op.operands(problem),

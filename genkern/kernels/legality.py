@@ -20,11 +20,12 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config, Others
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.triton_release import triton_release
 from genkern.kernels.catalogue import form_of, formed, values_problem
 from genkern.kernels.families.gluon_tile import ring_k
-from genkern.kernels.families.limits import GRID_YZ, INT32, tiles
+from genkern.kernels.families.limits import GRID_YZ, tiles
+from genkern.kernels.families.offsets import counted_limit
 from genkern.ops.op import get_op, groups_of, operands_of
 
 _TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
@@ -95,7 +96,7 @@ def legal_problem(problem: GemmProblem, family: str, others: Others, gpu: Gpu | 
     mixed = problem.dtype_a != problem.dtype_b and DTYPES[problem.dtype_a].size_bytes > 1
     if mixed and facts.in_ring:
         return "an instruction of this family multiplies operands of one type"
-    if reason := facts.takes(problem, gpu):
+    if reason := facts.takes(problem, gpu) or counted_limit(problem, facts.uses_tma):
         return reason
     if gpu is not None and facts.cluster_k * math.prod(facts.cluster) > gpu.has.cluster_programs_max:
         return f"a cluster may have {gpu.has.cluster_programs_max} programs on {gpu.arch}, this family's have more"

@@ -23,6 +23,8 @@ _SAID_BY_A_DEVICE = (RuntimeError, MemoryError)
 _SAID_BY_A_LIBRARY = (*_SAID_BY_A_DEVICE, ValueError, TypeError, IndexError)
 # A function without lines of its own, of PyTorch's C++ say, seems to raise where it is called.
 _OF_THE_MACHINE = (RuntimeError, MemoryError, OSError)
+# PyTorch's allocators, drivers and cuBLAS, where there is no memory.
+_NO_MEMORY = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not enough memory")
 _OWN = os.path.dirname(os.path.abspath(genkern.__file__)) + os.sep
 
 
@@ -63,6 +65,13 @@ def refused_by_device(error: BaseException) -> bool:
 def refused_by_library(error: BaseException) -> bool:
     """As `refused_by_device`, of the vendor library's call."""
     return refused_by_device(error) or isinstance(error, _SAID_BY_A_LIBRARY)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that there is no memory, of the device or the host, and nothing else of a kernel."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
+    )
 
 
 def is_bug_when_interpreted(error: BaseException, module_path: str) -> bool:

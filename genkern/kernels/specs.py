@@ -16,7 +16,7 @@ from functools import lru_cache
 from genkern.gemm.config import Config, name_of
 from genkern.gemm.gpus import Gpu, triton_target
 from genkern.gemm.parameter import PARAMETERS
-from genkern.gemm.problem import INT32, GemmProblem
+from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels import lowering, source
 from genkern.kernels.argument import Constant, constants_of, expanded, passed, promised, triton_type
@@ -29,7 +29,7 @@ from genkern.kernels.cute.source_file import files_of
 from genkern.kernels.expression import Value, evaluate, fold
 from genkern.kernels.kernel import KernelSpec, program_text, symbol_of
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
-from genkern.ops.op import Op, get_op
+from genkern.ops.op import Op
 
 
 @lru_cache(maxsize=1024)
@@ -65,18 +65,6 @@ def binary_name(config: Config) -> str:
 def _is_in_symbol(parameter: str) -> bool:
     facts = PARAMETERS.by_name[parameter]
     return not facts.in_text and not facts.at_run_time
-
-
-def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
-    """Which operands have matrices with elements that 32-bit offsets do not reach."""
-    matrices = get_op(problem.op).operands(problem)[:3]
-    wide_a, wide_b, wide_c = (operand.shape[-2] * operand.shape[-1] >= INT32 for operand in matrices)
-    return {
-        "wide_a": wide_a,
-        "wide_b": wide_b,
-        "wide_c": wide_c,
-        "wide_partial": problem.M * problem.N * max_split_k >= INT32,
-    }
 
 
 def compile_options(kernel: Kernel, config: Config) -> tuple[tuple[str, int | str], ...]:

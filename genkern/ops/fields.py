@@ -26,7 +26,10 @@ class NoFields:
 
 @dataclass(frozen=True)
 class Field:
-    """One field as files and the command line have it: one of `words`, or a number from `least` to `most`."""
+    """One field as files and the command line have it: one of `words`, or a number from `least` to `most`.
+
+    Calls that do not say a word have the one that fits their operands, or `in_calls`.
+    """
 
     name: str
     help: str
@@ -34,6 +37,7 @@ class Field:
     words: tuple[str, ...] = ()
     least: int = 0
     most: int = 0
+    in_calls: str = ""
 
     def parse(self, value: object) -> int | str:
         """The value as a problem keeps it. Raises InputError for any other than the field may have."""
@@ -49,9 +53,10 @@ class Field:
         return number
 
 
-def word(*words: str, help: str) -> Any:
-    """A field that has one of these words; the first is the default."""
-    return dataclasses.field(default=words[0], metadata={"help": help, "words": words})
+def word(*words: str, help: str, in_calls: str = "") -> Any:
+    """A field that has one of these words; the first is the default, and `in_calls` that of calls."""
+    metadata = {"help": help, "words": words, "in_calls": in_calls}
+    return dataclasses.field(default=words[0], metadata=metadata)
 
 
 def number(default: int, least: int, most: int, help: str) -> Any:
@@ -70,6 +75,11 @@ def fields_of(kind: type) -> tuple[Field, ...]:
 def own_values(kind: type[T], problem: GemmProblem) -> T:
     """The problem's own fields, as its format declares them."""
     return kind(**dict(problem.own))
+
+
+def words_in_calls(kind: type) -> dict[str, int | str]:
+    """What calls mean that do not say it, of fields whose default is another."""
+    return {field.name: field.in_calls for field in fields_of(kind) if field.in_calls}
 
 
 def parse_own(kind: type, values: Mapping[str, object]) -> Own:

@@ -64,6 +64,7 @@ class Op:
     that no call writes are NaN in the reference.
     `error_beside`: by how much more than a sum's a result may be off: as a factor, relative to the sum of the products'
     magnitudes besides, and how often the error of an activation, which what it lets through multiplies.
+    `by_rows`: its reference makes as many rows of C as it is given of A, so that a check can go by bands of them.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Op:
     groups: Callable[[GemmProblem], Groups] | None = None
     error_beside: Callable[[GemmProblem], tuple[float, float, float]] = lambda problem: (1.0, 0.0, 1.0)
     plain_finish: bool = False
+    by_rows: bool = False
 
     def encodes(self, operand: Operand) -> bool:
         """Whether only `exact_inputs` can make values for an operand."""

@@ -11,8 +11,9 @@ from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.contract.variant import Variant
+from genkern.kernels.families.offsets import wide_operands
 from genkern.kernels.legality import legal
-from genkern.kernels.specs import main_variant, wide_operands
+from genkern.kernels.specs import main_variant
 from genkern.runtime.untuned import Relatives
 
 # Rows by which lower tiles differ: so many beyond M do no harm, and each tile more is another kernel.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from genkern.errors import LaunchError
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import on_arch
 from genkern.ops.fields import own_text
 from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
@@ -55,12 +56,12 @@ class Context:
     def find(self, gpu: LiveGpu, problem: GemmProblem) -> Choice:
         """What serves the problem on the GPU."""
         with self._lock:
-            return self._table(gpu, problem.op).find(problem)
+            return self._table(gpu, problem.op).find(on_arch(problem, gpu.identity.arch))
 
     def tuned(self, gpu: LiveGpu, problem: GemmProblem) -> list[tuple[int, str]]:
         """For which M the problem is tuned, and who won there: a config, "vendor" or "tie"."""
         with self._lock:
-            return self._table(gpu, problem.op).tuned(problem)
+            return self._table(gpu, problem.op).tuned(on_arch(problem, gpu.identity.arch))
 
     def row_kernel(self, gpu: LiveGpu, op: str, name: str) -> tuple[Bundle, str] | None:
         """A bundle that has the kernel beside products with this name for the GPU, and its binary's sha256."""
@@ -94,6 +95,7 @@ class Context:
 
     def watched(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
         """Tell those who watch."""
+        problem = problem if gpu is None else on_arch(problem, gpu.identity.arch)
         for watch in self._watches:
             watch(gpu, problem, choice)
 

@@ -12,6 +12,7 @@ from genkern.errors import InputError
 from genkern.gemm.dtypes import BY_TORCH, CODES, DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem, Own
+from genkern.ops.accumulate import as_called
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import Op
 
@@ -88,7 +89,7 @@ class Given:
                 problem = GemmProblem(
                     m, n, k, op.name, a, b, c, True, row_major_b, bias is not None, activation or "none", values
                 )
-                operands = op.extra_operands(problem)
+                problem = as_called(problem, operands := op.extra_operands(problem))
                 extra = tuple(_named(operand) for operand in operands)
                 if all(_fits(operand, given[name], op) for operand, name in zip(operands, extra, strict=True)):
                     break
@@ -138,7 +139,7 @@ def _own_values(op: Op, own: Mapping[str, object]) -> Iterator[Own]:
     if unknown := set(own) - {field.name for field in fields}:
         raise InputError(f"{op.name} has no {', '.join(sorted(unknown))}")
     open_words = [field for field in fields if field.words and field.name not in own]
-    for words in itertools.product(*(field.words for field in open_words)):
+    for words in itertools.product(*((field.in_calls,) if field.in_calls else field.words for field in open_words)):
         chosen = {field.name: word for field, word in zip(open_words, words, strict=True)}
         yield parse_own(op.fields, {**chosen, **own})
 

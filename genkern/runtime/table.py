@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS
+from genkern.ops.accumulate import as_fast, as_full, is_full, multiplies_float8
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.untuned import Option, Relatives, Rule, by_times
@@ -43,6 +44,9 @@ class Choice:
     bundle: Bundle | None = None
     exact: bool = False
     algorithm: str = ""
+
+
+_UNTUNED = "not tuned"
 
 
 class Table:
@@ -88,7 +92,24 @@ class Table:
         self._rows[winner.problem] = winner, bundle
 
     def find(self, problem: GemmProblem) -> Choice:
-        """What serves the problem: its own row, else that of another M by the rule, else the library."""
+        """What serves the problem: its own row, else that of another M by the rule, else the library.
+
+        Kernels with full sums serve a problem for which fast ones will do where they are believed more, or faster.
+        """
+        chosen = self._find(problem)
+        if not multiplies_float8(problem):
+            return chosen
+        if is_full(problem):
+            said = "tuned for fast sums alone, not for the full ones of this call (accumulate)"
+            return Choice(said) if chosen.why == _UNTUNED and self._find(as_fast(problem)).call else chosen
+        in_full = self._find(full := as_full(problem))
+        if in_full.call is None:
+            return chosen
+        if chosen.exact and in_full.exact:
+            return min((chosen, problem), (in_full, full), key=lambda each: _rank(self._rows[each[1]][0]))[0]
+        return chosen if chosen.exact or (chosen.call is not None and not in_full.exact) else in_full
+
+    def _find(self, problem: GemmProblem) -> Choice:
         row, tuned = self._rows.get(problem), self._by_m.get(Relatives.of(problem), [])
         if row is not None and not row[0].is_predicted:
             winner, bundle = row
@@ -102,7 +123,7 @@ class Table:
         if row is not None and not any(each.M > problem.M for each in tuned):
             predicted = self._predicted(*row)
         if not tuned:
-            return predicted or Choice("not tuned")
+            return predicted or Choice(_UNTUNED)
         option = self._rule(problem.M, [self._option(problem.M, other) for other in _neighbours(problem, tuned)])
         if option is None or option.call is None:
             return predicted or Choice(f"not tuned for M = {problem.M}, and the library serves it")

@@ -145,7 +145,7 @@ class InterpreterChecker:
         if "bug" in answer:
             raise BugError(f"interpreting {config.name}: {answer['bug']}", answer["details"])
         check = limited(check_of_answer(config.name, problem.size, "interpreter", answer), self._err_ratio, budget)
-        same = answer["dtype_a"] == DTYPES[problem.dtype_a].torch
+        same = check.lost is not None or answer["dtype_a"] == DTYPES[problem.dtype_a].torch
         return dataclasses.replace(check, stand_in="" if same else parse_dtype(answer["dtype_a"], "").name)
 
 

@@ -25,6 +25,7 @@ from genkern.search.strategy import Task
 from genkern.space.prune import Pruned, prune
 from genkern.space.space import Space
 from genkern.timing.session import Budget
+from genkern.tuning.elsewhere import besides
 from genkern.tuning.search import Search
 
 # Preparing is Python, and whoever feeds the measured process meanwhile is too: so soon, in seconds, may the one take
@@ -112,7 +113,8 @@ class Preparation:
         near = nearest(problem, ((winner.problem, winner.config) for winner in self.journal.winners()))
         number, gpu = self.strategy.number, self.workshop.gpu
         make_task = functools.partial(Task, problem, gpu, number=number, near=near)
-        return Search(bench, configs, self.strategy, make_task, dict(facts.screened), raced, self.limit)
+        others = functools.partial(besides, problem, configs, gpu)
+        return Search(bench, configs, self.strategy, make_task, dict(facts.screened), raced, self.limit, others)
 
 
 class Ahead:

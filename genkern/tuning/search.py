@@ -23,11 +23,10 @@ from genkern.gemm.records import Candidate, Measurement, Outcome, Unfit
 from genkern.journal.made import MadeBinary
 from genkern.journal.searched import Asked, Searched, Step, Told
 from genkern.search.limit import NO_LIMIT, Allowance, Limit
-from genkern.search.strategies import ChosenStrategy
+from genkern.search.strategies import ZERO, ChosenStrategy
 from genkern.search.strategy import (
     Compiled,
     Event,
-    Lost,
     Measured,
     Refused,
     Strategy,
@@ -36,12 +35,12 @@ from genkern.search.strategy import (
     units_of,
 )
 from genkern.timing.profiler import Profiler
+from genkern.tuning.told import brief, event_of, refused_before
 
 # Units that are being made at a time, for each worker of the farm: enough that none is ever without one, and few enough
 # that what is asked for later, knowing more, need not wait long.
 AT_A_TIME = 4
-# Significant digits of times that only tell who is timed again, and digits of shares.
-_SCREEN_DIGITS = 5
+# Digits of shares.
 _SHARE_DIGITS = 6
 
 
@@ -78,8 +77,10 @@ class Search:
         known: Mapping[str, Measurement],
         first: Collection[str] = (),
         limit: Limit = NO_LIMIT,
+        besides: Callable[[Collection[str]], Sequence[Config]] = lambda measured: (),
     ) -> None:
-        """`task` says what the strategy is to search, given the configs that are its to ask for.
+        """`task` says what the strategy is to search, given the configs that are its to ask for. `besides` says what is
+        measured when it has ended, of which it is not told, given the names of what was; not where anything limits it.
 
         What is `known` is made ahead too, since it may win. Its binaries count where `limit` counts binaries, and so do
         those of `first`.
@@ -103,6 +104,8 @@ class Search:
         of_before = [self._by_name[name] for name in known if name in self._by_name]
         self._ahead = units_of([*named, *others, *of_before])[::-1]
         self._limit, self._begun_s, self._is_over = limit, math.inf, False
+        self._besides = besides if limit == NO_LIMIT and chosen.number is None and chosen.name != ZERO else None
+        self._is_beside = False
         self._allowance = Allowance(limit.binaries, ahead | {compiled_of(config) for config in of_before})
         # Of what is known, what the strategy may ask for, and of that what it did not ask for yet.
         self._unasked = {config: None for config in of_before if compiled_of(config) not in ahead}
@@ -129,7 +132,7 @@ class Search:
         self._put_back: set[Config] = set()
         # How many units were ordered before anything was to be measured.
         self._ordered_ahead = 0
-        self._has_time = any(measurement.duration_us is not None for measurement in known.values())
+        self._timed_names = {name for name, measurement in known.items() if measurement.duration_us is not None}
         self.confidence = NOTHING_SAID
 
     def begin(self) -> None:
@@ -143,12 +146,13 @@ class Search:
         """
         rounds = 0
         with self._timed():
-            while not rounds or self._asks_on():
+            while not rounds or self._asks_on() or self._asks_besides():
                 rounds += 1
                 units = _Units(self._units_ready(), self._bench)
-                for measurement in map(_brief, profiler.screen(self._bench.job.session, units)):
+                for measurement in map(brief, profiler.screen(self._bench.job.session, units)):
                     self._tell_measured(measurement)
                     yield measurement
+        self._is_beside = False
         self.confidence = self._confidence()
 
     @contextlib.contextmanager
@@ -171,7 +175,7 @@ class Search:
         """Drop all that is under way and ask for nothing more, where the time is up and there is one of a config."""
         with self._lock:
             is_up = time.monotonic() - self._begun_s >= (self._limit.seconds or math.inf)
-            if not is_up or not self._has_time or self._is_over:
+            if not is_up or not self._timed_names or self._is_over:
                 return
             self._is_over = True
             under_way = {*range(self._place_of_theirs, len(self._units))} - self._made
@@ -224,12 +228,22 @@ class Search:
     def _asks_on(self) -> bool:
         return bool(self._order_more() or self._ready or self._bench.under_way)
 
+    def _asks_besides(self) -> bool:
+        """Once, when the strategy has ended: whether anything is measured besides."""
+        if (besides := self._besides) is None or self._bench.is_closed:
+            return False
+        self._besides, self._is_beside = None, True
+        configs = [config for config in besides(self._timed_names) if config not in self._places]
+        with self._lock:
+            self._ahead = units_of(config for config in configs if config.name in self._by_name)[::-1]
+        return self._asks_on()
+
     def _order_more(self) -> int:
         """Order what is wanted next, as far as there is room; returns how many units that is."""
         with self._lock:
             room = self._depth - self._bench.under_way
             asked = [self._ahead.pop() for _ in range(min(room, len(self._ahead)))]
-            if not asked and room > 0 and not self._is_over:
+            if not asked and room > 0 and not (self._is_over or self._is_beside):
                 asked = self._allowance.take(room, self._ask)
             fit = [unit for unit in map(self._without_unfit, asked) if unit.configs]
             self._bench.order([(self._place_of(unit), unit.configs) for unit in fit])
@@ -238,20 +252,14 @@ class Search:
                 # Told in another order, the strategy asked for other units before.
                 self._is_told_all = True
                 for config in self._unasked:
-                    self._tell(self._event_of(self._known[config.name]))
+                    self._tell(event_of(config, self._known[config.name]))
         return len(asked)
 
     def _without_unfit(self, unit: Unit) -> Unit:
         """What is to be made of a unit; the strategy is told what an earlier start has found out of the rest."""
-        if not self._unfit or not any(config.name in self._unfit for config in unit.configs):
-            return unit
-        reasons: dict[Outcome, list[Config]] = {}
-        for config in unit.configs:
-            if (outcome := self._unfit.get(config.name)) is not None:
-                reasons.setdefault(outcome, []).append(config)
-        for outcome, configs in reasons.items():
-            self._tell(Refused(unit, tuple(configs), outcome))
-        fit = Unit(tuple(config for config in unit.configs if config.name not in self._unfit))
+        fit, refused = refused_before(unit, self._unfit)
+        for event in refused:
+            self._tell(event)
         if not fit.configs:
             self._allowance.unmeasured(unit)
         return fit
@@ -300,7 +308,7 @@ class Search:
             if known:
                 candidates = [each for each in candidates if each.config.name not in self._known]
                 for measurement in known:
-                    self._tell(self._event_of(measurement))
+                    self._tell(event_of(self._by_name[measurement.config], measurement))
             if candidates:
                 heapq.heappush(self._ready, (place, candidates))
 
@@ -315,19 +323,17 @@ class Search:
             return None
 
     def _tell_measured(self, measurement: Measurement) -> None:
-        event = self._event_of(measurement)
+        event = event_of(self._by_name[measurement.config], measurement)
         self._tried.add(compiled_of(event.config))
         self.tell(event)
-        if isinstance(event, Measured) and not self._has_time:
-            self._has_time = True
-            self._end_in_time()
-
-    def _event_of(self, measurement: Measurement) -> Measured | Lost:
-        config, us = self._by_name[measurement.config], measurement.duration_us
-        timed = measurement.outcome is Outcome.MEASURED and us is not None
-        return Measured(config, us) if timed and us is not None else Lost(config, measurement.outcome)
+        if isinstance(event, Measured):
+            self._timed_names.add(measurement.config)
+            if len(self._timed_names) == 1:
+                self._end_in_time()
 
     def _tell(self, event: Event) -> None:
+        if self._is_beside:
+            return
         self.strategy.tell(event)
         dropped = tuple(self.strategy.drop())
         self._steps.append(Told(event, dropped))
@@ -374,15 +380,3 @@ class _Units(Iterator[Sequence[Candidate]]):
         """Where this has not ended, nothing more is made: whoever waits for the next, in another thread, comes back."""
         if not self._has_ended:
             self._bench.close()
-
-
-def _brief(measurement: Measurement) -> Measurement:
-    """Without the digits that say nothing: a screening's noise is some percent, and its record is most of a journal."""
-    if measurement.duration_us is None:
-        return measurement
-    samples_us = tuple(_rounded(us) for us in measurement.samples_us)
-    return replace(measurement, duration_us=_rounded(measurement.duration_us), samples_us=samples_us)
-
-
-def _rounded(us: float) -> float:
-    return float(f"{us:.{_SCREEN_DIGITS}g}")

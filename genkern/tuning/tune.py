@@ -39,6 +39,7 @@ from genkern.timing.session import Budget
 from genkern.timing.standing import SHARED
 from genkern.tuning.check import Checker
 from genkern.tuning.compared import Compared, confirmed
+from genkern.tuning.elsewhere import times_kept
 from genkern.tuning.prepared import Ahead, Preparation, Prepared
 from genkern.tuning.progress import Progress
 from genkern.tuning.search import NOTHING_SAID, Confidence, Search
@@ -189,6 +190,9 @@ class Tuner:
             winner = self._choose(bench.job, facts, report)
             if winner is not None and winner.config.name in bench.job.ready:
                 winner = replace(winner, source=bench.source_of(winner.config))
+            if winner is not None:
+                times = times_kept(problem, facts.screened.values(), report.candidates, self.workshop.gpu)
+                winner = replace(winner, peer_us=times)
             report.winner = winner
             for name, found in report.candidates.items():
                 if found.outcome is Outcome.WRONG:
@@ -267,7 +271,7 @@ class Tuner:
                     return self._winner(job, again, facts.checks.get(again.winner.config), report)
                 report.candidates[again.winner.config] = again.winner
             contenders.remove(ranked[0])
-        report.message = "no finalist ran and was correct (--profile_file says why)"
+        report.message = _without_winner(report.candidates)
         return None
 
     def _runner_up(
@@ -358,6 +362,13 @@ class Tuner:
             expected_loss=report.confidence.expected_loss,
             searched_share=report.confidence.searched_share,
         )
+
+
+def _without_winner(candidates: Mapping[str, Measurement]) -> str:
+    """Why finalists that were timed gave no winner: one that nobody could check is none."""
+    if unchecked := [m for m in candidates.values() if m.outcome is Outcome.UNCHECKED]:
+        return f"no finalist was proved right, {len(unchecked)} of them for want of memory: {unchecked[0].message}"
+    return "no finalist ran and was correct (--profile_file says why)"
 
 
 def _wrong(check: Check) -> str:

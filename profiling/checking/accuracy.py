@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from genkern.timing.session import TOLERANCE
@@ -9,13 +10,18 @@ from genkern.timing.session import TOLERANCE
 
 def error_ratio(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: float = TOLERANCE) -> float:
     """Share of elements of [M, N] outside atol + rtol |expected|; 1.0 when any is NaN or infinite, as in AITER."""
+    return min(1.0, elements_outside(actual, expected, atol, rtol) / int(expected.numel()))
+
+
+def elements_outside(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: float = TOLERANCE) -> float:
+    """How many elements these are; infinitely many, of which the share counts as all, when any is NaN or infinite."""
     import torch
 
     actual = actual.float()
     if not bool(torch.isfinite(actual).all()):
-        return 1.0
+        return math.inf
     close = torch.isclose(actual, expected, rtol=rtol, atol=atol)
-    return int((~close).sum().item()) / int(close.numel())
+    return int((~close).sum().item())
 
 
 def worst_row_error(actual: Any, expected: Any) -> float:

@@ -5,7 +5,8 @@
 - u_c the unit roundoff of C's type. Rounding is monotone, so c is held to more than that: it lies between what ref less
   the other terms is rounded to, and ref plus them (`rounded_range`);
 - u that of the accumulator: 2^-23 for float32, of which matrix units truncate rather than round, and 2^-13 where about
-  14 bits are kept of sums of fp8 products (gpus.yaml says where: fp8_sum_bits);
+  14 bits are kept of sums of fp8 products (gpus.yaml says where: fp8_sum_bits); of full sums (accumulate) 2^-13 with
+  g(128), for what matrix units add up, plus 2^-23 with g(K), for what is added up of that;
 - g(K) = 1 + sqrt(K): the growth of rounding errors whose mean is zero (Higham and Mary, "A new approach to
   probabilistic rounding error analysis", SIAM J. Sci. Comput. 41, 2019), in place of gamma_K = K u / (1 - K u) (Higham,
   "Accuracy and Stability of Numerical Algorithms", 2002, section 3.1), which grows beyond the result itself.
@@ -28,26 +29,26 @@ import math
 from typing import Any
 
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpu import FLOAT32_BITS
 from genkern.gemm.gpus import capabilities_of
 
-_FLOAT32_BITS = 24
-_FLOAT32 = 2.0 ** (1 - _FLOAT32_BITS)
+FLOAT32 = 2.0 ** (1 - FLOAT32_BITS)
 # Of a product of two operands that lose less than 2^-10 of their size each.
 _TF32_PRODUCT = 2.0**-9
 # Of the reference, of scales and bias, and of an activation's exponential or erf in float32.
-_AFTER_THE_SUM = 4 * _FLOAT32
+_AFTER_THE_SUM = 4 * FLOAT32
 _OF_ACTIVATION = 2.0**-20
 _SLOPES = {"none": 1.0, "relu": 1.0, "gelu": 2 * 1.129, "silu": 2 * 1.1}
 
 
 def kept_bits(dtype_a: str, arch: str) -> int:
     """Significant bits that the matrix units of `arch` keep of a sum of products of this type, in float32."""
-    return capabilities_of(arch).fp8_sum_bits if DTYPES[dtype_a].is_float8 else _FLOAT32_BITS
+    return capabilities_of(arch).fp8_sum_bits if DTYPES[dtype_a].is_float8 else FLOAT32_BITS
 
 
 def keeps_few_bits(dtype_a: str, arch: str) -> bool:
     """Whether sums of products of this type keep fewer bits than float32 has."""
-    return kept_bits(dtype_a, arch) < _FLOAT32_BITS
+    return kept_bits(dtype_a, arch) < FLOAT32_BITS
 
 
 def accumulator_roundoff(accumulator: str, dtype_a: str, arch: str) -> float:
@@ -64,7 +65,7 @@ def sum_error(magnitude: Any, roundoff: float, products: int, activation: str, a
     `products` counts those of one result that are no zero. `as_tf32`: operands in float32 lose their last bits.
     """
     # The reference is a float32 sum as well.
-    relative = (roundoff + _FLOAT32) * (1 + math.sqrt(products)) + _AFTER_THE_SUM + _TF32_PRODUCT * as_tf32
+    relative = (roundoff + FLOAT32) * (1 + math.sqrt(products)) + _AFTER_THE_SUM + _TF32_PRODUCT * as_tf32
     return magnitude * (_SLOPES[activation] * relative) + activation_error(magnitude, activation)
 
 

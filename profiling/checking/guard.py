@@ -20,6 +20,8 @@ _BUFFER_ALIGNMENT = 512
 # A slice begins so many alignments after a multiple of a buffer's, and its rows are so much longer: an odd count, so
 # that no larger alignment holds by chance.
 _SHIFT = 3
+# Longer rows are left out where they would be most of a buffer: of a few columns, and very many rows.
+_MOST_PADDING_BYTES = 2**28
 # Kernels of the farm are promised that a leading dimension is a multiple of so many elements, where it was.
 _PITCH_STEP = 16
 
@@ -78,7 +80,8 @@ def guarded(operand: Operand, dtype: Any, device: Any, *, sliced: bool) -> Guard
     if sliced and operand.role in ("activation", "weight", "output") and outer:
         shift = _SHIFT * operand.alignment // item
         longer = columns + _SHIFT * step
-        if columns > 1 and (rows * longer < INT32 or rows * columns >= INT32):
+        padding = rows * _SHIFT * step * item <= max(rows * columns * item // 8, _MOST_PADDING_BYTES)
+        if columns > 1 and padding and (rows * longer < INT32 or rows * columns >= INT32):
             pitch = longer
     made = _in_buffer(rows, columns, pitch, shift, dtype, device)
     tensor = made.tensor.view(operand.storage_shape)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.profiling.checking.alphabet import INNER_EXPONENTS, OUTER_EXPONENTS, Alphabet, scales_inside
+from genkern.profiling.checking.wide_sums import of_a, of_b
 
 # Exponents of a tensor's only scale: neither is one, nor is their product, nor does it take many bits from a bias.
 _ONLY_EXPONENTS = {"a": 1, "b": -2}
@@ -20,6 +21,8 @@ _RANDOM_INT8 = 32
 # A sum whose accumulator keeps 14 bits: so many products are enough to show what random numbers are to show, and
 # leave an error bound that is far below the result.
 FEW_PRODUCTS = 1024
+# What tells the numbers of rounds apart; those of `sums` are made in another way.
+_SEEDS = {"exact": 0, "layout": 1, "random": 2, "sums": 0}
 # Of the signs in a drifting round: so many are as the drift.
 _DRIFT = 7 / 8
 
@@ -31,13 +34,14 @@ class Round:
     exact: integers, each result within C's type nearly everywhere; A is zero outside part `part` of K.
     layout: integers whose partial sums go far up and come down again, which shows a partial sum that was rounded; all
     matrices are slices of larger ones.
+    sums: integers whose sums need all bits of float32, for problems that ask for these (wide_sums).
     random: normal deviates, for an error bound.
 
     `negated` stands for the round again with -A, for an activation that hides negative sums. `bends` has sums of about
     one, where activations are neither zero nor the sum itself.
     """
 
-    kind: Literal["exact", "layout", "random"]
+    kind: Literal["exact", "layout", "sums", "random"]
     part: int = 0
     negated: bool = False
     bends: bool = False
@@ -45,14 +49,16 @@ class Round:
     @property
     def name(self) -> str:
         """For messages."""
-        return f"{self.kind} inputs" if self.kind != "layout" else "exact inputs in larger matrices"
+        names = {"layout": "exact inputs in larger matrices", "sums": "exact inputs that need float32 sums"}
+        return names.get(self.kind, f"{self.kind} inputs")
 
 
-def rounds_of(alphabet: Alphabet, activation: str) -> tuple[Round, ...]:
-    """The rounds of a check, cheapest to tell first."""
+def rounds_of(alphabet: Alphabet, activation: str, *, wide_sums: bool = False) -> tuple[Round, ...]:
+    """The rounds of a check, cheapest to tell first; with `wide_sums` the one of that name."""
     signs = (False,) if activation == "none" else (False, True)
     exact = (Round("exact", part, negated) for part in range(alphabet.parts) for negated in signs)
-    return (*exact, Round("layout"), Round("random", bends=activation != "none"))
+    wide = (Round("sums"),) if wide_sums else ()
+    return (*exact, Round("layout"), *wide, Round("random", bends=activation != "none"))
 
 
 # What is stored for an operand's numbers (None for an index), where its format says so, by (operand, numbers,
@@ -85,9 +91,7 @@ def fill(
         tensor = tensors[operand.name]
         generator = torch.Generator(device=tensor.device)
         # The negated round has the same numbers.
-        generator.manual_seed(
-            (seed * 1009 + round_.part) * 1009 + place * 3 + ("exact", "layout", "random").index(round_.kind)
-        )
+        generator.manual_seed((seed * 1009 + round_.part) * 1009 + place * 3 + _SEEDS[round_.kind])
         numbers = None
         if operand.role != "index":
             numbers = _numbers(tensor.device, operand, operands, alphabet, round_, few, generator)
@@ -121,6 +125,8 @@ def _numbers(
         return _scales(device, operand, operands, round_, generator) * factor
     if operand.role == "bias":
         return _bias(device, operand, round_, generator)
+    if round_.kind == "sums":
+        return (of_b if operand.role == "weight" else of_a)(device, operand, generator)
     # Made as it is stored, seen as [M, K] or [K, N].
     values = (_deviates if round_.kind == "random" else _integers)(device, operand, alphabet, round_, generator)
     values = values if operand.row_major else values.transpose(-1, -2)

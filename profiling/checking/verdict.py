@@ -7,24 +7,28 @@
 business: the farm's binaries, a generated module's `matmul`, a library. Each round (`inputs.Round`) makes its own
 inputs, lays them between guard bands (`guard`), fills C and workspaces with what gives no right result, launches, and
 compares: exact rounds to the bit, signs of zeros aside; the random one, and activations whose last bits are open, by
-`bound`. References are kept, so one
-`Checking` serves all candidates of a problem.
+`bound`. All that is done by bands of rows of C, so that what it takes besides operands stays below C's own
+size (`_most_bytes`). References are kept as far as they fit in that, so that one `Checking` serves all candidates.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from genkern.gemm.gpus import capabilities_of
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.refusal import is_out_of_memory
+from genkern.ops.accumulate import PROMOTED_K, is_full
 from genkern.ops.op import Op, groups_of, has_exponents
-from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
+from genkern.profiling.checking.accuracy import elements_outside, worst_row_error
 from genkern.profiling.checking.alphabet import FLOAT8_BITS, choose_alphabet
+from genkern.profiling.checking.bands import Band, bands_of, cut
 from genkern.profiling.checking.bound import (
+    FLOAT32,
     accumulator_roundoff,
     activation_error,
     keeps_few_bits,
@@ -33,10 +37,15 @@ from genkern.profiling.checking.bound import (
 )
 from genkern.profiling.checking.guard import Guarded, first_true, guarded, guarded_vector
 from genkern.profiling.checking.inputs import FEW_PRODUCTS, Round, fill, rounds_of
+from genkern.profiling.checking.wide_sums import shows_wide_sums
 from genkern.timing.session import TOLERANCE
 
 # A second call finds the workspace as the first left it.
 _CALLS = 2
+# Beside its operands a check takes as much memory as C has, or this; half of it for references that are kept, a quarter
+# for a band, and where that is not there, an eighth of this for a band.
+_LEAST_BYTES = 2**31
+_SMALLER = 8
 
 
 @dataclass(frozen=True)
@@ -88,6 +97,18 @@ class _Reference:
     high: Any
     expected: Any
 
+    @property
+    def size_bytes(self) -> int:
+        apart = {id(each): each for each in (self.low, self.high, self.expected)}
+        return sum(each.numel() * each.element_size() for each in apart.values())
+
+
+class _Errors(NamedTuple):
+    """The share of elements off, and the worst row's error."""
+
+    ratio: float
+    worst_row: float
+
 
 @dataclass
 class Checking:
@@ -95,6 +116,7 @@ class Checking:
 
     `reference(operands)` is the product with all that follows it in float32 [M, N], exact for exact inputs; `like` has
     a tensor for each operand, on the device, whose type the inputs get. `atol` and `rtol` are for `error_ratio` alone.
+    `least_bytes` of memory it may take whatever C's size.
     """
 
     problem: GemmProblem
@@ -105,25 +127,53 @@ class Checking:
     seed: int = 0
     atol: float = TOLERANCE
     rtol: float = TOLERANCE
-    _references: dict[Round, _Reference] = field(default_factory=dict)
+    least_bytes: int = _LEAST_BYTES
+    _references: dict[tuple[Round, Band], _Reference] = field(default_factory=dict)
+    _kept_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.operands = self.op.operands(self.problem)
         bits = min(FLOAT8_BITS, capabilities_of(self.arch).fp8_sum_bits)
         self.alphabet = choose_alphabet(self.operands, self.op.largest_exact(self.problem), bits)
-        self.rounds = rounds_of(self.alphabet, self.problem.activation)
+        self._full = is_full(self.problem)
+        wide_sums = self._full and shows_wide_sums(self.operands)
+        self.rounds = rounds_of(self.alphabet, self.problem.activation, wide_sums=wide_sums)
         # What is multiplied by units that may keep few bits of sums of fp8, but for fp8 that becomes bf16 before.
         self._multiplied = "bf16" if has_exponents(self.problem) else self.problem.dtype_a
-        self._few = keeps_few_bits(self._multiplied, self.arch)
+        self._few = not self._full and keeps_few_bits(self._multiplied, self.arch)
         groups = groups_of(self.problem)
         # These are NaN in the reference, and must stay what C is filled with.
         self._leaves_rows = groups is not None and groups.capacity > 0
+        self._most_bytes = max(self.operands[2].size_bytes, self.least_bytes)
+        self.bands = bands_of(self.problem, self.op, self._most_bytes // 4)
 
     def check(self, subject: Subject) -> Verdict:
-        """Run all rounds, or up to the first that finds something. Raises what the launch raises."""
+        """Run all rounds, or up to the first that finds something. Raises what the launch raises.
+
+        Without memory for it, once more with the least that it can do with: what is raised then says nothing of C.
+        """
+        try:
+            return self._check(subject)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        # Behind the exception, whose frames hold tensors.
+        self._make_do()
+        return self._check(subject)
+
+    def _make_do(self) -> None:
+        import torch
+
+        self._references.clear()
+        self._most_bytes = self._kept_bytes = 0
+        self.bands = bands_of(self.problem, self.op, self.least_bytes // 4 // _SMALLER)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _check(self, subject: Subject) -> Verdict:
         started = time.monotonic()
         passed: list[str] = []
-        ratio, row = 1.0, float("inf")
+        errors = _Errors(1.0, float("inf"))
         message = ""
         for round_ in self.rounds:
             placed = self._inputs(round_)
@@ -140,22 +190,19 @@ class Checking:
             for _ in range(_CALLS if round_.kind == "exact" else 1):
                 tensors["c"].fill_(float("nan"))
                 subject.launch(dict(tensors))
-                if message := self._fault(round_, subject, placed, buffers):
+                message = self._difference(round_, tensors) or _fault_beside(subject, placed, buffers)
+                if message:
                     break
             if message or round_.kind == "random":
-                expected, c = self._reference(round_, tensors).expected.float(), tensors["c"]
-                if self._leaves_rows:
-                    written = ~expected.isnan().any(-1)
-                    expected, c = expected[written], c[written]
-                ratio = error_ratio(c, expected, self.atol, self.rtol)
-                row = worst_row_error(c, expected)
+                errors = self._errors(round_, tensors)
             if message:
+                message = f"{round_.name}: {message}"
                 break
             if round_.kind not in passed:
                 passed.append(round_.kind)
             # Before the next: together they are twice as large.
             del placed, tensors, buffers
-        return Verdict(not message, message, ratio, row, tuple(passed), time.monotonic() - started)
+        return Verdict(not message, message, *errors, tuple(passed), time.monotonic() - started)
 
     def _inputs(self, round_: Round) -> dict[str, Guarded]:
         c = self.like["c"]
@@ -180,56 +227,97 @@ class Checking:
     def _encode(self, operand: Operand, numbers: Any, generator: Any) -> Any:
         return self.op.encode(self.problem, operand, numbers, generator)
 
-    def _reference(self, round_: Round, tensors: dict[str, Any]) -> _Reference:
+    def _known(self, round_: Round, tensors: dict[str, Any]) -> Iterator[tuple[Band, _Reference]]:
+        """Each band with what it must be; of that as much is kept as there is memory for."""
         import torch
 
-        if (known := self._references.get(round_)) is not None:
-            return known
-        expected, dtype_c, activation = self.reference(tensors), tensors["c"].dtype, self.problem.activation
+        magnitudes: dict[str, Any] | None = None
+        for band in self.bands:
+            if (known := self._references.get((round_, band))) is None:
+                if round_.kind == "random" and magnitudes is None:
+                    names = [operand.name for operand in self.operands if operand.role != "output"]
+                    magnitudes = {name: torch.empty_like(tensors[name]) for name in names}
+                    self._fill(magnitudes, round_, magnitudes=True)
+                known = self._reference(round_, tensors, magnitudes, band)
+                taken = known.size_bytes
+                if self._kept_bytes + taken <= self._most_bytes // 2:
+                    self._references[round_, band] = known
+                    self._kept_bytes += taken
+            yield band, known
+
+    def _reference(
+        self, round_: Round, tensors: dict[str, Any], magnitudes: dict[str, Any] | None, band: Band
+    ) -> _Reference:
+        operands = {operand.name: tensors[operand.name] for operand in self.operands}
+        of_band = cut(self.problem, self.op, operands, band)
+        expected, dtype_c, activation = self.reference(of_band), tensors["c"].dtype, self.problem.activation
+        if expected.shape != of_band["c"].shape:
+            made, wanted = tuple(expected.shape), tuple(of_band["c"].shape)
+            raise ValueError(f"the reference of {self.op.name} makes {made} of rows of A that make {wanted} (by_rows)")
         factor, beside, gain = self.op.error_beside(self.problem)
         error = activation_error(expected, activation) * gain
-        if round_.kind == "random":
-            names = [operand.name for operand in self.operands if operand.role != "output"]
-            inputs = {name: torch.empty_like(tensors[name]) for name in names}
-            self._fill(inputs, round_, magnitudes=True)
-            magnitude = self.reference(inputs)
+        if magnitudes is not None:
+            magnitude = self.reference(cut(self.problem, self.op, magnitudes, band))
             products = min(self.problem.K, FEW_PRODUCTS if self._few else self.problem.K)
             accumulator = self.op.accumulator(self.problem)
             roundoff = accumulator_roundoff(accumulator, self._multiplied, self.arch)
             tf32 = self.op.as_tf32(self.problem)
-            of_sums = factor * sum_error(magnitude, roundoff, products, activation, tf32) + beside * magnitude
+            if self._full:
+                # Sums of that many, then in float32 those of these sums.
+                of_sums = sum_error(magnitude, roundoff, min(products, PROMOTED_K), activation)
+                of_sums += sum_error(magnitude, FLOAT32, products, activation)
+            else:
+                of_sums = sum_error(magnitude, roundoff, products, activation, tf32)
+            of_sums = factor * of_sums + beside * magnitude
             error = of_sums if gain == 1 else of_sums + error
         if isinstance(error, float):
             exact = expected.to(dtype_c)
-            made = _Reference(exact, exact, exact)
-        else:
-            made = _Reference(*rounded_range(expected, error, dtype_c), expected)
-        self._references[round_] = made
-        return made
+            return _Reference(exact, exact, exact)
+        return _Reference(*rounded_range(expected, error, dtype_c), expected)
 
-    def _fault(self, round_: Round, subject: Subject, placed: dict[str, Guarded], buffers: dict[str, Guarded]) -> str:
-        """What is wrong after a call, "" when nothing is."""
-        tensors = {name: place.tensor for name, place in placed.items()}
-        reference = self._reference(round_, tensors)
-        if wrong := _difference(tensors["c"], reference, self._leaves_rows):
-            return f"{round_.name}: {wrong}"
-        for name, place in {**placed, **buffers}.items():
-            if (outside := place.first_outside()) is not None:
-                row, column = outside
-                where = f"row {row}, column {column}" if place.rows > 1 else f"element {column + row * place.pitch}"
-                return f"{round_.name}: writes outside {name.upper() if len(name) == 1 else name} at {where}"
-        for made in subject.buffers:
-            left = buffers[made.name].tensor
-            if made.zero and bool(left.any()):
-                first = first_true(left != 0)
-                return f"{round_.name}: leaves {left[first].item()} in {made.name}[{first}], not zero"
-        return ""
+    def _difference(self, round_: Round, tensors: dict[str, Any]) -> str:
+        """Where the first wrong element of C is, what it is and what it should be, and how many there are; or ""."""
+        first, count = "", 0
+        for band, known in self._known(round_, tensors):
+            wrong, where = _difference(band, tensors["c"], known, self._leaves_rows)
+            first, count = first or where, count + wrong
+        return f"{first}; {count:,} of {tensors['c'].numel():,} are wrong" if count else ""
+
+    def _errors(self, round_: Round, tensors: dict[str, Any]) -> _Errors:
+        """How far C is off, but for rows that are left as they were."""
+        outside, elements, worst_row = 0.0, 0, 0.0
+        for band, known in self._known(round_, tensors):
+            expected, c = known.expected.float(), band.of(tensors["c"])
+            if self._leaves_rows:
+                written = ~expected.isnan().any(-1)
+                expected, c = expected[written], c[written]
+            if expected.numel():
+                outside += elements_outside(c, expected, self.atol, self.rtol)
+                elements += expected.numel()
+                worst_row = max(worst_row, worst_row_error(c, expected))
+        return _Errors(min(1.0, outside / elements), worst_row)
 
 
-def _difference(actual: Any, reference: _Reference, leaves_rows: bool) -> str:
-    """Where the first wrong element of C is, what it is and what it should be, and how many there are; or ""."""
+def _fault_beside(subject: Subject, placed: dict[str, Guarded], buffers: dict[str, Guarded]) -> str:
+    """What is wrong after a call besides C itself, "" when nothing is."""
+    for name, place in {**placed, **buffers}.items():
+        if (outside := place.first_outside()) is not None:
+            row, column = outside
+            where = f"row {row}, column {column}" if place.rows > 1 else f"element {column + row * place.pitch}"
+            return f"writes outside {name.upper() if len(name) == 1 else name} at {where}"
+    for made in subject.buffers:
+        left = buffers[made.name].tensor
+        if made.zero and bool(left.any()):
+            first = first_true(left != 0)
+            return f"leaves {left[first].item()} in {made.name}[{first}], not zero"
+    return ""
+
+
+def _difference(band: Band, c: Any, reference: _Reference, leaves_rows: bool) -> tuple[int, str]:
+    """How many elements of a band of C are wrong; where the first is, what it is and what it should be, or ""."""
     import torch
 
+    actual = band.of(c)
     exact = reference.low is reference.high
     # Not by what is less or greater: NaN is neither.
     right = actual == reference.low if exact else (actual >= reference.low) & (actual <= reference.high)
@@ -237,8 +325,8 @@ def _difference(actual: Any, reference: _Reference, leaves_rows: bool) -> str:
         right |= actual.isnan() & reference.low.isnan()
     count = actual.numel() - int(torch.count_nonzero(right).item())
     if not count:
-        return ""
+        return 0, ""
     place = tuple(int(index) for index in torch.unravel_index(torch.tensor(first_true(~right)), actual.shape))
     found, low, high = (x[place].item() for x in (actual, reference.low, reference.high))
     wanted = f"expected {low:.7g}" + ("" if exact else f" to {high:.7g}")
-    return f"C[{', '.join(map(str, place))}] is {found:.7g}, {wanted}; {count:,} of {actual.numel():,} are wrong"
+    return count, f"C[{', '.join(map(str, band.place(place)))}] is {found:.7g}, {wanted}"

@@ -14,7 +14,7 @@ from long_tests import spread
 from machines import machine
 from processes import assert_gone, relatives, until
 from small_gemms import needs_interpreter
-from tiny_space import TINY_AMD
+from tiny_space import EVERYTHING, TINY_AMD, tiny_command
 
 LINE = "genkern: stopped; run the same command again to go on\n"
 
@@ -22,7 +22,7 @@ LINE = "genkern: stopped; run the same command again to go on\n"
 # One in five of these has each signal, each number of devices, and a moment at the start, within a size and later.
 MOMENTS = [
     (gpus, moment, number)
-    for gpus, moment in ((1, 1), (2, 30), (1, 100), (1, 30), (2, 1))
+    for gpus, moment in ((1, 1), (2, 20), (1, 80), (1, 20), (2, 1))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 ]
 
@@ -37,10 +37,9 @@ def undisturbed(cache_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 
 def command(folder: Path, cache: Path) -> list[object]:
-    (folder / "sizes.yaml").write_text(SMALL)
-    files = ["-i", folder / "sizes.yaml", "-o", folder / "r.yaml", "-o2", folder / "candidates.csv"]
-    # Everything is measured, so that who goes on measures what is left, and no more.
-    return [*files, "--space", "nvidia_quick", "--search", "predicted", "--cache_dir", cache, "--compare"]
+    # Everything is measured, 32 configs of each size, so that who goes on measures what is left, and no more.
+    tiny = tiny_command(folder, cache, SMALL, groups=range(1, 9))
+    return [*tiny, "-o2", folder / "candidates.csv", *EVERYTHING, "--compare"]
 
 
 def screened(folder: Path) -> int:

@@ -160,6 +160,10 @@ def test_lines_of_a_size() -> None:
     counts, wrong = detail_lines(report(WINNERS[1]))
     assert counts == "  measured 1, wrong 1, compile_failed 1; prune 0.2 s, check 1.5 s"
     assert wrong.startswith("  wrong: tiled_BM1: error")
+    again.candidates["tiled_BM1"] = replace(
+        again.candidates["tiled_BM1"], outcome=Outcome.UNCHECKED, message="no memory"
+    )
+    assert detail_lines(again)[1] == "  unchecked: tiled_BM1: no memory"
     again.confidence = Confidence(0.00123, 0.03125)
     assert detail_lines(again)[0].endswith("check 1.5 s; 3.12 % of the binaries, expected loss 0.12 %")
     again.confidence = Confidence(None, 1.0)

@@ -36,7 +36,7 @@ TYPES = st.sampled_from(
 )
 # Unit roundoff of float32, rounding to nearest.
 ROUNDOFF = 2.0**-24
-LARGE_K = repeats(16_384, 65_536)
+LARGE_K = repeats(8_192, 65_536)
 
 
 @st.composite

@@ -27,6 +27,7 @@ from genkern.kernels.argument import constants_of
 from genkern.kernels.catalogue import form_of, sides, together
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes
+from genkern.kernels.families.offsets import wide_operands
 from genkern.kernels.generate import generate
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.source import load_module
@@ -36,7 +37,6 @@ from genkern.kernels.specs import (
     compile_options,
     kernel_specs,
     launch_plan,
-    wide_operands,
 )
 from genkern.ops.op import get_op
 

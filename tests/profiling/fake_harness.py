@@ -1,8 +1,8 @@
 """Speaks the protocol of profiling/harness.py without a GPU; a config's family says what it does to the process.
 
 `good` answers; `hang`, `segfault`, `killed`, `exits`, `aborts`, `fault`, `garbage`, `nonsense`, `other`, `negative`,
-`slow` and `refused` do so when screened, `wrong` and `senseless` when checked. With the prefix `final_` or `check_`
-they do it there, with `once_final_` or `once_check_` the first time only, with `crowd_final_` only among other
+`slow` and `refused` do so when screened, `wrong`, `senseless` and `unfit` when checked. With the prefix `final_` or
+`check_` they do it there, with `once_final_` or `once_check_` the first time only, with `crowd_final_` only among other
 finalists. A call takes BLOCK_SIZE_M us, but one of `told` as long as the best that it is told of.
 What a session's init_type says: `broken` dies when opened, `refuse` does not fit, `lost` runs nothing,
 `badvendor` cannot run the vendor library, `lt` has an algorithm of it besides, `badlt` cannot run that.
@@ -64,6 +64,8 @@ def misbehave(kind: str) -> Any:
         time.sleep(0.3)
     elif kind == "refused":
         return {"error": "OutOfResources: shared memory"}
+    elif kind == "unfit":
+        return {"no_memory": "OutOfMemoryError: CUDA out of memory"}
     return None
 
 

@@ -52,7 +52,7 @@ class Bench:
         module = generate(problem, [config], arch)
         path = write_module(folder, module)
         specs = specs_of(module, config)
-        farm = HereFarm(BinaryCache(cache), target, TRITON_VERSION, jobs=1, timeout_s=60)
+        farm = HereFarm(BinaryCache(cache / "binaries"), target, TRITON_VERSION, jobs=1, timeout_s=60)
         made = {result.key: result for result in farm.compile(str(path), specs)}
         self.binaries = [made[farm.key(spec)] for spec in specs]
         assert all(isinstance(each, Binary) for each in self.binaries)

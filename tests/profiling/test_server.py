@@ -226,6 +226,21 @@ def test_checking(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     assert FakeChecking.made == 2
 
 
+def test_a_check_without_memory_says_nothing_of_c(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is neither the verdict nor a refusal of the config's; the next check has its own."""
+    parent = Parent()
+
+    def unfit(*_: object) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 16.00 GiB")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeChecking, "check", unfit)
+        answer = parent.ask("check", config=name_of("us10"), binaries=[])
+    assert answer.keys() == {"config", "no_memory"}
+    assert answer["no_memory"].startswith("RuntimeError: CUDA out of memory")
+    assert parent.ask("check", config=name_of("us10"), binaries=[])["passed"]
+
+
 def test_a_new_workspace_is_ready_before_the_first_launch(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """Binding fills counters in the default stream, timing launches in another: the device is waited for between."""
     order: list[str] = []

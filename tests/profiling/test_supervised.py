@@ -317,6 +317,9 @@ def test_checks(session: Session, profiler: SupervisedProfiler) -> None:
     refused = profiler.check(session, candidate("check_refused"))
     assert (refused.passed, refused.message) == (False, "OutOfResources: shared memory")
     assert (refused.method, refused.lost) == ("gpu", None)
+    unfit = profiler.check(session, candidate("check_unfit"))
+    assert (unfit.passed, unfit.method, unfit.lost) == (False, NOT_CHECKED, Outcome.UNCHECKED)
+    assert unfit.message == "no memory to check it: OutOfMemoryError: CUDA out of memory"
 
 
 @pytest.mark.parametrize("kind", ["segfault", "exits", "fault", "garbage", "killed"])

@@ -86,7 +86,7 @@ def pack_here(folder: Path, found: list[TunedRow], cache: Path, *, predicted: bo
     packed = rows_of(found, None, predicted).packed
     winners, binaries, images, beside = [], {}, {}, {}
     for arch in sorted({each.winner.arch for each in packed}):
-        farm = HereFarm(BinaryCache(cache), target_of(arch), TRITON_VERSION, jobs=1, timeout_s=60)
+        farm = HereFarm(BinaryCache(cache / "binaries"), target_of(arch), TRITON_VERSION, jobs=1, timeout_s=60)
         packer = Packer(farm, arch, folder)
         here = [each for each in packed if each.winner.arch == arch]
         calls = packer.pack([wanted for each in here for wanted in each.wanted])

@@ -47,8 +47,8 @@ def export_parser() -> Parser:
         action="append",
         default=[],
         metavar="FILE",
-        help="the --profile_file of the runs: where a winner is none that the other program's kernel can run, "
-        "the fastest that it can; and the config that costs several sizes least",
+        help="the --profile_file of the runs: times of all configs that the other program's kernel can run, of which "
+        "results have some (peer_us); the fastest is written where the winner is none",
     )
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs")
     group.add_argument("--device", metavar="NAME", help="of rows that do not say theirs, as its driver has it")
@@ -130,7 +130,7 @@ def _sized(
     if reason or config is None:
         left_out[reason] += 1
         return None
-    timed = dict(times.get(problem, {}))
+    timed = {**row.peer_us, **times.get(problem, {})}
     if row.duration_us or not timed:
         # A result without a time, such as an imported one, has its one config.
         timed[config] = row.duration_us or 1.0

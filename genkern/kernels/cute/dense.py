@@ -21,7 +21,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, SCHEDULE, STORE, SWAPPED, pair_of
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer, Workspace
 from genkern.kernels.contract.call import Call, Kernel
 from genkern.kernels.contract.cost import Turn
@@ -56,7 +56,6 @@ from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.common import BINARY_NAME, GROUP, SPLITS, reduction
 from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
 from genkern.kernels.families.limits import (
-    INT32,
     over_c_limit,
     splits_limit,
     tiles,
@@ -64,6 +63,7 @@ from genkern.kernels.families.limits import (
     tma_output_limit,
     units_in_clusters,
 )
+from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
@@ -215,6 +215,8 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         return f"this family is written for wgmma, which {gpu.arch} does not have"
     if reason := operands_limit(problem):
         return reason
+    if gpu is not None and promotes_products(problem, gpu.arch):
+        return "this family adds up in the matrix units (accumulate: fast)"
     if DTYPES[problem.dtype_a].size_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
         return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
     if problem.batch > 1 and problem.batch * max(problem.M, problem.N, problem.K) >= INT32 // 2:

@@ -12,10 +12,10 @@ from typing import TypeVar
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
-from genkern.gemm.problem import INT32 as INT32
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.expression import Expression
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
+from genkern.ops.accumulate import PROMOTED_K, promotes_products
 from genkern.ops.op import element_bytes, get_op, groups_of, has_exponents, operands_of
 
 # Triton's TRITON_MAX_TENSOR_NUMEL.
@@ -88,6 +88,8 @@ def dot_limit(
     """
     if gpu is None or gpu.vendor != "nvidia":
         return ""
+    if config.BLOCK_SIZE_K > PROMOTED_K and promotes_products(problem, gpu.arch):
+        return f"sums are made in float32 of at most {PROMOTED_K} elements along K (accumulate: full)"
     if config.BLOCK_SIZE_K < _DOT_K_8_BITS and DTYPES[problem.dtype_a].size_bytes == 1:
         return f"Triton refuses a product of 8-bit operands with BLOCK_SIZE_K below {_DOT_K_8_BITS} on NVIDIA"
     if not gpu.has.of_warpgroups or config.num_warps < gpu.has.matrix_warps:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.argument import MOST_PROMISED, Argument, Constant, Integer, Pointer, Workspace
 from genkern.kernels.contract.call import Call, Kernel, Options
 from genkern.kernels.contract.form import Form, any_config
@@ -21,7 +21,7 @@ from genkern.kernels.contract.product import Copy, Product
 from genkern.kernels.contract.symbols import K, M, N
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value, cdiv, evaluate, name
-from genkern.kernels.families.limits import INT32, TMA_BYTES, tma_output_limit
+from genkern.kernels.families.limits import TMA_BYTES, tma_output_limit
 
 # Of a cache line, which a row of a copy begins with; and of the elements that are copied.
 _LINE_BYTES = 128

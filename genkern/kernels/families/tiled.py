@@ -11,7 +11,7 @@ from functools import partial
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import AMD_OPTIONS, CACHE_MODIFIER, REDUCE, SWAPPED, XCD_REMAP
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.argument import Integer, Workspace
 from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
@@ -38,7 +38,7 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.families.limits import INT32, dot_limit, grid_limit, over_c_limit, splits_limit, tiles
+from genkern.kernels.families.limits import dot_limit, grid_limit, over_c_limit, splits_limit, tiles
 from genkern.ops.op import groups_of
 
 # A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as

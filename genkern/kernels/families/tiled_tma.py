@@ -10,7 +10,7 @@ from functools import partial
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import REALIGNED, REDUCE, SWAPPED
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.argument import Descriptor, Workspace
 from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.cost import SWAPPED_EDGES, Cost
@@ -34,7 +34,6 @@ from genkern.kernels.families.common import (
     when_split,
 )
 from genkern.kernels.families.limits import (
-    INT32,
     dot_limit,
     over_c_limit,
     splits_limit,

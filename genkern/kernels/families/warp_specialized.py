@@ -16,7 +16,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, CLUSTER_K, REALIGNED, SWAPPED, pair_of
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
 from genkern.kernels.contract.call import Call, Kernel, Options
 from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
@@ -66,8 +66,9 @@ from genkern.kernels.families.gluon_tile import (
     tile_of,
     turned,
 )
-from genkern.kernels.families.limits import INT32, tiles, tma_operands_limit, tma_output_limit
+from genkern.kernels.families.limits import tiles, tma_operands_limit, tma_output_limit
 from genkern.kernels.families.realigned import realigned
+from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, groups_of
 
 # Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
@@ -282,6 +283,8 @@ def _legal(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None)
     """The tile is one for wgmma, whose products are scaled as they can be."""
     if isinstance(tile := _tile(shape, problem, config), str):
         return tile
+    if shape.cluster != (1, 1) and gpu is not None and promotes_products(problem, gpu.arch):
+        return "programs beside each other add up in the matrix units (accumulate: fast)"
     if (op := get_op(problem.op)).promoted(problem):
         _, block_n, _ = op.shared_scale(problem)
         if not shape.swapped and block_n % EIGHT:

@@ -66,4 +66,5 @@ OP = Op(
     no_vendor=_no_vendor,
     as_tf32=_as_tf32,
     plain_finish=True,
+    by_rows=True,
 )

@@ -97,4 +97,5 @@ OP = Op(
     exact_inputs=_exact_inputs,
     encoded=("scale_b",),
     largest_exact=lambda problem: _LARGEST[own_values(A16W4, problem).weights],
+    by_rows=True,
 )

@@ -54,4 +54,5 @@ OP = Op(
     fields=A16W8,
     no_vendor=lambda problem: "the library has no product of 16-bit and 8-bit operands",
     in_registers=True,
+    by_rows=True,
 )

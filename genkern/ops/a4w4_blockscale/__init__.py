@@ -96,4 +96,5 @@ OP = Op(
     exact_inputs=_exact_inputs,
     encoded=("scale_a", "scale_b"),
     largest_exact=_largest_exact,
+    by_rows=True,
 )

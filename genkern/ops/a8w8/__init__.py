@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import accumulate_field, refuse_full
 from genkern.ops.fields import own_values, word
 from genkern.ops.float8 import fp8_refusal, has_fp8
 from genkern.ops.op import Op, bias_of, matrices
@@ -23,13 +24,14 @@ _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-7, "fp32": 2**-7}
 
 @dataclass(frozen=True)
 class A8W8:
-    """What a problem of this format says besides its types: which elements have a scale in common."""
+    """What a problem of this format says besides its types: which elements share a scale, how sums are made."""
 
     scales: str = word(
         "per_tensor",
         "per_token",
         help="a8w8: one scale for all of A and one for B, or one per row of A (token) and column of B (channel)",
     )
+    accumulate: str = accumulate_field()
 
 
 def _refuse(problem: GemmProblem, arch: str) -> str:
@@ -38,7 +40,7 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
         return f"dtype_a = {a.name} and dtype_b = {b.name} must both be int8 or both fp8"
     if problem.dtype_c not in _OUT:
         return f"dtype_c = {problem.dtype_c} is not one of {', '.join(_OUT)}"
-    return fp8_refusal(a, arch) or fp8_refusal(b, arch)
+    return refuse_full(problem) or fp8_refusal(a, arch) or fp8_refusal(b, arch)
 
 
 def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
@@ -63,4 +65,5 @@ OP = Op(
     operands=_operands,
     worst_row_limit=lambda problem: _WORST_ROW[problem.dtype_c],
     plain_finish=True,
+    by_rows=True,
 )

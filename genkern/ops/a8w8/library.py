@@ -7,6 +7,7 @@ from typing import Any
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import is_full
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
@@ -21,7 +22,10 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
     out = getattr(torch, DTYPES[problem.dtype_c].torch)
     if a.is_cuda and a.dtype.is_floating_point and problem.K % 16 == 0 and problem.N % 16 == 0 and b.stride(0) == 1:
         try:
-            return torch._scaled_mm(a, b, scale_a=scales[0], scale_b=scales[1], bias=bias, out_dtype=out)
+            fast = not is_full(problem) and torch.version.hip is None
+            return torch._scaled_mm(
+                a, b, scale_a=scales[0], scale_b=scales[1], bias=bias, out_dtype=out, use_fast_accum=fast
+            )
         except torch.OutOfMemoryError:
             # What comes below needs more memory.
             raise

@@ -80,4 +80,5 @@ OP = Op(
     shared_scale=_shared_scale,
     promotes=True,
     plain_finish=True,
+    by_rows=True,
 )

@@ -53,4 +53,5 @@ OP = Op(
     fields=Batch,
     plain_finish=True,
     no_vendor=a16w16.OP.no_vendor,
+    by_rows=True,
 )

@@ -5,11 +5,21 @@ scale_a is [batch, M, 1], scale_b [batch, 1, N], as AITER's batched a8w8 has the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.ops import a8w8
+from genkern.ops.accumulate import accumulate_field
 from genkern.ops.batched_a16w16 import Batch, refuse_batch
 from genkern.ops.op import Op, in_batch, matrices
+
+
+@dataclass(frozen=True)
+class Batch8(Batch):
+    """How many products a call computes, and how their sums are made."""
+
+    accumulate: str = accumulate_field()
 
 
 def _refuse(problem: GemmProblem, arch: str) -> str:
@@ -33,7 +43,8 @@ OP = Op(
     accumulator=a8w8.OP.accumulator,
     operands=_operands,
     worst_row_limit=a8w8.OP.worst_row_limit,
-    fields=Batch,
+    fields=Batch8,
     plain_finish=True,
     no_vendor=lambda problem: "the library has no batch of products of 8-bit operands with scales",
+    by_rows=True,
 )

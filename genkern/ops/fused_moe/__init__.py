@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.ops import grouped_gemm
+from genkern.ops.accumulate import accumulate_field
 from genkern.ops.fields import number, own_values, word
 from genkern.ops.groups import Groups
 from genkern.ops.op import Op
@@ -33,7 +34,7 @@ _FEW_PRODUCTS = 1024
 
 @dataclass(frozen=True)
 class Moe:
-    """Which of the two products it is, how many experts there are, and how made-up tokens are sent to them."""
+    """Which of the two products it is, how many experts, how made-up tokens are sent to them, how sums are made."""
 
     stage: str = word("down", "gate_up", help="fused_moe: the second product with the sum over experts, or the first")
     experts: int = number(1, 1, grouped_gemm.MOST_GROUPS, help="fused_moe: experts")
@@ -43,6 +44,7 @@ class Moe:
     )
     routing: str = word("balanced", "skewed", help="how made-up rows are shared among groups: evenly, or as 1 / rank")
     routing_seed: int = number(0, 0, 2**20, help="of how made-up rows are shared")
+    accumulate: str = accumulate_field()
 
 
 def own_of(problem: GemmProblem) -> Moe:
@@ -120,4 +122,5 @@ OP = Op(
     groups=_groups,
     promotes=True,
     error_beside=_error_beside,
+    by_rows=True,
 )

@@ -15,6 +15,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.ops import a8w8, a16w16
+from genkern.ops.accumulate import accumulate_field, refuse_full
 from genkern.ops.fields import number, own_values, word
 from genkern.ops.groups import Groups
 from genkern.ops.op import Op
@@ -28,7 +29,7 @@ _MOST_ROWS = 2**20
 
 @dataclass(frozen=True)
 class Grouped:
-    """How rows are grouped, and what of 8-bit operands has a scale in common."""
+    """How rows are grouped, what of 8-bit operands has a scale in common, and how sums of fp8 are made."""
 
     groups: int = number(1, 1, MOST_GROUPS, help="grouped_gemm: weights")
     capacity: int = number(
@@ -40,6 +41,7 @@ class Grouped:
     )
     routing: str = word("balanced", "skewed", help="how made-up rows are shared among groups: evenly, or as 1 / rank")
     routing_seed: int = number(0, 0, 2**20, help="of how made-up rows are shared")
+    accumulate: str = accumulate_field()
 
 
 def weights(problem: GemmProblem, count: int, columns: int) -> Operand:
@@ -70,6 +72,8 @@ def scales_of(problem: GemmProblem, scales: str, rows: int, count: int, columns:
 
 def refuse_types(problem: GemmProblem, scales: str, arch: str) -> str:
     """Why operands of these types, and scales, are none that grouped products have, or ""."""
+    if reason := refuse_full(problem, in_blocks=scales == "blocks"):
+        return reason
     # Their fields are not these formats'.
     problem = replace(problem, own=())
     if DTYPES[problem.dtype_a].size_bytes > 1 and problem.dtype_a == problem.dtype_b:
@@ -157,4 +161,5 @@ OP = Op(
     shared_scale=lambda problem: shared_scale(problem, _own(problem).scales),
     groups=_groups,
     promotes=True,
+    by_rows=True,
 )

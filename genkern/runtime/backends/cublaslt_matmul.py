@@ -219,7 +219,7 @@ class Matmul:
             mode_a, mode_b = operation.scales
             made.set(api.DESC_A_SCALE_POINTER, pointers.scale_b)
             made.set(api.DESC_B_SCALE_POINTER, pointers.scale_a)
-            made.set(api.DESC_FAST_ACCUM, 0)
+            made.set(api.DESC_FAST_ACCUM, int(operation.fast_accum))
             if (mode_a, mode_b) != (api.SCALE_SCALAR, api.SCALE_SCALAR):
                 # Libraries from before 12.8 know no modes, and scalars only.
                 made.set(api.DESC_A_SCALE_MODE, mode_a)

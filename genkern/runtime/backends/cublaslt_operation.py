@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import is_full, multiplies_float8
 from genkern.ops.op import get_op
 from genkern.runtime.backends import cublaslt_api as api
 
@@ -35,8 +36,8 @@ class Layout:
 class Operation:
     """D = epilogue(op(A) op(B)) with the library's names: its A is genkern's `b`, its B genkern's `a`.
 
-    `scales` are the scale modes of its A and B, None where there are none. With fp8, sums are promoted to float32 on
-    the way (no fast accumulation), as torch._scaled_mm has them by default (use_fast_accum=False).
+    `scales` are the scale modes of its A and B, None where there are none. With `fast_accum` sums of fp8 are not
+    promoted to float32 on the way, as with torch._scaled_mm's use_fast_accum.
     """
 
     compute: int
@@ -48,6 +49,7 @@ class Operation:
     d: Layout
     epilogue: int = api.EPILOGUE_DEFAULT
     scales: tuple[int, int] | None = None
+    fast_accum: bool = False
 
     @property
     def has_bias(self) -> bool:
@@ -99,6 +101,7 @@ def operation_of(problem: GemmProblem, leading: Mapping[str, int] | None = None)
         d=of_d,
         epilogue=_epilogue(problem),
         scales=_scale_modes(problem),
+        fast_accum=_fast_accum(problem),
     )
 
 
@@ -144,6 +147,12 @@ def _fp8_refusal(problem: GemmProblem) -> str:
     if _scale_modes(problem) is None:
         return "the library has no scales of these operands"
     return ""
+
+
+def _fast_accum(problem: GemmProblem) -> bool:
+    """Whether sums of few bits are good enough: with scales of blocks those of each block are promoted."""
+    blocks = any(operand.in_step for operand in get_op(problem.op).operands(problem))
+    return multiplies_float8(problem) and not is_full(problem) and not blocks
 
 
 def _stored(rows: int, columns: int, row_major: bool) -> tuple[int, int]:

@@ -124,7 +124,8 @@ class PreparedCall(ReadyCall):
         assert choice.call is not None
         assert choice.bundle is not None
         for name, layout in layouts.items():
-            if layout.pitch != layout.columns and layout.rows * layout.pitch >= INT32:
+            # Of a matrix that is so large itself the kernel counts in 64 bits (families/offsets.py).
+            if layout.rows * layout.columns < INT32 <= layout.rows * layout.pitch and layout.pitch != layout.columns:
                 raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, past what its kernel reaches")
         if choice.winner is not None and (reason := _changed(choice.winner)):
             raise ResultsError(f"{reason}: pack it again")

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from genkern.errors import LaunchError
+from genkern.gemm.problem import INT32
 from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.launch.parameters import Parameter
 from genkern.runtime.packed import PackedBinary
 
 # As CUDA bounds a grid, and HIP by one more.
-_MOST_PROGRAMS = 2**31 - 1, 2**16 - 1, 2**16 - 1
+_MOST_PROGRAMS = INT32 - 1, 2**16 - 1, 2**16 - 1
 
 
 @dataclass(frozen=True)

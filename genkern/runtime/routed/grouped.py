@@ -9,7 +9,8 @@ import torch
 from genkern.errors import InputError
 from genkern.gemm.dtypes import BY_TORCH, DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.fields import fields_of, parse_own
+from genkern.ops.accumulate import as_called
+from genkern.ops.fields import fields_of, parse_own, words_in_calls
 from genkern.ops.op import groups_of, operands_of
 from genkern.runtime.dispatch import Calls, is_traced
 from genkern.runtime.routed.product import by_library, is_row_major_b, name_of, product_of, require_one_device
@@ -113,6 +114,7 @@ class Grouped(Calls):
             return None
         if narrow and "scales" not in values:
             values["scales"] = scales_named(scale_a, k)
+        values = words_in_calls(self.op.fields) | values
         problem = GemmProblem(
             *(max(m, 1), n, k, self.op.name, a, b, c),
             row_major_b=is_row_major_b(weight),
@@ -120,7 +122,7 @@ class Grouped(Calls):
             own=parse_own(self.op.fields, values),
         )
         assert groups_of(problem) is not None
-        return problem
+        return as_called(problem, operands_of(problem))
 
 
 def scales_named(scale_a: Any, k: int) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 from genkern.errors import InputError
 from genkern.gemm.dtypes import BY_TORCH, DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.fields import fields_of, parse_own
+from genkern.ops.accumulate import as_called
+from genkern.ops.fields import fields_of, parse_own, words_in_calls
 from genkern.ops.op import Op
 from genkern.runtime.routed.product import is_row_major_b, name_of, require_one_device
 
@@ -89,7 +90,8 @@ class Layer:
         scales = (scales or named_scales(gate_up_scale, 2 * n)) if narrow else ""
         first = second = None
         if tokens:
-            values = {**own, "experts": experts, "top_k": top_k, **({"scales": scales} if narrow else {})}
+            values = {**words_in_calls(op.fields), **own, "experts": experts, "top_k": top_k}
+            values |= {"scales": scales} if narrow else {}
             first = GemmProblem(
                 *(tokens, n, k, op.name, of_first if quantizes else of_x, of_first, out),
                 row_major_b=is_row_major_b(gate_up),
@@ -101,6 +103,7 @@ class Layer:
                 row_major_b=is_row_major_b(down),
                 own=parse_own(op.fields, {**values, "stage": "down"}),
             )
+            first, second = (as_called(each, op.operands(each)) for each in (first, second))
         return cls(first, second, tokens, k, experts, top_k, out, scales, quantizes)
 
 

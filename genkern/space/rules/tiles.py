@@ -11,6 +11,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import columns_of_b, row_tiles
 
 # Registers that a GEMM loop needs besides its accumulators: addresses, strides, counters.
@@ -60,6 +61,9 @@ def accumulator_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> boo
     threads = config.num_warps * gpu.warp_size
     available = min(gpu.registers_per_thread_max, gpu.registers_per_unit // threads)
     accumulators = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * columns_of_b(problem)
+    if promotes_products(problem, gpu.arch):
+        # Products of a step lie beside the sums.
+        accumulators += config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
     return accumulators > (available - OTHER_REGISTERS) * threads
 
 

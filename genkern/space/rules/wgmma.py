@@ -13,6 +13,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of, sides, together
 from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, scale_bytes, turned
 from genkern.kernels.families.limits import units_in_clusters
+from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, groups_of
 from genkern.space.rules.tiles import covering_block, tiles
 
@@ -112,8 +113,9 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return False
     each = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps)
     _, width = sides(config)
-    beside = width / 2 if get_op(problem.op).promoted(problem) else 0
-    scales = width / 4 if beside and form_of(config).swapped else 0
+    scaled = get_op(problem.op).promoted(problem)
+    beside = width / 2 if scaled or promotes_products(problem, gpu.arch) else 0
+    scales = width / 4 if scaled and form_of(config).swapped else 0
     if each + beside > 200 or each + beside + scales > 232:
         return True
     return each < 16 and not _covers(problem, config)

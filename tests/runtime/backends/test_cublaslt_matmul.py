@@ -14,6 +14,7 @@ from fake_cublaslt import build
 from lt_problems import WORKSPACE_BYTES, expected_of, leading_of, operands_of, pointers_of, variable
 
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import as_full
 from genkern.runtime.backends.cublaslt_api import Api, CublasLtError
 from genkern.runtime.backends.cublaslt_matmul import Matmul, Pointers, alignment, handle
 from genkern.runtime.backends.cublaslt_operation import operation_of
@@ -61,6 +62,18 @@ def test_fp8(fake: Api, types: tuple[str, str], own: tuple[tuple[str, str], ...]
     """Scales of a whole operand, or of a row of A and a column of B, go with their operand."""
     result_of(fake, replace(FP8, dtype_a=types[0], dtype_b=types[1], own=own))
     result_of(fake, replace(FP8, dtype_a=types[0], dtype_b=types[1], own=own, dtype_c="bf16", bias=True))
+
+
+@pytest.mark.parametrize("own", [(), (("scales", "per_token"),)])
+def test_sums_of_fp8_are_fast_where_the_problem_lets_them_be(fake: Api, own: tuple[tuple[str, str], ...]) -> None:
+    """As torch._scaled_mm's use_fast_accum says; with scales of blocks, and of other types, there are no others."""
+    fast = variable(fake, "fake_fast", ctypes.c_int)
+    for problem, wanted in ((replace(FP8, own=own), 1), (as_full(replace(FP8, own=own)), 0)):
+        result_of(fake, problem)
+        assert fast.value == wanted
+    result_of(fake, replace(FP8, own=own))
+    result_of(fake, replace(FP8, op="a8w8_blockscale", M=8, N=256, K=512))
+    assert fast.value == 0
 
 
 def test_fp8_with_scales_of_blocks(fake: Api) -> None:

@@ -279,20 +279,24 @@ def test_only_the_first_of_several_tunes(tuner: Tuner, card: Card, said: list[st
     assert "GENKERN_CONFIG" in said[1]
 
 
-# Each rank has another folder; the first one's has a winner.
+# Each rank has another folder; the first one's has a winner. The second one is a fork, which saves an import.
 _RANK = """
-import sys
+import os, sys
 import torch.distributed as distributed
 from genkern.runtime.process.online import Online
 from genkern.runtime.process.ranks import ranks
-rank, folder, meeting = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+rank = int(os.fork() == 0)
+folder, meeting = sys.argv[1 + rank], sys.argv[3]
 distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
 from pathlib import Path
 online = Online(Path(folder), print)
-print(ranks({}).number, len(online.bundles()))
+print(ranks({}).number, len(online.bundles()), flush=True)
 online.agree()
-print([winner.problem.M for bundle in online.bundles() for winner in bundle.winners])
+print(rank, [winner.problem.M for bundle in online.bundles() for winner in bundle.winners], flush=True)
 distributed.destroy_process_group()
+if rank:
+    os._exit(0)
+sys.exit(os.wait()[1])
 """
 
 
@@ -302,19 +306,10 @@ def test_ranks_agree(tmp_path: Path) -> None:
         results = library_rows(tmp_path / f"{rank}.yaml", [m])
         (tmp_path / str(rank)).mkdir()
         library_bundle(results, tmp_path / str(rank) / "online_x.genkern")
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", _RANK, str(rank), str(tmp_path / str(rank)), str(tmp_path / "meeting")],
-            env=environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    assert [process.communicate(timeout=60)[0].splitlines() for process in running] == [
-        ["0 0", "[3]"],
-        ["1 0", "[3]"],
-    ]
+    argv = [sys.executable, "-c", _RANK, str(tmp_path / "0"), str(tmp_path / "1"), str(tmp_path / "meeting")]
+    done = subprocess.run(argv, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["0 0", "0 [3]", "1 0", "1 [3]"]
 
 
 def test_of_first_without_others() -> None:
@@ -361,7 +356,7 @@ def program(tmp_path: Path, cache: Path, does: str, **what: object) -> subproces
 
 def test_a_real_tuning(tmp_path: Path, cache_dir: Path) -> None:
     """genkern itself tunes, packs and serves a size, while the program goes on; nothing is left when it ends."""
-    said, _ = program(tmp_path, cache_dir.parent, "tunes").communicate(timeout=120)
+    said, _ = program(tmp_path, cache_dir, "tunes").communicate(timeout=120)
     best = min(FASTER, key=FASTER.__getitem__)
     assert f"config='{best}'" in said or "choice='vendor'" in said, said
     assert_gone(tmp_path)
@@ -372,7 +367,7 @@ def test_nothing_outlives_the_program(does: str, tmp_path: Path, cache_dir: Path
     """Whether it ends in the middle of a tuning or is killed, and it ends with status 0 without waiting."""
     gate = [1, str(tmp_path / "gate")]
     (tmp_path / "online").mkdir()
-    running = program(tmp_path, cache_dir.parent, does, gate=gate, log=str(tmp_path / "online" / "at_gate"))
+    running = program(tmp_path, cache_dir, does, gate=gate, log=str(tmp_path / "online" / "at_gate"))
     until((tmp_path / "online" / "at_gate").exists, running)
     if does == "stays":
         running.kill()

@@ -139,9 +139,10 @@ def test_a_forked_process_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert set(sizes(tmp_path)) == {problem(1), problem(2)}
 
 
-# Calls by the default context, as a user's program makes them, until it is killed.
+# Calls by the default context, as a user's program makes them, of two ranks until both are killed.
 _PROGRAM = """
-import itertools, sys, torch
+import itertools, os, torch
+os.environ["RANK"] = "1" if os.fork() == 0 else "0"
 from genkern import tuned_gemm
 weight = torch.zeros(32, 64)
 for m in itertools.count(1):
@@ -152,15 +153,11 @@ for m in itertools.count(1):
 def test_two_processes_killed_while_they_record(tmp_path: Path) -> None:
     """Each has a file that reads whole, wherever the kill came."""
     env = environment({"GENKERN_TUNE_GEMM": "1", "GENKERN_RECORD_DIR": str(tmp_path / "recorded")})
-    running = [
-        subprocess.Popen([sys.executable, "-c", _PROGRAM], env={**env, "RANK": str(rank)}, text=True, cwd=tmp_path)
-        for rank in range(2)
-    ]
-    for process in running:
-        recorded = lambda process=process: [*tmp_path.glob(f"recorded/*_{process.pid}.yaml")]  # noqa: E731
-        until(lambda recorded=recorded: recorded() and recorded()[0].stat().st_size > 2000, process)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    argv = [sys.executable, "-c", _PROGRAM]
+    process = subprocess.Popen(argv, env=env, text=True, cwd=tmp_path, start_new_session=True)
+    until(lambda: sum(path.stat().st_size > 2000 for path in tmp_path.glob("recorded/*.yaml")) == 2, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
     found = [read_sizes(str(path), GemmDefaults(), "sm_90").problems for path in (tmp_path / "recorded").iterdir()]
     assert [len(each) > 5 for each in found] == [True, True]
     assert [len(set(each)) == len(each) for each in found] == [True, True]

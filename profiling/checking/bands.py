@@ -1,0 +1,160 @@
+"""Bands: some rows of C at a time, so that what a check takes beside its operands does not grow with C.
+
+C of 65536 x 65536 in bf16 has 8 GiB, and its reference with what a bound is made of several times that in float32. The
+operands of a band are slices of the others, of which the format's own reference makes these rows (Op.by_rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from genkern.gemm.operand import Operand
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.groups import Groups
+from genkern.ops.op import Op, groups_of
+
+# Of an element of C in a band: its sum, in float32 or float64, as it is and finished, the sum of magnitudes, its error,
+# the range between which it may lie, what is compared, and masks.
+_BYTES_OF_C = 40
+# Of an element of A: its number in float32 or float64, scales of its own, their product, and what it is unpacked by.
+_BYTES_OF_A = 32
+
+
+@dataclass(frozen=True)
+class Band:
+    """Rows `first` to `last` of C, in a batch of the products `first_product` to `last_product`."""
+
+    first: int
+    last: int
+    first_product: int = 0
+    last_product: int = 1
+
+    def of(self, c: Any) -> Any:
+        """These rows of C, or of what has its shape."""
+        if c.dim() == 2:
+            return c[self.first : self.last]
+        return c[self.first_product : self.last_product, self.first : self.last]
+
+    def place(self, within: tuple[int, ...]) -> tuple[int, ...]:
+        """Where in C an element of the band is."""
+        *product, row, column = within
+        return (*(self.first_product + each for each in product), self.first + row, column)
+
+
+def row_bytes(problem: GemmProblem, op: Op) -> int:
+    """About how much memory a row of C takes in a band, at most."""
+    a, b, c, *_ = op.operands(problem)
+    groups = groups_of(problem)
+    # A row that is a sum has as many rows of its own before.
+    rows = groups.top_k if groups is not None and groups.summed else 1
+    return rows * (_BYTES_OF_C * max(b.shape[-1], c.shape[-1]) + _BYTES_OF_A * a.shape[-1])
+
+
+def bands_of(problem: GemmProblem, op: Op, most_bytes: int) -> tuple[Band, ...]:
+    """All rows of C, in bands that take no more than `most_bytes` each, or are as low as they can be."""
+    *batch, rows, _ = op.operands(problem)[2].shape
+    products = batch[0] if batch else 1
+    if not op.by_rows:
+        return (Band(0, rows, 0, products),)
+    # Rows with a scale in common stay together.
+    unit = op.shared_scale(problem)[0]
+    height = max(1, most_bytes // row_bytes(problem, op) // unit) * unit
+    groups = groups_of(problem)
+    if groups is not None and groups.capacity:
+        return tuple(_of_masked(groups, height))
+    if height >= rows:
+        together = height // rows
+        starts = range(0, products, together)
+        return tuple(Band(0, rows, first, min(first + together, products)) for first in starts)
+    return tuple(
+        Band(first, min(first + height, rows), product, product + 1)
+        for product in range(products)
+        for first in range(0, rows, height)
+    )
+
+
+def _of_masked(groups: Groups, height: int) -> Iterator[Band]:
+    """Whole groups, or parts of one."""
+    if height >= groups.capacity:
+        step = height // groups.capacity * groups.capacity
+        for first in range(0, groups.count * groups.capacity, step):
+            yield Band(first, min(first + step, groups.count * groups.capacity))
+        return
+    for start in range(0, groups.count * groups.capacity, groups.capacity):
+        for first in range(start, start + groups.capacity, height):
+            yield Band(first, min(first + height, start + groups.capacity))
+
+
+def cut(problem: GemmProblem, op: Op, tensors: dict[str, Any], band: Band) -> dict[str, Any]:
+    """The operands, by name, of a product whose C is the band's; `tensors` may be without C."""
+    operands = [operand for operand in op.operands(problem) if operand.name in tensors]
+    *batch, rows, _ = op.operands(problem)[2].shape
+    if band == Band(0, rows, 0, batch[0] if batch else 1):
+        return tensors
+    if (groups := groups_of(problem)) is not None:
+        return _cut_groups(groups, operands, tensors, band)
+    per = op.shared_scale(problem)[0]
+    found = {}
+    for operand in operands:
+        tensor = tensors[operand.name]
+        if op.batched and tensor.dim() == 3:
+            tensor = tensor[band.first_product : band.last_product]
+        if operand.role in ("activation", "output"):
+            tensor = tensor[..., band.first : band.last, :]
+        elif operand.scales == "a" and len(operand.shape) > 1 and operand.shape[-2] == -(-rows // per) > 1:
+            tensor = tensor[..., band.first // per : -(-band.last // per), :]
+        found[operand.name] = tensor
+    return found
+
+
+def _cut_groups(groups: Groups, operands: list[Operand], tensors: dict[str, Any], band: Band) -> dict[str, Any]:
+    """Of groups: those that have rows in the band, and what of each lies in it."""
+    if groups.summed:
+        return _cut_tokens(groups, operands, tensors, band)
+    said = tensors[groups.index].tolist()
+    if groups.capacity:
+        first, last = band.first // groups.capacity, -(-band.last // groups.capacity)
+        before = band.first - first * groups.capacity
+        left = [min(max(count - before, 0), band.last - band.first) for count in said[first:last]]
+    else:
+        first = next((group for group, end in enumerate(said) if end > band.first), len(said) - 1)
+        last = next((group + 1 for group, end in enumerate(said) if end >= band.last), len(said))
+        left = [min(end, band.last) - band.first for end in said[first:last]]
+    found = dict(tensors)
+    found[groups.index] = tensors[groups.index].new_tensor(left)
+    for operand in operands:
+        tensor = tensors[operand.name]
+        if len(operand.shape) == 3:
+            found[operand.name] = tensor[first:last]
+        elif operand.name == "slots" or operand.role == "output" or _is_of_rows(groups, operand, operands):
+            found[operand.name] = tensor[band.first : band.last]
+    return found
+
+
+def _is_of_rows(groups: Groups, operand: Operand, operands: list[Operand]) -> bool:
+    """Whether an operand has a row, or a scale, for each row of the groups: those of tokens are gathered by slots."""
+    of_a = operand.role == "activation" or operand.scales == "a"
+    return of_a and not groups.gathered and operand.shape[0] == operands[0].shape[0] and len(operand.shape) > 1
+
+
+def _cut_tokens(groups: Groups, operands: list[Operand], tensors: dict[str, Any], band: Band) -> dict[str, Any]:
+    """Of rows that are added up by tokens: all rows of the band's tokens, in the order that they have."""
+    import torch
+
+    first_slot, last_slot = band.first * groups.top_k, band.last * groups.top_k
+    slots = tensors["slots"]
+    rows = ((slots >= first_slot) & (slots < last_slot)).nonzero().flatten()
+    ends = tensors[groups.index]
+    found = {**tensors, "slots": slots[rows] - first_slot}
+    found[groups.index] = torch.searchsorted(rows, ends.to(rows.dtype)).to(ends.dtype)
+    for operand in operands:
+        tensor = tensors[operand.name]
+        if operand.role == "output":
+            found[operand.name] = tensor[band.first : band.last]
+        elif _is_of_rows(groups, operand, operands):
+            found[operand.name] = tensor[rows]
+        elif operand.role == "scale" and operand.shape == (slots.numel(),) and operand.scales == "":
+            found[operand.name] = tensor[first_slot:last_slot]
+    return found
