@@ -34,8 +34,8 @@ from genkern.search.strategy import (
     Unit,
     units_of,
 )
+from genkern.search.told import brief, event_of, refused_before
 from genkern.timing.profiler import Profiler
-from genkern.tuning.told import brief, event_of, refused_before
 
 # Units that are being made at a time, for each worker of the farm: enough that none is ever without one, and few enough
 # that what is asked for later, knowing more, need not wait long.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from genkern.gemm.config import Config
 from genkern.gemm.records import Measurement, Outcome
 from genkern.search.strategy import Lost, Measured, Refused, Unit
-from genkern.tuning.told import brief, event_of, refused_before
+from genkern.search.told import brief, event_of, refused_before
 
 ONE, OTHER, THIRD = CONFIGS = tuple(Config("tiled", 64, 64, 64, group) for group in (8, 4, 1))
 UNIT = Unit(CONFIGS)

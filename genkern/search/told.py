@@ -21,7 +21,7 @@ def event_of(config: Config, measurement: Measurement) -> Measured | Lost:
 
 
 def refused_before(unit: Unit, unfit: Mapping[str, Outcome]) -> tuple[Unit, list[Refused]]:
-    """What is to be made of a unit, of whose configs some are known to be `unfit`, by name; and what is told of them."""
+    """What is to be made of a unit where configs are known to be `unfit`, by name, and what is told of those."""
     reasons: dict[Outcome, list[Config]] = {}
     for config in unit.configs if unfit else ():
         if (outcome := unfit.get(config.name)) is not None:
