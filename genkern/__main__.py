@@ -20,6 +20,7 @@ from genkern.outlet import lost, outlet
 COMMANDS = {
     "status": "genkern.command.status",
     "pack": "genkern.packing.command",
+    "verify": "genkern.packing.verification",
     "merge": "genkern.packing.merge",
     "shapes": "genkern.packing.shapes",
     "export": "genkern.command.exchange.exporting",

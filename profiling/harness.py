@@ -14,6 +14,7 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from typing import IO, Any
 
 from genkern.errors import one_line
@@ -26,7 +27,7 @@ from genkern.timing.libraries import VENDOR
 from genkern.timing.session import Session
 
 
-def serve(requests: IO[str], answers: IO[str], time_source: str) -> None:
+def serve(requests: IO[str], answers: IO[str], time_source: str, make: Callable[[str], Server] = Server) -> None:
     """Answer until the requests end. An error that leaves the device unusable ends the process."""
     # Most of a start is spent here, before anything touches the device: a process in reserve is past it.
     import torch
@@ -35,7 +36,7 @@ def serve(requests: IO[str], answers: IO[str], time_source: str) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    server = Server(time_source)
+    server = make(time_source)
     for line in requests:
         try:
             answer = server.answer(json.loads(line), write)
@@ -124,12 +125,17 @@ def _symbol(entry: str) -> str:
         return str(json.load(file)["symbol"])
 
 
+def serve_parent(time_source: str, make: Callable[[str], Server] = Server) -> None:
+    """Answer whoever started this process, over its standard input and output."""
+    # Libraries print to standard output; the answers keep a descriptor of their own.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    serve(sys.stdin, answers, time_source, make)
+
+
 def main(argv: list[str]) -> None:
     if argv[:1] == ["--serve"]:
-        # Libraries print to standard output; the answers keep a descriptor of their own.
-        answers = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)
-        serve(sys.stdin, answers, argv[1])
+        serve_parent(argv[1])
     else:
         launch_schedule(argv[0])
 

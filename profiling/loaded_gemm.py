@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from genkern.errors import LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
@@ -15,6 +15,7 @@ from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
 from genkern.profiling.checking.verdict import Subject, WorkBuffer
 from genkern.runtime.launch.cached_call import CachedBinaries
+from genkern.runtime.launch.launcher import Launches
 from genkern.runtime.launch.parameters import ALIGNMENT, Layout
 from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.timing.session import Session
@@ -47,6 +48,15 @@ class Launchable:
     def of(cls, request: Mapping[str, Any]) -> Launchable:
         """As a request says it; the vendor library's name comes without a plan."""
         return cls(request["config"], tuple(request["binaries"]), request.get("plan", ""), request.get("run_time", {}))
+
+
+class Prepares(Protocol):
+    """A call's launches, for operands that lie in any way that its kernels were promised (CachedCall)."""
+
+    @property
+    def operands(self) -> tuple[str, ...]: ...
+    def prepared(self, layouts: Mapping[str, Layout]) -> Launches: ...
+    def addresses(self, tensors: Mapping[str, Any]) -> tuple[int, ...]: ...
 
 
 class SharedWorkspace:
@@ -86,8 +96,8 @@ class LoadedGemm:
         self.session = session
         self.module = load_module(session.module_path)
         self._binaries = binaries or _binaries(session.arch)
-        self._gpu = self._binaries.gpu
-        self.units = self._gpu.identity.compute_units
+        self.gpu = self._binaries.gpu
+        self.units = self.gpu.identity.compute_units
         operands = get_op(session.problem.op).operands(session.problem)
         self._dtypes = {operand.name: operand.dtype for operand in operands}
         self.operands = self.module.make_operands(device, session.seed, session.init_type)
@@ -106,11 +116,14 @@ class LoadedGemm:
         Raises LaunchError when a binary cannot be loaded, and InputError for a plan that is none.
         """
         plan, known = self._plan_of(launchable)
-        call = self._binaries.call(launchable.binaries, plan, self._dtypes, known)
+        return self.bound(self._binaries.call(launchable.binaries, plan, self._dtypes, known), plan, known)
+
+    def bound(self, call: Prepares, plan: LaunchPlan, known: Mapping[str, int]) -> Call:
+        """The same of a call of any origin, by `plan`, where what that hangs on is `known`."""
         tensors = {**self.operands, **self._workspace.for_plan(plan, known)}
         # All copies lie alike.
-        launches = call.prepared(self._layouts(call.operands, tensors))
-        stream = self._gpu.stream
+        launches = call.prepared(self.layouts(call.operands, tensors))
+        stream = self.gpu.stream
         addresses: dict[int, tuple[int, ...]] = {}
 
         def launch(copy: int) -> None:
@@ -124,10 +137,13 @@ class LoadedGemm:
 
     def subject(self, launchable: Launchable) -> Subject:
         """The config's binaries as the subject of a check, on operands and a workspace that it is given."""
+        plan, known = self._plan_of(launchable)
+        return self.subject_of(self._binaries.call(launchable.binaries, plan, self._dtypes, known), plan, known)
+
+    def subject_of(self, call: Prepares, plan: LaunchPlan, known: Mapping[str, int]) -> Subject:
+        """The same of a call of any origin, by `plan`, where what that hangs on is `known`."""
         import torch
 
-        plan, known = self._plan_of(launchable)
-        call = self._binaries.call(launchable.binaries, plan, self._dtypes, known)
         workspace, counters = plan.workspace_elements(known)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
         buffers = (
@@ -137,13 +153,13 @@ class LoadedGemm:
 
         def launch(operands: dict[str, Any]) -> None:
             tensors = {**self.operands, **operands}
-            launches = call.prepared(self._layouts(call.operands, tensors))
-            if not launches.launch(self._gpu.stream(), call.addresses(tensors)):
+            launches = call.prepared(self.layouts(call.operands, tensors))
+            if not launches.launch(self.gpu.stream(), call.addresses(tensors)):
                 raise LaunchError(_OFF_ALIGNMENT)
 
         def refuses(operands: dict[str, Any]) -> str:
             try:
-                call.prepared(self._layouts(call.operands, {**self.operands, **operands}))
+                call.prepared(self.layouts(call.operands, {**self.operands, **operands}))
             except ResultsError as error:
                 return str(error)
             return ""
@@ -154,7 +170,7 @@ class LoadedGemm:
         """The plan, and what it hangs on."""
         return _read_plan(launchable.plan, tuple(launchable.run_time)), {"units": self.units, **launchable.run_time}
 
-    def _layouts(self, names: Iterable[str], tensors: Mapping[str, Any]) -> dict[str, Layout]:
+    def layouts(self, names: Iterable[str], tensors: Mapping[str, Any]) -> dict[str, Layout]:
         """How these lie. Raises ResultsError for rows that are not contiguous."""
         declared = self.module.OPERANDS
         return {

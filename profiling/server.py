@@ -89,7 +89,7 @@ class Server:
         if command == "semifinal":
             return self._semifinal(self._gemm, self._timer, request, tell)
         if command == "check":
-            return self._check(self._gemm, Launchable.of(request))
+            return self._check(self._gemm, request)
         raise ValueError(f"unknown command {command!r}")
 
     def _start(self) -> None:
@@ -182,7 +182,7 @@ class Server:
         import torch
 
         binds: dict[str, Callable[[], Call]] = {
-            entry["config"]: partial(gemm.bind, Launchable.of(entry)) for entry in request["candidates"]
+            entry["config"]: partial(self._bound, gemm, entry) for entry in request["candidates"]
         }
         if request["vendor"]:
             binds[VENDOR] = gemm.vendor
@@ -307,17 +307,21 @@ class Server:
             self._flush = InstructionCacheFlush(gemm.units)
         return timer.prepare_flushed(call, lambda: self._copies(_FLUSHED_CALLS), self._flush.launch)
 
-    def _check(self, gemm: LoadedGemm, launchable: Launchable) -> Answer:
+    def _bound(self, gemm: LoadedGemm, entry: dict[str, Any]) -> Call:
+        """The call of a candidate of a race."""
+        return gemm.bind(Launchable.of(entry))
+
+    def _check(self, gemm: LoadedGemm, request: dict[str, Any]) -> Answer:
         import torch
 
-        name = launchable.name
+        name = request["config"]
         try:
             if self._checking is None:
                 session = gemm.session
                 op = get_op(session.problem.op)
                 what = session.problem, op, session.arch, gemm.module.reference, gemm.operands, session.seed
                 self._checking = Checking(*what, session.budget.atol, session.budget.rtol)
-            verdict = self._checking.check(self._subject(gemm, launchable))
+            verdict = self._checking.check(self._subject(gemm, request))
             torch.cuda.synchronize()
         except Exception as error:
             answer = self._failed(name, error)
@@ -325,8 +329,9 @@ class Server:
             return {"config": name, "no_memory": answer["error"]} if is_out_of_memory(error) else answer
         return {"config": name, **dataclasses.asdict(verdict)}
 
-    def _subject(self, gemm: LoadedGemm, launchable: Launchable) -> Subject:
+    def _subject(self, gemm: LoadedGemm, request: dict[str, Any]) -> Subject:
         """The library is asked for contiguous results only."""
+        launchable = Launchable.of(request)
         if launchable.name == VENDOR:
             return Subject(gemm.module.vendor, refuses=lambda operands: "not asked for slices")
         if library_of(launchable.name) == CUBLASLT:

@@ -29,6 +29,7 @@ from genkern.profiling.measured_process import (
 )
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
 from genkern.timing.libraries import CUBLASLT, OURS, TORCH, library_of
+from genkern.timing.profiler import Raced
 from genkern.timing.session import Session
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
@@ -145,7 +146,7 @@ class SupervisedProfiler:
                     self._best_us = min(self._best_us or measurement.duration_us, measurement.duration_us)
                 yield measurement
 
-    def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
+    def retime(self, session: Session, finalists: Sequence[Raced]) -> list[Measurement]:
         """The finalists and the vendor library, in rounds until it is clear who won.
 
         The library's measurements are named VENDOR, for PyTorch's own call of it, and after the best algorithms of
@@ -155,7 +156,7 @@ class SupervisedProfiler:
         """
         return self._raced(session, finalists, {TORCH, CUBLASLT} if session.budget.may_win(CUBLASLT) else {TORCH})
 
-    def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
+    def confirm(self, session: Session, finalists: Sequence[Raced], calls: Sequence[str]) -> list[Measurement]:
         """These and these calls of libraries in rounds of their own; faults cost what they cost in the finals."""
         algorithms = [name for name in calls if library_of(name) == CUBLASLT]
         return self._raced(session, finalists, {library_of(name) for name in calls}, algorithms)
@@ -163,15 +164,16 @@ class SupervisedProfiler:
     def _raced(
         self,
         session: Session,
-        finalists: Sequence[Candidate],
+        finalists: Sequence[Raced],
         libraries: set[str],
         algorithms: Sequence[str] | None = None,
     ) -> list[Measurement]:
         """Finals, or with `algorithms`, those of cuBLASLt that are in it, a confirmation."""
-        left = {candidate.config.name: candidate for candidate in finalists}
+        left = {candidate.name: candidate for candidate in finalists}
         lost: list[Measurement] = []
         chances = Counter(dict.fromkeys(("", TORCH, CUBLASLT, *left), _CHANCES))
-        while left:
+        # Libraries race alone where nobody was to race with them.
+        while left or (libraries and not finalists):
             try:
                 rounds = session.budget.min_rounds, session.budget.final_rounds
                 return [*self._finals(session, list(left.values()), libraries, rounds, algorithms), *lost]
@@ -204,7 +206,7 @@ class SupervisedProfiler:
             suspect = ""
             try:
                 self._process.open(session)
-                names = [_names(candidate) for candidate in left.values()]
+                names = [candidate.request for candidate in left.values()]
                 self._process.send({"command": "semifinal", "candidates": names, "most": most})
                 while "running" in (answer := self._process.receive(session.budget.timeout_s)):
                     suspect = str(answer["running"])
@@ -223,15 +225,16 @@ class SupervisedProfiler:
 
         NOT_CHECKED when the process is lost twice, hangs, or has no memory: that does not make the output wrong.
         """
-        return self._check(session, candidate.config.name, _names(candidate))
+        return self.check_request(session, candidate.name, candidate.request)
 
     def check_call(self, session: Session, name: str) -> Check:
         """The same for the call of a library that the finals had under this name."""
-        return self._check(session, name, {"config": name, "binaries": []})
+        return self.check_request(session, name, {"config": name, "binaries": []})
 
-    def _check(self, session: Session, name: str, names: dict[str, Any]) -> Check:
+    def check_request(self, session: Session, name: str, request: dict[str, Any]) -> Check:
+        """The same for what the harness knows by the request, whose "command" is "check" unless it says another."""
         size = session.problem.size
-        request = {"command": "check", **names}
+        request = {"command": "check", **request}
         lost, message = Outcome.LAUNCH_FAILED, ""
         # Twice, since whatever killed the process may have had nothing to do with this config.
         for _ in range(2):
@@ -257,7 +260,7 @@ class SupervisedProfiler:
     def _finals(
         self,
         session: Session,
-        candidates: Sequence[Candidate],
+        candidates: Sequence[Raced],
         libraries: Collection[str],
         rounds: tuple[int, int],
         algorithms: Sequence[str] | None = None,
@@ -266,7 +269,7 @@ class SupervisedProfiler:
         self._process.open(session)
         request = {
             "command": "retime",
-            "candidates": [_names(candidate) for candidate in candidates],
+            "candidates": [candidate.request for candidate in candidates],
             "min_rounds": min(rounds),
             "max_rounds": rounds[1],
             "vendor": TORCH in libraries,
@@ -308,7 +311,7 @@ class SupervisedProfiler:
         refused = ((name, message) for name, message in errors.items() if library_of(name) in OURS)
         return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
 
-    def _faults_alone(self, session: Session, candidate: Candidate | None, library: Collection[str]) -> bool:
+    def _faults_alone(self, session: Session, candidate: Raced | None, library: Collection[str]) -> bool:
         """Whether this candidate, or the one library, loses the process with nobody else there."""
         try:
             self._finals(session, [candidate] if candidate else [], library, (_ROUNDS_ALONE, _ROUNDS_ALONE))
@@ -376,15 +379,9 @@ def _took_ms(answer: dict[str, Any]) -> float | None:
     return took_ms if isinstance(took_ms, float) and math.isfinite(took_ms) else None
 
 
-def _names(candidate: Candidate) -> dict[str, Any]:
-    paths = [binary.path for binary in candidate.binaries]
-    run_time = dict(candidate.run_time)
-    return {"config": candidate.config.name, "binaries": paths, "plan": candidate.plan, "run_time": run_time}
-
-
 def _screen_request(candidates: Sequence[Candidate], best_us: float | None) -> dict[str, Any]:
     """Candidates that share their binaries and their plan, which are said once, with the best time so far."""
-    shared = _names(candidates[0])
+    shared = candidates[0].request
     return {
         "command": "screen",
         "configs": [candidate.config.name for candidate in candidates],

@@ -27,6 +27,7 @@ from genkern.ops.op import op_names
 from genkern.packing.command import pack_parser
 from genkern.packing.merge import merge_parser
 from genkern.packing.shapes import shapes_parser
+from genkern.packing.verification import verify_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 OPS = ROOT / "genkern" / "ops"
@@ -170,7 +171,7 @@ def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
     exchange = [export_parser(), import_parser(), ops_parser()]
     recorded = [record_parser(), replay_parser(), train_parser()]
-    return [parser(), pack_parser(), merge_parser(), shapes_parser(), *exchange, *recorded]
+    return [parser(), pack_parser(), verify_parser(), merge_parser(), shapes_parser(), *exchange, *recorded]
 
 
 def slug(heading: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,7 +27,11 @@ def is_older(row: TunedRow) -> bool:
     return row.is_genkerns and (not row.source or row.source != source_today(row))
 
 
-def ages(paths: Iterable[Path], some: bool = False) -> list[str]:
+def ages(
+    paths: Iterable[Path],
+    some: bool = False,
+    read: Callable[[Path], Sequence[TunedRow]] = lambda p: read_results(str(p)),
+) -> list[str]:
     """A line for each file with older rows: how many of those that were looked at, and which is the first.
 
     With `some` the first row of each format and kind of kernel is looked at, whichever file it is in.
@@ -35,7 +39,7 @@ def ages(paths: Iterable[Path], some: bool = False) -> list[str]:
     lines = []
     kinds: set[tuple[str, str, bool]] = set()
     for path in paths:
-        rows = read_results(str(path))
+        rows = read(path)
         if some:
             firsts = {_kind(row): row for row in reversed(rows) if _kind(row) not in kinds}
             kinds |= firsts.keys()

@@ -33,7 +33,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.journal.bug_log import BugLog
 from genkern.journal.facts import Start, read_ends
 from genkern.journal.file_lock import sole_run
-from genkern.journal.header import OldJournal, UnusableJournal, made_otherwise
+from genkern.journal.header import OldJournal, UnusableJournal, generator, made_otherwise
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
@@ -160,6 +160,9 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
     if results.others:
         console.print(f"note: {results.others}")
     done = results.problems - results.not_deterministic if options.deterministic else results.problems
+    if not options.all and (outdated := outdated_rows(files, results, done.intersection(problems))):
+        console.print(f"note: {counted(len(outdated))} of kernels that genkern generates otherwise now: tuned again")
+        done -= outdated
     retire_journal(files, done)
     remaining = [problem for problem in problems if options.all or problem not in done]
     if len(remaining) < len(problems):
@@ -167,7 +170,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         unchecked = ", --compare_wo_tuning checks them" if options.compare else ""
         console.print(f"note: {there} (--all tunes them again{unchecked})")
         header = setting.journal_header(spaces, "")
-        if otherwise := made_otherwise_text(files, set(problems).difference(remaining), header):
+        if otherwise := made_otherwise_text(files, results, set(problems).difference(remaining), header):
             console.print(f"note: {otherwise} (--all tunes them again)")
     if not remaining:
         return 0
@@ -285,10 +288,25 @@ def retire_journal(files: RunFiles, done: Collection[GemmProblem]) -> None:
 def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
     """What the journal is to know of this process."""
     where = os.getcwd(), socket.gethostname(), os.getpid()
-    return Start(tuple(problems), command, *where, round(time.time(), 3))
+    return Start(tuple(problems), command, *where, round(time.time(), 3), generator())
 
 
-def made_otherwise_text(files: RunFiles, skipped: Collection[GemmProblem], header: Mapping[str, Any]) -> str:
+def outdated_rows(files: RunFiles, results: ResultsFile, done: Collection[GemmProblem]) -> set[GemmProblem]:
+    """Of a run that goes on, those of `done` whose kernels genkern generates otherwise than when they were measured."""
+    with contextlib.suppress(ResultsError, FileNotFoundError):
+        if any(start.generator != generator() for start in read_ends(files.journal).starts):
+            return results.outdated(done)
+    return set()
+
+
+def counted(rows: int) -> str:
+    """So many rows, and the verb that they take."""
+    return "1 row is" if rows == 1 else f"{rows} rows are"
+
+
+def made_otherwise_text(
+    files: RunFiles, results: ResultsFile, skipped: Collection[GemmProblem], header: Mapping[str, Any]
+) -> str:
     """What the last run on this file did otherwise than one with `header` would, of sizes that are not tuned again.
 
     Empty where it did nothing otherwise, or left no journal.
@@ -296,7 +314,11 @@ def made_otherwise_text(files: RunFiles, skipped: Collection[GemmProblem], heade
     with contextlib.suppress(ResultsError, FileNotFoundError):
         last = read_ends(files.finished_journal)
         count = sum(winner.problem in skipped for winner in last.winners())
-        if count and (different := made_otherwise(last.header, header)):
+        different = made_otherwise(last.header, header)
+        is_other = any(start.generator != generator() for start in last.starts)
+        if is_other and (outdated := results.outdated(skipped)):
+            different.append(f"{counted(len(outdated))} of kernels that genkern generates otherwise now")
+        if count and different:
             return f"{count} of these {'was' if count == 1 else 'were'} tuned otherwise: {'; '.join(different)}"
     return ""
 

@@ -20,6 +20,7 @@ from genkern.farm.shipped.kernels_file import KernelsFile
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
+from genkern.journal.header import generator
 from genkern.journal.run_folder import modules_folder, run_folder
 from genkern.kernels.cute.own import files as family_files
 from genkern.kernels.cute.release import cute_installed
@@ -114,6 +115,7 @@ class Setting:
         since = {"atol": TOLERANCE, "rtol": TOLERANCE}
         return {
             **self.versions,
+            "generator": generator(),
             "arch": self.target.arch,
             "device": self.target.device_name,
             "devices": self.target.clocks,

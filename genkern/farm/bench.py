@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import threading
 from collections import deque
@@ -96,6 +97,7 @@ class Bench:
         self._op = get_op(job.session.problem.op)
         self._product = product_of(job.session.problem, self._op, module.arch)
         self._keys: dict[Hashable, tuple[str, ...]] = {}
+        self._codes: dict[Hashable, str] = {}
         self._specs: dict[str, KernelSpec] = {}
         self._looked_up: dict[str, Binary | Failure | None] = {}
         # What was wanted, by key, as far as it is there; and which of that the cache had.
@@ -224,6 +226,17 @@ class Bench:
     def source_of(self, config: Config) -> str:
         """Which program a config of this bench is (genkern.kernels.specs.source_digest)."""
         return self._module.source_digest(config, self._gpu)
+
+    def code_of(self, config: Config) -> str:
+        """16 digits that say which binaries a config of this bench has, and how they are launched.
+
+        What is known of a config is known of these. They are there before anything is compiled; `source_of`, which
+        people keep, knows nothing of compilers and their settings.
+        """
+        if (code := self._codes.get(what := compiled_of(config))) is None:
+            said = *self._keys_of([config]), plan_text(self._product, config, self._gpu)
+            code = self._codes[what] = hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+        return code
 
     def candidates(self, configs: Sequence[Config]) -> Iterator[Candidate]:
         """Order all of these that are worth it, and yield each candidate when its binaries are ready."""

@@ -102,6 +102,17 @@ class Candidate:
     plan: str = ""
     run_time: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def name(self) -> str:
+        """Its name in measurements."""
+        return self.config.name
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """How the measured process is told of it."""
+        paths = [binary.path for binary in self.binaries]
+        return {"config": self.name, "binaries": paths, "plan": self.plan, "run_time": dict(self.run_time)}
+
 
 @dataclass(frozen=True)
 class Unfit:

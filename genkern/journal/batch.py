@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from genkern.gemm.config import name_today
 from genkern.gemm.records import Measurement, Outcome, Unfit, require_types
 
 # What many measurements have in common, in the order of `_kind`.
@@ -73,6 +74,24 @@ def unfit_of(value: Sequence[Mapping[str, Any]]) -> dict[str, Unfit]:
         for unfit in [require_types(Unfit(Outcome(group["outcome"]), group["message"]))]
         for name in restored(group["config"])
     }
+
+
+def codes_columns(codes: Mapping[str, str]) -> dict[str, Any]:
+    """Of which code configs are, as JSON values: "" is that of the config before."""
+    names, said, before = sorted(codes), [], ""
+    for name in names:
+        said.append("" if codes[name] == before else codes[name])
+        before = codes[name]
+    return {"config": shortened(names), "code": said}
+
+
+def codes_of(value: Mapping[str, Any]) -> dict[str, str]:
+    """By name of today of the config, of which code it is. Raises as `measurements_of`."""
+    codes, code = {}, ""
+    for name, said in zip(restored(value["config"]), value["code"], strict=True):
+        code = said or code
+        codes[name_today(name)] = str(code)
+    return codes
 
 
 def shortened(names: Iterable[str]) -> list[str]:

@@ -21,6 +21,7 @@ class JournalCopy(Facts):
     def __init__(self, journal: JournalFacts, send: Callable[[bytes, bool], None]) -> None:
         super().__init__(journal.path)
         self.header, self.starts, self.facts, self.wins = journal.header, journal.starts, journal.facts, journal.wins
+        self.is_generated_alike = journal.is_generated_alike
         self._numbers = journal.numbers
         self._problems = {number: problem for problem, number in self._numbers.items()}
         self._send = send

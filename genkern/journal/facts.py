@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,17 @@ from genkern.gemm.former_names import is_gone
 from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner, require_types
-from genkern.journal.batch import measurements_of, unfit_of
+from genkern.journal.batch import codes_of, measurements_of, restored, unfit_of
 from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences, header_of_today
 from genkern.journal.line import check_of, checksums, entry_of, require_whole, unsealed_header, winner_of
 from genkern.journal.made import MadeBinary, made_of
 from genkern.journal.searched import Searched, searched_of
 from genkern.kernels.cute.own import ENVIRONMENT
+from genkern.timing.libraries import OURS, library_of
 
 # How the lines begin that are nearly all of a journal.
 _OF_CONFIGS = tuple(
-    b'{"fact":"%b"' % fact for fact in (b"screened", b"unfit", b"searched", b"made", b"retimed", b"confirmed")
+    b'{"fact":"%b"' % fact for fact in (b"coded", b"screened", b"unfit", b"searched", b"made", b"retimed", b"confirmed")
 )
 # One of them is taken as it stands.
 _SEARCH = re.compile(rb'\{"fact":"searched","problem":([0-9]+),')
@@ -33,7 +34,7 @@ _SEARCH = re.compile(rb'\{"fact":"searched","problem":([0-9]+),')
 class Start:
     """One start of a run: what it was to tune, in its order, and by which command in which folder.
 
-    `time_s` is `time.time()`.
+    `time_s` is `time.time()`, `generator` that of genkern.journal.header then, "" where nobody said it.
     """
 
     problems: tuple[GemmProblem, ...]
@@ -42,6 +43,7 @@ class Start:
     host: str
     pid: int
     time_s: float
+    generator: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,8 @@ class ProblemFacts:
     `made` has the binary of each unit, by the name of the unit's first config, of what the last starts had made.
     `finals` chose, and `confirmed` are the rounds that say how fast the chosen one is.
     `search` is the line that says how the last start searched that came to the end of it: thousands of steps, which few
-    ask for (`searched`). `unchecked` are checks whose process was lost: no more than a record, for nothing follows from
-    them.
+    ask for (`searched`). `codes` say, by config, of which code all of this is (`Bench.code_of`). `unchecked` are checks
+    whose process was lost: no more than a record, for nothing follows from them.
     """
 
     unfit: dict[str, Unfit] = field(default_factory=dict)
@@ -93,10 +95,29 @@ class ProblemFacts:
     confirmed: list[Measurement] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
     unchecked: dict[str, Check] = field(default_factory=dict)
+    codes: dict[str, str] = field(default_factory=dict)
     winner: Winner | None = None
     begun: Begun | None = None
     compiled: Compiled | None = None
     ended: Ended | None = None
+
+    @property
+    def configs(self) -> list[str]:
+        """The configs of which something is known that a run that goes on does not find out again."""
+        names = dict.fromkeys([*self.screened, *self.unfit, *self.checks, *(final.config for final in self.finals)])
+        names |= {self.winner.config.name: None} if self.winner is not None else {}
+        return [name for name in names if library_of(name) in OURS]
+
+    def forget(self, configs: Collection[str]) -> None:
+        """Forget what was found of these configs: they are of other code now. A winner that is not stands."""
+        for known in (self.screened, self.unfit, self.checks, self.unchecked, self.codes):
+            for config in configs:
+                known.pop(config, None)
+        if self.winner is not None and self.winner.config.name in configs:
+            self.winner = None
+        if self.winner is None and any(final.config in configs for final in (*self.finals, *self.confirmed)):
+            # Half of them would not be comparable.
+            self.finals, self.confirmed = [], []
 
     @property
     def searched(self) -> Searched | None:
@@ -118,6 +139,8 @@ class JournalFacts:
         # Of the last line; None where lines do not say what stands before them, as earlier releases wrote them.
         self._checksum: int | None = 0
         self.wins = NeighbourWins()
+        # Whether all code is generated as when the run began: then facts that do not say of which they are, are of it.
+        self.is_generated_alike = True
 
     def of(self, problem: GemmProblem) -> ProblemFacts:
         return self.facts.setdefault(problem, ProblemFacts())
@@ -183,7 +206,9 @@ class JournalFacts:
 
     def _compare(self, found: Mapping[str, Any], expected: Mapping[str, Any] | None) -> None:
         self.header = found
-        if expected is None:
+        if expected is not None:
+            self.is_generated_alike = found.get("generator") == expected.get("generator")
+        else:
             expected = {**found, "schema": SCHEMA}
         different = differences(header_of_today(found), header_of_today(expected))
         if different:
@@ -232,6 +257,10 @@ class JournalFacts:
         elif fact == "ended":
             outcomes = {Outcome(name): n for name, n in value["outcomes"].items()}
             facts.ended = require_types(Ended(outcomes, value["message"]))
+        elif fact == "coded":
+            facts.codes |= codes_of(value)
+        elif fact == "outdated":
+            facts.forget([name_today(config) for config in restored(value)])
         elif fact == "retracted":
             for config in value:
                 facts.screened.pop(name_today(config), None)

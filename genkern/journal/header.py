@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
+import genkern.gemm
+import genkern.kernels
+import genkern.ops
+import genkern.templates
 from genkern.errors import ResultsError
+from genkern.ops.outside import folders
 
 SCHEMA = 5
 # What a tool that does not answer leaves out, or a release before did: that alone makes no other run.
 _NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz", "families")
 # Releases whose runs go on here: their kernels are these, by names that are read (genkern.gemm.former_names).
 _GOES_ON = ("0.1.0",)
+# Makes no other run: facts say of which code they are (`generator`).
+_OF_FACTS = ("generator",)
 # What decides whether a result is the one that is asked for, besides the problem, the device and what measures it.
 _MADE_WITH = ("errRatio", "atol", "rtol", "triton", "init_type", "budget")
 
@@ -30,6 +40,22 @@ class UnusableJournal(ResultsError):
 
 class OldJournal(UnusableJournal):
     """A journal that another version of genkern wrote: none of it can be read, and nothing is wrong with it."""
+
+
+@lru_cache(maxsize=1)
+def generator() -> str:
+    """16 digits of all that decides what genkern generates: templates, families, formats, types, lowering.
+
+    Where it is the same, so is every kernel. Where not, each fact says of which code it is, and most are as they were.
+    """
+    packages = genkern.templates, genkern.kernels, genkern.ops, genkern.gemm
+    places = [Path(package.__path__[0]) for package in packages] + list(folders())
+    digest = hashlib.sha256()
+    for place in places:
+        # Not what Python has made of them.
+        for path in sorted(path for path in place.rglob("*") if path.suffix in (".py", ".j2", ".yaml")):
+            digest.update(f"{path.relative_to(place)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
 
 
 def header_of_today(header: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -59,7 +85,7 @@ def made_otherwise(found: Mapping[str, Any], expected: Mapping[str, Any]) -> lis
 def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
     """What differs, by name; of mappings only what differs in them."""
     different = []
-    for name in sorted(set(found) | set(expected)):
+    for name in sorted({*found, *expected}.difference(_OF_FACTS)):
         was, now = found.get(name), expected.get(name)
         if (name in _NOT_ALWAYS_KNOWN and None in (was, now)) or (name == "genkern" and was in _GOES_ON):
             continue

@@ -14,7 +14,7 @@ from typing import Any
 from genkern.errors import GenkernError, OutputError
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Unfit, Winner
-from genkern.journal.batch import columns, unfit_columns
+from genkern.journal.batch import codes_columns, columns, shortened, unfit_columns
 from genkern.journal.facts import Begun, Compiled, Ended, JournalFacts, Start
 from genkern.journal.header import SCHEMA
 from genkern.journal.line import behind, checksums, journal_line, values_of
@@ -24,6 +24,10 @@ from genkern.journal.searched import Searched, value_of
 # So many facts of one kind wait for each other at most, and none waits longer: what a killed process takes along.
 BATCH_FACTS = 512
 BATCH_S = 1.0
+
+
+# Of one problem what waits: measurements, what makes configs unfit, and of which code these are.
+_Group = tuple[list[Measurement], list[tuple[Sequence[str], Unfit]], dict[str, str]]
 
 
 class Facts(JournalFacts, ABC):
@@ -36,7 +40,7 @@ class Facts(JournalFacts, ABC):
     def __init__(self, path: str | Path) -> None:
         super().__init__(path)
         self._lock = threading.RLock()
-        self._waiting: dict[GemmProblem, tuple[list[Measurement], list[tuple[Sequence[str], Unfit]]]] = {}
+        self._waiting: dict[GemmProblem, _Group] = {}
         self._timer: threading.Timer | None = None
         self._failure: GenkernError | None = None
 
@@ -44,10 +48,14 @@ class Facts(JournalFacts, ABC):
         self.of(problem).begun = begun
         self._append("began", vars(begun), problem)
 
-    def unfit(self, problem: GemmProblem, configs: Sequence[str], unfit: Unfit) -> None:
-        """Configs that share what makes them unfit are one fact: a run that goes on knows of all of them or of none."""
+    def unfit(self, problem: GemmProblem, configs: Sequence[str], unfit: Unfit, code: str = "") -> None:
+        """Configs that share what makes them unfit are one fact: a run that goes on knows of all of them or of none.
+
+        `code` says of which code they are, "" where nobody knows.
+        """
         self.of(problem).unfit |= dict.fromkeys(configs, unfit)
         with self._lock:
+            self._note_codes(problem, configs, code)
             self._group(problem)[1].append((configs, unfit))
             self._wait(problem)
 
@@ -55,9 +63,11 @@ class Facts(JournalFacts, ABC):
         self.of(problem).compiled = compiled
         self._append("compiled", vars(compiled), problem)
 
-    def screened(self, problem: GemmProblem, measurement: Measurement) -> None:
+    def screened(self, problem: GemmProblem, measurement: Measurement, code: str = "") -> None:
+        """`code` says of which code the config is, as in `unfit`."""
         self.of(problem).screened[measurement.config] = measurement
         with self._lock:
+            self._note_codes(problem, [measurement.config], code)
             self._group(problem)[0].append(measurement)
             self._wait(problem)
 
@@ -102,6 +112,11 @@ class Facts(JournalFacts, ABC):
             self.of(problem).screened.pop(config, None)
         self._append("retracted", list(configs), problem)
 
+    def outdated(self, problem: GemmProblem, configs: Sequence[str]) -> None:
+        """Forget all that was found of these configs: genkern generates other code for them now."""
+        self.of(problem).forget(configs)
+        self._append("outdated", shortened(configs), problem)
+
     def flush(self) -> None:
         """Write what waits. Raises GenkernError when that, or doing so in the meantime, fails."""
         with self._lock:
@@ -122,11 +137,17 @@ class Facts(JournalFacts, ABC):
             self.flush()
             self._put(self._lines(fact, value, problem), decides=decides)
 
-    def _group(self, problem: GemmProblem) -> tuple[list[Measurement], list[tuple[Sequence[str], Unfit]]]:
-        return self._waiting.setdefault(problem, ([], []))
+    def _group(self, problem: GemmProblem) -> _Group:
+        return self._waiting.setdefault(problem, ([], [], {}))
+
+    def _note_codes(self, problem: GemmProblem, configs: Sequence[str], code: str) -> None:
+        known = self.of(problem).codes
+        if new := {config: code for config in configs if code and known.get(config) != code}:
+            known |= new
+            self._group(problem)[2].update(new)
 
     def _wait(self, problem: GemmProblem) -> None:
-        screened, unfit = self._waiting[problem]
+        screened, unfit, _ = self._waiting[problem]
         if max(len(screened), len(unfit)) >= BATCH_FACTS or self._failure is not None:
             self.flush()
         elif self._timer is None:
@@ -144,11 +165,16 @@ class Facts(JournalFacts, ABC):
                 self._waiting.clear()
 
     def _lines_of(
-        self, problem: GemmProblem, screened: Sequence[Measurement], unfit: Sequence[tuple[Sequence[str], Unfit]]
+        self,
+        problem: GemmProblem,
+        screened: Sequence[Measurement],
+        unfit: Sequence[tuple[Sequence[str], Unfit]],
+        codes: Mapping[str, str],
     ) -> list[bytes]:
         # In the order of their names, of which the next then says little; of one moment, the order says nothing.
         screened = sorted(screened, key=lambda measurement: measurement.config)
-        lines = self._lines("unfit", unfit_columns(unfit), problem) if unfit else []
+        lines = self._lines("coded", codes_columns(codes), problem) if codes else []
+        lines += self._lines("unfit", unfit_columns(unfit), problem) if unfit else []
         return lines + (self._lines("screened", columns(screened), problem) if screened else [])
 
     @abstractmethod

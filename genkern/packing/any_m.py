@@ -50,7 +50,7 @@ def reach(problem: GemmProblem, config: Config, gpu: Gpu, between: tuple[int, in
         return Reach(problem.M, problem.M, problem)
     down = (problem.M - max(between[0], 1)) // relatives.step
     up = (min(between[1], MAX_DIMENSION) - problem.M) // relatives.step
-    least, most = (problem.M + _last(serves, steps) * relatives.step for steps in (-down, up))
+    least, most = (problem.M + last_for(serves, steps) * relatives.step for steps in (-down, up))
     return Reach(least, most, masked)
 
 
@@ -91,7 +91,7 @@ def _shape(problem: GemmProblem, config: Config) -> tuple[Variant, object]:
     return replace(variant, name="", mask_m=False), tuple(wide_operands(problem, config.SPLIT_K).values())
 
 
-def _last(holds: Callable[[int], bool], end: int) -> int:
+def last_for(holds: Callable[[int], bool], end: int) -> int:
     """The last number from 0, where it holds, towards `end` for which it holds."""
     start = 0
     if holds(end):

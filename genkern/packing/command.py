@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,17 +14,19 @@ from rich.console import Console
 from genkern.arguments import Parser, number
 from genkern.command.screen import aligned
 from genkern.command.target import versions
-from genkern.errors import InputError, OutputError, ResultsError
+from genkern.errors import InputError, ResultsError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
-from genkern.files import cache_folder, require_absent, require_writable, shown_path
+from genkern.files import cache_folder, require_writable
 from genkern.formats.kind import read_results
-from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
+from genkern.gemm.gpus import detect_devices, gpu_for_arch, known_archs, triton_target
+from genkern.gemm.triton_release import installed
 from genkern.journal.run_folder import modules_folder
 from genkern.kernels.kernel import Target
 from genkern.packing.packer import Packer
+from genkern.packing.prover import PROOF_TIMEOUT_S, devices_for, proofs_text, prove_on
 from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels
-from genkern.runtime.bundle import SUFFIX, holds_manifest, read_bundle, write_bundle
+from genkern.runtime.bundle import SUFFIX, read_bundle, require_bundle_or_none, write_bundle
 from genkern.runtime.packed import Contents, PackedWinner
 from genkern.runtime.untuned import Relatives
 
@@ -46,7 +49,8 @@ def pack_parser() -> Parser:
     p = Parser(
         prog="genkern pack",
         description="Write the winners of results files, with their binaries, into one file that a program can load\n"
-        "without Triton or a compiler. What the cache lacks is compiled; no GPU is needed.",
+        "without Triton or a compiler. What the cache lacks is compiled; no GPU is needed. On one\n"
+        "that the winners are for, kernels are proved as calls launch them; what is wrong is left out.",
     )
     group = p.add_argument_group("what to pack")
     group.add_argument("results", nargs="+", metavar="RESULTS", help="results files, YAML or AITER's CSV; or bundles")
@@ -57,6 +61,7 @@ def pack_parser() -> Parser:
         "--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs (tune_gemm's YAML)"
     )
     group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
+    group.add_argument("--no_proofs", action="store_true", help="leave that to `genkern verify`")
     group.add_argument("--jobs", type=_jobs, metavar="N", help="compile processes (default: a core each)")
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for one kernel (default: 60)")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
@@ -70,7 +75,7 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
         for path in options.results:
             _list(path, console)
         return 0
-    _require_bundle_or_none(options.output, options.overwrite)
+    require_bundle_or_none(options.output, options.overwrite)
     require_writable(options.output)
     rows = rows_of((row for path in options.results for row in read_results(path)), options.arch, options.predicted)
     if not rows.packed:
@@ -100,6 +105,7 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
     binaries = {sha: binary for packer in packers for sha, binary in packer.binaries.items()}
     contents = Contents(tuple(winners), binaries, {k: v for packer in packers for k, v in packer.row_kernels.items()})
     images = {sha: image for packer in packers for sha, image in packer.images.items()}
+    contents, proved = _proved(contents, images, options, console)
     size = write_bundle(options.output, contents, images)
     console.print(f"{_summary(contents)}: {size} bytes in {options.output}")
     if rows.left_out:
@@ -116,13 +122,31 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
         known = all(winner.code for winner in winners if winner.calls)
         if made_by != [here_is] and not known:
             console.print(f"note: measured with Triton {', '.join(made_by)}, compiled by {here_is}: times may differ")
-    return 1 if failed else 0
+    return max(proved, 1 if failed else 0)
 
 
-def _require_bundle_or_none(path: str, overwrite: bool) -> None:
-    require_absent(path, overwrite)
-    if os.path.isfile(path) and os.path.getsize(path) and not holds_manifest(path):
-        raise OutputError(f"{shown_path(path)} is no bundle, which alone --overwrite replaces; name another -o")
+def _proved(
+    contents: Contents, images: Mapping[str, bytes], options: argparse.Namespace, console: Console
+) -> tuple[Contents, int]:
+    """The contents with the proofs that can be made here, and the status that these ask for."""
+    started_s, status = time.monotonic(), 0
+    devices = [] if options.no_proofs else devices_for(contents, detect_devices())
+    cache = cache_folder(options.cache_dir)
+    if not installed("torch"):
+        devices = []
+    for device in devices:
+        with modules_folder(cache) as folder:
+            # As whoever loads it has it.
+            where = str(folder / f"packed{SUFFIX}")
+            write_bundle(where, contents, images)
+            proofs = prove_on(
+                *(device, read_bundle(where), where, cache, folder, console.print), timeout_s=PROOF_TIMEOUT_S
+            )
+        contents, status = proofs.contents, max(status, proofs.status)
+        if proofs.ended:
+            console.print(f"the proofs on {device.name} ended early: {proofs.ended}")
+    console.print(proofs_text(contents, time.monotonic() - started_s if devices else None))
+    return contents, status
 
 
 @contextlib.contextmanager

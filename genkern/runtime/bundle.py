@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import lzma
+import os
 import re
 import struct
 import zipfile
@@ -19,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from genkern import __version__
-from genkern.errors import ResultsError
-from genkern.files import read_bytes, shown_path, write_bytes_whole
+from genkern.errors import OutputError, ResultsError
+from genkern.files import read_bytes, require_absent, shown_path, write_bytes_whole
 from genkern.runtime.packed import Contents, PackedWinner, from_data, to_data
 
 # Of the manifest; another number means other fields, or other meanings.
@@ -108,6 +109,13 @@ def holds_manifest(path: str) -> bool:
     """Whether the file begins as write_bundle has it, and not as any other zip archive: it may be damaged behind."""
     start = _start_of(path)
     return start.startswith(_ZIP) and start[_NAME_AT:] == _MANIFEST.encode()
+
+
+def require_bundle_or_none(path: str, overwrite: bool) -> None:
+    """Raise OutputError where another file than a bundle would be replaced, or one that nobody said may be."""
+    require_absent(path, overwrite)
+    if os.path.isfile(path) and os.path.getsize(path) and not holds_manifest(path):
+        raise OutputError(f"{shown_path(path)} is no bundle, which alone --overwrite replaces; name another -o")
 
 
 def _start_of(path: str) -> bytes:

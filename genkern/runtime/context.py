@@ -26,7 +26,10 @@ Watch = Callable[["LiveGpu | None", GemmProblem, "Choice | None"], None]
 
 
 class Context:
-    """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU)."""
+    """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU).
+
+    With `only_proved` the library serves what was packed without a proof.
+    """
 
     def __init__(
         self,
@@ -34,11 +37,14 @@ class Context:
         gpu_of: Callable[[int], LiveGpu | None],
         rule: Rule = by_times,
         watches: Sequence[Watch] = (),
+        *,
+        only_proved: bool = False,
     ) -> None:
         self._bundles_of = bundles_of
         self._gpu_of = gpu_of
         self._rule = rule
         self._watches = tuple(watches)
+        self._only_proved = only_proved
         self._gpus: dict[int, LiveGpu | None] = {}
         self._tables: dict[tuple[str, int], Table] = {}
         self._said: set[object] = set()
@@ -68,6 +74,8 @@ class Context:
         key = gpu.identity.arch, name
         with self._lock:
             bundles = self._bundles_of(op)
+        if self._only_proved:
+            bundles = [bundle for bundle in bundles if key in bundle.contents.proved_rows]
         found = ((bundle, bundle.contents.row_kernels.get(key)) for bundle in bundles)
         return next(((bundle, sha256) for bundle, sha256 in found if sha256 is not None), None)
 
@@ -75,7 +83,8 @@ class Context:
         key = op, gpu.index
         if key not in self._tables:
             rule = self._rule if get_op(op).groups is None else nearest_winner
-            self._tables[key] = table = Table(self._bundles_of(op), gpu.identity, rule)
+            bundles = self._bundles_of(op)
+            self._tables[key] = table = Table(bundles, gpu.identity, rule, only_proved=self._only_proved)
             if doubled := sum(winner.problem.op == op for winner in table.doubled):
                 self.say(
                     (key, "doubled"), f"problems of {op} with two winners, of which the faster one is called: {doubled}"

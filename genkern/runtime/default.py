@@ -50,7 +50,7 @@ class Process:
         if said.log_choices:
             show_log()
             watches.append(self._log_choice)
-        self.context = Context(bundles_of, gpu_of, watches=watches)
+        self.context = Context(bundles_of, gpu_of, watches=watches, only_proved=said.only_proved)
         if self.online:
             self.online.context = self.context
 

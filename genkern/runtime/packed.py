@@ -18,12 +18,15 @@ from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.records import CHOICES, PREDICTED
 from genkern.kernels.plan import LaunchPlan
 from genkern.timing.libraries import is_call
+from genkern.timing.standing import PROVED
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,250}")
 _TEXTS = ("arch", "device", "config", "choice", "vendor", "time_source", "check", "code")
 # As CUDA bounds them: parameters of a kernel in bytes, threads of a program, shared memory with room to grow.
 _MOST_PARAMETERS, _MOST_THREADS, _MOST_SHARED = 512, 1024, 2**20
+# M for which one call was proved.
+_MOST_PROVED = 64
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ class PackedBinary:
 class PackedCall:
     """How a winner is launched for M from `least_m` to `most_m`: its plan, and sha256 of a binary for each launch.
 
-    `code` is the digest of their machine code (genkern.gemm.records.code_digest).
+    `code` is the digest of their machine code (genkern.gemm.records.code_digest). `proved` are the M, in their order,
+    for which its output was proved right on the winner's device, launched as it is packed (genkern.packing.proofs).
     """
 
     least_m: int
@@ -68,10 +72,16 @@ class PackedCall:
     plan: LaunchPlan
     binaries: tuple[str, ...]
     code: str
+    proved: tuple[int, ...] = ()
 
     def serves(self, m: int) -> bool:
         """Whether it is launched for that M: within both ends, and as its kernels were promised of sizes."""
         return self.least_m <= m <= self.most_m and self.plan.keeps_promises(m)
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether it was proved at both ends of what it serves."""
+        return self.proved[:1] == (self.least_m,) and self.proved[-1:] == (self.most_m,)
 
 
 @dataclass(frozen=True)
@@ -126,29 +136,52 @@ class PackedWinner:
         """Whether nobody measured it: a model chose it."""
         return self.time_source == PREDICTED
 
-    def call_for(self, m: int) -> PackedCall | None:
-        """The first of its calls that serves that M."""
-        return next((call for call in self.calls if call.serves(m)), None)
+    def call_for(self, m: int, *, only_proved: bool = False) -> PackedCall | None:
+        """The first of its calls that serves that M; with `only_proved` of those that were proved for it."""
+        found = (call for call in self.calls if call.serves(m) and not (only_proved and not self.is_proved(call, m)))
+        return next(found, None)
+
+    def is_proved(self, call: PackedCall, m: int) -> bool:
+        """Whether one of its calls was proved for M: at an M on either side of it, or as the winner itself when it was
+        tuned, where that was the same machine code and M.
+        """
+        if call.proved and call.proved[0] <= m <= call.proved[-1]:
+            return True
+        return m == self.problem.M and self.check == PROVED and self.code != "" and self.code == call.code
 
 
 @dataclass(frozen=True)
 class Contents:
     """All that a bundle says: its winners, and its binaries by their sha256.
 
-    `row_kernels` are, by architecture and name, the binaries of kernels beside products (runtime.routed.row_kernels).
+    `row_kernels` are, by architecture and name, the binaries of kernels beside products (runtime.routed.row_kernels);
+    those named in `proved_rows` were proved.
     """
 
     winners: tuple[PackedWinner, ...]
     binaries: Mapping[str, PackedBinary]
     row_kernels: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    proved_rows: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def proofs(self) -> tuple[int, int]:
+        """How many calls and kernels beside products were proved for all that they serve, and how many there are."""
+        calls = [
+            call.is_proved or (call.least_m == call.most_m and winner.is_proved(call, call.least_m))
+            for winner in self.winners
+            for call in winner.calls
+        ]
+        return sum(calls) + len(self.proved_rows), len(calls) + len(self.row_kernels)
 
 
 def to_data(contents: Contents) -> dict[str, Any]:
     """As JSON has it."""
     beside = [[*key, sha256] for key, sha256 in sorted(contents.row_kernels.items())]
+    proved = sorted(map(list, contents.proved_rows))
     return {
-        # Bundles without any are as they were before there were such kernels.
+        # Bundles without any are as they were before there were such kernels, and proofs of them.
         **({"row_kernels": beside} if beside else {}),
+        **({"proved_rows": proved} if proved else {}),
         "binaries": {sha256: asdict(binary) for sha256, binary in sorted(contents.binaries.items())},
         "winners": [_winner_data(winner) for winner in contents.winners],
     }
@@ -163,6 +196,8 @@ def _winner_data(winner: PackedWinner) -> dict[str, Any]:
             "plan": json.loads(call.plan.to_json()),
             "binaries": list(call.binaries),
             "code": call.code,
+            # As before there were proofs of calls.
+            **({"proved": list(call.proved)} if call.proved else {}),
         }
         for call in winner.calls
     ]
@@ -174,7 +209,8 @@ def _winner_data(winner: PackedWinner) -> dict[str, Any]:
 def from_data(data: object) -> Contents:
     """Inverse of to_data. Raises ResultsError for anything that it does not give."""
     try:
-        values = _mapping({"row_kernels": [], **data} if isinstance(data, dict) else data, Contents)
+        usual: dict[str, Any] = {"row_kernels": [], "proved_rows": []}
+        values = _mapping({**usual, **data} if isinstance(data, dict) else data, Contents)
         binaries = {_text(name, _SHA256): _binary(value) for name, value in _items(values["binaries"])}
         if any(name != binary.sha256 for name, binary in binaries.items()):
             raise ResultsError("a binary stands under another digest than its own")
@@ -188,7 +224,11 @@ def from_data(data: object) -> Contents:
         row_kernels = {(_text(arch), _text(name, _SYMBOL)): _text(sha, _SHA256) for arch, name, sha in beside}
         if not set(row_kernels.values()) <= set(binaries):
             raise ResultsError("a kernel beside products has no binary")
-        return Contents(winners, binaries, row_kernels)
+        named = [_list(entry, 2) for entry in _list(values["proved_rows"])]
+        proved_rows = frozenset((_text(arch), _text(name, _SYMBOL)) for arch, name in named)
+        if not proved_rows <= set(row_kernels):
+            raise ResultsError("a kernel beside products is said to be proved, and is not there")
+        return Contents(winners, binaries, row_kernels, proved_rows)
     except InputError as error:
         raise ResultsError(str(error)) from None
 
@@ -218,14 +258,18 @@ def _encoding(data: object) -> Encoding:
 
 
 def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
-    values = _mapping(data, PackedCall)
+    values = _mapping({"proved": [], **data} if isinstance(data, dict) else data, PackedCall)
     least = _number(values["least_m"], 1, INT32)
     binaries = tuple(_text(name, _SHA256) for name in _list(values["binaries"]))
     if (plan := plans.get(text := json.dumps(values["plan"]))) is None:
         plan = plans[text] = LaunchPlan.from_data(values["plan"])
         if open_names := plan.hangs_on.intersection(PARAMETERS.run_time):
             raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
-    return PackedCall(least, _number(values["most_m"], least, INT32), plan, binaries, _text(values["code"]))
+    most, listed = _number(values["most_m"], least, INT32), _list(values["proved"])
+    proved = tuple(_number(m, least, most) for m in listed[:_MOST_PROVED])
+    if len(listed) > _MOST_PROVED or list(proved) != sorted({*proved}):
+        raise ResultsError(f"{str(listed)[:60]} are not the M for which a call was proved, in their order")
+    return PackedCall(least, most, plan, binaries, _text(values["code"]), proved)
 
 
 def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:

@@ -54,10 +54,14 @@ class Table:
     one (genkern.timing.standing): the other is in `doubled`.
 
     Measured times decide: a row that was `predicted` serves its own M alone, and only where no larger M was measured.
+    With `only_proved` the library serves what no proved call does.
     """
 
-    def __init__(self, bundles: Sequence[Bundle], device: Device, rule: Rule = by_times) -> None:
+    def __init__(
+        self, bundles: Sequence[Bundle], device: Device, rule: Rule = by_times, *, only_proved: bool = False
+    ) -> None:
         self._rule = rule
+        self._only_proved = only_proved
         self._rows: dict[GemmProblem, tuple[PackedWinner, Bundle]] = {}
         self.doubled: list[PackedWinner] = []
         self.elsewhere: set[str] = set()
@@ -116,9 +120,10 @@ class Table:
             if winner.choice != CONFIG_WINS:
                 algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
                 return Choice("the library is as fast", exact=True, algorithm=algorithm)
-            if (call := winner.call_for(problem.M)) is not None:
+            if (call := self._call(winner, problem.M)) is not None:
                 return Choice("tuned", winner, call, bundle, exact=True)
-            return Choice("its winner has no kernels here", exact=True)
+            unproved = winner.call_for(problem.M) is not None
+            return Choice("its kernels are unproved" if unproved else "its winner has no kernels here", exact=True)
         predicted = None
         if row is not None and not any(each.M > problem.M for each in tuned):
             predicted = self._predicted(*row)
@@ -139,12 +144,15 @@ class Table:
 
     def _predicted(self, winner: PackedWinner, bundle: Bundle) -> Choice | None:
         """A row that nobody measured: not the problem's own, so that whoever tunes what has none tunes it."""
-        call = winner.call_for(winner.problem.M)
+        call = self._call(winner, winner.problem.M)
         return None if call is None else Choice("predicted, not measured", winner, call, bundle)
 
     def _option(self, m: int, tuned: GemmProblem) -> Option:
         winner, _ = self._rows[tuned]
-        return Option(winner, winner.call_for(m))
+        return Option(winner, self._call(winner, m))
+
+    def _call(self, winner: PackedWinner, m: int) -> PackedCall | None:
+        return winner.call_for(m, only_proved=self._only_proved)
 
     def _standing(self, tuned: GemmProblem) -> Standing:
         return _rank(self._rows[tuned][0])[0]

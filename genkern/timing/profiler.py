@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from genkern.gemm.records import Candidate, Measurement
 from genkern.timing.session import Session
+
+
+class Raced(Protocol):
+    """What races: a Candidate, or what else a measured process knows by `request`; measurements have its `name`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def request(self) -> dict[str, Any]: ...
 
 
 class Profiler(Protocol):

@@ -86,10 +86,25 @@ class Preparation:
             bench = held.enter_context(self.workshop.open(problem, configs, self.device_index, first))
             if behind:
                 bench.stand(behind=True)
+            if outdated := self._outdated(bench, facts, configs):
+                self.journal.outdated(problem, outdated)
             search = self._search(bench, facts, configs, raced)
             search.begin()
             prepared.bench, prepared.search, prepared.held = bench, search, held.pop_all()
         return prepared
+
+    def _outdated(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config]) -> list[str]:
+        """The configs for which genkern generates other code than an earlier start measured, or may."""
+        if not (known := facts.configs):
+            return []
+        of_today = {config.name: config for config in configs}
+
+        def is_of_today(name: str) -> bool:
+            if name in of_today and (code := facts.codes.get(name)) is not None:
+                return code == bench.code_of(of_today[name])
+            return self.journal.is_generated_alike
+
+        return [name for name in known if not is_of_today(name)]
 
     def _search(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], raced: Collection[str]) -> Search:
         """The search of what an earlier start did not find unfit.
@@ -101,7 +116,7 @@ class Preparation:
         def on_unfit(names: Sequence[str], unfit: Unfit) -> None:
             # One that is screened was fit, and is tried again by the next run that goes on.
             if new := [name for name in names if name not in facts.screened]:
-                self.journal.unfit(problem, new, unfit)
+                self.journal.unfit(problem, new, unfit, bench.code_of(Config.parse(new[0])))
 
         bench.on_unfit = on_unfit
         if facts.unfit:

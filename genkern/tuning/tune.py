@@ -217,7 +217,7 @@ class Tuner:
         in_a_row: list[str] = []
         try:
             for measurement in search.measurements(self.profiler):
-                self.journal.screened(problem, measurement)
+                self.journal.screened(problem, measurement, bench.code_of(Config.parse(measurement.config)))
                 in_a_row = [*in_a_row, measurement.config] if measurement.outcome in _LOSSES else []
                 yield measurement
         except ProfilerError:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_journal import PROBLEM, START, WINNER, filled
+from test_journal import CHECK, CRASHED, FINALS, HEADER, NAME, OTHER, PROBLEM, SCREENED, START, WINNER, filled, opened
 
 from genkern.command.status import RunStatus, State, status_lines
 from genkern.errors import ResultsError
-from genkern.journal.facts import read_ends, read_journal
+from genkern.journal.facts import ProblemFacts, read_ends, read_journal
 from genkern.journal.header import UnusableJournal
 from genkern.journal.line import behind, checksums, entry_of, journal_line, values_of
 
@@ -113,3 +113,34 @@ def test_a_packed_value_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     text = json.dumps({"fact": "screened", "problem": 0, "packed": packed}).encode()
     with pytest.raises(ValueError, match="longer than any value"):
         entry_of(text[:-1] + b',"crc":%d}' % zlib.crc32(text))
+
+
+def test_what_is_of_other_code_now_is_forgotten(tmp_path: Path) -> None:
+    """All of it, finals included: half of them would not be comparable. A winner that is of the same code stands."""
+    path = tmp_path / "j"
+    journal = opened(path)
+    for problem in (PROBLEM, OTHER):
+        journal.screened(problem, SCREENED, "0123456789abcdef")
+        journal.screened(problem, CRASHED, "fedcba9876543210")
+        journal.retimed(problem, FINALS)
+        journal.checked(problem, CHECK)
+    journal.won(WINNER)
+    assert journal.of(PROBLEM).configs == [NAME, CRASHED.config]
+    journal.outdated(PROBLEM, [CRASHED.config])
+    assert (journal.of(PROBLEM).winner, journal.of(PROBLEM).finals) == (WINNER, FINALS)
+    assert (journal.of(PROBLEM).screened, journal.of(PROBLEM).codes) == ({NAME: SCREENED}, {NAME: "0123456789abcdef"})
+    journal.outdated(OTHER, [NAME])
+    journal.close()
+    other = ProblemFacts(screened={CRASHED.config: CRASHED}, codes={CRASHED.config: "fedcba9876543210"})
+    assert journal.of(OTHER) == other
+    assert opened(path).facts == journal.facts
+
+
+def test_generated_otherwise_makes_no_other_run(tmp_path: Path) -> None:
+    """Facts say of which code they are; those that do not are of that of the beginning, or of nobody knows which."""
+    path = tmp_path / "j"
+    opened(path, {**HEADER, "generator": "a"}).close()
+    alike = [opened(path, {**HEADER, "generator": said}).is_generated_alike for said in ("a", "b")]
+    assert alike == [True, False]
+    opened(tmp_path / "old").close()
+    assert not opened(tmp_path / "old", {**HEADER, "generator": "a"}).is_generated_alike

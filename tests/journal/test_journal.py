@@ -76,7 +76,8 @@ def filled(path: Path) -> Journal:
     journal.checked(PROBLEM, LOST)
     journal.won(WINNER)
     journal.ended(PROBLEM, Ended({Outcome.MEASURED: 670, Outcome.CRASHED: 2}, ""))
-    journal.screened(OTHER, SCREENED)
+    journal.screened(OTHER, SCREENED, "0123456789abcdef")
+    journal.unfit(OTHER, ["tiled_BM3", "tiled_BM4"], HANGING, "fedcba9876543210")
     journal.close()
     return journal
 
@@ -99,6 +100,8 @@ def test_every_fact_survives(hostile_path: Path) -> None:
     assert again.of(PROBLEM).checks == {NAME: CHECK}
     assert again.of(PROBLEM).unchecked == {LOST.config: LOST}
     assert again.of(OTHER).winner is None
+    codes = {NAME: "0123456789abcdef", "tiled_BM3": "fedcba9876543210", "tiled_BM4": "fedcba9876543210"}
+    assert (again.of(PROBLEM).codes, again.of(OTHER).codes) == ({}, codes)
     assert again.winners() == [WINNER]
     again.close()
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_winners import results_text, winner
 from rich.console import Console
 
 from genkern.errors import GenkernError, OutputError
+from genkern.gemm.gpus import DetectedDevice
+from genkern.gemm.records import Check
 from genkern.kernels.cute.release import cute_installed
+from genkern.packing import command, prover
 from genkern.packing.command import parse_pack, run_pack
 from genkern.runtime.bundle import read_bundle, write_bundle
 from genkern.runtime.packed import Contents
+from genkern.timing.session import Session
 
 ROW = (
     "- {'M': %d, 'N': 256, 'K': 512, 'rowMajorA': 'T', 'rowMajorB': 'N', 'BLOCK_SIZE_M': 16, 'BLOCK_SIZE_N': 32, "
@@ -159,6 +165,61 @@ def test_a_bundle_is_replaced_when_that_is_said(folder: Path, monkeypatch: pytes
             run_pack(parse_pack(packed), Console(quiet=True))
         assert run_pack(parse_pack([*packed, "--overwrite"]), Console(quiet=True)) == 0
         assert len(read_bundle("v.genkern").winners) == 1
+
+
+WRONG = Check("c", False, 1.0, 1.0, "size", "gpu", "exact inputs: C[0, 0] is 1, expected 2")
+
+
+@dataclass
+class Checks:
+    """A GPU on which calls are right, but for those that begin at M = `wrong`."""
+
+    wrong: int
+    closed: bool = False
+
+    def check_request(self, session: Session, name: str, request: dict[str, Any]) -> Check:
+        packed = request["packed"]
+        bundle = read_bundle(packed["bundle"])
+        call = bundle.winners[packed["winner"]].calls[packed["call"]]
+        return WRONG if call.least_m == self.wrong else replace(WRONG, passed=True)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_kernels_are_proved_where_their_gpu_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they lie in the bundle; what is wrong is named and left out, status 1. Nothing is proved elsewhere, or where
+    somebody says so.
+    """
+    monkeypatch.chdir(folder)
+    gpus = [DetectedDevice(3, "NVIDIA H200", "sm_90")]
+    checks = Checks(0)
+    monkeypatch.setattr(command, "detect_devices", lambda: gpus)
+    monkeypatch.setattr(prover, "server_on", lambda device, cache, log: checks)
+
+    def packed(*more: str) -> tuple[int, str, Contents]:
+        console = Console(file=StringIO(), width=500)
+        options = parse_pack(["h200.yaml", "-o", "p.genkern", "--cache_dir", "cache", "--overwrite", *more])
+        status = run_pack(options, console)
+        return status, console.file.getvalue(), read_bundle("p.genkern").contents  # type: ignore[attr-defined]
+
+    status, said, contents = packed()
+    calls = [call for winner in contents.winners for call in winner.calls]
+    assert (status, contents.proofs, checks.closed) == (0, (len(calls), len(calls)), True)
+    assert f"proved: {len(calls)} of {len(calls)} calls and kernels, in " in said
+    checks.wrong = calls[-1].least_m
+    status, said, contents = packed()
+    assert status == 1
+    assert "left out: " in said
+    assert "C[0, 0] is 1, expected 2" in said
+    assert contents.proofs[0] == contents.proofs[1] < len(calls)
+    assert not [entry for entry in (folder / "cache" / "modules").iterdir() if list(entry.glob("*.genkern"))]
+    for at, more in ((gpus, ["--no_proofs"]), ([], [])):
+        monkeypatch.setattr(command, "detect_devices", lambda at=at: at)
+        status, said, contents = packed(*more)
+        assert (status, contents.proofs[1]) == (0, len(calls))
+        assert contents.proofs[0] < len(calls)
+        assert "`genkern verify` on their GPU proves the others" in said
 
 
 def empty_bundle() -> bytes:

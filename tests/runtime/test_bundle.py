@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from genkern.errors import ResultsError
 from genkern.runtime import bundle as module
 from genkern.runtime.bundle import Bundle, is_bundle, parse_bundle, read_bundle, write_bundle
-from genkern.runtime.packed import from_data, to_data
+from genkern.runtime.packed import Contents, from_data, to_data
 
 
 def test_what_is_written_is_read(bundle: Bundle, tmp_path: Path) -> None:
@@ -35,8 +35,39 @@ def test_what_is_written_is_read(bundle: Bundle, tmp_path: Path) -> None:
     beside = replace(bundle.contents, row_kernels={("sm_90", "order_int64"): min(images)})
     write_bundle(str(tmp_path / "beside"), beside, images)
     assert read_bundle(str(tmp_path / "beside")).contents == beside
+    proved = with_marks(beside)
+    write_bundle(str(tmp_path / "proved"), proved, images)
+    assert read_bundle(str(tmp_path / "proved")).contents == proved
     assert {sha256: again.image(sha256) for sha256 in images} == images
     assert is_bundle(str(tmp_path / "one"))
+
+
+def with_marks(contents: Contents) -> Contents:
+    """As if its first winner's calls, and all kernels beside products, had been proved."""
+    winner = contents.winners[0]
+    calls = tuple(
+        replace(call, proved=(call.least_m, call.most_m)[: 1 + (call.least_m < call.most_m)]) for call in winner.calls
+    )
+    winners = replace(winner, calls=calls), *contents.winners[1:]
+    return replace(contents, winners=winners, proved_rows=frozenset(contents.row_kernels))
+
+
+def test_marks_of_proofs(bundle: Bundle) -> None:
+    """What was measured is proved for its own M alone; a bundle without marks says nothing of them."""
+    assert "proved" not in json.dumps(to_data(bundle.contents))
+    before, of = bundle.contents.proofs
+    assert before < of == sum(len(winner.calls) for winner in bundle.winners)
+    contents = with_marks(bundle.contents)
+    assert contents.proofs[0] > before
+    winner = contents.winners[0]
+    own, masked = winner.calls[0], winner.calls[-1]
+    assert winner.is_proved(masked, masked.most_m)
+    unmarked = replace(winner, calls=tuple(replace(call, proved=()) for call in winner.calls))
+    assert unmarked.is_proved(unmarked.calls[0], winner.problem.M) == (own.code == winner.code != "")
+    measured = replace(unmarked, code=own.code)
+    assert measured.is_proved(measured.calls[0], winner.problem.M)
+    assert not measured.is_proved(measured.calls[-1], winner.problem.M + 1)
+    assert not replace(measured, check="interpreter").is_proved(measured.calls[0], winner.problem.M)
 
 
 def test_winners_take_a_few_kilobytes(bundle: Bundle, bundle_path: str) -> None:
@@ -133,6 +164,11 @@ def _winner(data: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _call(data: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = _winner(data)["calls"][-1]
+    return found
+
+
 def _plan(data: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = _winner(data)["calls"][0]["plan"]
     return found
@@ -165,6 +201,11 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "is not JSON": lambda data: _plan(data).update(workspace=2**70),
     "no number, none of": lambda data: _plan(data).update(workspace=_wide(10)),
     "another digest": lambda data: next(iter(data["binaries"].values())).update(sha256="0" * 64),
+    "are not the M for which": lambda data: _call(data).update(proved=[2, 1]),
+    "'0' is no whole number": lambda data: _call(data).update(proved=[0]),
+    "'True' is no whole number": lambda data: _call(data).update(proved=[True]),
+    "'yes' is no list": lambda data: _call(data).update(proved="yes"),
+    "and is not there": lambda data: data.update(proved_rows=[["sm_90", "order_int64"]]),
     "beside products has no binary": lambda data: data.update(row_kernels=[["sm_90", "order_int64", "0" * 64]]),
     "where a name belongs": lambda data: next(iter(data["binaries"].values())).update(symbol="a b"),
 }

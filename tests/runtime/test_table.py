@@ -66,6 +66,31 @@ def test_an_m_between_is_its_neighbours() -> None:
     assert "not tuned" in tuned.find(GemmProblem(16, 512, 512)).why
 
 
+def test_only_what_is_proved() -> None:
+    """For M on both sides of which a call was proved, and for the winner's own by the code that was measured; the
+    library serves the rest, though another call has kernels for it.
+    """
+    rows = winner(16, (1, 63)), winner(64, (17, 200), 9.0), winner(256, (201, 10**6))
+    (first,), (second,), (third,) = (row.calls for row in rows)
+    marked = (
+        replace(rows[0], calls=(replace(first, code="c0de"),), code="c0de"),
+        replace(rows[1], calls=(replace(second, proved=(20, 64, 70)),)),
+        replace(rows[2], calls=(third,)),
+    )
+    everything = table(*marked)
+    proved = table_of_proved(*marked)
+    assert [found(everything, m) for m in (15, 16, 18, 20, 66, 256)] == [16, 16, 64, 64, 64, 256]
+    assert [found(proved, m) for m in (15, 16, 18, 20, 66, 256)] == [None, 16, None, 64, 64, None]
+    assert proved.find(GemmProblem(256, 256, 512)).why == "its kernels are unproved"
+    # A measurement without a check proves nothing.
+    unchecked = table_of_proved(replace(marked[0], check=""))
+    assert found(unchecked, 16) is None
+
+
+def table_of_proved(*winners: PackedWinner) -> Table:
+    return Table([Bundle("here", Contents(winners, {}), None)], H200, only_proved=True)  # type: ignore[arg-type]
+
+
 def test_the_nearest_whose_kernels_serve() -> None:
     """Of rows in groups, whatever its time; where none serves, the library."""
     tuned = [winner(16, (1, 63), 99.0), winner(64, None), winner(256, (100, 10**6), 9.0)]

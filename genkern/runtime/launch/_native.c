@@ -24,9 +24,9 @@
 #define L2_128B 2
 #define BIT (1ull << 21)
 
-/* Of one kernel; genkern's have up to 43 and 7. */
-#define MOST_PARAMETERS 128
-#define MOST_MAPS 16
+/* Of one kernel; genkern's have up to 104 and 20: a tile of 184 rows that 8 programs store is 17 boxes of C. */
+#define MOST_PARAMETERS 192
+#define MOST_MAPS 32
 
 enum { ADDRESS, NUMBER, TENSOR_MAP };
 

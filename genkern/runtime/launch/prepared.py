@@ -10,6 +10,7 @@ from genkern.errors import LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import INT32
 from genkern.kernels.argument import Counters, Workspace
+from genkern.kernels.plan import LaunchPlan
 from genkern.ops.op import get_op
 from genkern.runtime.launch.launcher import Driver, make_launches
 from genkern.runtime.launch.parameters import (
@@ -73,6 +74,17 @@ def _require_within(parameters: Sequence[Parameter], workspace_bytes: int) -> No
                 raise ResultsError(f"its plan has a copy at bytes {start} to {end} of {workspace_bytes}")
 
 
+def memory_refused(plan: LaunchPlan, known: Mapping[str, int], *, exact: bool) -> str:
+    """Why no call takes as much workspace as the plan asks for, or ""; `exact` says that M is the winner's own."""
+    elements, counters = plan.workspace_elements(known)
+    if not (0 <= elements <= _MOST_ELEMENTS and 0 <= counters <= _MOST_COUNTERS):
+        return f"plan asks for {elements} elements and {counters} counters"
+    size = elements * DTYPES[plan.workspace_dtype].size_bytes
+    if not exact and size > _MOST_UNTUNED_BYTES:
+        return f"kernel would keep {size >> 20} MiB for this one"
+    return ""
+
+
 @contextlib.contextmanager
 def workspace_for(gpu: LiveGpu, stream: int, workspace_bytes: int, counter_bytes: int) -> Iterator[tuple[int, int]]:
     """Addresses of a workspace and of zeroed counters for launches on the stream within the block.
@@ -132,8 +144,8 @@ class PreparedCall(ReadyCall):
         plan, bundle = choice.call.plan, choice.bundle
         known = {"units": gpu.identity.compute_units, "M": m}
         elements, counters = plan.workspace_elements(known)
-        if not (0 <= elements <= _MOST_ELEMENTS and 0 <= counters <= _MOST_COUNTERS):
-            raise ResultsError(f"{choice.why}, whose plan asks for {elements} elements and {counters} counters")
+        if why := memory_refused(plan, known, exact=choice.exact):
+            raise ResultsError(f"{choice.why}, whose {why}")
         arguments = [argument for launch in plan.launches for argument in launch.arguments]
         workspace_bytes = elements * DTYPES[plan.workspace_dtype].size_bytes
         takes_workspace, takes_counters = (
@@ -143,8 +155,6 @@ class PreparedCall(ReadyCall):
             max(workspace_bytes, 16) if takes_workspace else 0,
             max(counters * 4, 16) if takes_counters else 0,
         )
-        if not choice.exact and workspace_bytes > _MOST_UNTUNED_BYTES:
-            raise ResultsError(f"{choice.why}, whose kernel would keep {workspace_bytes >> 20} MiB for this one")
         self._gpu = gpu
         launches = []
         with gpu.made_current():

@@ -20,6 +20,7 @@ LOG_CHOICES = ("GENKERN_LOG_TUNED_CONFIG", "AITER_LOG_TUNED_CONFIG")
 RECORD = ("GENKERN_TUNE_GEMM", "AITER_TUNE_GEMM")
 ONLINE = ("GENKERN_ONLINE_TUNING",)
 BUNDLE_SHA256 = "GENKERN_BUNDLE_SHA256"
+ONLY_PROVED = ("GENKERN_ONLY_PROVED",)
 # Before the name of a format in capitals; AITER's may be that of a type instead (aiter/jit/core.py: AITER_CONFIG_*).
 OF_FORMAT = (f"{CONFIG}_", "AITER_CONFIG_GEMM_")
 _AS_AITER = "GEMM_"
@@ -33,7 +34,8 @@ class Configuration:
     `paths` are bundles or results for all formats, `own_paths` more of them by format. `log_choices`: log what serves
     each problem; `record`: write down problems without a row, in `record_dir` (empty: the usual one); `online`: tune
     them meanwhile, with `online_options` of the command line. `pins` are the sha256 of the bundles that may be used,
-    where any are said. `notes` say what could not be understood, a line each.
+    where any are said; `only_proved` leaves to the library what was packed without a proof. `notes` say what could not
+    be understood, a line each.
     """
 
     paths: tuple[str, ...] = ()
@@ -44,6 +46,7 @@ class Configuration:
     online_options: tuple[str, ...] = ()
     record_dir: str = ""
     pins: tuple[str, ...] = ()
+    only_proved: bool = False
     notes: tuple[str, ...] = ()
 
     def paths_of(self, op: str) -> tuple[str, ...]:
@@ -79,6 +82,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
         online_options=online_options,
         record_dir=next(filter(None, map(environ.get, RECORD_DIR)), ""),
         pins=pins,
+        only_proved=_flag(ONLY_PROVED, environ, notes),
         notes=tuple(notes),
     )
 

@@ -103,9 +103,12 @@ def finished(arguments: Sequence[str], log: Path) -> int:
 
 
 def pack_arguments(results: Path, bundle: Path, cache: Path) -> list[str]:
-    """Write the winners of a results file into a bundle: 1 where some could not be packed, above that there is none."""
+    """Write the winners of a results file into a bundle: 1 where some could not be packed, above that there is none.
+
+    Without proofs: a program waits for it, or works on the GPU meanwhile.
+    """
     files = results.absolute(), "-o", bundle.absolute(), "--overwrite", "--cache_dir", cache.absolute()
-    return ["pack", *map(str, files)]
+    return ["pack", *map(str, files), "--no_proofs"]
 
 
 def pack(results: Path, bundle: Path, cache: Path, log: Path) -> int:

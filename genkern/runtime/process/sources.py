@@ -62,6 +62,8 @@ class Sources:
         bundle = None
         try:
             bundle = self._read(path)
+            if self._named:
+                self._say_unproved(path, bundle)
         except GenkernError as error:
             self._say(f"{error} (its sizes are served by what else there is)")
         except (OSError, MemoryError) as error:
@@ -77,6 +79,15 @@ class Sources:
         if self._pins:
             raise ResultsError(f"{shown_path(path)} is no bundle, of which GENKERN_BUNDLE_SHA256 pins those to be used")
         return self._packed(path)
+
+    def _say_unproved(self, path: str, bundle: Bundle) -> None:
+        proved, of = bundle.contents.proofs
+        if proved < of:
+            how = "verify" if is_bundle(path) else "pack"
+            self._say(
+                f"{shown_path(path)}: {of - proved} of {of} kernels are unproved for M that nobody tuned: "
+                f"`genkern {how}` proves them on their GPU, GENKERN_ONLY_PROVED=1 leaves them to the library"
+            )
 
     def data(self, path: str) -> bytes:
         """A bundle's file. Raises ResultsError where it cannot be read or may not be used."""

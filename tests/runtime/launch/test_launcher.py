@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +16,13 @@ from hypothesis import strategies as st
 from recording_gpu import FakeDriver, Launched
 
 from genkern.errors import LaunchError
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_device
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.contract.product import product_of
+from genkern.kernels.legality import legal
+from genkern.kernels.specs import plan_text
+from genkern.ops.op import get_op
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.launcher import Launches, PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import Address, Layout, Number, Parameter, TensorMap
@@ -76,6 +86,25 @@ def test_both_launch_the_same(
     assert seen[0] == seen[1]
     assert maps[0] == maps[1]
     assert len(seen[0]) == len(calls) * len(launches)
+
+
+def test_the_extension_has_room_for_every_kernel() -> None:
+    """Of tiles whose odd heights several programs store there are most TMA descriptors, each with shape and pitches."""
+    source = Path(launcher.__file__).with_name("_native.c").read_text(encoding="ascii")
+    most_parameters, most_maps = (
+        int(number) for number in re.findall(r"#define MOST_(?:PARAMETERS|MAPS) (\d+)", source)
+    )
+    problem, gpu = GemmProblem(1024, 4096, 4096), gpu_for_device("NVIDIA H200", "sm_90")
+    product = product_of(problem, get_op(problem.op), "sm_90")
+    numbers = []
+    for rows in range(8, 257, 8):
+        config = Config.parse(f"warp_specialized_BM{rows}_BN64_BK64_GM1_SK1_nW4_nS3_ck8_swapped")
+        if not legal(problem, config, gpu):
+            (launch,) = json.loads(plan_text(product, config, gpu))["launches"]
+            maps = sum(argument["kind"] == "descriptor" for argument in launch["arguments"])
+            numbers.append((maps, 4 * maps + len(launch["arguments"])))
+    assert max(numbers) == (20, 104)
+    assert max(numbers) <= (most_maps, most_parameters)
 
 
 def one_launch(*given: Parameter) -> list[PreparedLaunch]:

@@ -88,6 +88,11 @@ def test_pins() -> None:
     assert (found.pins, len(found.notes)) == (("abc",), 1)
 
 
+def test_only_proved() -> None:
+    """Off unless somebody says so."""
+    assert [configuration(said).only_proved for said in ({}, {"GENKERN_ONLY_PROVED": "1"})] == [False, True]
+
+
 def test_documents_have_every_variable() -> None:
     """Each variable that genkern's code names, its own and AITER's, has a row in the table of docs/dispatch.md."""
     text = (ROOT / "docs" / "dispatch.md").read_text(encoding="utf-8")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command import environment
 from library_rows import Card, library_rows, problem, sizes_in
+from proving import bundle_of, written
 
 from genkern.errors import ResultsError
+from genkern.packing.proof import trimmed
 from genkern.runtime.context import Context
 from genkern.runtime.process import own_command, sources
 from genkern.runtime.process.sources import Sources
@@ -96,6 +99,30 @@ def test_files_that_cannot_be_used(own: Sources, said: list[str], tmp_path: Path
     for _ in range(2):
         assert own.bundles([str(tmp_path / name) for name in names]) == []
     assert [name for name, line in zip(names, said, strict=True) if name not in line or "\n" in line] == []
+
+
+@pytest.mark.usefixtures("no_process")
+def test_what_is_unproved_is_said_once(own: Sources, said: list[str], tmp_path: Path) -> None:
+    """Of a bundle that somebody named, with who proves it; nothing of one that is proved, or that has no kernels."""
+    made = bundle_of("one", "two")
+    one, two = made.winners
+    proved = [replace(each, calls=(replace(each.calls[0], proved=(128,)),)) for each in (one, two)]
+    library = [replace(each, choice="vendor", calls=()) for each in (one, two)]
+    paths = []
+    for number, winners in enumerate(([one, proved[1]], proved, library)):
+        contents = trimmed(replace(made.contents, winners=tuple(winners)))
+        paths.append(str(written(replace(made, contents=contents), tmp_path / f"{number}.genkern")))
+    for _ in range(2):
+        assert len(own.bundles(paths)) == 3
+    (line,) = said
+    assert line.endswith(
+        "0.genkern: 1 of 2 kernels are unproved for M that nobody tuned: `genkern verify` proves them on their GPU, "
+        "GENKERN_ONLY_PROVED=1 leaves them to the library"
+    )
+    # What is tuned online says nothing.
+    os.chmod(tmp_path, 0o700)
+    assert len(Sources(said.append, lambda: tmp_path, named=False).bundles(paths)) == 3
+    assert len(said) == 1
 
 
 def test_others_count(own: Sources, said: list[str], tmp_path: Path) -> None:

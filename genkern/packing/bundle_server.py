@@ -1,0 +1,192 @@
+"""The measured process of bundles: checks and times their calls, launched as the dispatcher launches them.
+
+    python -m genkern.packing.bundle_server --serve cudagraph
+
+It answers as genkern.profiling.harness does. What is of a bundle says so in a request: "packed" has the bundle's file,
+the places of a winner and of one of its calls; the command "rows" checks a kernel beside products.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from typing import Any
+
+from genkern.errors import LaunchError, ResultsError
+from genkern.gemm.dtypes import DTYPES
+from genkern.kernels.plan import LaunchPlan
+from genkern.ops.op import operands_of
+from genkern.profiling.checking.guard import Guarded, guarded_vector
+from genkern.profiling.checking.verdict import Subject, Verdict
+from genkern.profiling.harness import serve_parent
+from genkern.profiling.loaded_gemm import Call, LoadedGemm
+from genkern.profiling.server import Answer, Server, Tell
+from genkern.runtime.bundle import Bundle, read_bundle
+from genkern.runtime.context import Context
+from genkern.runtime.launch.launcher import Launches
+from genkern.runtime.launch.parameters import COUNTERS, WORKSPACE, Layout
+from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
+from genkern.runtime.launch.torch_gpu import TorchGpu
+from genkern.runtime.packed import PackedCall, PackedWinner
+from genkern.runtime.routed.order import order_of, quantized
+from genkern.runtime.routed.row_calls import order_by, quantize_by
+from genkern.runtime.routed.row_kernels import RowKernel, needed
+from genkern.runtime.table import Choice
+
+# Tokens, experts of each and experts: one row, few rows, more than a program reads in a step.
+_ORDERED = ((1, 1, 1), (3, 2, 8), (129, 8, 64), (2048, 8, 256))
+# Rows and columns: one block, an end within a block, and within a program's blocks.
+_QUANTIZED = ((1, 128), (5, 144), (33, 720), (257, 7168))
+
+
+@lru_cache(maxsize=1)
+def _bundle(path: str) -> Bundle:
+    return read_bundle(path)
+
+
+class DispatchedCall:
+    """The call of a bundle's winner for one M, as the dispatcher prepares it, on memory that it is given."""
+
+    def __init__(self, gpu: LiveGpu, bundle: Bundle, winner: PackedWinner, call: PackedCall, m: int) -> None:
+        self._gpu = gpu
+        self._choice = Choice("packed", winner, call, bundle, exact=m == winner.problem.M)
+        self._m = m
+        self._made: dict[object, Launches] = {}
+        self.operands = tuple(operand.name for operand in operands_of(winner.problem))
+
+    def prepared(self, layouts: Mapping[str, Layout]) -> Launches:
+        """The launches for operands that lie so. Raises ResultsError or LaunchError as PreparedCall does."""
+        key = tuple(layouts.items())
+        if key not in self._made:
+            self._made[key] = PreparedCall(self._gpu, self._choice, layouts, self._m).body
+        return self._made[key]
+
+    def addresses(self, tensors: Mapping[str, Any]) -> tuple[int, ...]:
+        """Where the operands, the workspace and the counters begin, as the launches take them."""
+        return tuple(tensors[name].data_ptr() for name in (*self.operands, WORKSPACE, COUNTERS))
+
+
+class BundleServer(Server):
+    """Knows calls of bundles besides all that a run's server knows."""
+
+    def _answer(self, request: dict[str, Any], tell: Tell) -> Answer:
+        if request["command"] == "rows":
+            try:
+                return {"config": request["config"], **asdict(_check_rows(request))}
+            except LaunchError as error:
+                return self._failed(request["config"], error)
+        return super()._answer(request, tell)
+
+    def _bound(self, gemm: LoadedGemm, entry: dict[str, Any]) -> Call:
+        return gemm.bound(*_dispatched(gemm, entry["packed"])) if "packed" in entry else super()._bound(gemm, entry)
+
+    def _subject(self, gemm: LoadedGemm, request: dict[str, Any]) -> Subject:
+        if "packed" not in request:
+            return super()._subject(gemm, request)
+        return gemm.subject_of(*_dispatched(gemm, request["packed"]))
+
+
+def _dispatched(gemm: LoadedGemm, said: Mapping[str, Any]) -> tuple[DispatchedCall, LaunchPlan, dict[str, int]]:
+    """The call, its plan, and what that hangs on. Raises LaunchError where the dispatcher would not make it here."""
+    bundle = _bundle(said["bundle"])
+    winner = bundle.winners[said["winner"]]
+    call, m = winner.calls[said["call"]], gemm.session.problem.M
+    if not gemm.gpu.identity.has(winner):
+        raise LaunchError(f"it won on {winner.device} with {winner.compute_units} units, not on {gemm.gpu.identity}")
+    made = DispatchedCall(gemm.gpu, bundle, winner, call, m)
+    try:
+        made.prepared(gemm.layouts(made.operands, gemm.operands))
+    except ResultsError as error:
+        raise LaunchError(str(error)) from None
+    return made, call.plan, {"units": gemm.units, "M": m}
+
+
+class _GuardedGpu(TorchGpu):
+    """A GPU whose new tensors lie between guard bands; `made` are those of a call."""
+
+    empty_here = None
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.made: list[Guarded] = []
+
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any:
+        elements = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        self.made.append(guarded_vector(elements, dtype, self._device))
+        return self.made[-1].tensor.as_strided(shape, strides)
+
+
+def _check_rows(request: Mapping[str, Any]) -> Verdict:
+    """Whether a kernel beside products computes what PyTorch's calls do, to the bit. Raises LaunchError."""
+    started_s, bundle = time.monotonic(), _bundle(request["bundle"])
+    problem = bundle.winners[request["winner"]].problem
+    kernel = next(each for each in needed(problem) if each.name == request["config"])
+    gpu = _GuardedGpu(0)
+    context = Context(lambda op: [bundle], lambda index: gpu)
+    types = problem.dtype_c, problem.dtype_a
+    scales = str(dict(problem.own).get("scales", "per_tensor"))
+    if kernel.function == "order_rows":
+        message = _first_fault(gpu, _orders(context, problem.op, kernel))
+    else:
+        message = _first_fault(gpu, _quantized(context, problem.op, types, scales))
+    passed = not message
+    return Verdict(passed, message, float(not passed), float(not passed), ("exact",), time.monotonic() - started_s)
+
+
+def _orders(context: Context, op: str, kernel: RowKernel) -> Iterator[tuple[str, Any, Any]]:
+    """Cases: what they are, what the kernel makes of them, and what PyTorch's calls do."""
+    import torch
+
+    dtype = getattr(torch, kernel.name.removeprefix("order_"))
+    for tokens, top_k, experts in _ORDERED:
+        # Some of no expert.
+        ids = torch.randint(-1, experts + 2, (tokens, top_k), dtype=dtype, device="cuda")
+        made = order_by(context, op, ids, experts)(ids)
+        yield f"{tokens} tokens of {experts} experts", made, order_of(ids, experts)
+
+
+def _quantized(context: Context, op: str, types: tuple[str, str], scales: str) -> Iterator[tuple[str, Any, Any]]:
+    import torch
+
+    wide, narrow = (getattr(torch, DTYPES[name].torch) for name in types)
+    for rows, columns in _QUANTIZED:
+        # Rows of all magnitudes.
+        factors = torch.logspace(-3, 3, rows, device="cuda")[:, None]
+        x = (torch.randn(rows, columns, device="cuda") * factors).to(wide)
+        made = quantize_by(context, op, 0, rows, columns, types, scales)(x)
+        yield f"{rows} rows of {columns}", made, quantized(x, narrow, scales)
+
+
+def _first_fault(gpu: _GuardedGpu, tries: Iterable[tuple[str, Any, Any]]) -> str:
+    """What is wrong first, or "". Raises LaunchError where PyTorch's calls were made instead of the kernel."""
+    import torch
+
+    for what, made, wanted in tries:
+        torch.cuda.synchronize()
+        if not gpu.made:
+            raise LaunchError("it is not launched: it cannot be loaded, or is another kernel than this genkern's")
+        if not all(torch.equal(_bits(one), _bits(other)) for one, other in zip(made, wanted, strict=True)):
+            return f"{what}: other bits than PyTorch's"
+        if any(each.first_outside() is not None for each in gpu.made):
+            return f"{what}: writes outside its output"
+        gpu.made.clear()
+    return ""
+
+
+def _bits(x: Any) -> Any:
+    import torch
+
+    return x.contiguous().view(torch.uint8)
+
+
+def main(argv: list[str]) -> None:
+    """`--serve` and what times are taken with."""
+    _, time_source = argv
+    serve_parent(time_source, BundleServer)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

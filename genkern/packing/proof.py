@@ -1,0 +1,118 @@
+"""Proofs of a bundle's calls: for which M each is to be proved, and what is left of a bundle once that is known.
+
+A winner was proved for its own M, by the machine code that was measured. What else is packed for it, masked kernels and
+lower tiles for an untuned M, was launched by nobody: each call is proved at both ends of what it serves and at M in
+between, launched as the dispatcher launches it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from genkern.gemm.problem import MAX_DIMENSION
+from genkern.gemm.records import CONFIG_WINS, NOT_CHECKED, Check, Outcome
+from genkern.ops.op import get_op
+from genkern.packing.any_m import last_for
+from genkern.packing.rows import without_kernels
+from genkern.runtime.launch.prepared import memory_refused
+from genkern.runtime.packed import Contents, PackedCall, PackedWinner
+from genkern.runtime.untuned import Relatives
+
+# M between the ends of what a call serves, drawn evenly over their magnitudes.
+_BETWEEN = 2
+# Steps to the next M for which kernels were promised what they are given: these are powers of two up to 16.
+_MOST_STEPS = 64
+
+# Of a call: the places of its winner in a bundle, and of the call among that one's.
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class CallProof:
+    """What came of a call's proof: the M for which it is right, whether these are all that were asked for, and what is
+    wrong, "" when nothing is.
+    """
+
+    proved: tuple[int, ...]
+    is_whole: bool
+    wrong: str = ""
+
+
+def sizes_to_prove(winner: PackedWinner, call: PackedCall) -> tuple[int, ...]:
+    """The M for which a call is proved: the first and the last for which the dispatcher would launch it, the winner's
+    own, and some between; none where there is no such M.
+    """
+    step, own = Relatives.of(winner.problem).step, winner.problem.M
+
+    def fits(m: int, *, exact: bool = False) -> bool:
+        known = {"units": winner.compute_units, "M": m}
+        there = replace(winner.problem, M=m)
+        return not (memory_refused(call.plan, known, exact=exact) or get_op(there.op).refuse(there, winner.arch))
+
+    def near(m: int, towards: int) -> int | None:
+        tries = (m + number * towards * step for number in range(_MOST_STEPS))
+        return next((each for each in tries if call.serves(each) and fits(each)), None)
+
+    is_own = call.serves(own) and fits(own, exact=True)
+    least = near(call.least_m, 1)
+    if least is None:
+        return (own,) if is_own else ()
+    steps = (min(call.most_m, MAX_DIMENSION) - least) // step
+    most = near(least + step * last_for(lambda number: fits(least + number * step), max(steps, 0)), -1)
+    found = {least, least if most is None else most}
+    if is_own:
+        found.add(own)
+    # The same in every run.
+    chance = random.Random(f"{winner.problem.name} {call.code} {least} {most}")
+    low, high = math.log(min(found)), math.log(max(found))
+    for _ in range(_BETWEEN):
+        drawn = least + round((math.exp(chance.uniform(low, high)) - least) / step) * step
+        if (place := near(drawn, 1)) is not None and place <= max(found):
+            found.add(place)
+    return tuple(sorted(found))
+
+
+def has_no_room(check: Check) -> bool:
+    """Whether a check says no more than that the operands, or the check's own numbers, do not fit on the GPU."""
+    return check.method == NOT_CHECKED and check.lost in (Outcome.LAUNCH_FAILED, Outcome.UNCHECKED)
+
+
+def with_proofs(contents: Contents, calls: Mapping[Place, CallProof], rows: Mapping[tuple[str, str], bool]) -> Contents:
+    """The bundle with its proofs, and without what is wrong. `rows` are kernels beside products, by what they are
+    named by.
+
+    A winner whose own call is wrong is left to the library that was measured beside it, and with nothing measured is
+    left out.
+    """
+    winners: list[PackedWinner] = []
+    for place, winner in enumerate(contents.winners):
+        proofs = {number: calls.get((place, number)) for number in range(len(winner.calls))}
+        own = winner.call_for(winner.problem.M)
+        bad = [winner.calls[number] for number, proof in proofs.items() if proof is not None and proof.wrong]
+        if bad and winner.choice == CONFIG_WINS and (own is None or own in bad):
+            winners += filter(None, [without_kernels(winner)])
+            continue
+        kept = tuple(_proved(call, proofs[number]) for number, call in enumerate(winner.calls) if call not in bad)
+        winners.append(replace(winner, calls=kept))
+    row_kernels = {key: sha256 for key, sha256 in contents.row_kernels.items() if rows.get(key, True)}
+    proved_rows = frozenset(row_kernels) & (contents.proved_rows | {key for key, right in rows.items() if right})
+    return trimmed(Contents(tuple(winners), contents.binaries, row_kernels, proved_rows))
+
+
+def trimmed(contents: Contents) -> Contents:
+    """Without the binaries that nothing launches."""
+    used = {sha256 for winner in contents.winners for call in winner.calls for sha256 in call.binaries}
+    used |= set(contents.row_kernels.values())
+    return replace(contents, binaries={name: each for name, each in contents.binaries.items() if name in used})
+
+
+def _proved(call: PackedCall, proof: CallProof | None) -> PackedCall:
+    if proof is None or not proof.proved:
+        return call
+    if not proof.is_whole:
+        return replace(call, proved=proof.proved)
+    # Beyond these ends the dispatcher would not launch it.
+    return replace(call, proved=proof.proved, least_m=proof.proved[0], most_m=proof.proved[-1])

@@ -1,0 +1,242 @@
+"""Prover: checks calls of a bundle on a GPU of this machine, in a process of its own, and says which are right."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from genkern.errors import BugError, InputError, ProfilerError
+from genkern.gemm.gpus import DetectedDevice
+from genkern.gemm.records import Check
+from genkern.kernels.generate import generate
+from genkern.ops.op import check_problem
+from genkern.packing.proof import CallProof, Place, has_no_room, sizes_to_prove, with_proofs
+from genkern.profiling.supervised import SupervisedProfiler
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.packed import Contents, PackedWinner
+from genkern.runtime.routed.row_kernels import needed
+from genkern.runtime.untuned import Relatives
+from genkern.timing.session import Budget, Session
+
+SERVER = (sys.executable, "-m", "genkern.packing.bundle_server")
+# Of one M, whose operands take seconds to fill where they are gigabytes.
+PROOF_TIMEOUT_S = 20.0
+# Of an M whose operands do not fit, smaller ones are tried, each half as far from those that did.
+_MOST_HALVED = 12
+
+
+class Checks(Protocol):
+    """What checks on a GPU (SupervisedProfiler)."""
+
+    def check_request(self, session: Session, name: str, request: dict[str, Any]) -> Check: ...
+
+
+@dataclass(frozen=True)
+class PackedCandidate:
+    """A call of a winner in the bundle's file, as measured processes of bundles know it."""
+
+    name: str
+    where: str
+    place: Place
+
+    @property
+    def request(self) -> dict[str, Any]:
+        winner, call = self.place
+        packed = {"bundle": self.where, "winner": winner, "call": call}
+        return {"config": self.name, "binaries": [], "packed": packed}
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Sessions of problems on GPU number `index` of this machine, whose modules lie in `folder`."""
+
+    arch: str
+    index: int
+    folder: Path
+
+    def of(self, winner: PackedWinner, m: int, budget: Budget) -> Session:
+        """The winner's problem with another M. Raises InputError for what its format refuses."""
+        problem = replace(winner.problem, M=m)
+        check_problem(problem, self.arch)
+        text = generate(problem, [], self.arch).measured_text
+        path = self.folder / f"packed_{hashlib.sha256(text.encode()).hexdigest()[:16]}.py"
+        if not path.exists():
+            path.write_text(text, encoding="utf-8")
+        return Session(str(path), problem, self.arch, self.index, str(self.folder), budget)
+
+
+def server_on(device: DetectedDevice, cache_dir: str, log_dir: str) -> SupervisedProfiler:
+    """The measured process of bundles on a GPU."""
+    visible = "HIP_VISIBLE_DEVICES" if device.arch.startswith("gfx") else "CUDA_VISIBLE_DEVICES"
+    return SupervisedProfiler("cudagraph", device.index, cache_dir, log_dir, visible, harness=SERVER)
+
+
+@dataclass(frozen=True)
+class Proofs:
+    """What came of a bundle's proofs: its `contents` with them, how many calls and kernels are `wrong`, and with how
+    many genkern itself was at fault (`bugs`). `ended` says why they ended early, "" when they did not.
+    """
+
+    contents: Contents
+    wrong: int = 0
+    bugs: int = 0
+    ended: str = ""
+
+    @property
+    def status(self) -> int:
+        """Of the command: 0 when nothing was wrong."""
+        return 3 if self.bugs else 1 if self.wrong or self.ended else 0
+
+
+class Prover:
+    """Proves calls of `bundle`, whose file lies at `where`, for the device by this name; all `again`, or those that
+    have no proof. `say` is told of what is wrong, a line each.
+    """
+
+    def __init__(
+        self,
+        checks: Checks,
+        sessions: Sessions,
+        bundle: Bundle,
+        where: str,
+        device: str,
+        say: Callable[[str], None],
+        *,
+        timeout_s: float = PROOF_TIMEOUT_S,
+        again: bool = False,
+    ) -> None:
+        self._checks = checks
+        self._sessions = sessions
+        self._bundle = bundle
+        self._where = where
+        self._device = device
+        self._say = say
+        # One copy of the weights: nothing is timed.
+        self._budget = Budget(rotating_mb=0.0, timeout_s=timeout_s)
+        self._again = again
+        self._calls: dict[Place, CallProof] = {}
+        self._rows: dict[tuple[str, str], bool] = {}
+        self._wrong = self._bugs = 0
+
+    def prove(self) -> Proofs:
+        """All that are for this device."""
+        ended = ""
+        try:
+            for place, winner in enumerate(self._bundle.winners):
+                if (winner.arch, winner.device) == (self._sessions.arch, self._device):
+                    self._prove_winner(place, winner)
+        except ProfilerError as error:
+            ended = str(error)
+        return Proofs(with_proofs(self._bundle.contents, self._calls, self._rows), self._wrong, self._bugs, ended)
+
+    def _prove_winner(self, place: int, winner: PackedWinner) -> None:
+        contents = self._bundle.contents
+        for number, call in enumerate(winner.calls):
+            if self._again or not call.is_proved:
+                what = f"{winner.problem.size} {winner.config} for M from {call.least_m} to {call.most_m}"
+                with self._faults_told(what):
+                    self._calls[place, number] = proof = self._call(winner, (place, number))
+                    if proof.wrong:
+                        self._tell(f"{what}: {proof.wrong}")
+        for kernel in needed(winner.problem):
+            key = winner.arch, kernel.name
+            proved = key in self._rows or (key in contents.proved_rows and not self._again)
+            if key in contents.row_kernels and not proved:
+                with self._faults_told(kernel.name):
+                    self._prove_row(place, winner, key)
+
+    @contextlib.contextmanager
+    def _faults_told(self, what: str) -> Iterator[None]:
+        """What is no kernel's fault leaves it unproved."""
+        try:
+            yield
+        except BugError as bug:
+            self._bugs += 1
+            self._say(f"not proved: {what}: a bug in genkern: {bug}")
+        except InputError as error:
+            self._say(f"not proved: {what}: {error}")
+
+    def _tell(self, line: str) -> None:
+        self._wrong += 1
+        self._say(f"left out: {line}")
+
+    def _call(self, winner: PackedWinner, place: Place) -> CallProof:
+        call = winner.calls[place[1]]
+        request = PackedCandidate(winner.config, self._where, place).request
+        proved: list[int] = []
+        for m in sizes_to_prove(winner, call):
+            check = self._checked(winner, m, request)
+            if check.passed:
+                proved.append(m)
+            elif has_no_room(check):
+                return CallProof((*proved, *self._below(winner, proved[-1:], m, request)), False)
+            else:
+                return CallProof((), False, f"at M = {m}: {' '.join(check.message.split())}")
+        return CallProof(tuple(proved), bool(proved))
+
+    def _below(self, winner: PackedWinner, proved: list[int], m: int, request: dict[str, Any]) -> list[int]:
+        """The largest M that fits of some between the last that was proved and one that does not fit."""
+        step = Relatives.of(winner.problem).step
+        for _ in range(_MOST_HALVED if proved else 0):
+            m = proved[0] + (m - proved[0]) // 2 // step * step
+            if m <= proved[0]:
+                break
+            if self._checked(winner, m, request).passed:
+                return [m]
+        return []
+
+    def _prove_row(self, place: int, winner: PackedWinner, key: tuple[str, str]) -> None:
+        """A kernel beside the winner's product."""
+        _, name = key
+        check = self._checked(
+            winner,
+            winner.problem.M,
+            {"command": "rows", "config": name, "bundle": self._where, "winner": place},
+        )
+        if check.passed or not has_no_room(check):
+            self._rows[key] = check.passed
+            if not check.passed:
+                self._tell(f"{name}: {' '.join(check.message.split())}")
+
+    def _checked(self, winner: PackedWinner, m: int, request: dict[str, Any]) -> Check:
+        return self._checks.check_request(self._sessions.of(winner, m, self._budget), request["config"], request)
+
+
+def proofs_text(contents: Contents, seconds: float | None) -> str:
+    """How many of its kernels were proved, for people; `seconds` that it took, None where nothing was proved here."""
+    proved, of = contents.proofs
+    if seconds is not None:
+        return f"proved: {proved} of {of} calls and kernels, in {seconds:.1f} s"
+    if proved == of:
+        return f"proved: all {of} calls and kernels"
+    return f"proved: {proved} of {of} calls and kernels; `genkern verify` on their GPU proves the others"
+
+
+def devices_for(contents: Contents, detected: Sequence[DetectedDevice]) -> list[DetectedDevice]:
+    """Of the GPUs of this machine the first of each kind that the bundle is for."""
+    wanted = {(winner.arch, winner.device) for winner in contents.winners}
+    kinds = {(device.arch, device.name): device for device in reversed(detected)}
+    return [device for kind, device in kinds.items() if kind in wanted]
+
+
+def prove_on(
+    device: DetectedDevice,
+    bundle: Bundle,
+    where: str,
+    cache: Path,
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    timeout_s: float,
+    again: bool = False,
+) -> Proofs:
+    """The bundle's proofs on a GPU of this machine, with modules and logs in `folder`. Raises OutputError."""
+    sessions = Sessions(device.arch, device.index, folder)
+    with contextlib.closing(server_on(device, str(cache), str(folder))) as checks:
+        prover = Prover(checks, sessions, bundle, where, device.name, say, timeout_s=timeout_s, again=again)
+        return prover.prove()

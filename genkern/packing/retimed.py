@@ -1,0 +1,135 @@
+"""Retimed: a bundle's winners and the library of this machine, timed anew in the rounds that a run's finals have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from genkern.command.screen import aligned
+from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS, Measurement, Outcome
+from genkern.packing.prover import PackedCandidate, Sessions
+from genkern.packing.rows import without_kernels
+from genkern.runtime.packed import PackedWinner
+from genkern.search.select import choice, library_calls
+from genkern.timing.libraries import VENDOR, call_name, kept_algorithm
+from genkern.timing.profiler import Raced
+from genkern.timing.session import Budget, Session
+
+# Times that differ by less are no news.
+_NEWS = 1.05
+
+
+class Races(Protocol):
+    """What times on a GPU (SupervisedProfiler)."""
+
+    time_source: str
+
+    def retime(self, session: Session, finalists: Sequence[Raced]) -> list[Measurement]: ...
+    def confirm(self, session: Session, finalists: Sequence[Raced], calls: Sequence[str]) -> list[Measurement]: ...
+
+
+@dataclass(frozen=True)
+class Retimed:
+    """A winner as it was packed and as it is now, None where nothing of it is left; `why` it changed, if it did."""
+
+    before: PackedWinner
+    now: PackedWinner | None
+    why: str = ""
+
+    @property
+    def is_switched(self) -> bool:
+        """Whether the library serves what a kernel did."""
+        return self.before.choice == CONFIG_WINS and (self.now is None or self.now.choice != CONFIG_WINS)
+
+    @property
+    def is_news(self) -> bool:
+        """Whether it is another than before, or its time over the library's is."""
+        before, now = _speed(self.before), _speed(self.now)
+        changed = before is not None and now is not None and abs(math.log(now / before)) > math.log(_NEWS)
+        return self.is_switched or bool(self.why) or changed
+
+
+def is_asked(winner: PackedWinner, library_version: int | None) -> bool:
+    """Whether there is anything to time: a kernel that is called, or an algorithm of another version of the library,
+    which is called by the word of the library's heuristic alone.
+    """
+    kept = kept_algorithm(winner.vendor)
+    is_stale = kept is not None and library_version is not None and kept.version != library_version
+    return winner.choice == CONFIG_WINS or is_stale
+
+
+def retimed(
+    place: int,
+    winner: PackedWinner,
+    where: str,
+    races: Races,
+    sessions: Sessions,
+    versions: Mapping[str, str],
+    budget: Budget,
+) -> Retimed:
+    """The winner at this place of the bundle's file `where`, raced with the library for its own M.
+
+    The library's best is chosen by the finals, which makes its time too good: where it is not clearly slower even so,
+    rounds that choose nobody say who is faster. `versions` are of what times it. Raises ProfilerError.
+    """
+    session = sessions.of(winner, winner.problem.M, budget)
+    own = winner.call_for(winner.problem.M)
+    racers = [] if own is None else [PackedCandidate(winner.config, where, (place, winner.calls.index(own)))]
+    found = {m.config: m for m in races.retime(session, racers)}
+    library = next(iter(library_calls(found.values(), budget)), None)
+    ours = found.get(winner.config) if racers else None
+    if library is not None and ours is not None and choice(ours, library, budget) != CONFIG_WINS:
+        calls = [library.config, *([VENDOR] if _us(found.get(VENDOR)) else [])]
+        found |= {m.config: m for m in races.confirm(session, racers, list(dict.fromkeys(calls)))}
+        library, ours = found[library.config], found[winner.config]
+    us, library_us, torch_us = _us(ours), _us(library), _us(found.get(VENDOR))
+    now = replace(winner, library_us=library_us or winner.library_us, torch_us=torch_us or winner.torch_us)
+    if library is not None and library_us is not None:
+        now = replace(now, vendor=call_name(library.config))
+    if us is None and racers:
+        why = " ".join(ours.message.split()) if ours is not None and ours.message else "it could not be timed"
+        return Retimed(winner, without_kernels(now) if winner.choice == CONFIG_WINS else replace(now, calls=()), why)
+    said = tuple(sorted({**dict(winner.versions), **versions}.items()))
+    now = replace(now, time_us=us or now.time_us, versions=said, time_source=races.time_source)
+    if winner.choice != CONFIG_WINS:
+        return Retimed(winner, _beside_library(now))
+    if ours is not None and choice(ours, library, budget) == VENDOR_WINS:
+        return Retimed(winner, _beside_library(replace(now, choice=VENDOR_WINS)), "the library is faster")
+    return Retimed(winner, now)
+
+
+def _beside_library(winner: PackedWinner) -> PackedWinner:
+    """Its kernels stay for other M where they are faster than PyTorch's own call, which serves these."""
+    us, torch_us = winner.time_us, winner.torch_us
+    return winner if us is not None and torch_us is not None and us < torch_us else replace(winner, calls=())
+
+
+def news(found: Iterable[Retimed]) -> list[str]:
+    """A table of what is another than before, its header first; empty where nothing is."""
+    lines: list[tuple[str, ...]] = [("size", "config", "us before", "us", "library before", "library", "called now")]
+    lines += [tuple(_cells(each)) for each in found if each.is_news]
+    return aligned(lines, ("us before", "us", "library before", "library")) if len(lines) > 1 else []
+
+
+def _cells(each: Retimed) -> Iterator[str]:
+    before, now = each.before, each.now
+    yield before.problem.size + (f" {before.problem.layout}" if before.problem.layout != "TN" else "")
+    yield before.config
+    for name in ("time_us", "library_us"):
+        for winner in (before, now):
+            us = winner and getattr(winner, name)
+            yield f"{us:.2f}" if us else ""
+    yield "its kernel" if now is not None and now.choice == CONFIG_WINS else f"the library: {each.why or 'as before'}"
+
+
+def _speed(winner: PackedWinner | None) -> float | None:
+    """The library's time over the winner's."""
+    if winner is None or winner.time_us is None or winner.library_us is None:
+        return None
+    return winner.library_us / winner.time_us
+
+
+def _us(measurement: Measurement | None) -> float | None:
+    return measurement.duration_us if measurement is not None and measurement.outcome is Outcome.MEASURED else None

@@ -1,0 +1,152 @@
+"""Tests of genkern.packing.bundle_server: what is checked and timed is what the dispatcher launches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from computing_gpu import Kernel, computing_gpu, planned, planned_row
+from layout_cases import TYPES, operands, tuned_layouts
+from recording_gpu import FakeGpu, Launched
+
+from genkern.errors import LaunchError, ResultsError
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import get_op
+from genkern.packing import bundle_server
+from genkern.packing.bundle_server import BundleServer, DispatchedCall, main
+from genkern.packing.prover import SERVER, PackedCandidate, Sessions
+from genkern.profiling.checking.verdict import Checking, Verdict
+from genkern.profiling.loaded_gemm import LoadedGemm
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import Gemm
+from genkern.runtime.launch.cached_call import CachedBinaries
+from genkern.runtime.launch.parameters import Layout
+from genkern.timing.session import Budget
+
+PROBLEM = GemmProblem(64, 96, 128)
+
+
+def loaded(bundle: Bundle, gpu: FakeGpu, m: int, folder: Path) -> LoadedGemm:
+    """The operands of the bundle's first winner for M, on the CPU."""
+    session = Sessions("sm_90", 0, folder).of(bundle.winners[0], m, Budget(rotating_mb=0.0))
+    return LoadedGemm(session, "cpu", CachedBinaries(gpu, "cuda", 32))
+
+
+def check(bundle: Bundle, gpu: FakeGpu, m: int, folder: Path) -> Verdict:
+    """What a measured process finds of the call for M."""
+    gemm = loaded(bundle, gpu, m, folder)
+    winner = bundle.winners[0]
+    call = winner.call_for(m)
+    assert call is not None
+    request = PackedCandidate(winner.config, "b.genkern", (0, winner.calls.index(call))).request
+    subject = BundleServer("cudagraph")._subject(gemm, request)
+    problem = gemm.session.problem
+    return Checking(problem, get_op(problem.op), "sm_90", gemm.module.reference, gemm.operands).check(subject)
+
+
+@pytest.fixture
+def bundle(monkeypatch: pytest.MonkeyPatch) -> tuple[Bundle, dict[str, Kernel]]:
+    """A winner with a masked call, which servers find in any file."""
+    made, kernels = planned([planned_row(PROBLEM)])
+    monkeypatch.setattr(bundle_server, "_bundle", lambda path: made)
+    return made, kernels
+
+
+def test_a_call_is_proved_on_guarded_memory(bundle: tuple[Bundle, dict[str, Kernel]], tmp_path: Path) -> None:
+    """For the winner's own M and for others, in all rounds of a check."""
+    for m in (64, 1, 77):
+        verdict = check(bundle[0], computing_gpu(bundle[1]), m, tmp_path)
+        assert (verdict.message, verdict.rounds) == ("", ("exact", "layout", "random"))
+
+
+def test_a_masked_kernel_that_writes_beyond_its_rows(
+    bundle: tuple[Bundle, dict[str, Kernel]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is found for an M that nobody tuned, though the winner itself is right."""
+    right = Kernel._matrix
+
+    def wrong(self: Kernel, address: int, pitch: int, step: int, shape: tuple[int, int], *more: Any) -> Any:
+        found = right(self, address, pitch, step, shape, *more)
+        if shape[0] % 64 and shape[1] == PROBLEM.N:
+            right(self, address, pitch, step, (shape[0] + 1, shape[1]), *more)[:, -1, 0] = 1
+        return found
+
+    monkeypatch.setattr(Kernel, "_matrix", wrong)
+    assert check(bundle[0], computing_gpu(bundle[1]), 64, tmp_path).passed
+    verdict = check(bundle[0], computing_gpu(bundle[1]), 65, tmp_path)
+    assert verdict.message == "exact inputs: writes outside C at row 65, column 0"
+
+
+def test_what_the_dispatcher_would_not_launch(bundle: tuple[Bundle, dict[str, Kernel]], tmp_path: Path) -> None:
+    """Another device, and a kernel that cannot be loaded, are the answer; the server goes on."""
+    made, kernels = bundle
+    gpu = computing_gpu(kernels)
+    gemm = loaded(made, gpu, 64, tmp_path)
+    request = PackedCandidate("c", "b.genkern", (0, 0)).request
+    gpu.identity = replace(gpu.identity, compute_units=78)
+    with pytest.raises(LaunchError, match="with 132 units"):
+        BundleServer("cudagraph")._subject(gemm, request)
+    gpu.identity = replace(gpu.identity, compute_units=132)
+    winner = made.winners[0]
+    call = DispatchedCall(gpu, made, winner, winner.calls[0], 64)
+    with pytest.raises(ResultsError, match="past what its kernel reaches"):
+        call.prepared({name: Layout(64, 128, 2**30, 2) for name in "abc"})
+
+
+def test_it_is_timed_with_what_is_cold(bundle: tuple[Bundle, dict[str, Kernel]], tmp_path: Path) -> None:
+    """As configs of a run are: one call, with the copy of the weights that is asked for."""
+    made, kernels = bundle
+    gpu = computing_gpu(kernels)
+    session = Sessions("sm_90", 0, tmp_path).of(made.winners[0], 64, Budget(rotating_mb=0.05))
+    gemm = LoadedGemm(session, "cpu", CachedBinaries(gpu, "cuda", 32))
+    call = BundleServer("cudagraph")._bound(gemm, PackedCandidate("c", "b.genkern", (0, 0)).request)
+    for copy in range(2):
+        call(copy)
+    weights = [int.from_bytes(launched.parameters[1], "little") for launched in gpu.driver.launched]
+    assert weights == [gemm.operands_of(copy)["b"].data_ptr() for copy in range(2)]
+    assert weights[0] != weights[1]
+
+
+def without_addresses(launched: Launched) -> Launched:
+    return replace(launched, parameters=tuple(each for each in launched.parameters if len(each) != 8))
+
+
+@pytest.mark.parametrize("op", TYPES)
+def test_a_call_is_launched_as_the_dispatcher_launches_it(op: str) -> None:
+    """With the same numbers in the same places, in every layout of every format: the memory alone is another."""
+    for problem in tuned_layouts(op):
+        made, kernels = planned([planned_row(problem)])
+        gpu = computing_gpu(kernels)
+        x, weight, scales = operands(problem)
+        Gemm(op, Context(lambda op, made=made: [made], lambda index, gpu=gpu: gpu))(x, weight, **scales)  # type: ignore[misc]
+        (dispatched,) = gpu.driver.launched
+        of_a, of_b, of_c, *others = get_op(op).operands(problem)
+        c = torch.empty(of_c.tensor_shape, dtype=torch.bfloat16)
+        # As the check has them: as they are stored.
+        tensors = {"a": x, "b": (weight.view(of_b.storage_shape) if of_b.together > 1 else weight).mT, "c": c}
+        for each in others:
+            stored = torch.empty(each.storage_shape, dtype=scales[each.name].dtype)
+            tensors[each.name] = stored if each.row_major or stored.dim() < 2 else stored.mT
+        layouts = {
+            each.name: Layout.of(tensor.shape, tensor.stride(), each.row_major, tensor.element_size())
+            for each, tensor in zip((of_a, of_b, of_c, *others), tensors.values(), strict=True)
+        }
+        winner = made.winners[0]
+        call = DispatchedCall(gpu, made, winner, winner.calls[0], problem.M)
+        spaces = {"workspace": torch.empty(16), "counters": torch.empty(16)}
+        addresses = call.addresses({**tensors, **spaces})
+        assert call.prepared(layouts).launch(7, addresses)
+        assert without_addresses(gpu.driver.launched[-1]) == without_addresses(dispatched), problem.name
+
+
+def test_the_process_serves_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that a prover starts times with what it is told, by this server."""
+    served: list[tuple[str, object]] = []
+    monkeypatch.setattr(bundle_server, "serve_parent", lambda source, make: served.append((source, make)))
+    main(["--serve", "cudagraph"])
+    assert served == [("cudagraph", BundleServer)]
+    assert SERVER[1:] == ("-m", bundle_server.__name__)

@@ -1,0 +1,134 @@
+"""Tests of genkern.packing.prover: real processes that hang, crash and find kernels wrong, without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from computing_gpu import planned, planned_row
+from proving import H200, bundle_of, fake_server, named
+
+from genkern.errors import BugError, ProfilerError
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import NOT_CHECKED, Check, Outcome
+from genkern.packing.prover import PROOF_TIMEOUT_S, Proofs, Prover, Sessions, devices_for, proofs_text
+from genkern.runtime.bundle import Bundle
+from genkern.timing.session import Session
+
+GIVEN_S = PROOF_TIMEOUT_S + 60
+
+
+@dataclass
+class Answers:
+    """Checks that answer as `of` says for M, and write down for which M they were asked."""
+
+    of: Callable[[int], Check]
+    asked: list[int] = field(default_factory=list)
+
+    def check_request(self, session: Session, name: str, request: dict[str, Any]) -> Check:
+        assert Path(session.module_path).exists()
+        assert session.budget.rotating_mb == 0
+        self.asked.append(session.problem.M)
+        return self.of(session.problem.M)
+
+
+RIGHT = Check("c", True, 0.0, 0.0, "size", "gpu")
+
+
+def proved(bundle: Bundle, checks: Any, folder: Path, **more: Any) -> tuple[Proofs, list[str]]:
+    said: list[str] = []
+    prover = Prover(checks, Sessions("sm_90", 0, folder), bundle, "b.genkern", H200.name, said.append, **more)
+    return prover.prove(), said
+
+
+def test_kernels_that_end_their_process_cost_themselves(tmp_path: Path) -> None:
+    """Each is left out with what it did; those beside it are proved."""
+    families = "good", "check_segfault", "check_wrong", "check_hang", "good"
+    bundle = bundle_of(*map(named, families))
+    checks = fake_server(tmp_path)
+    # A reference takes its time: a kernel that hangs is given up later than is good for a test.
+    receive = checks._process.receive
+    checks._process.receive = lambda s: receive(min(s, 1.0) if s == GIVEN_S else s)  # type: ignore[method-assign]
+    try:
+        proofs, said = proved(bundle, checks, tmp_path)
+    finally:
+        checks.close()
+    assert [winner.choice for winner in proofs.contents.winners] == ["config", "vendor", "vendor", "vendor", "config"]
+    assert [call.proved for winner in proofs.contents.winners for call in winner.calls] == [(128,), (128,)]
+    assert (proofs.wrong, proofs.status, proofs.ended) == (3, 1, "")
+    for line, what in zip(said, ("SIGSEGV", "C[0, 1] is 2, expected 3", "did not answer"), strict=True):
+        assert line.startswith("left out: 128x")
+        assert " for M from 128 to 128: at M = 128: " in line
+        assert what in line
+
+
+def test_every_call_at_every_size(tmp_path: Path) -> None:
+    """The masked one too; what is proved is asked again where that is wanted only, other devices' never."""
+    bundle, _ = planned([planned_row(GemmProblem(128, 128, 256))])
+    checks = Answers(lambda m: RIGHT)
+    proofs, said = proved(bundle, checks, tmp_path)
+    assert proofs.contents.proofs == (2, 2)
+    assert (said, proofs.status) == ([], 0)
+    assert checks.asked[:2] == [128, 1]
+    assert len(checks.asked) == 6
+    again = replace(bundle, contents=proofs.contents)
+    for more, count in (({}, 6), ({"again": True}, 12)):
+        assert proved(again, checks, tmp_path, **more)[0].contents == proofs.contents
+        assert len(checks.asked) == count
+    elsewhere = replace(bundle.contents, winners=(replace(bundle.winners[0], device="NVIDIA H100"),))
+    assert proved(replace(bundle, contents=elsewhere), checks, tmp_path)[0].contents == elsewhere
+    assert len(checks.asked) == 12
+
+
+@pytest.mark.parametrize("limit", [1, 2000, 2**23 - 2])
+def test_a_size_that_does_not_fit(tmp_path: Path, limit: int) -> None:
+    """Is no fault: the call is proved up to what fits, and goes on to serve the rest."""
+    refused = Check("c", False, 1.0, 1.0, "size", NOT_CHECKED, "cannot hold it", Outcome.LAUNCH_FAILED)
+    bundle, _ = planned([planned_row(GemmProblem(128, 128, 256))])
+    masked = replace(bundle.winners[0], calls=bundle.winners[0].calls[1:])
+    bundle = replace(bundle, contents=replace(bundle.contents, winners=(masked,)))
+    proofs, said = proved(bundle, Answers(lambda m: RIGHT if m <= limit else refused), tmp_path)
+    (call,) = proofs.contents.winners[0].calls
+    assert call.most_m == 2**23 - 1
+    assert not call.is_proved
+    assert limit // 2 < call.proved[-1] <= limit
+    assert (said, proofs.status) == ([], 0)
+
+
+def test_no_kernels_fault(tmp_path: Path) -> None:
+    """A bug of genkern's leaves a call without a proof and goes on; a device that is broken ends it all."""
+    bundle = bundle_of("one", "two")
+
+    def of(error: Exception) -> Callable[[int], Check]:
+        def answer(m: int) -> Check:
+            raise error
+
+        return answer
+
+    proofs, said = proved(bundle, Answers(of(BugError("KeyError: 'x'", "details"))), tmp_path)
+    assert (proofs.bugs, proofs.status, proofs.contents) == (2, 3, bundle.contents)
+    sizes = [line.partition(" for M")[0] for line in said]
+    assert sizes == ["not proved: 128x128x256 one", "not proved: 128x192x256 two"]
+    proofs, said = proved(bundle, Answers(of(ProfilerError("GPU 0 is broken"))), tmp_path)
+    assert (proofs.ended, proofs.status, proofs.contents, said) == ("GPU 0 is broken", 1, bundle.contents, [])
+
+
+def test_which_gpus_prove() -> None:
+    """The first of each kind that the bundle is for."""
+    contents = bundle_of("one").contents
+    detected = [replace(H200, name="NVIDIA L4"), replace(H200, index=1), replace(H200, index=2)]
+    assert devices_for(contents, detected) == [detected[1]]
+    assert devices_for(contents, detected[:1]) == devices_for(contents, []) == []
+
+
+def test_how_many_is_said() -> None:
+    """With the seconds where they were proved here; else who proves the others."""
+    contents = bundle_of("one").contents
+    assert proofs_text(contents, 1.25) == "proved: 0 of 1 calls and kernels, in 1.2 s"
+    assert "`genkern verify`" in proofs_text(contents, None)
+    call = replace(contents.winners[0].calls[0], proved=(128,))
+    whole = replace(contents, winners=(replace(contents.winners[0], calls=(call,)),))
+    assert proofs_text(whole, None) == "proved: all 1 calls and kernels"
