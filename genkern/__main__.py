@@ -109,6 +109,8 @@ def _prepare_process() -> None:
     # Joblib says so of what a stopped run leaves undone, now and then, as its generator goes.
     warnings.filterwarnings("ignore", r"\d+ tasks which were still being processed", UserWarning)
     threading.excepthook = _thread_failed
+    # NumPy's library would have a thread on each core turn and wait for matrices of a few hundred rows.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

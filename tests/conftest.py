@@ -14,6 +14,7 @@ import pytest
 from forked_checks import ForkedChecks
 from hypothesis import settings
 from interpreted import Interpreter
+from long_tests import repeats
 
 from genkern.gemm.gpus import detect_devices
 
@@ -28,7 +29,7 @@ for _name in ("profiling", "templates"):
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 # A loaded machine is no failure; tests of speed measure processor time themselves.
-settings.register_profile("genkern", deadline=None)
+settings.register_profile("genkern", deadline=None, max_examples=repeats(40, 100))
 settings.load_profile("genkern")
 
 

@@ -105,13 +105,15 @@ def test_figures_of_older_code_are_reported() -> None:
     """A figure names a commit of this history; one whose code has changed since is reported as a warning."""
     if git("rev-parse", "--is-shallow-repository") != "false\n":
         pytest.skip("no full history here")
-    older = []
+    older = {}
     for key, figure in figures().items():
         if "rows" in figure:
             continue
         changed = git("diff", "--name-only", figure["commit"], "HEAD", "--", *figure["of"])
         assert changed is not None, f"{key}: there is no commit {figure['commit']}"
         if changed:
-            older.append(f"{key} ({figure['commit']}, {figure['date']}: {len(changed.splitlines())} files)")
+            older[key] = f"{figure['commit']}, {figure['date']}, {len(changed.splitlines())} files since"
     if older:
-        warnings.warn("figures of code that has changed since: " + "; ".join(older), stacklevel=1)
+        first = next(iter(older))
+        said = f"{len(older)} figures are of code that has changed since: {', '.join(older)}"
+        warnings.warn(f"{said}; the first, {first}, is of {older[first]}", stacklevel=1)

@@ -13,6 +13,8 @@ by itself before that many seconds are over.
 Sizes count as done if this commit tuned them, or another one whose kernels genkern still generates
 (benchmarks.results.ages); --anew takes those of this commit alone. A commit is the last one that changed genkern
 (genkern/, profiling/, templates/); where there is no git, --commit says it.
+
+`genkern record output/remade -o FOLDER` keeps what all configs took.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How good what a search has found is after so many binaries: genkern's strategies and its peers' on recorded truth.
 
-    python -m benchmarks.search.rivals RECORDED -o TABLE.md [--plot LOSS.svg] [--kept CURVES.jsonl] [--search NAME ...]
+    python -m benchmarks.search.rivals RECORDED -o TABLE.csv [--plot LOSS.svg] [--kept CURVES.jsonl] [--search NAME ...]
 
 RECORDED is a folder of recorded tables (results/recorded), or what else `genkern replay` takes. Every rival is a
 strategy that is asked for one binary after another and told its times, as they were recorded; a binary brings all its
@@ -22,11 +22,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any
+
+import pandas
 
 from benchmarks.common.figures import percentile, table
 from benchmarks.common.kept import Kept
@@ -181,8 +183,8 @@ def made(rivals: Sequence[Rival], recorded: RecordedProblem, kept: Mapping[str, 
 Curves = Mapping[str, Mapping[GemmProblem, Sequence[Curve]]]
 
 
-def report(curves: Curves, most: int) -> str:
-    """Tables in Markdown: over all sizes, over those that peers with lists take, and over the hard ones."""
+def losses_by_rival(curves: Curves, most: int) -> list[dict[str, str]]:
+    """Rows of a table: over all sizes (`of`), over those that peers with lists take, over the hard ones and others."""
     problems = list(dict.fromkeys(problem for of in curves.values() for problem in of))
     parts = (
         ("All sizes", problems),
@@ -190,14 +192,21 @@ def report(curves: Curves, most: int) -> str:
         ("Hard sizes", [problem for problem in problems if is_hard(problem)]),
         ("Sizes that are not hard", [problem for problem in problems if not is_hard(problem)]),
     )
-    return "\n".join(f"## {title}\n\n{table_of(curves, of, most)}\n" for title, of in parts if of)
+    return [{"of": title, **row} for title, of in parts if of for row in _rows(curves, of, most)]
 
 
-def table_of(curves: Curves, problems: Sequence[GemmProblem], most: int) -> str:
+def report(rows: Sequence[Mapping[str, str]]) -> str:
+    """The rows in Markdown, a table for each kind of sizes."""
+    parts: dict[str, list[list[str]]] = {}
+    for row in rows:
+        kind, *cells = row.values()
+        parts.setdefault(kind, []).append(cells)
+    return "\n".join(f"## {kind}\n\n{table([*rows[0]][1:], part)}\n" for kind, part in parts.items())
+
+
+def _rows(curves: Curves, problems: Sequence[GemmProblem], most: int) -> Iterator[dict[str, str]]:
     """A row a rival that has something to try at every one of these sizes: losses in percent, the best last."""
     after = [binaries for binaries in AFTER if binaries <= most]
-    columns = ["rival", "sizes", *(f"mean after {n}" for n in after), "tried", "median", "95 %", "worst"]
-    rows = []
     for name, of in curves.items():
         here = [of[problem] for problem in problems if problem in of and any(curve.losses for curve in of[problem])]
         if len(here) < len(problems) and not any(is_listed(problem) for problem in problems):
@@ -205,11 +214,11 @@ def table_of(curves: Curves, problems: Sequence[GemmProblem], most: int) -> str:
         if not here:
             continue
         ends = [mean(curve.after(most) for curve in each) for each in here]
-        means = [100 * mean(mean(curve.after(n) for curve in each) for each in here) for n in after]
+        means = {f"mean after {n}": mean(mean(curve.after(n) for curve in each) for each in here) for n in after}
         tried = mean(mean(len(curve.losses) for curve in each) for each in here)
-        last = [f"{100 * value:.2f}" for value in (percentile(ends, 0.5), percentile(ends, 0.95), max(ends))]
-        rows.append([name, len(here), *(f"{value:.2f}" for value in means), f"{tried:.0f}", *last])
-    return table(columns, rows)
+        last = {"median": percentile(ends, 0.5), "95 %": percentile(ends, 0.95), "worst": max(ends)}
+        before, behind = ({of: f"{100 * loss:.2f}" for of, loss in losses.items()} for losses in (means, last))
+        yield {"rival": name, "sizes": str(len(here)), **before, "tried": f"{tried:.0f}", **behind}
 
 
 def mean(values: Iterable[float]) -> float:
@@ -252,7 +261,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Judge all rivals on what is recorded, and write what that gives."""
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("recorded", metavar="RECORDED", help="a folder of recorded tables")
-    p.add_argument("-o", "--output", metavar="FILE", help="the tables, in Markdown (default: on the terminal)")
+    p.add_argument(
+        "-o", "--output", metavar="FILE", help="the tables as one CSV (default: in Markdown, on the terminal)"
+    )
     p.add_argument("--plot", metavar="FILE", help="a picture, .svg or .png")
     p.add_argument("--kept", metavar="FILE", help="JSON lines of the curves, from which the same command goes on")
     p.add_argument("--search", action="append", metavar="NAME", help="a strategy of ours (default: some of them)")
@@ -266,11 +277,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         problems = [each for each in recorded_problems(options.recorded) if each.us]
         kept = Kept(options.kept)
         curves = _curves(all_rivals, problems, kept, options.most, options.jobs)
-        text = f"{_head(problems)}\n{report(curves, options.most)}"
+        rows = losses_by_rival(curves, options.most)
         if options.output:
-            write_whole(options.output, text)
+            write_whole(options.output, pandas.DataFrame(rows).to_csv(index=False))
         else:
-            print(text)
+            print(f"{_head(problems)}\n{report(rows)}")
         if options.plot:
             plot(curves, options.most, options.plot)
     except GenkernError as error:

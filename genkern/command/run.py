@@ -50,6 +50,7 @@ from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.interpreter import interpreter_checker
 from genkern.tuning.processes.driver_process import Shared, driver_processes
+from genkern.tuning.processes.foresight import foresights
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Tuner
 
@@ -176,6 +177,9 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         return 0
     results.require_room(remaining)
     with contextlib.ExitStack() as stack:
+        foresight = stack.enter_context(
+            foresights(len(setting.device_indices), len(remaining), setting.strategy.foresees)
+        )
         workshop = stack.enter_context(setting.workshop())
         profilers = [setting.profiler(index, workshop) for index in setting.device_indices]
         closings = [stack.enter_context(contextlib.ExitStack()) for _ in profilers]
@@ -208,8 +212,11 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
                 device_index=index,
                 incumbents=incumbents,
                 check_all=setting.checks == "all",
+                foresight=one,
             )
-            for index, profiler, checker in zip(setting.device_indices, profilers, checkers, strict=True)
+            for index, profiler, checker, one in zip(
+                setting.device_indices, profilers, checkers, foresight, strict=True
+            )
         ]
         if len(own) > 1:
             shared = Shared(workshop.farm, journal, progress)

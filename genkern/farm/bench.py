@@ -104,6 +104,8 @@ class Bench:
         self._results: dict[str, Binary | Failure] = {}
         self._wanted: set[str] = set()
         self._cached: set[str] = set()
+        # What is there, and was not counted yet.
+        self._unclaimed: list[str] = []
         self._is_behind = False
         self._under_way: dict[int, _Order] = {}
         self._waiting: dict[str, list[int]] = {}
@@ -136,8 +138,9 @@ class Bench:
         """
         self.farm.stand(self, behind=behind)
         if self._is_behind and not behind:
-            self.farm.count(wanted=len(self._wanted), cached=len(self._cached))
+            self.farm.count(wanted=len(self._wanted))
         self._is_behind = behind
+        self._claim()
 
     def leave_out(self, unfit: Mapping[str, Unfit]) -> None:
         """These are no candidates, whatever comes of compiling them."""
@@ -170,6 +173,7 @@ class Bench:
                 for key in missing:
                     self._waiting.setdefault(key, []).append(rank)
             jobs.extend((rank, self.farm.job(key, self._module_path, self._specs[key])) for key in new)
+        self._claim()
         if jobs:
             self.farm.order(self, jobs, lambda key, result: self._arrived.put((key, result)))
 
@@ -191,6 +195,8 @@ class Bench:
             key, result = arrived
             if isinstance(result, Exception):
                 raise result
+            self._unclaimed.append(key)
+            self._claim()
             with self._lock:
                 self._results[key] = result
                 for rank in self._waiting.pop(key, ()):
@@ -270,12 +276,19 @@ class Bench:
         if key not in self._wanted:
             self._wanted.add(key)
             if not self._is_behind:
-                self.farm.count(wanted=1, cached=int(known is not None))
+                self.farm.count(wanted=1)
         if known is None:
             return False
         self._results[key] = known
         self._cached.add(key)
+        self._unclaimed.append(key)
         return True
+
+    def _claim(self) -> None:
+        """Have what is there counted, unless it is prepared for a turn that may be another's."""
+        if self._unclaimed and not self._is_behind:
+            self.farm.claim(self._unclaimed)
+            self._unclaimed = []
 
     def _made_of(self, order: _Order) -> Made:
         job, configs = self.job, order.configs

@@ -78,6 +78,8 @@ class Farm:
         # Held for as long as it takes to change what is counted, ordered or made.
         self._changed = threading.Condition()
         self._made: set[str] = set()
+        # What was compiled, and nobody whose turn it is has claimed yet.
+        self._unclaimed: set[str] = set()
         self._thread: threading.Thread | None = None
         # A worker that dies takes all jobs of its pool along: which pool it was, and how many died without a result.
         self._pool_number = self._fruitless = 0
@@ -93,11 +95,16 @@ class Farm:
         folders = str(self.cache.folder), self.timeout_s, self.temporary_dir
         return CompileJob(key, module_path, spec, self.target, *folders)
 
-    def count(self, *, wanted: int = 0, cached: int = 0) -> None:
-        """Count what somebody wanted, and found in the cache."""
+    def count(self, *, wanted: int) -> None:
+        """Count what somebody wants whose turn it is."""
         with self._changed:
             self.counts.wanted += wanted
-            self.counts.cached += cached
+
+    def claim(self, keys: Collection[str]) -> None:
+        """Count what is there of that: from the cache, but for who is the first to claim what was compiled."""
+        with self._changed:
+            self.counts.cached += sum(key not in self._unclaimed for key in keys)
+            self._unclaimed.difference_update(keys)
 
     def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
         """Have jobs done, each with its rank: among those of an owner the lowest comes first, among owners the one for
@@ -114,7 +121,6 @@ class Farm:
                     told.append((job.key, FarmClosedError("the compile farm is closed")))
                 elif job.key in self._made and (made := self.cache.get(job.key)) is not None:
                     # Since its owner looked for it.
-                    self.counts.cached += 1
                     told.append((job.key, made))
                 else:
                     self._orders.add(owner, job, rank, tell)
@@ -152,8 +158,9 @@ class Farm:
         missing: list[CompileJob] = []
         for key, spec in {self.key(spec): spec for spec in specs}.items():
             known = self.cache.get(key)
-            self.count(wanted=1, cached=int(known is not None))
+            self.count(wanted=1)
             if known is not None:
+                self.claim((key,))
                 yield known
             else:
                 missing.append(self.job(key, module_path, spec))
@@ -167,6 +174,7 @@ class Farm:
             for _ in jobs:
                 if isinstance(result := results.get(), Exception):
                     raise result
+                self.claim((result.key,))
                 yield result
         finally:
             self.drop(owner)
@@ -235,7 +243,7 @@ class Farm:
                 told = []
             else:
                 told = self._orders.done(job.key)
-                self._count(result, len(told))
+                self._count(result)
             self._changed.notify_all()
         for tell in told:
             tell(job.key, result)
@@ -256,12 +264,12 @@ class Farm:
                 failed = list(self._orders.all())
             failures = {key: _given_up(key) for key, _ in failed}
             for failure in failures.values():
-                self._count(failure, 1)
+                self._count(failure)
             self._changed.notify_all()
         for key, tell in failed:
             tell(key, failures[key])
 
-    def _count(self, result: Binary | Failure | Exception, wanted_by: int) -> None:
+    def _count(self, result: Binary | Failure | Exception) -> None:
         now_s = time.monotonic()
         self.counts.compile_s += now_s - self._busy_since_s
         self._busy_since_s = now_s
@@ -272,8 +280,8 @@ class Farm:
         elif isinstance(result, Binary):
             self._made.add(result.key)
             self.counts.compiled += 1
-        # To the others it is as if the cache had it.
-        self.counts.cached += max(0, wanted_by - 1)
+        if not isinstance(result, Exception):
+            self._unclaimed.add(result.key)
 
 
 def _given_up(key: str) -> Failure:

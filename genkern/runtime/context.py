@@ -15,6 +15,7 @@ from genkern.ops.fields import own_text
 from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.prepared import LiveGpu
+from genkern.runtime.launch.workspaces import Kept
 from genkern.runtime.table import Choice, Table
 from genkern.runtime.untuned import Rule, by_times, nearest_winner
 
@@ -58,6 +59,11 @@ class Context:
             if index not in self._gpus:
                 self._gpus[index] = self._gpu_of(index)
             return self._gpus[index]
+
+    def workspaces(self) -> list[tuple[int, Kept]]:
+        """What calls keep on each GPU that was asked for, by its number."""
+        with self._lock:
+            return [(index, gpu.workspaces.kept()) for index, gpu in self._gpus.items() if gpu is not None]
 
     def find(self, gpu: LiveGpu, problem: GemmProblem) -> Choice:
         """What serves the problem on the GPU."""

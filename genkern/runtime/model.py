@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from genkern.gemm.problem import DEFAULT_OP
@@ -14,6 +16,29 @@ from genkern.runtime.torch_ops import gemm_of
 
 if TYPE_CHECKING:
     import torch
+
+
+@dataclass(frozen=True)
+class WorkspaceReport:
+    """What calls keep on GPU number `gpu`, in bytes, beside PyTorch's memory: never more than `most_bytes`."""
+
+    gpu: int
+    kept_bytes: int
+    most_bytes: int
+
+    def __str__(self) -> str:
+        return f"GPU {self.gpu}: {self.kept_bytes / 2**20:.1f} of at most {self.most_bytes >> 20} MiB of workspaces"
+
+
+class ModelReport(list[LayerReport]):
+    """The layers, and by `workspaces` what calls keep on each GPU; as text a line each."""
+
+    def __init__(self, layers: Iterable[LayerReport], workspaces: Iterable[WorkspaceReport]) -> None:
+        super().__init__(layers)
+        self.workspaces = tuple(workspaces)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, (*self, *self.workspaces)))
 
 
 def patch(model: torch.nn.Module) -> Patch:
@@ -31,7 +56,9 @@ def patch(model: torch.nn.Module) -> Patch:
     return Patch(undo, (*linear.layers, *experts.layers))
 
 
-def report(model: torch.nn.Module) -> list[LayerReport]:
-    """What each linear layer and each product of an experts module would call; print them a line each."""
+def report(model: torch.nn.Module) -> ModelReport:
+    """What each linear layer and each product of an experts module would call, and what calls keep; print it."""
     context = default_context()
-    return [*report_model(model, context), *report_experts(model, staged_op(), context)]
+    layers = [*report_model(model, context), *report_experts(model, staged_op(), context)]
+    workspaces = (WorkspaceReport(gpu, kept.bytes, kept.most_bytes) for gpu, kept in context.workspaces())
+    return ModelReport(layers, workspaces)

@@ -16,7 +16,10 @@ from typing import cast
 from genkern.errors import GenkernError, InputError, one_line
 from genkern.farm.sharing import compiled_of
 from genkern.files import import_file
-from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.search.strategy import Event, Foresees, MakesStrategy, Strategy, Task, Unit
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class ChosenStrategy:
     """A strategy with its number, and what a run's journal says of it: a name, or of a file its name and the digest of
     its text.
 
-    `whole` and `every` are as in `Named`; of somebody's own nobody knows.
+    `whole` and `every` are as in `Named`; of somebody's own nobody knows. `foresees` is the file's `foresee`, if any.
     """
 
     name: str
@@ -71,6 +74,7 @@ class ChosenStrategy:
     number: int | None = None
     whole: bool = True
     every: bool = False
+    foresees: Foresees | None = None
 
     @property
     def said(self) -> str:
@@ -92,7 +96,8 @@ def chosen_strategy(asked: str | None = None) -> ChosenStrategy:
         module = importlib.import_module(f"genkern.search.{named.module}")
         limited = number is not None and named.number is not None and named.number.limits
         make = cast(MakesStrategy, module.strategy)
-        return ChosenStrategy(name, make, number, named.whole and not limited, named.every)
+        whole = named.whole and not limited
+        return ChosenStrategy(name, make, number, whole, named.every, getattr(module, "foresee", None))
     if not name.endswith(".py"):
         raise InputError(f"--search {asked}: not {', '.join(shown_names())}, nor a file that ends in .py")
     return replace(_of_file(Path(name)), number=_number(name, Number(least=0), digits))
@@ -135,7 +140,14 @@ def _of_file(path: Path) -> ChosenStrategy:
     if not callable(make):
         raise InputError(f"--search {path}: it has no function strategy(task)")
     name = f"{path.name} {hashlib.sha256(text).hexdigest()[:16]}"
-    return ChosenStrategy(name, lambda task: _FromFile(path, cast(MakesStrategy, make), task))
+    foresees = None
+    if callable(foresee := getattr(module, "foresee", None)):
+
+        def foresees(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> object:
+            with _mistakes_told(path):
+                return foresee(problem, configs, gpu)
+
+    return ChosenStrategy(name, lambda task: _FromFile(path, cast(MakesStrategy, make), task), foresees=foresees)
 
 
 class _FromFile(Strategy):
@@ -143,29 +155,29 @@ class _FromFile(Strategy):
 
     def __init__(self, path: Path, make: MakesStrategy, task: Task) -> None:
         self._path = path
-        with self._mistakes_told():
+        with _mistakes_told(self._path):
             self._strategy = make(task)
         if not isinstance(self._strategy, Strategy):
             raise InputError(f"--search {path}: strategy(task) gave {self._strategy!r:.100}, which is no Strategy")
         self.left_out = self._strategy.left_out
 
     def ask(self, n: int) -> Sequence[Unit]:
-        with self._mistakes_told():
+        with _mistakes_told(self._path):
             asked = self._strategy.ask(n)
             for unit in asked:
                 self._require_unit(unit)
             return asked
 
     def tell(self, event: Event) -> None:
-        with self._mistakes_told():
+        with _mistakes_told(self._path):
             self._strategy.tell(event)
 
     def drop(self) -> Sequence[Unit]:
-        with self._mistakes_told():
+        with _mistakes_told(self._path):
             return self._strategy.drop()
 
     def expected_loss(self) -> float | None:
-        with self._mistakes_told():
+        with _mistakes_told(self._path):
             loss = self._strategy.expected_loss()
             if loss is not None and not (isinstance(loss, float | int) and 0 <= loss < math.inf):
                 raise InputError(f"--search {self._path}: expected_loss() gave {loss!r:.100}, which is no share")
@@ -179,14 +191,15 @@ class _FromFile(Strategy):
             names = ", ".join(config.name for config in unit.configs[:3])
             raise InputError(f"--search {self._path}: ask(n) gave a Unit whose configs share no binaries: ({names})")
 
-    @contextlib.contextmanager
-    def _mistakes_told(self) -> Iterator[None]:
-        try:
-            yield
-        except GenkernError:
-            raise
-        except Exception as error:
-            raise _mistake(self._path, error) from error
+
+@contextlib.contextmanager
+def _mistakes_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except GenkernError:
+        raise
+    except Exception as error:
+        raise _mistake(path, error) from error
 
 
 def _mistake(path: Path, error: Exception) -> InputError:

@@ -12,7 +12,9 @@ The next size's strategy is made and asked while one is still told: what a file 
 both, in several threads.
 
 A strategy is a file with a function `strategy(task)`, which returns a `Strategy` for one size: here, or anywhere
-(`--search FILE.py`). A model of times has what it needs of a config by `Config.features`.
+(`--search FILE.py`). A model of times has what it needs of a config by `Config.features`. What takes long before the
+first answer may be in a function `foresee(problem, configs, gpu)` of the file: it is called before the size's turn, in
+another process, with what pruning left, and what it returns, which must be fit for a pipe, is `Task.foreseen`.
 
 Two decisions are not the strategy's. Who is timed again and wins is `select`'s, of whatever was measured. What a launch
 that is under way tells of the next ones (`screening`: that it is hopeless, that other group sizes of its binary are not
@@ -99,7 +101,8 @@ class Task:
     `most`: no more binaries than so many will be measured of what it asks for (--budget), None for any number; other
     configs of these binaries may be asked for afterwards. `near` are winners of the nearest sizes that are tuned, the
     nearest first. Journals of before have searches that were told no more of an earlier start than its best time,
-    `best_us` (microseconds), and how many units it had `tried`.
+    `best_us` (microseconds), and how many units it had `tried`. `foreseen` is what the file's `foresee` returned, None
+    where it was not called: it may have been told of other configs than `configs`.
     """
 
     problem: GemmProblem
@@ -111,6 +114,7 @@ class Task:
     tried: int = 0
     most: int | None = None
     near: tuple[Config, ...] = ()
+    foreseen: object = None
 
 
 class Strategy(ABC):
@@ -148,6 +152,8 @@ class Strategy(ABC):
 
 # What a file of a strategy has: `strategy(task)`.
 MakesStrategy = Callable[[Task], Strategy]
+# And what it may have: `foresee(problem, configs, gpu)`.
+Foresees = Callable[[GemmProblem, Sequence[Config], Gpu], object]
 
 
 def units_of(configs: Iterable[Config]) -> list[Unit]:

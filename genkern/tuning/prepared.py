@@ -22,10 +22,11 @@ from genkern.search.limit import Limit
 from genkern.search.screening import screening_for
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Task
-from genkern.space.prune import Pruned, prune
+from genkern.space.prune import Pruned
 from genkern.space.space import Space
 from genkern.timing.session import Budget
 from genkern.tuning.elsewhere import besides
+from genkern.tuning.processes.foresight import Foresight, foreseen
 from genkern.tuning.search import Search
 
 # Preparing is Python, and whoever feeds the measured process meanwhile is too: so soon, in seconds, may the one take
@@ -66,11 +67,15 @@ class Preparation:
     strategy: ChosenStrategy
     limit: Limit
     device_index: int
+    foresight: Foresight | None = None
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
         """Prune, write the module, make the strategy, order what it wants first; `behind` what others order or not."""
         facts, gpu = self.journal.of(problem), self.workshop.gpu
-        pruned = prune(space, problem, gpu)
+        # In this size's turn the driver has nothing else to do.
+        foresee = foreseen if not behind or self.foresight is None else self.foresight.of
+        seen = foresee(space, problem, gpu, self.strategy.foresees)
+        pruned = seen.pruned
         configs, illegal = list(pruned.kept), ""
         if incumbent is not None and (illegal := legal(problem, incumbent, gpu) or ""):
             incumbent = None
@@ -88,7 +93,7 @@ class Preparation:
                 bench.stand(behind=True)
             if outdated := self._outdated(bench, facts, configs):
                 self.journal.outdated(problem, outdated)
-            search = self._search(bench, facts, configs, raced)
+            search = self._search(bench, facts, configs, raced, seen.model)
             search.begin()
             prepared.bench, prepared.search, prepared.held = bench, search, held.pop_all()
         return prepared
@@ -106,7 +111,9 @@ class Preparation:
 
         return [name for name in known if not is_of_today(name)]
 
-    def _search(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], raced: Collection[str]) -> Search:
+    def _search(
+        self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], raced: Collection[str], model: object = None
+    ) -> Search:
         """The search of what an earlier start did not find unfit.
 
         That stays so in a run that goes on: the others have been screened, or timed, without it.
@@ -127,7 +134,7 @@ class Preparation:
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
         near = nearest(problem, ((winner.problem, winner.config) for winner in self.journal.winners()))
         number, gpu = self.strategy.number, self.workshop.gpu
-        make_task = functools.partial(Task, problem, gpu, number=number, near=near)
+        make_task = functools.partial(Task, problem, gpu, number=number, near=near, foreseen=model)
         others = functools.partial(besides, problem, configs, gpu)
         return Search(bench, configs, self.strategy, make_task, dict(facts.screened), raced, self.limit, others)
 

@@ -41,6 +41,7 @@ from genkern.tuning.check import Checker
 from genkern.tuning.compared import Compared, confirmed
 from genkern.tuning.elsewhere import times_kept
 from genkern.tuning.prepared import Ahead, Preparation, Prepared
+from genkern.tuning.processes.foresight import Foresight
 from genkern.tuning.progress import Progress
 from genkern.tuning.search import NOTHING_SAID, Confidence, Search
 
@@ -109,7 +110,7 @@ class Tuner:
     `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
     `check_all` has every finalist checked, not only those that would win, or be the runner-up. `ahead` has what comes
-    next, on its way to its turn.
+    next, on its way to its turn, and `foresight` is the process that prunes it (None: this one does).
     """
 
     spaces: Callable[[str], Space]
@@ -126,6 +127,7 @@ class Tuner:
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
     check_all: bool = False
     ahead: Ahead = field(default_factory=Ahead)
+    foresight: Foresight | None = None
 
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
         """Prune, compile, screen, re-time, check, choose. Facts of an earlier run are not made again.
@@ -157,7 +159,7 @@ class Tuner:
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
         strategy = self.strategy or chosen_strategy()
         how = self.budget, strategy, self.limit
-        preparation = Preparation(self.workshop, self.journal, *how, self.device_index)
+        preparation = Preparation(self.workshop, self.journal, *how, self.device_index, self.foresight)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 
     def _tuned(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:

@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 
 from genkern.command.options import ABOUT_MEASURING, parse, parser
 from genkern.command.setting import make_setting
@@ -182,7 +183,7 @@ WORDS = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=repeats(150, 400))
 @given(st.lists(WORDS, max_size=8))
 def test_whatever_is_written_is_taken_or_refused(written: list[str]) -> None:
     """No traceback: options, an InputError with one printable message, or the exit of --help and --version."""

@@ -141,6 +141,17 @@ def test_an_error_of_a_compile_is_raised(bench: Bench, farm: HeldFarm) -> None:
         bench.made(wait=True)
 
 
+def test_what_is_prepared_counts_at_its_turn(bench: Bench, farm: HeldFarm) -> None:
+    """Not before, whoever compiled it; what is given up instead counts for nobody."""
+    bench.stand(behind=True)
+    bench.order([(0, PLAIN), (1, SPLITS[0])])
+    farm.make(*(name for _, name in farm.ordered))
+    assert made(bench) == [PLAIN, SPLITS[0]]
+    assert (farm.counts.wanted, farm.counts.cached) == (0, 0)
+    bench.stand(behind=False)
+    assert (farm.counts.wanted, farm.counts.cached) == (3, 3)
+
+
 def test_what_is_cached_needs_no_farm(bench: Bench, farm: HeldFarm, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is looked up once, and counted when it is wanted."""
     asked: list[str] = []

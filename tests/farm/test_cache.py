@@ -16,6 +16,7 @@ import pytest
 from cached_specs import read_spec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 
 from genkern.errors import OutputError
 from genkern.farm.cache import BinaryCache, Failure, _sealed
@@ -68,7 +69,7 @@ def test_nothing_but_the_entry_is_left(cache: BinaryCache) -> None:
     assert len([path for path in before if path.is_file()]) == len(FILES) + 1
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(60, 150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damage_is_noticed_and_mended(cache: BinaryCache, data: st.DataObject) -> None:
     """An entry with any file cut short, changed in a bit or gone counts as missing, and can be stored again."""

@@ -163,7 +163,7 @@ def test_unknown_backend_is_refused() -> None:
         read_resources(b"", "metal", 0)
 
 
-@settings(max_examples=repeats(100, 300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(60, 300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 @pytest.mark.parametrize(("arch", "backend", "binary"), [("gfx942", "hip", "hsaco"), ("sm_90", "cuda", "cubin")])
 def test_damaged_binaries_raise_only_results_error(

@@ -123,6 +123,7 @@ class Owner:
         self._farm.drop(self, [self._farm.key(trouble_spec(name)) for name in names])
 
     def _tell(self, key: str, result: Binary | Failure | Exception) -> None:
+        self._farm.claim((key,))
         self.told.append(result.symbol if isinstance(result, Binary) else type(result).__name__)
 
 

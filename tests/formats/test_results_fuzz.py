@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 from made_winners import results_text, winner
 
 from genkern.errors import GenkernError
@@ -24,7 +25,7 @@ VALID = {
     "r.csv": results_text(MADE, "r.csv") + FOREIGN.format(False) + FOREIGN.format(True),
 }
 FUZZ = settings(
-    max_examples=400,
+    max_examples=repeats(150, 400),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

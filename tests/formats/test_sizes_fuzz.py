@@ -15,7 +15,7 @@ from genkern.formats.sizes import GemmDefaults, read_sizes
 
 ROW = "- {'M': 16, 'N': 4096, 'K': 8192}\n"
 FUZZ = settings(
-    max_examples=repeats(300, 2500),
+    max_examples=repeats(120, 2500),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -9,6 +9,7 @@ import yaml
 from forms import FORMS, PLACES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 from made_winners import results_text, write_results
 
 from genkern.errors import ResultsError
@@ -271,7 +272,7 @@ PROBLEMS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=repeats(100, 300), deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(
     problem=PROBLEMS,
     config=configs(),

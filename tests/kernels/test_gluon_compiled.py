@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from forms import RINGS
-from long_tests import spread
+from long_tests import LONG, spread
 from small_gemms import specs_of
 
 from genkern.gemm.config import Config
@@ -75,8 +75,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     return compile_one
 
 
-# Every second one has upright and swapped tiles, and both kinds of clusters.
-each_compiled = pytest.mark.parametrize("config", spread(COMPILED, 2), ids=lambda config: config.name)
+# Every third one has upright and swapped tiles, and both kinds of clusters.
+each_compiled = pytest.mark.parametrize("config", spread(COMPILED, 3), ids=lambda config: config.name)
 
 
 def down_across(config: Config) -> tuple[int, int]:
@@ -182,7 +182,10 @@ def test_weights_are_read_once(compiled: Compile, config: Config) -> None:
     assert (len(copies), len([each for each in copies if each])) == (rows + columns, weights)
 
 
-@pytest.mark.parametrize("config", spread(SIDE_BY_SIDE, 2), ids=lambda config: config.name)
+# One with tiles below each other, one with tiles beside each other.
+@pytest.mark.parametrize(
+    "config", SIDE_BY_SIDE if LONG else [IN_TURNS, SIDE_BY_SIDE[-1]], ids=lambda config: config.name
+)
 def test_what_tiles_share_is_multicast(compiled: Compile, config: Config) -> None:
     """Rows go to several programs where tiles lie beside each other, columns where they lie one below the other.
 
@@ -265,7 +268,7 @@ def test_warpgroups_get_the_registers_that_they_ask_for(compiled: Compile, confi
 
 @pytest.mark.parametrize(
     "config",
-    [config for config in spread(COMPILED, 2) if config in (*CLUSTERS, *SIDE_BY_SIDE)],
+    [config for config in spread(COMPILED, 3) if config in (*CLUSTERS, *SIDE_BY_SIDE)],
     ids=lambda config: config.name,
 )
 def test_clusters_meet_once(compiled: Compile, config: Config) -> None:

@@ -31,10 +31,10 @@ TILED = Config("tiled_tma", 32, 32, 32, 3, 1, 4, 3, realigned=1)
 SPLIT = Config("tiled_tma", 32, 32, 32, 3, 4, 4, 3, reduce="kernel", realigned=1)
 UPRIGHT = Config("warp_specialized", 64, 48, 64, 2, 1, 4, 3, realigned=1)
 SWAPPED = Config("warp_specialized", 40, 64, 64, 2, 1, 4, 3, swapped=1, realigned=1)
-EVEN = GemmProblem(104, 200, 522, bias=True, activation="relu")
+EVEN = GemmProblem(72, 104, 202, bias=True, activation="relu")
 # One of each set of operands that are off 16 bytes, and every layout.
 PROBLEMS = [
-    (GemmProblem(104, 200, 523, bias=True, activation="relu"), "ab"),
+    (GemmProblem(72, 104, 203, bias=True, activation="relu"), "ab"),
     (GemmProblem(37, 61, 96, row_major_b=True), "b"),
     (GemmProblem(37, 64, 96, row_major_a=False, row_major_b=False), "a"),
     (GemmProblem(37, 61, 97, row_major_a=False, row_major_b=True), "ab"),
@@ -75,12 +75,12 @@ def test_copies_lie_where_no_m_moves_them() -> None:
     """A plan for any M says where they begin as a number; programs and workspace follow from M."""
     problem, _ = PROBLEMS[0]
     plan = plan_of(problem, TILED, any_m=True)
-    for m in (1, 104, 1000):
+    for m in (1, 72, 1000):
         own, known = plan_of(replace(problem, M=m), TILED), {"M": m}
         assert plan.workspace_elements(known) == own.workspace_elements({})
         assert [launch.programs(known) for launch in plan.launches] == [launch.programs({}) for launch in own.launches]
     of_a, of_b = (each for each in plan.launches[1].arguments if isinstance(each, Copied))
-    assert (of_a.first, of_a.pitch, of_b.first, of_b.pitch) == (200 * 576, 576, 0, 576)
+    assert (of_a.first, of_a.pitch, of_b.first, of_b.pitch) == (104 * 256, 256, 0, 256)
 
 
 def test_copies_lie_behind_the_sums_of_splits() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from forms import FORMS
-from long_tests import in_turns
+from long_tests import LONG, in_turns
 from small_gemms import make_module, specs_of
 
 from genkern.gemm.config import Config
@@ -33,6 +33,8 @@ KINDS: list[tuple[str, str, str, Own]] = [
     ("a16w8", "bf16", "fp8e4m3fn", (("scale_type", "bf16"),)),
     ("a16w8", "fp16", "fp8e4m3fn", ()),
 ]
+# One for each kind of weights.
+OF_WEIGHTS = [KINDS[0], KINDS[2], KINDS[3], KINDS[5], KINDS[6]]
 
 
 def problem_of(m: int, n: int, k: int, kind: tuple[str, str, str, Own], **more: Any) -> GemmProblem:
@@ -50,12 +52,12 @@ def config_of(
     return Config("skinny_dot", block_m, rows, 128 * warps // side_by_side, 1, splits, warps, stages)
 
 
-# Each kind with one number of rows, of stages and of splits, but for `make test-long`.
+# Each kind of weights with one number of rows, of stages and of splits, but for `make test-long`.
 @pytest.mark.parametrize(
     ("kind", "rows", "stages", "splits"),
     [
         (kind, *each)
-        for n, kind in enumerate(KINDS)
+        for n, kind in enumerate(KINDS if LONG else OF_WEIGHTS)
         for each in in_turns(((16, 3, 1), (64, 1, 2), (64, 1, 1), (32, 2, 1)), 4, n)
     ],
     ids=str,

@@ -15,7 +15,7 @@ from forms import FORMS, RINGS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreted import fitted, takes
-from long_tests import spread
+from long_tests import repeats, spread
 from small_gemms import AMD, TILED, make_module, specs_of, taking, variants_of, write_module
 from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 from triton_launcher import arguments_of
@@ -74,7 +74,7 @@ def imported(folder: Path, problem: GemmProblem, configs: list[Config]) -> Modul
     return load_module(str(write_module(own, module)))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(30, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(configs=st.lists(TILED_CONFIGS, min_size=1, max_size=5, unique=True))
 def test_names_in_the_module_are_those_of_config(tmp_path: Path, configs: list[Config]) -> None:
     """The module has the same names, names of binaries and values in its table as genkern has of its configs."""

@@ -65,7 +65,8 @@ class Encoded:
 class FakeDriver:
     """Writes down launches; `refuses` are symbols that cannot be loaded, `fails` makes launches fail.
 
-    `context` is the current one, `mode` that of captures, `memories` the memory that was asked for.
+    `context` is the current one, `mode` that of captures, `memories` the memory that was asked for, `released` what was
+    given back of it, `numbers` those of streams that may end.
     """
 
     refuses: tuple[str, ...] = ()
@@ -74,6 +75,8 @@ class FakeDriver:
     context: int = 80
     mode: int = 0
     memories: list[ctypes.Array[ctypes.c_char]] = field(default_factory=list)
+    released: list[int] = field(default_factory=list)
+    numbers: dict[int, int | None] = field(default_factory=dict)
     launched: list[Launched] = field(default_factory=list)
     encoded: list[Encoded] = field(default_factory=list)
     _kernels: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
@@ -118,6 +121,12 @@ class FakeDriver:
     def memory(self, size_bytes: int) -> int:
         self.memories.append(ctypes.create_string_buffer(size_bytes + 255))
         return -(-ctypes.addressof(self.memories[-1]) // 256) * 256
+
+    def release(self, address: int) -> None:
+        self.released.append(address)
+
+    def stream_number(self, stream: int) -> int | None:
+        return self.numbers.get(stream, 0)
 
     def current(self) -> int:
         return self.context
@@ -197,7 +206,7 @@ class FakeGpu:
         self.index = index
         self.identity = identity
         self.driver = FakeDriver()
-        self.workspaces = Workspaces(self.driver.memory)
+        self.workspaces = Workspaces(self.driver.memory, self.driver.release, self.driver.stream_number)
         self.made: list[Any] = []
         self.temporaries: list[Any] = []
 

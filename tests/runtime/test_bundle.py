@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 
 from genkern.errors import ResultsError
 from genkern.runtime import bundle as module
@@ -76,7 +77,7 @@ def test_winners_take_a_few_kilobytes(bundle: Bundle, bundle_path: str) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=repeats(30, 60))
 def test_a_changed_byte_is_seen(
     bundle_path: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from forms import FORMS, PLACES, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 
 from genkern.errors import InputError
 from genkern.gemm.config import CONFIG_FIELDS, Config
@@ -195,7 +196,7 @@ PROBLEMS = st.builds(
 
 
 @given(PROBLEMS, st.lists(CONFIGS, min_size=2, max_size=12), st.sampled_from(GPUS), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(60, 150), deadline=None)
 def test_rules_and_legality(problem: GemmProblem, configs: list[Config], gpu: Any, data: st.DataObject) -> None:
     """Each says of a config what it says when it is asked directly, whatever it was asked before."""
     asked: dict[tuple[object, ...], Asked[Any]] = {}

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from long_tests import LONG
+from long_tests import LONG, repeats
 from space_configs import configs_of, configs_of_family
 
 from genkern.gemm.dtypes import parse_dtype
@@ -78,7 +78,7 @@ def test_equals_the_definition(size: tuple[int, int, int], gpu_arch: str, space:
     st.sampled_from([("sm_90", "nvidia_quick"), ("sm_80", "nvidia_quick"), ("gfx942", "amd_quick")]),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, 60), deadline=None)
 def test_first_rule_gets_the_count(size: tuple[int, int, int], target: tuple[str, str], random: object) -> None:
     """For any size and any order of the rules, the result is that of the definition."""
     arch, name = target
@@ -107,7 +107,7 @@ def parts_of_spaces(draw: st.DrawFn) -> tuple[Space, FamilySpace]:
 
 
 @given(parts_of_spaces(), st.tuples(*[st.integers(1, 9000) | st.sampled_from([1, 16, 64, 4096])] * 3), st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=repeats(80, 250), deadline=None)
 def test_parts_of_all_spaces(drawn: tuple[Space, FamilySpace], size: tuple[int, int, int], data: st.DataObject) -> None:
     """Whatever family, format, layout and GPU: what is kept, its order, and the counts by first reason."""
     space, family = drawn

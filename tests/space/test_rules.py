@@ -10,6 +10,7 @@ import pytest
 from forms import FORMS, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
@@ -346,7 +347,7 @@ SIZES = st.one_of(st.integers(1, 2047), st.integers(32, 200).map(lambda number: 
     st.sampled_from(["gfx942", "gfx950"]),
     st.booleans(),
 )
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=repeats(200, 600), deadline=None)
 def test_v34_rules_together(size: GemmProblem, config: Config, arch: str, eight_bit: bool) -> None:
     """The eleven rules drop a config exactly when v3.4 does, for sizes that v3.4 can tune at all."""
     gpu = gpu_for_arch(arch)

@@ -55,13 +55,11 @@ NOT_SHIPPED = {
 }
 
 
-def not_shipped(arch: str) -> set[str]:
-    """Forms that are in no space of this target for a reason: for Hopper, also those that won no size on an H200."""
-    known = {stem for stem, reasons in NOT_SHIPPED.items() if arch in reasons}
+def won_nothing(arch: str) -> set[str]:
+    """Forms for wgmma with which nothing was won on an H200: they need no space."""
     if arch != "sm_90":
-        return known
-    won = {form_of(row.config).stem for row in shipped_rows("nvidia_h200") if row.config}
-    return known | {*RINGS, *WGMMA_IN_CUTE} - won
+        return set()
+    return {*RINGS, *WGMMA_IN_CUTE} - {form_of(row.config).stem for row in shipped_rows("nvidia_h200") if row.config}
 
 
 def compiles(stem: str, arch: str) -> bool:
@@ -154,7 +152,8 @@ def test_every_form_is_in_a_space_where_it_compiles(arch: str) -> None:
         # Entries all of whose forms are known to be kept need no more sizes.
         entries = tuple(entry for entry in space.families if not stems_of(entry) <= kept)
         kept |= kept_forms(replace(space, families=entries), problem, arch)
-    assert kept == {stem for stem in FORMS if compiles(stem, arch)} - not_shipped(arch)
+    compiled = {stem for stem in FORMS if compiles(stem, arch) and arch not in NOT_SHIPPED.get(stem, {})}
+    assert compiled - won_nothing(arch) <= kept <= compiled
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_100", "sm_120"])

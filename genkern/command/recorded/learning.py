@@ -50,8 +50,8 @@ def train_parser() -> Parser:
         "--folds",
         type=_folds,
         metavar="N",
-        help="judge it: replay the search of each size by a model of the other N-1 of N parts of the sizes; with -o "
-        "the file says how good first choices were",
+        help="judge it: replay the search of each size whose whole space was measured by a model of the other N-1 of N "
+        "parts of the sizes; with -o the file says how good first choices were",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -87,13 +87,19 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
 def _judged(
     problems: Sequence[RecordedProblem], samples: Sequence[Sample], folds: Sequence[int], arch: str
 ) -> tuple[list[Replayed], Judged]:
-    """The replay of every size by a model that does not know it, and how good the model's first choices are."""
+    """The replay of every size by a model that does not know it, and how good the model's first choices are.
+
+    Only a whole space has a best: sizes of which a search measured a part are learned from, and judge nothing. Raises
+    ResultsError where no space was measured whole.
+    """
+    if not any(recorded.whole for recorded in problems):
+        raise ResultsError("no size's whole space was measured, so that nothing says what the best is: record one")
     charges = charges_of(problems)
     found: list[Replayed] = []
     shares: list[tuple[GemmProblem, float]] = []
     for fold in sorted({*folds}):
         trees = trained([sample for sample, its in zip(samples, folds, strict=True) if its != fold], arch)
-        for recorded in (each for each, its in zip(problems, folds, strict=True) if its == fold):
+        for recorded in (each for each, its in zip(problems, folds, strict=True) if its == fold and each.whole):
             strategy = ChosenStrategy("guided", partial(Guided, learned=partial(_only, trees)))
             found.append(Replayed("guided", recorded, simulated(strategy, recorded, charges=charges)))
             shares.append((recorded.problem, _share_of_best(recorded, trees)))

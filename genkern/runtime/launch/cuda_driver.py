@@ -127,7 +127,7 @@ class CudaDriver:
             self.library.cuThreadExchangeStreamCaptureMode(byref(mode))
 
     def memory(self, size_bytes: int) -> int:
-        """The address of new memory on the current device, zeroed, for as long as the process lives.
+        """The address of new memory on the current device, zeroed, until it is released.
 
         No part of a graph or of a pool of PyTorch's, whatever is captured meanwhile. Raises LaunchError.
         """
@@ -143,6 +143,21 @@ class CudaDriver:
             finally:
                 library.cuStreamDestroy_v2(stream)
         return address.value
+
+    def release(self, address: int) -> None:
+        """Give back what `memory` gave; waits until nothing uses it. Raises LaunchError."""
+        with self.relaxed():
+            self._require(self.library.cuMemFree_v2(c_uint64(address)), "freeing workspace")
+
+    def stream_number(self, stream: int) -> int | None:
+        """A number, above 0, that no other stream of the process ever has; None before CUDA 12."""
+        number = c_uint64()
+        try:
+            said = self.library.cuStreamGetId(c_void_p(stream), byref(number))
+        except AttributeError:
+            return None
+        self._require(said, "the number of a stream")
+        return number.value + 1
 
     def current(self) -> int:
         """What `entries.current` writes in this thread: the current context."""

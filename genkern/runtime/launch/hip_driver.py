@@ -92,6 +92,15 @@ class HipDriver:
                 library.hipStreamDestroy(stream)
         return int(address.value or 0)
 
+    def release(self, address: int) -> None:
+        """As CudaDriver.release."""
+        with self.relaxed():
+            self._require(self.library.hipFree(c_void_p(address)), "freeing workspace")
+
+    def stream_number(self, stream: int) -> int | None:
+        """HIP has none."""
+        return None
+
     def current(self) -> int:
         """What `entries.current` writes in this thread: the current device."""
         device = c_int()

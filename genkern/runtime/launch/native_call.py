@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from genkern.errors import GenkernError
+from genkern.errors import GenkernError, LaunchError
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.prepared import LiveGpu
 
@@ -46,9 +46,10 @@ def native_call(
 ) -> NativeCall:
     """The call of tensors that lie as they did when it was prepared; `otherwise` where the C extension is not there.
 
-    `otherwise` also makes calls whose operands are off their alignment, on another device than the thread's, or that
-    go into a graph with workspace of its own; and all after one that failed here, of which `failed` is told, or after
-    `stop`: whoever sees one of its own fail stops this way too, since the next may write what nobody checks.
+    `otherwise` also makes calls whose operands are off their alignment, on another device than the thread's, or whose
+    workspace is not kept: in graphs, on streams that may end, beyond what is kept of a device. And all after one that
+    failed here, of which `failed` is told, or after `stop`: whoever sees one of its own fail stops this way too, since
+    the next may write what nobody checks.
     """
     native = launcher._native
     if native is None or gpu.empty_here is None or prepared.body is None:
@@ -58,7 +59,11 @@ def native_call(
     entries, needed = gpu.driver.entries, prepared.memory_bytes
 
     def room(stream: int) -> tuple[int, int]:
-        return gpu.workspaces.take(stream, *needed)
+        found = gpu.workspaces.take(stream, *needed)
+        if found is None or not gpu.workspaces.lasts(stream):
+            # The extension keeps what it is given here, and hands the call on where there is nothing to keep.
+            raise LaunchError("a workspace for this call alone")
+        return found
 
     def launch_failed(status: int) -> None:
         gpu.workspaces.drop(gpu.stream())

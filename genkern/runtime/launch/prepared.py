@@ -87,7 +87,7 @@ def memory_refused(plan: LaunchPlan, known: Mapping[str, int], *, exact: bool) -
 
 @contextlib.contextmanager
 def workspace_for(gpu: LiveGpu, stream: int, workspace_bytes: int, counter_bytes: int) -> Iterator[tuple[int, int]]:
-    """Addresses of a workspace and of zeroed counters for launches on the stream within the block.
+    """Addresses of a workspace and of zeroed counters for launches on the current stream, within the block.
 
     Raises LaunchError where there is no memory. After launches that failed the counters are nobody's any more.
     """
@@ -95,9 +95,17 @@ def workspace_for(gpu: LiveGpu, stream: int, workspace_bytes: int, counter_bytes
         if capture := gpu.driver.capture(stream):
             # The graph's own: its memory is free for what is captured after the block.
             workspace = gpu.temporary(workspace_bytes)
-            yield workspace.data_ptr(), gpu.workspaces.counters(stream, capture, counter_bytes)
+            counters = gpu.workspaces.counters(stream, capture, counter_bytes)
+            if counters is None:
+                zeroed = gpu.temporary(counter_bytes).zero_()
+                counters = zeroed.data_ptr()
+            yield workspace.data_ptr(), counters
+        elif (kept := gpu.workspaces.take(stream, workspace_bytes, counter_bytes)) is not None:
+            yield kept
         else:
-            yield gpu.workspaces.take(stream, workspace_bytes, counter_bytes)
+            # PyTorch's own, which goes to what comes after on this stream.
+            workspace, zeroed = gpu.temporary(workspace_bytes), gpu.temporary(counter_bytes).zero_()
+            yield workspace.data_ptr(), zeroed.data_ptr()
     except BaseException:
         gpu.workspaces.drop(stream)
         raise

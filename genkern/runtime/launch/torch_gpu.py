@@ -28,7 +28,7 @@ class TorchGpu:
 
         self.index = index
         self._torch = torch
-        self.workspaces = Workspaces(self._memory)
+        self.workspaces = Workspaces(self._memory, self._release, self._stream_number)
         self._thread = _Thread()
 
     @cached_property
@@ -95,6 +95,18 @@ class TorchGpu:
     @cached_property
     def _device(self) -> Any:
         return self._torch.device("cuda", self.index)
+
+    def _release(self, address: int) -> None:
+        with self.made_current():
+            self.driver.release(address)
+
+    def _stream_number(self, stream: int) -> int | None:
+        """Of the current stream: 0 for the default one and those of PyTorch's pools, which never end."""
+        current = self._torch.cuda.current_stream(self.index)
+        # PyTorch's number of somebody else's stream is its handle.
+        if not stream or (current.cuda_stream == stream != current.stream_id):
+            return 0
+        return self.driver.stream_number(stream)
 
     def _memory(self, size_bytes: int) -> int:
         try:

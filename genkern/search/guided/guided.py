@@ -16,6 +16,8 @@ import numpy as np
 
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.search.guided.features import Numbers
 from genkern.search.guided.model import Prior, learned_of
@@ -48,7 +50,7 @@ class Guided(Strategy):
     def __init__(self, task: Task, learned: Callable[[str], Trees | None] = learned_of) -> None:
         self._rows = Rows(task.configs)
         if self._rows.configs:
-            prior = Prior(task.problem, self._rows.configs, task.gpu, learned)
+            prior = _foreseen(task.foreseen, self._rows) or Prior(task.problem, self._rows.configs, task.gpu, learned)
             self._posterior = Posterior(prior.octaves, prior.alike, self._rows.kind)
         self._task = task
         self._wanted: deque[Unit] = deque()
@@ -164,6 +166,20 @@ def _octaves(one: Config, other: Config) -> float:
 
 def _shape(config: Config) -> tuple[int, ...]:
     return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K, config.num_warps, config.num_stages
+
+
+def foresee(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> tuple[list[Config], Prior]:
+    """The model of the size, and of which rows (genkern.search.strategy has when this is called)."""
+    rows = Rows(configs).configs
+    return rows, Prior(problem, rows, gpu, learned_of)
+
+
+def _foreseen(foreseen: object, rows: Rows) -> Prior | None:
+    """What `foresee` returned, where it is of these rows: an earlier start, or a winner of before, may change them."""
+    if not isinstance(foreseen, tuple):
+        return None
+    configs, prior = foreseen
+    return prior if configs == rows.configs else None
 
 
 strategy = Guided

@@ -30,6 +30,9 @@ class AskingFarm(Farm):
         self._next_numbers = itertools.count()
         self._tells: dict[int, dict[str, Tell]] | None = {}
 
+    def claim(self, keys: Collection[str]) -> None:
+        self._send("claim", tuple(keys))
+
     def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
         with self._asking:
             if self._tells is not None:

@@ -77,7 +77,7 @@ class DriverProcess:
         self.pipe, theirs = get_context("fork").Pipe()
         self._sending = threading.Lock()
         self._told = 0
-        self._looked_up = (0, 0)
+        self._wanted = 0
         # Numbers by which the process says who orders: of each size that it has in hand.
         self._owners: set[int] = set()
         self._behind: set[int] = set()
@@ -108,9 +108,11 @@ class DriverProcess:
                         may_prepare()
                     elif kind in ("order", "stand", "drop"):
                         self._to_farm(kind, *values)
+                    elif kind == "claim":
+                        shared.farm.claim(values[0])
                     elif kind == "progress":
-                        name, total, done, looked_up = values
-                        self._count(looked_up)
+                        name, total, done, wanted = values
+                        self._count(wanted)
                         if advance is None:
                             advance = bar.enter_context(shared.progress.problem(name, total, shared.farm.counts))
                         advance(done - shown)
@@ -172,11 +174,10 @@ class DriverProcess:
         with contextlib.suppress(OSError):
             self._send("compiled", owner, key, _portable(result) if isinstance(result, Exception) else result)
 
-    def _count(self, looked_up: tuple[int, int]) -> None:
-        """Add to the farm's counts what the process has looked up by itself since it last said how much that is."""
-        wanted, cached = (now - before for now, before in zip(looked_up, self._looked_up, strict=True))
-        self._shared.farm.count(wanted=wanted, cached=cached)
-        self._looked_up = looked_up
+    def _count(self, wanted: int) -> None:
+        """Add to the farm's counts what the process has wanted since it last said how much that is."""
+        self._shared.farm.count(wanted=wanted - self._wanted)
+        self._wanted = wanted
 
     def _say(self, what: str, problem: GemmProblem) -> None:
         """What the process is to do, with the news since it was told last."""
@@ -341,8 +342,8 @@ class _Driver:
 
     def _send_progress(self, *, ended: bool = False) -> None:
         with self._flushing:
-            counted, counts = self._counted, self._farm.counts
-            state = counted.name, counted.total, counted.done, (counts.wanted, counts.cached)
+            counted = self._counted
+            state = counted.name, counted.total, counted.done, self._farm.counts.wanted
             if counted.name and state != self._said:
                 self._said = state
                 self._send("progress", *state)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -72,10 +74,22 @@ class Project:
             env=environment(machine(self.folder, gpus=1, log=str(self.log), **what)),
         )
 
-    def run(self) -> tuple[int, str]:
-        process = self.start()
-        said, _ = process.communicate(timeout=120)
-        return process.returncode, said
+    def run(self, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+        """Undisturbed, in this process: how it ends and what it says."""
+        capsys.readouterr()
+        env = environment(machine(self.folder, gpus=1, log=str(self.log)))
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        hook = threading.excepthook
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in env.items():
+                patch.setenv(name, value)
+            # Measured processes are given the path of this one.
+            patch.setattr(sys, "path", [*env["PYTHONPATH"].split(os.pathsep), *sys.path])
+            status = remake.main([*self.own, "--", *map(str, self._genkern)])
+        threading.excepthook = hook
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        return status, capsys.readouterr().out
 
     def stopped(self, measurement: int, number: signal.Signals) -> tuple[int, str]:
         """How it ends when this signal meets it at this measurement, and what it says."""
@@ -93,10 +107,12 @@ class Project:
         return {path.name: path.read_text() for path in self.shipped.iterdir()}
 
 
-def test_killed_and_stopped_it_writes_the_same_bytes(tmp_path: Path, cache_dir: Path) -> None:
+def test_killed_and_stopped_it_writes_the_same_bytes(
+    tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As one undisturbed run, which tunes a size that two files share once; a shipped file is whole or not there."""
     one = Project(tmp_path / "one", cache_dir)
-    status, said = one.run()
+    status, said = one.run(capsys)
     assert status == 0, said
     assert "3 of 3 sizes are done, 2 files written" in said
     assert one.screened() == 3 * 8
@@ -114,7 +130,7 @@ def test_killed_and_stopped_it_writes_the_same_bytes(tmp_path: Path, cache_dir: 
     assert "2 of 3 sizes are done, 1 files written" in said
     assert "second.yaml lacks 1" in said
     assert set(other.texts()) == {"first.yaml", "made.csv"}
-    status, said = other.run()
+    status, said = other.run(capsys)
     assert status == 0, said
     assert other.texts() == one.texts()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pandas
 import pytest
 from recorded_runs import BEST, UNITS, US, WRONG, journal
 
 from benchmarks.search import rivals
-from benchmarks.search.rivals import Curve, Rival, curve_of, is_hard, losses_of, main, report
+from benchmarks.search.rivals import Curve, Rival, curve_of, is_hard, losses_by_rival, losses_of, main, report
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded.problem import RecordedProblem
@@ -120,22 +121,27 @@ def test_the_tables_say_what_was_lost() -> None:
         "drawn": {bf16: [Curve((0.5,)), Curve((0.3,))], hard: [Curve((0.1,))]},
         "listed": {bf16: [Curve((0.125,))]},
     }
-    tables = report(curves, 16).split("## ")
+    rows = losses_by_rival(curves, 16)
+    tables = report(rows).split("## ")
     assert "| ours | 2 | 13.00 | 13.00 | 2 | 13.00 | 23.80 | 25.00 |" in tables[1]
     assert "| drawn | 2 | 25.00 | 25.00 | 1 |" in tables[1]
     assert "| listed | 1 | 12.50 |" in tables[2]
     assert "Hard sizes" in tables[3]
     assert "listed" not in tables[3]
+    kinds = [row["of"] for row in rows if row["rival"] == "listed"]
+    assert kinds == ["All sizes", "bf16 sizes", "Sizes that are not hard"]
 
 
 def test_tables_and_curves_are_kept(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second run makes none of the curves again, and the picture says what it needs."""
-    table, kept = tmp_path / "table.md", tmp_path / "curves.jsonl"
+    """A second run makes none of the curves again, and the picture says what it needs; the table is a CSV."""
+    table, kept = tmp_path / "table.csv", tmp_path / "curves.jsonl"
     command = [str(folder), "-o", str(table), "--kept", str(kept), "--search", "predicted", "--jobs", "1"]
     main(command)
     first = table.read_text()
-    assert "| predicted | 1 |" in first
-    assert "| Inductor's 21 | 1 |" in first
+    read = pandas.read_csv(table)
+    assert [*read.columns[:4]] == ["of", "rival", "sizes", "mean after 8"]
+    assert read.groupby("rival").sizes.first().loc[["predicted", "Inductor's 21"]].tolist() == [1, 1]
+    assert read[read.rival == "predicted"]["worst"].tolist() == [0.0] * read.of.nunique()
     lines = kept.read_text()
     monkeypatch.setattr(rivals, "curve_of", None)
     main(command)

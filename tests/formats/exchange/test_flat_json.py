@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 
 from genkern.errors import InputError
 from genkern.formats.exchange.flat_json import read_object
@@ -19,7 +20,7 @@ def test_an_object_is_plain_data() -> None:
     }
 
 
-@settings(max_examples=100)
+@settings(max_examples=repeats(40, 100))
 @given(st.text(alphabet='{}[]",:0123456789eENan. tfrulse\n', max_size=40))
 def test_anything_else_is_refused_in_one_line(text: str) -> None:
     """Whatever the text is: an object, or one line that names the file."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 from peer_files import AITER, AITER_NAME, TUNABLEOP, VLLM, VLLM_NAME
 
 from genkern.errors import InputError
@@ -42,7 +43,7 @@ def taken(folder: Path, name: str, text: str) -> None:
     assert "\n" not in refusal
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(30, 60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from([(VLLM_NAME, VLLM, "1"), (AITER_NAME, AITER, "any")]), KEYS, FIELDS, ODD)
 def test_any_value_in_any_place(
     tmp_path: Path, file: tuple[str, str, str], key: str, field: str, value: object
@@ -54,7 +55,7 @@ def test_any_value_in_any_place(
     taken(tmp_path, name, json.dumps({some: value}))
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=repeats(20, 40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_character_in_tunableops_lines(tmp_path: Path, data: st.DataObject) -> None:
     """Characters replaced, cut out, put in."""

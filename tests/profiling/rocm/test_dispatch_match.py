@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Dispatch
@@ -47,7 +48,7 @@ def test_a_whole_trace_gives_every_config_its_own_times(entries: list[LogEntry])
 
 
 @given(_ENTRIES, st.data())
-@settings(max_examples=400)
+@settings(max_examples=repeats(120, 400))
 def test_lost_dispatches_never_give_a_config_the_times_of_another(entries: list[LogEntry], data: st.DataObject) -> None:
     """Whatever is dropped: each entry has exactly its own times, or None."""
     dispatches, truth = _execute(entries)
@@ -73,7 +74,7 @@ def _placements(symbols: Sequence[str], launches: Sequence[str], first: int = 0)
     st.lists(st.tuples(st.sampled_from(["A", "B", "AB"]), st.integers(1, 2)), min_size=1, max_size=4),
     st.data(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(100, 300), deadline=None)
 def test_exactly_the_certain_entries_are_reported(pairs: list[tuple[str, int]], data: st.DataObject) -> None:
     """An entry has times if and only if every possible placement of the trace gives it the same dispatches."""
     entries = [_entry(number, symbols, calls) for number, (symbols, calls) in enumerate(pairs)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 from trace_formats import HEADERS, csv_text, write_rocpd
 
 from genkern.gemm.records import Dispatch
@@ -259,7 +260,7 @@ def _losses(device: _Device, data: st.DataObject) -> list[int]:
 
 
 @given(st.integers(1, 5), st.sampled_from([_CALL, ("Cijk_A",), ("Cijk_A", "Cijk_A", "fill")]), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(100, 300), deadline=None)
 def test_whatever_is_lost_no_time_is_wrong(rounds: int, call: tuple[str, ...], data: st.DataObject) -> None:
     """With numbered launches, and without while any call is whole: each turn has its own time, or none."""
     device = _finals(rounds, call)
@@ -276,7 +277,7 @@ def test_whatever_is_lost_no_time_is_wrong(rounds: int, call: tuple[str, ...], d
 
 
 @given(st.integers(1, 4), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=repeats(40, 100), deadline=None)
 def test_configs_have_the_times_that_they_have_without_the_library(rounds: int, data: st.DataObject) -> None:
     """Fences and the library's kernels change no config's attribution but to make more of it certain."""
     device = _finals(rounds)

@@ -1,6 +1,7 @@
 /* A libcuda that is none: it has the driver's own types (cuda.h), writes what it is asked into a text, and does nothing. */
 #include <cuda.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,6 +55,14 @@ CUresult cuMemAlloc(CUdeviceptr *address, size_t size) {
     *address = 0x500;
     say("memory %zu\n", size);
     return fails ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+CUresult cuMemFree(CUdeviceptr address) {
+    say("free %p\n", (void *)address);
+    return fails ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+CUresult cuStreamGetId(CUstream stream, unsigned long long *number) {
+    *number = (unsigned long long)(uintptr_t)stream + 3;
+    return fails ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
 }
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
     *stream = (CUstream)0x70;

@@ -77,6 +77,18 @@ def test_workspace_is_zeroed_beside_any_capture(fake: FakeLibrary) -> None:
     assert fake.lines[-1] == "global"
 
 
+def test_workspace_is_given_back(fake: FakeLibrary) -> None:
+    """Beside any capture too; a stream that may end has a number of its own, above that of those that do not."""
+    fake.driver.release(0x500)
+    assert fake.lines == ["relaxed", "free 0x500", "global"]
+    assert fake.driver.stream_number(0x70) == 0x74
+    fake.reset(failing=True)
+    with pytest.raises(LaunchError, match="freeing workspace"):
+        fake.driver.release(0x500)
+    with pytest.raises(LaunchError, match="the number of a stream"):
+        fake.driver.stream_number(0x70)
+
+
 def test_a_thread_without_a_context_gets_the_devices(fake: FakeLibrary) -> None:
     """Once: PyTorch makes it current no sooner than it needs it itself."""
     fake.reset(failing=True)

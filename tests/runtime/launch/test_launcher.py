@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from long_tests import repeats
 from recording_gpu import FakeDriver, Launched
 
 from genkern.errors import LaunchError
@@ -66,7 +67,7 @@ addresses = st.tuples(*[st.integers(1, 2**40).map(lambda number: 16 * number)] *
 
 @needs_native
 @given(made=launch_lists, calls=st.lists(addresses, min_size=1, max_size=12), stream=st.integers(0, 2**48))
-@settings(max_examples=100)
+@settings(max_examples=repeats(40, 100))
 def test_both_launch_the_same(
     made: list[tuple[tuple[int, int, int], int, bool, list[Parameter]]], calls: list[tuple[int, ...]], stream: int
 ) -> None:
