@@ -247,7 +247,8 @@ class Search:
                 asked = self._allowance.take(room, self._ask)
             fit = [unit for unit in map(self._without_unfit, asked) if unit.configs]
             self._bench.order([(self._place_of(unit), unit.configs) for unit in fit])
-            new = (config for unit in fit for config in unit.configs if config.name not in self._known)
+            theirs = (unit for unit in fit if self._places[unit.configs[0]] >= self._place_of_theirs)
+            new = (config for unit in theirs for config in unit.configs if config.name not in self._known)
             if not self._is_told_all and any(True for _ in new):
                 # Told in another order, the strategy asked for other units before.
                 self._is_told_all = True
