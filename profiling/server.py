@@ -150,6 +150,8 @@ class Server:
             sample_us, hopeless = self._sample(gemm, timer, gemm.bind(launchable))
         except Exception as error:  # Triton's OutOfResources and the driver's refusals have no common base
             return self._failed(name, error)
+        if message := gemm.left_in_counters():
+            return {"config": name, "wrong": message}
         if hopeless:
             return {"config": name, "samples_us": [sample_us], "hopeless": True}
         self._best_us = min(self._best_us, sample_us)
@@ -222,7 +224,12 @@ class Server:
                 errors[name] = self._failed(name, error)["error"]
         finals = run_finals(samplers, rounds, self._guard)
         errors |= finals.errors
+        wrong: dict[str, str] = {}
+        for name in samplers.keys() & set(request.get("same_bits", ())) - errors.keys():
+            tell({"running": name})
+            wrong[name] = gemm.fault_of_timed(calls[name], samplers[name], copies[-1])
         return {
+            "wrong": {name: message for name, message in wrong.items() if message},
             "samples_us": {name: samples for name, samples in finals.samples_us.items() if name not in errors},
             "discarded": finals.discarded,
             "errors": errors,

@@ -94,13 +94,14 @@ class Candidate:
     """A config with the binaries of its kernels, ready to be measured: `plan` says how they are launched.
 
     That is a LaunchPlan (genkern.kernels.plan) as JSON, one text for all configs with these binaries; `run_time` has,
-    by name, what it leaves to the config. Without binaries there is none.
+    by name, what it leaves to the config. Without binaries there is none. `deterministic`: two calls agree to the bit.
     """
 
     config: Config
     binaries: tuple[Binary, ...]
     plan: str = ""
     run_time: tuple[tuple[str, int], ...] = ()
+    deterministic: bool = True
 
     @property
     def name(self) -> str:
