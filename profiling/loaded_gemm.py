@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from genkern.errors import LaunchError, ResultsError
@@ -179,9 +179,20 @@ class LoadedGemm:
         """
         return counters_left(self._counters.values()) if self._counts else ""
 
-    def fault_of_timed(self, call: Call, timed: Callable[[], object], copy: int) -> str:
-        """What launches of a config as they are timed leave otherwise than one `call` alone; both end with `copy`."""
-        return fault_of_timed(self.operands["c"], self._counters.values(), lambda: call(copy), timed)
+    def faults_of_timed(
+        self, calls: Mapping[str, tuple[Call, Callable[[], object]]], copy: int, tell: Callable[[dict[str, Any]], None]
+    ) -> dict[str, str]:
+        """By name what launches of configs as they are timed leave otherwise than one call alone, where they do.
+
+        Each has its call and what launches it as timed; both end with `copy`. `tell` says beforehand who is running.
+        """
+        faults: dict[str, str] = {}
+        for name, (call, timed) in calls.items():
+            tell({"running": name})
+            alone = partial(call, copy)
+            if message := fault_of_timed(self.operands["c"], self._counters.values(), alone, timed):
+                faults[name] = message
+        return faults
 
     def _plan_of(self, launchable: Launchable) -> tuple[LaunchPlan, dict[str, int]]:
         """The plan, and what it hangs on."""

@@ -267,7 +267,6 @@ class SupervisedProfiler:
     ) -> list[Measurement]:
         """Finals among these and the calls of these libraries. Raises _Fault when the process is lost."""
         self._process.open(session)
-        compared = algorithms is not None and not session.budget.icache_flush
         request = {
             "command": "retime",
             "candidates": [candidate.request for candidate in candidates],
@@ -278,7 +277,7 @@ class SupervisedProfiler:
             "algorithms": list(algorithms or ()) if CUBLASLT in libraries else [],
             "confirm": algorithms is not None,
             # With a flush before each, launches are in no graph.
-            "same_bits": [each.config.name for each in candidates if each.deterministic and compared],
+            "compared": algorithms is not None and not session.budget.icache_flush,
             "seed": session.seed,
         }
         suspect = ""

@@ -112,7 +112,8 @@ class Candidate:
     def request(self) -> dict[str, Any]:
         """How the measured process is told of it."""
         paths = [binary.path for binary in self.binaries]
-        return {"config": self.name, "binaries": paths, "plan": self.plan, "run_time": dict(self.run_time)}
+        said = {"config": self.name, "binaries": paths, "plan": self.plan, "run_time": dict(self.run_time)}
+        return {**said, "same_bits": self.deterministic}
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,8 @@ def test_counters_that_are_left_are_told(gpu: FakeGpu) -> None:
 def test_what_was_timed_is_compared(gpu: FakeGpu) -> None:
     """Where that is asked for, after the rounds, with what the timed launches end with."""
     parent = Parent()
-    names = [name_of(name) for name in ("us10", "late", "refused")]
-    answer = parent.retime("us10", "late", same_bits=names)
-    assert answer["wrong"] == {name_of("late"): f"as timed C is of copy {parent.gemm.copies - 1}"}
+    answer = parent.retime("us10", "late", compared=True)
+    assert answer["wrong"] == {name_of("late"): f"as timed C is other, with copy {parent.gemm.copies - 1}"}
     assert parent.retime("us10", "late")["wrong"] == {}
 
 
