@@ -165,7 +165,7 @@ class _Writer:
             self.unit(Unit((event.config,)))
         launch = self._launches[event.config]
         what = [_MEASURED, 1] if isinstance(event, Measured) else [_LOST, 1, event.outcome.value]
-        last = self.steps[-1] if self.steps else [""]
+        last: list[Any] = self.steps[-1] if self.steps else [""]
         if launch != self._next_launch:
             self.steps.append([*what, launch])
         elif last[0] == what[0] and last[2 : len(what)] == what[2:]:
