@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 from genkern.errors import LaunchError, ResultsError
@@ -13,6 +13,7 @@ from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
+from genkern.profiling.checking.together import counters_left, fault_of_timed
 from genkern.profiling.checking.verdict import Subject, WorkBuffer
 from genkern.runtime.launch.cached_call import CachedBinaries
 from genkern.runtime.launch.launcher import Launches
@@ -109,6 +110,9 @@ class LoadedGemm:
             # clone() of a transposed matrix keeps its strides.
             self._weights.append({name: x.clone() for name, x in rotating.items()})
         self._workspace = SharedWorkspace(device)
+        # All that calls may have been bound to; and whether the last one of them has some.
+        self._counters: dict[int, Any] = {}
+        self._counts = False
 
     def bind(self, launchable: Launchable) -> Call:
         """A function that launches one call of the config, by its plan, on the current stream.
@@ -121,6 +125,8 @@ class LoadedGemm:
     def bound(self, call: Prepares, plan: LaunchPlan, known: Mapping[str, int]) -> Call:
         """The same of a call of any origin, by `plan`, where what that hangs on is `known`."""
         tensors = {**self.operands, **self._workspace.for_plan(plan, known)}
+        self._counters[id(tensors["counters"])] = tensors["counters"]
+        self._counts = plan.workspace_elements(known)[1] > 0
         # All copies lie alike.
         launches = call.prepared(self.layouts(call.operands, tensors))
         stream = self.gpu.stream
@@ -147,8 +153,8 @@ class LoadedGemm:
         workspace, counters = plan.workspace_elements(known)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
         buffers = (
-            WorkBuffer("workspace", max(workspace, _LEAST_ELEMENTS), dtype),
-            WorkBuffer("counters", max(counters, _LEAST_ELEMENTS), torch.int32, zero=True),
+            WorkBuffer("workspace", max(workspace, _LEAST_ELEMENTS), dtype, used=workspace > 0),
+            WorkBuffer("counters", max(counters, _LEAST_ELEMENTS), torch.int32, zero=True, used=counters > 0),
         )
 
         def launch(operands: dict[str, Any]) -> None:
@@ -165,6 +171,28 @@ class LoadedGemm:
             return ""
 
         return Subject(launch, buffers, refuses)
+
+    def left_in_counters(self) -> str:
+        """What the config that was bound last has left in the counters that all share, "" when nothing.
+
+        They are zero from then on. Its launches must have ended.
+        """
+        return counters_left(self._counters.values()) if self._counts else ""
+
+    def faults_of_timed(
+        self, calls: Mapping[str, tuple[Call, Callable[[], object]]], copy: int, tell: Callable[[dict[str, Any]], None]
+    ) -> dict[str, str]:
+        """By name what launches of configs as they are timed leave otherwise than one call alone, where they do.
+
+        Each has its call and what launches it as timed; both end with `copy`. `tell` says beforehand who is running.
+        """
+        faults: dict[str, str] = {}
+        for name, (call, timed) in calls.items():
+            tell({"running": name})
+            alone = partial(call, copy)
+            if message := fault_of_timed(self.operands["c"], self._counters.values(), alone, timed):
+                faults[name] = message
+        return faults
 
     def _plan_of(self, launchable: Launchable) -> tuple[LaunchPlan, dict[str, int]]:
         """The plan, and what it hangs on."""

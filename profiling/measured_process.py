@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from genkern.errors import BugError, ProfilerError
@@ -143,6 +146,20 @@ class MeasuredProcess:
             self._child.kill()
         self._child = self._session = None
         self._is_starting = False
+
+
+def environment_of(visible: str, device_index: int, cache_dir: str) -> dict[str, str]:
+    """What the process has in its environment: the one GPU of that number is all that it sees."""
+    environment = dict(os.environ)
+    environment.pop("TRITON_INTERPRET", None)
+    shown = environment.get(visible)
+    devices = [part.strip() for part in shown.split(",") if part.strip()] if shown else []
+    environment[visible] = devices[device_index] if device_index < len(devices) else str(device_index)
+    # As nvidia-smi counts, whose numbers genkern's are; CUDA's own order is by speed.
+    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    environment["TRITON_CACHE_DIR"] = str(Path(cache_dir) / "triton_launchers")
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    return environment
 
 
 def loss(error: SupervisorError) -> tuple[Outcome, str]:

@@ -28,8 +28,7 @@ from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
 from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
 from genkern.timing.session import Session
 
-# A graph of calls runs for about this long, so that the 1 to 2 us between an event and the first kernel
-# stay below 2 % of it; short calls are repeated up to so many times.
+# A graph of calls runs for so long that an event's 1 to 2 us are below 2 % of it; short calls are repeated so often.
 _SAMPLE_US = 100.0
 _MAX_REPEATS = 32
 # Long calls vary little: so much time is enough for a first impression, whatever the budget's launches.
@@ -150,6 +149,8 @@ class Server:
             sample_us, hopeless = self._sample(gemm, timer, gemm.bind(launchable))
         except Exception as error:  # Triton's OutOfResources and the driver's refusals have no common base
             return self._failed(name, error)
+        if message := gemm.left_in_counters():
+            return {"config": name, "wrong": message}
         if hopeless:
             return {"config": name, "samples_us": [sample_us], "hopeless": True}
         self._best_us = min(self._best_us, sample_us)
@@ -222,7 +223,11 @@ class Server:
                 errors[name] = self._failed(name, error)["error"]
         finals = run_finals(samplers, rounds, self._guard)
         errors |= finals.errors
+        names = (each["config"] for each in request["candidates"] if each.get("same_bits") and request.get("compared"))
+        both = {name: (calls[name], samplers[name]) for name in names if name not in errors}
+        wrong = gemm.faults_of_timed(both, copies[-1], tell)
         return {
+            "wrong": wrong,
             "samples_us": {name: samples for name, samples in finals.samples_us.items() if name not in errors},
             "discarded": finals.discarded,
             "errors": errors,

@@ -8,7 +8,6 @@ answer, in the finals the name last said to be running, if it also fails alone.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import sys
 from collections import Counter, deque
@@ -24,6 +23,7 @@ from genkern.profiling.measured_process import (
     MeasuredProcess,
     SessionRefused,
     check_of_answer,
+    environment_of,
     loss,
     samples_of,
 )
@@ -73,7 +73,7 @@ class SupervisedProfiler:
     ) -> None:
         self.time_source = time_source
         self._device_index = device_index
-        environment = _environment(visible, device_index, cache_dir)
+        environment = environment_of(visible, device_index, cache_dir)
         log_stem = str(Path(log_dir) / f"harness_{device_index}")
         self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index)
         self._losses = 0
@@ -276,6 +276,8 @@ class SupervisedProfiler:
             "cublaslt": CUBLASLT in libraries and algorithms is None,
             "algorithms": list(algorithms or ()) if CUBLASLT in libraries else [],
             "confirm": algorithms is not None,
+            # With a flush before each, launches are in no graph.
+            "compared": algorithms is not None and not session.budget.icache_flush,
             "seed": session.seed,
         }
         suspect = ""
@@ -292,6 +294,7 @@ class SupervisedProfiler:
     def _finals_of(self, answer: dict[str, Any]) -> list[Measurement]:
         try:
             errors = {str(name): str(message) for name, message in answer["errors"].items()}
+            wrong = {str(name): str(message) for name, message in answer.get("wrong", {}).items()}
             discarded = {str(name): int(count) for name, count in answer["discarded"].items()}
             all_samples = dict(answer["samples_us"])
             usual_mhz, watts = (
@@ -301,6 +304,9 @@ class SupervisedProfiler:
             raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
         finals = []
         for name, values in all_samples.items():
+            if name in wrong:
+                finals.append(self._final_failure(name, Outcome.WRONG, wrong[name]))
+                continue
             try:
                 samples = samples_of(values)
             except (TypeError, ValueError) as error:
@@ -344,6 +350,8 @@ class SupervisedProfiler:
             raise ChildGarbled(f"the measured process answered for {str(answer.get('config'))[:100]!r}, not {name}")
         if "error" in answer:
             return Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=str(answer["error"]))
+        if "wrong" in answer:
+            return Measurement(name, Outcome.WRONG, self.time_source, message=str(answer["wrong"]))
         if "left_out" in answer:
             return Measurement(name, Outcome.PREDICTED_OUT, self.time_source, message=str(answer["left_out"]))
         try:
@@ -359,19 +367,6 @@ class SupervisedProfiler:
 
     def _final_failure(self, name: str, outcome: Outcome, message: str) -> Measurement:
         return Measurement(name, outcome, self.time_source, "final", message=message)
-
-
-def _environment(visible: str, device_index: int, cache_dir: str) -> dict[str, str]:
-    environment = dict(os.environ)
-    environment.pop("TRITON_INTERPRET", None)
-    shown = environment.get(visible)
-    devices = [part.strip() for part in shown.split(",") if part.strip()] if shown else []
-    environment[visible] = devices[device_index] if device_index < len(devices) else str(device_index)
-    # As nvidia-smi counts, whose numbers genkern's are; CUDA's own order is by speed.
-    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    environment["TRITON_CACHE_DIR"] = str(Path(cache_dir) / "triton_launchers")
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    return environment
 
 
 def _took_ms(answer: dict[str, Any]) -> float | None:

@@ -158,8 +158,8 @@ def _mutants_of(kind: Kind, arch: str, on_gpu: bool) -> Iterator[Case]:
             if fault.name not in seen and (mutant := mutated(text, fault)) is not None:
                 seen.add(fault.name)
                 yield Case(problem, config, fault.name, mutant)
-        # Triton's interpreter adds up in float32 whatever a kernel asks for.
-        if promotes_products(problem, arch) and on_gpu:
+        # Triton's interpreter adds up in float32 whatever a kernel asks for; CuTe's kernels are not in the text.
+        if promotes_products(problem, arch) and on_gpu and language_of(config) != "cute":
             fast = generate(as_fast(problem), [config], arch)
             if fast.source_sha256 != module.source_sha256:
                 yield Case(problem, config, FAST_SUMS, fast.text)

@@ -17,6 +17,7 @@ from genkern.farm.sharing import compiled_of, launch_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.records import Binary, Candidate, Outcome, Unfit
+from genkern.kernels.catalogue import is_deterministic
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.generate import GeneratedModule
 from genkern.kernels.kernel import KernelSpec
@@ -308,9 +309,10 @@ class Bench:
             main = main_binary(configs[0], binaries)
             job.binaries |= dict.fromkeys(names, main)
             plan = plan_text(self._product, configs[0], self._gpu)
+            same = is_deterministic(job.session.problem, configs[0])
             for name, config in zip(names, configs, strict=True):
                 if name not in job.unfit and self._is_to_be_measured(name, config, binaries):
-                    job.ready[name] = Candidate(config, binaries, plan, tuple(run_time_values(config).items()))
+                    job.ready[name] = Candidate(config, binaries, plan, tuple(run_time_values(config).items()), same)
                     candidates.append(job.ready[name])
         unfit = {name: job.unfit[name] for name in names if name in job.unfit}
         return Made(order.rank, configs, tuple(candidates), unfit, main, order.cached)

@@ -94,13 +94,14 @@ class Candidate:
     """A config with the binaries of its kernels, ready to be measured: `plan` says how they are launched.
 
     That is a LaunchPlan (genkern.kernels.plan) as JSON, one text for all configs with these binaries; `run_time` has,
-    by name, what it leaves to the config. Without binaries there is none.
+    by name, what it leaves to the config. Without binaries there is none. `deterministic`: two calls agree to the bit.
     """
 
     config: Config
     binaries: tuple[Binary, ...]
     plan: str = ""
     run_time: tuple[tuple[str, int], ...] = ()
+    deterministic: bool = True
 
     @property
     def name(self) -> str:
@@ -111,7 +112,8 @@ class Candidate:
     def request(self) -> dict[str, Any]:
         """How the measured process is told of it."""
         paths = [binary.path for binary in self.binaries]
-        return {"config": self.name, "binaries": paths, "plan": self.plan, "run_time": dict(self.run_time)}
+        said = {"config": self.name, "binaries": paths, "plan": self.plan, "run_time": dict(self.run_time)}
+        return {**said, "same_bits": self.deterministic}
 
 
 @dataclass(frozen=True)

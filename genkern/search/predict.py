@@ -20,6 +20,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels.catalogue import form_of, k_shares
+from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
 from genkern.search.predict_copies import realigning_us
 from genkern.search.predict_cute import programs_us
@@ -125,6 +126,11 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     if cost.vector:
         unit_tflops = _VECTOR_FLOPS_PER_CLOCK * gpu.clock_mhz * 1e-6
     matrix_us = resident * flops / (unit_tflops * _MATRIX_EFFICIENCY * busy) * 1e-6
+    if promotes_products(problem, gpu.arch) and not cost.vector:
+        added_us = resident * block_m * block_n / (_VECTOR_FLOPS_PER_CLOCK / 2 * gpu.clock_mhz)
+        # One group of warps adds while another multiplies, where they have buffers of their own to wait for.
+        hidden = form_of(config).in_ring and config.num_warps > gpu.has.matrix_warps
+        matrix_us = max(matrix_us, added_us) if hidden else matrix_us + added_us
 
     # Warps tile the block as squarely as they can; each reads its rows of A and its columns of B.
     warps_n = 1 << (config.num_warps.bit_length() - 1) // 2

@@ -37,6 +37,7 @@ from genkern.profiling.checking.bound import (
 )
 from genkern.profiling.checking.guard import Guarded, first_true, guarded, guarded_vector
 from genkern.profiling.checking.inputs import FEW_PRODUCTS, Round, fill, rounds_of
+from genkern.profiling.checking.together import fault_together
 from genkern.profiling.checking.wide_sums import shows_wide_sums
 from genkern.timing.session import TOLERANCE
 
@@ -50,12 +51,16 @@ _SMALLER = 8
 
 @dataclass(frozen=True)
 class WorkBuffer:
-    """What a kernel keeps between its steps: `zero` where it must be zero before a call and after it."""
+    """What a kernel keeps between its steps: `zero` where it must be zero before a call and after it.
+
+    Some kernels take one and keep nothing there: it is not `used`.
+    """
 
     name: str
     elements: int
     dtype: Any
     zero: bool = False
+    used: bool = True
 
 
 @dataclass(frozen=True)
@@ -176,23 +181,20 @@ class Checking:
         errors = _Errors(1.0, float("inf"))
         message = ""
         for round_ in self.rounds:
-            placed = self._inputs(round_)
+            placed = self._inputs(round_, sliced=round_.kind == "layout")
             tensors = {name: place.tensor for name, place in placed.items()}
-            buffers = {
-                made.name: guarded_vector(made.elements, made.dtype, tensors["c"].device) for made in subject.buffers
-            }
+            buffers = self._buffers(subject)
             tensors |= {name: place.tensor for name, place in buffers.items()}
             if round_.kind == "layout" and subject.refuses(tensors):
                 continue
-            for made in subject.buffers:
-                if made.zero:
-                    buffers[made.name].tensor.zero_()
             for _ in range(_CALLS if round_.kind == "exact" else 1):
                 tensors["c"].fill_(float("nan"))
                 subject.launch(dict(tensors))
                 message = self._difference(round_, tensors) or _fault_beside(subject, placed, buffers)
                 if message:
                     break
+            if not message and round_ is self.rounds[0]:
+                message = self._fault_together(subject, placed, buffers)
             if message or round_.kind == "random":
                 errors = self._errors(round_, tensors)
             if message:
@@ -204,10 +206,36 @@ class Checking:
             del placed, tensors, buffers
         return Verdict(not message, message, *errors, tuple(passed), time.monotonic() - started)
 
-    def _inputs(self, round_: Round) -> dict[str, Guarded]:
+    def _fault_together(self, subject: Subject, placed: dict[str, Guarded], buffers: dict[str, Guarded]) -> str:
+        """What is wrong with calls that have company, of a kernel that keeps something between its steps.
+
+        The other call has inputs of another exact round, in matrices of their own.
+        """
+        size = sum(place.bits.numel() * place.bits.element_size() for place in (*placed.values(), *buffers.values()))
+        if size > self._most_bytes // 4 or not any(made.used for made in subject.buffers):
+            return ""
+        rounds = self.rounds[0], next(each for each in self.rounds if each.kind == "layout")
+        lanes = (placed, buffers), (self._inputs(rounds[1]), self._buffers(subject))
+        tensors = [{name: place.tensor for name, place in (*a.items(), *b.items())} for a, b in lanes]
+
+        def fault(lane: int) -> str:
+            return self._difference(rounds[lane], tensors[lane]) or _fault_beside(subject, *lanes[lane])
+
+        return fault_together(subject.launch, tensors, [made.name for made in subject.buffers], fault)
+
+    def _buffers(self, subject: Subject) -> dict[str, Guarded]:
+        """What the subject keeps things in, zero where it must be."""
+        device = self.like["c"].device
+        buffers = {made.name: guarded_vector(made.elements, made.dtype, device) for made in subject.buffers}
+        for made in subject.buffers:
+            if made.zero:
+                buffers[made.name].tensor.zero_()
+        return buffers
+
+    def _inputs(self, round_: Round, *, sliced: bool = False) -> dict[str, Guarded]:
         c = self.like["c"]
         placed = {
-            operand.name: guarded(operand, self.like[operand.name].dtype, c.device, sliced=round_.kind == "layout")
+            operand.name: guarded(operand, self.like[operand.name].dtype, c.device, sliced=sliced)
             for operand in self.operands
         }
         tensors = {name: place.tensor for name, place in placed.items()}
@@ -221,6 +249,7 @@ class Checking:
             few=few,
             seed=seed,
             encode=self._encode,
+            encodes=self.op.encodes,
             magnitudes=magnitudes,
         )
 
@@ -229,21 +258,27 @@ class Checking:
 
     def _known(self, round_: Round, tensors: dict[str, Any]) -> Iterator[tuple[Band, _Reference]]:
         """Each band with what it must be; of that as much is kept as there is memory for."""
-        import torch
-
         magnitudes: dict[str, Any] | None = None
         for band in self.bands:
             if (known := self._references.get((round_, band))) is None:
                 if round_.kind == "random" and magnitudes is None:
-                    names = [operand.name for operand in self.operands if operand.role != "output"]
-                    magnitudes = {name: torch.empty_like(tensors[name]) for name in names}
-                    self._fill(magnitudes, round_, magnitudes=True)
+                    magnitudes = self._magnitudes(round_, tensors)
                 known = self._reference(round_, tensors, magnitudes, band)
                 taken = known.size_bytes
                 if self._kept_bytes + taken <= self._most_bytes // 2:
                     self._references[round_, band] = known
                     self._kept_bytes += taken
             yield band, known
+
+    def _magnitudes(self, round_: Round, tensors: dict[str, Any]) -> dict[str, Any]:
+        """All operands' magnitudes, but A's where bands can make their own."""
+        import torch
+
+        a, *others = (operand for operand in self.operands if operand.role != "output")
+        encoded = {each.name for each in (a, *others) if each.role == "index" or self.op.encodes(each)}
+        made = {name: torch.empty_like(tensors[name]) for name in encoded}
+        self._fill(made, round_, magnitudes=True)
+        return made | {each.name: _magnitude(tensors[each.name]) for each in others if each.name not in encoded}
 
     def _reference(
         self, round_: Round, tensors: dict[str, Any], magnitudes: dict[str, Any] | None, band: Band
@@ -252,12 +287,14 @@ class Checking:
         of_band = cut(self.problem, self.op, operands, band)
         expected, dtype_c, activation = self.reference(of_band), tensors["c"].dtype, self.problem.activation
         if expected.shape != of_band["c"].shape:
-            made, wanted = tuple(expected.shape), tuple(of_band["c"].shape)
-            raise ValueError(f"the reference of {self.op.name} makes {made} of rows of A that make {wanted} (by_rows)")
+            found, wanted = tuple(expected.shape), tuple(of_band["c"].shape)
+            raise ValueError(f"the reference of {self.op.name} makes {found} of rows of A that make {wanted} (by_rows)")
         factor, beside, gain = self.op.error_beside(self.problem)
         error = activation_error(expected, activation) * gain
         if magnitudes is not None:
-            magnitude = self.reference(cut(self.problem, self.op, magnitudes, band))
+            a = self.operands[0].name
+            made = {a: _magnitude(of_band[a])} if a not in magnitudes else {}
+            magnitude = self.reference(cut(self.problem, self.op, magnitudes, band) | made)
             products = min(self.problem.K, FEW_PRODUCTS if self._few else self.problem.K)
             accumulator = self.op.accumulator(self.problem)
             roundoff = accumulator_roundoff(accumulator, self._multiplied, self.arch)
@@ -296,6 +333,15 @@ class Checking:
                 elements += expected.numel()
                 worst_row = max(worst_row, worst_row_error(c, expected))
         return _Errors(min(1.0, outside / elements), worst_row)
+
+
+def _magnitude(tensor: Any) -> Any:
+    """The absolute values, in the tensor's type; 8-bit numbers, which have no function for it, without their sign."""
+    import torch
+
+    if not tensor.is_floating_point() or tensor.dtype.itemsize > 1:
+        return tensor.abs()
+    return (tensor.view(torch.int8) & 127).view(tensor.dtype)
 
 
 def _fault_beside(subject: Subject, placed: dict[str, Guarded], buffers: dict[str, Guarded]) -> str:

@@ -25,6 +25,7 @@ from genkern.kernels.legality import legal
 from genkern.kernels.source import ast_source, load_module
 
 UPRIGHT, SWAPPED = "warp_specialized", "warp_specialized_swapped"
+FULL = "accumulate", "full"
 BLOCKS, MASKED = ("scales", "blocks"), ("capacity", 110)
 # One more than a tile has, none, less than a tile, whole tiles: in memory, scales of some of these begin where lines of
 # 16 bytes do, and of some they do not.
@@ -40,7 +41,15 @@ def cases(draw: st.DrawFn) -> tuple[GemmProblem, Config, int, list[int]]:
     step = FORMS[family].sides.width_step
     width = step * draw(st.integers(1, 96 // step))
     dtype, own = draw(
-        st.sampled_from([("fp16", []), ("int8", [("scales", "per_token")]), ("fp8e4m3fn", []), ("fp8e4m3fn", [BLOCKS])])
+        st.sampled_from(
+            [
+                ("fp16", []),
+                ("int8", [("scales", "per_token")]),
+                ("fp8e4m3fn", []),
+                ("fp8e4m3fn", [FULL]),
+                ("fp8e4m3fn", [BLOCKS]),
+            ]
+        )
     )
     together = draw(st.sampled_from([1, 2])) * (1 if dtype == "fp16" else 2)
     buffers = together if dtype == "fp16" else together // 2

@@ -160,6 +160,18 @@ class FakeGemm:
 
         return call
 
+    def left_in_counters(self) -> str:
+        return "leaves 1 in counters[0], not zero" if self.calls and self.calls[-1][0] == "leaves" else ""
+
+    def faults_of_timed(self, calls: Any, copy: int, tell: Any) -> dict[str, str]:
+        faults = {}
+        for name, (_, timed) in calls.items():
+            tell({"running": name})
+            timed()
+            if name.startswith("late"):
+                faults[name] = f"as timed C is other, with copy {copy}"
+        return faults
+
     def vendor(self) -> Any:
         return self.bind(Launchable("us20", (), ""))
 

@@ -103,6 +103,10 @@ def screen(request: dict[str, Any], init_type: str) -> None:
             say({"config": name, "samples_us": [time_us(name)]} if answer is None else answer)
 
 
+def compared(request: dict[str, Any]) -> list[str]:
+    return [each["config"] for each in request["candidates"] if each["same_bits"] and request["compared"]]
+
+
 def retime(request: dict[str, Any], init_type: str) -> None:
     names = [entry["config"] for entry in request["candidates"]]
     names += ["vendor"] if request["vendor"] else []
@@ -130,6 +134,7 @@ def retime(request: dict[str, Any], init_type: str) -> None:
         {
             "samples_us": samples,
             "errors": errors,
+            "wrong": {name: "as timed C[0, 0] is 1, alone 2" for name in compared(request) if "late" in name},
             "discarded": dict.fromkeys(samples, 2),
             "usual_mhz": 1755.0,
             "watts": 688.25,

@@ -17,6 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
+from genkern.ops.accumulate import as_full
 from genkern.search.predict import predict_us, promising_first
 
 H200 = gpu_for_arch("sm_90")
@@ -83,6 +84,18 @@ def test_fp8_uses_the_fp8_peak_where_there_is_one() -> None:
 
     assert bound("sm_90", "fp8e4m3fn") == pytest.approx(bound("sm_90", "bf16") / 2)
     assert bound("gfx90a", "fp8e4m3fn") == bound("gfx90a", "fp16")
+
+
+def test_full_sums_of_fp8_cost_additions_where_nothing_hides_them() -> None:
+    """A quarter of the products' time at most; two groups of warps take turns, and other GPUs add up so anyway."""
+    fast = GemmProblem(4096, 8192, 8192, "a8w8", "fp8e4m3fn", "fp8e4m3fn")
+    full, resources = as_full(fast), Resources()
+    tile = dataclasses.replace(CONFIG, BLOCK_SIZE_N=256, BLOCK_SIZE_K=128)
+    assert 1 < predict_us(full, tile, resources, H200) / predict_us(fast, tile, resources, H200) <= 1.25
+    turns = Config("warp_specialized", 128, 176, 128, num_warps=8, num_stages=4)
+    assert predict_us(full, turns, resources, H200) == predict_us(fast, turns, resources, H200)
+    b200 = gpu_for_arch("sm_100")
+    assert predict_us(full, tile, resources, b200) == predict_us(fast, tile, resources, b200)
 
 
 def test_wave_quantisation() -> None:

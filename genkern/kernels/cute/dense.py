@@ -63,12 +63,14 @@ from genkern.kernels.families.limits import (
     tma_output_limit,
     units_in_clusters,
 )
-from genkern.ops.accumulate import promotes_products
+from genkern.ops.accumulate import is_full
 from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
 # Of products with scales of blocks, which are promoted to float32 K-block by K-block.
 PROMOTED = "cute/promoted_sm90.py"
+# Of fp8 with full sums, which are promoted so too, without scales.
+FULL_SUMS = "cute/compiled_only/full_sm90.py"
 _TURNS = name("turns")
 Side = TypeVar("Side")
 # What a tile is high at most, and wide, by whether it is one warpgroup's or two share it.
@@ -127,7 +129,7 @@ def _variant(shape: Shape, problem: GemmProblem, config: Config) -> Variant:
     part, split = shape.part(problem, config), config.SPLIT_K > 1
     return Variant(
         f"matmul_{shape.stem(split=split)}" + (f"_p{part}" if part else ""),
-        PROMOTED if scales_of(problem) == BLOCKS else TEMPLATE,
+        FULL_SUMS if is_full(problem) else PROMOTED if scales_of(problem) == BLOCKS else TEMPLATE,
         cluster=shape.cluster,
         part=part,
         split=split,
@@ -215,8 +217,6 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         return f"this family is written for wgmma, which {gpu.arch} does not have"
     if reason := operands_limit(problem):
         return reason
-    if gpu is not None and promotes_products(problem, gpu.arch):
-        return "this family adds up in the matrix units (accumulate: fast)"
     if DTYPES[problem.dtype_a].size_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
         return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
     if problem.batch > 1 and problem.batch * max(problem.M, problem.N, problem.K) >= INT32 // 2:
@@ -240,6 +240,8 @@ def _shares_of_k(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         return "this family computes one product, not a batch of them, where it splits K"
     if scales_of(problem) == BLOCKS:
         return "this family reads nothing but A and B in its steps over K where it splits K"
+    if is_full(problem):
+        return "this family adds up in the matrix units where it splits K (accumulate: fast)"
     if config.SPLIT_K > -(-problem.K // config.BLOCK_SIZE_K):
         return "more splits than K-blocks"
     return splits_limit(problem, config, gpu) or over_c_limit(problem, gpu)
@@ -256,11 +258,13 @@ def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) 
     height, width = shape.sides(block_m, block_n)
     if height % tile.ROWS or height > _HIGHEST[shape.ping_pong]:
         return f"tiles have 64 or 128 {'columns' if shape.swapped else 'rows'} for each warpgroup"
-    groups = tile.groups_of(height, width, shape.ping_pong)
-    if groups > 2 and scales_of(problem) == BLOCKS:
-        return "at most two warpgroups share a tile whose products have scales of blocks"
+    groups, promotes = tile.groups_of(height, width, shape.ping_pong), _promotes(problem)
+    if is_full(problem) and (shape.ping_pong or shape.swapped or get_op(problem.op).batched):
+        return "this family makes full sums of fp8 in cooperative, upright tiles of one product (accumulate)"
+    if groups > 2 and promotes:
+        return "at most two warpgroups share a tile whose products have scales of blocks, or full sums"
     left, right = shape.widths(problem, config)
-    if left and config.num_warps == 2 * tile.GROUP_WARPS and scales_of(problem) != BLOCKS:
+    if left and config.num_warps == 2 * tile.GROUP_WARPS and not promotes:
         groups = 2
     if config.num_warps != groups * tile.GROUP_WARPS:
         return f"num_warps is {groups * tile.GROUP_WARPS}: whole warpgroups that multiply such a tile"
@@ -270,7 +274,7 @@ def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) 
         return f"the copy engine takes at most {tile.WIDEST} rows at a time"
     most_accumulators, of_tile = tile.MOST_ACCUMULATORS[groups], 1 if shape.ping_pong else groups
     accumulators = tile.accumulators(height, width, of_tile)
-    if scales_of(problem) == BLOCKS:
+    if promotes:
         # Beside sums lie products of 64 rows, which one group has, and scales.
         accumulators += tile.accumulators(tile.ROWS, width, 1)
         most_accumulators = tile.MOST_PROMOTED
@@ -282,6 +286,11 @@ def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) 
     if problem.batch > 1 and problem.batch * tiles(problem, config) >= INT32 // 2:
         return "more tiles than 32 bits count"
     return ""
+
+
+def _promotes(problem: GemmProblem) -> bool:
+    """Whether products of a K-block are made for themselves, and added up in float32."""
+    return scales_of(problem) == BLOCKS or is_full(problem)
 
 
 def _shares(shape: Shape, problem: GemmProblem, config: Config) -> tuple[tuple[int, bool, int], ...]:

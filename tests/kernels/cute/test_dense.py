@@ -33,6 +33,7 @@ PING_PONG = Config("cute_wgmma", 128, 168, 64, 8, 1, 8, 5, schedule="ping_pong",
 SWAPPED = Config("cute_wgmma", 224, 128, 64, 8, 1, 8, 4, swapped=1, cluster="2x1")
 
 SPLIT = Config("cute_wgmma", 128, 96, 64, 1, 4, 8, 4, store="direct", cluster="1x4")
+FULL = (("accumulate", "full"),)
 PROMOTED = Config("cute_wgmma", 256, 128, 128, 8, 1, 8, 4, cluster="2x1")
 
 
@@ -105,6 +106,13 @@ CASES = [
     (problem(**BLOCKS), replace(PROMOTED, BLOCK_SIZE_M=128, BLOCK_SIZE_N=200), "more than 192 accumulators"),
     (problem(**BLOCKS, own=(("block_n", 64),)), PROMOTED, "or 1x128 and 128x128 blocks"),
     (problem(**BLOCKS | INT8), PROMOTED, "multiplies bf16, fp16 or fp8"),
+    # Full sums of fp8 are promoted like those of blocks, in the same tiles.
+    (problem(**FP8, own=FULL), PROMOTED, ""),
+    (problem(**FP8, own=FULL), replace(PROMOTED, BLOCK_SIZE_N=136, num_stages=3), "more than 192 accumulators"),
+    (problem(**FP8, own=FULL), replace(PROMOTED, BLOCK_SIZE_M=192, num_warps=12), "at most two warpgroups"),
+    (problem(**FP8, own=FULL), replace(PING_PONG, BLOCK_SIZE_K=128), "cooperative, upright tiles of one product"),
+    (problem(**FP8, own=FULL), replace(SWAPPED, BLOCK_SIZE_K=128), "cooperative, upright tiles of one product"),
+    (problem(**FP8, own=FULL), replace(SPLIT, BLOCK_SIZE_K=128), "adds up in the matrix units where it splits K"),
     (PLAIN, Config("cute_wgmma", 64, 256, 64, 8, 1, 4, 4), ""),
     (PLAIN, Config("cute_wgmma", 64, 256, 64, 8, 1, 8, 4), ""),
     (PLAIN, SWAPPED, ""),
@@ -300,6 +308,8 @@ def test_scales_of_blocks() -> None:
     _, _, _, *extras, _, _, _, _ = [each for each in launch.arguments if type(each).__name__ != "Constant"]
     assert extras == [Pointer(f"{name}_ptr", name) for name in ("scale_a", "scale_b", "bias")]
     assert spec_of(problem(**FP8), PROMOTED).file == "cute/dense_sm90.py"
+    full = spec_of(problem(**FP8, own=FULL), PROMOTED)
+    assert (full.file, dict(full.constants)["scales"]) == ("cute/compiled_only/full_sm90.py", "whole")
 
 
 def test_generated_modules_leave_them_out() -> None:

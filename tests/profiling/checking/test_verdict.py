@@ -33,9 +33,9 @@ def finished(c: Any, x: Operands, *, activation: str = "none") -> Any:
     return c if activation == "none" else getattr(torch.nn.functional, activation)(c)
 
 
-def checking(problem: GemmProblem, **more: Any) -> Checking:
+def checking(problem: GemmProblem, device: str = "cpu", **more: Any) -> Checking:
     like = {
-        x.name: torch.empty(0, dtype=getattr(torch, DTYPES[x.dtype].torch))
+        x.name: torch.empty(0, dtype=getattr(torch, DTYPES[x.dtype].torch), device=device)
         for x in get_op(problem.op).operands(problem)
     }
     right = lambda x: reference(x, activation=problem.activation)  # noqa: E731
