@@ -88,9 +88,9 @@ def _of_masked(groups: Groups, height: int) -> Iterator[Band]:
 
 
 def cut(problem: GemmProblem, op: Op, tensors: dict[str, Any], band: Band) -> dict[str, Any]:
-    """The operands, by name, of a product whose C is the band's; `tensors` may be without C."""
-    operands = [operand for operand in op.operands(problem) if operand.name in tensors]
-    *batch, rows, _ = op.operands(problem)[2].shape
+    """The operands, by name, of a product whose C is the band's; `tensors` may be without A and C."""
+    operands = op.operands(problem)
+    *batch, rows, _ = operands[2].shape
     if band == Band(0, rows, 0, batch[0] if batch else 1):
         return tensors
     if (groups := groups_of(problem)) is not None:
@@ -98,6 +98,8 @@ def cut(problem: GemmProblem, op: Op, tensors: dict[str, Any], band: Band) -> di
     per = op.shared_scale(problem)[0]
     found = {}
     for operand in operands:
+        if operand.name not in tensors:
+            continue
         tensor = tensors[operand.name]
         if op.batched and tensor.dim() == 3:
             tensor = tensor[band.first_product : band.last_product]
@@ -109,7 +111,7 @@ def cut(problem: GemmProblem, op: Op, tensors: dict[str, Any], band: Band) -> di
     return found
 
 
-def _cut_groups(groups: Groups, operands: list[Operand], tensors: dict[str, Any], band: Band) -> dict[str, Any]:
+def _cut_groups(groups: Groups, operands: tuple[Operand, ...], tensors: dict[str, Any], band: Band) -> dict[str, Any]:
     """Of groups: those that have rows in the band, and what of each lies in it."""
     if groups.summed:
         return _cut_tokens(groups, operands, tensors, band)
@@ -125,6 +127,8 @@ def _cut_groups(groups: Groups, operands: list[Operand], tensors: dict[str, Any]
     found = dict(tensors)
     found[groups.index] = tensors[groups.index].new_tensor(left)
     for operand in operands:
+        if operand.name not in tensors:
+            continue
         tensor = tensors[operand.name]
         if len(operand.shape) == 3:
             found[operand.name] = tensor[first:last]
@@ -133,13 +137,13 @@ def _cut_groups(groups: Groups, operands: list[Operand], tensors: dict[str, Any]
     return found
 
 
-def _is_of_rows(groups: Groups, operand: Operand, operands: list[Operand]) -> bool:
+def _is_of_rows(groups: Groups, operand: Operand, operands: tuple[Operand, ...]) -> bool:
     """Whether an operand has a row, or a scale, for each row of the groups: those of tokens are gathered by slots."""
     of_a = operand.role == "activation" or operand.scales == "a"
     return of_a and not groups.gathered and operand.shape[0] == operands[0].shape[0] and len(operand.shape) > 1
 
 
-def _cut_tokens(groups: Groups, operands: list[Operand], tensors: dict[str, Any], band: Band) -> dict[str, Any]:
+def _cut_tokens(groups: Groups, operands: tuple[Operand, ...], tensors: dict[str, Any], band: Band) -> dict[str, Any]:
     """Of rows that are added up by tokens: all rows of the band's tokens, in the order that they have."""
     import torch
 
@@ -150,6 +154,8 @@ def _cut_tokens(groups: Groups, operands: list[Operand], tensors: dict[str, Any]
     found = {**tensors, "slots": slots[rows] - first_slot}
     found[groups.index] = torch.searchsorted(rows, ends.to(rows.dtype)).to(ends.dtype)
     for operand in operands:
+        if operand.name not in tensors:
+            continue
         tensor = tensors[operand.name]
         if operand.role == "output":
             found[operand.name] = tensor[band.first : band.last]

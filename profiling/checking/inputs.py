@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,6 +23,8 @@ _RANDOM_INT8 = 32
 FEW_PRODUCTS = 1024
 # What tells the numbers of rounds apart; those of `sums` are made in another way.
 _SEEDS = {"exact": 0, "layout": 1, "random": 2, "sums": 0}
+# Elements that are made at a time: each takes up to 10 bytes beside the operand.
+_AT_ONCE = 2**26
 # Of the signs in a drifting round: so many are as the drift.
 _DRIFT = 7 / 8
 
@@ -75,10 +77,13 @@ def fill(
     few: bool,
     seed: int,
     encode: Encode = lambda operand, numbers, generator: None,
+    encodes: Callable[[Operand], bool] = lambda operand: False,
     magnitudes: bool = False,
 ) -> None:
-    """Write the inputs of a round into `tensors`, by name of operand, each of its operand's `tensor_shape`.
+    """Write the inputs of a round into `tensors`, by name of operand, each of its operand's `tensor_shape`; operands
+    that are not among them are left out.
 
+    `encodes` says of which operands `encode` makes what is stored; the other matrices are made some rows at a time.
     `few` limits the number of products in a random round (accumulators of few bits), `magnitudes` takes the absolute
     value of every number. The same arguments give the same values on the same kind of device. Raises ValueError when
     `encode` makes something of another shape.
@@ -86,12 +91,17 @@ def fill(
     import torch
 
     for place, operand in enumerate(operands):
-        if operand.role == "output":
+        if operand.role == "output" or operand.name not in tensors:
             continue
         tensor = tensors[operand.name]
         generator = torch.Generator(device=tensor.device)
         # The negated round has the same numbers.
         generator.manual_seed((seed * 1009 + round_.part) * 1009 + place * 3 + _SEEDS[round_.kind])
+        is_matrix = operand.role in ("activation", "weight") and operand.is_plain and not encodes(operand)
+        if is_matrix and round_.kind != "sums":
+            for part, numbers in _parts(tensor, operand, operands, alphabet, round_, few, generator):
+                _copy(part, numbers.abs_() if magnitudes else numbers)
+            continue
         numbers = None
         if operand.role != "index":
             numbers = _numbers(tensor.device, operand, operands, alphabet, round_, few, generator)
@@ -127,25 +137,71 @@ def _numbers(
         return _bias(device, operand, round_, generator)
     if round_.kind == "sums":
         return (of_b if operand.role == "weight" else of_a)(device, operand, generator)
-    # Made as it is stored, seen as [M, K] or [K, N].
-    values = (_deviates if round_.kind == "random" else _integers)(device, operand, alphabet, round_, generator)
+    ks = range(operand.shape[_k_axis(operand)])
+    return _values(device, operand, operand.stored_shape, ks, alphabet, round_, few, factor, generator)
+
+
+def _parts(
+    tensor: Any,
+    operand: Operand,
+    operands: Sequence[Operand],
+    alphabet: Alphabet,
+    round_: Round,
+    few: bool,
+    generator: Any,
+) -> Iterator[tuple[Any, Any]]:
+    """Some rows, or products of a batch, as they are stored, of the tensor of a matrix, and what they stand for."""
+    first_rows, *others = operand.stored_shape
+    factor = _factor(operand, operands, few) if round_.bends else 1.0
+    stored = tensor if operand.row_major else tensor.transpose(-1, -2)
+    K, step = operand.shape[_k_axis(operand)], max(1, _AT_ONCE // math.prod(others))
+    # Whether its rows, as they are stored, lie along K.
+    along_k = len(operand.shape) == 3 or (_k_axis(operand) == -1) == operand.row_major
+    for first in range(0, first_rows, step):
+        part = stored[first : first + step]
+        ks = range(K) if along_k else range(first, first + len(part))
+        shape = (len(part), *others)
+        values = _values(tensor.device, operand, shape, ks, alphabet, round_, few, factor, generator)
+        yield part if operand.row_major else part.transpose(-1, -2), values
+
+
+def _k_axis(operand: Operand) -> int:
+    """The dimension of K in A [M, K] or B [K, N]."""
+    return -1 if operand.role == "activation" else -2
+
+
+def _values(
+    device: Any,
+    operand: Operand,
+    shape: tuple[int, ...],
+    ks: range,
+    alphabet: Alphabet,
+    round_: Round,
+    few: bool,
+    factor: float,
+    generator: Any,
+) -> Any:
+    """Of a part of A or B, of this shape as it is stored, made so and seen as [M, K] or [K, N]; `ks` are its K's."""
+    values = (_deviates if round_.kind == "random" else _integers)(device, operand, shape, alphabet, round_, generator)
     values = values if operand.row_major else values.transpose(-1, -2)
+    K = operand.shape[_k_axis(operand)]
     if operand.role == "activation":
-        _keep_part(values, alphabet, round_, few, generator)
+        _keep_part(values, K, ks, alphabet, round_, few)
         if factor != 1:
             values.mul_(factor)
         if round_.negated:
             values.neg_()
     if round_.kind == "layout":
-        _drift(values, operand, generator)
+        _drift(values, operand, K, ks, generator)
     return values
 
 
-def _integers(device: Any, operand: Operand, alphabet: Alphabet, round_: Round, generator: Any) -> Any:
+def _integers(
+    device: Any, operand: Operand, shape: tuple[int, ...], alphabet: Alphabet, round_: Round, generator: Any
+) -> Any:
     """int8, of magnitude 1 to the alphabet's largest; positive only in the round that gives them signs itself."""
     import torch
 
-    shape = operand.stored_shape
     if round_.kind == "layout":
         high = alphabet.drifting + 1
         return torch.randint(1, high, shape, dtype=torch.int8, device=device, generator=generator)
@@ -155,10 +211,12 @@ def _integers(device: Any, operand: Operand, alphabet: Alphabet, round_: Round, 
     return values.add_(values >= 0)
 
 
-def _deviates(device: Any, operand: Operand, alphabet: Alphabet, round_: Round, generator: Any) -> Any:
+def _deviates(
+    device: Any, operand: Operand, shape: tuple[int, ...], alphabet: Alphabet, round_: Round, generator: Any
+) -> Any:
     import torch
 
-    values = torch.randn(operand.stored_shape, device=device, generator=generator)
+    values = torch.randn(shape, device=device, generator=generator)
     if DTYPES[operand.dtype].is_integer and operand.is_plain:
         values.mul_(_RANDOM_INT8).round_().clamp_(-127, 127)
     return values
@@ -180,11 +238,10 @@ def _factor(operand: Operand, operands: Sequence[Operand], few: bool) -> float:
     return float(2.0 ** -round(math.log2(deviation)))
 
 
-def _keep_part(values: Any, alphabet: Alphabet, round_: Round, few: bool, generator: Any) -> None:
-    """Zero the columns of A [M, K] outside the round's part of K, which is a random one."""
+def _keep_part(values: Any, K: int, ks: range, alphabet: Alphabet, round_: Round, few: bool) -> None:
+    """Zero the columns of A [M, K], or of these K's, outside the round's part of K, which is a random one."""
     import torch
 
-    K = values.shape[-1]
     parts = {
         "exact": alphabet.parts,
         "layout": alphabet.drifting_parts,
@@ -194,17 +251,16 @@ def _keep_part(values: Any, alphabet: Alphabet, round_: Round, few: bool, genera
         # One division of K for all the rounds.
         of_k = torch.Generator(device=values.device).manual_seed(K)
         part = torch.randperm(K, device=values.device, generator=of_k) % parts
-        values.mul_((part == round_.part).to(values.dtype))
+        values.mul_((part[ks.start : ks.stop] == round_.part).to(values.dtype))
 
 
-def _drift(values: Any, operand: Operand, generator: Any) -> None:
+def _drift(values: Any, operand: Operand, K: int, ks: range, generator: Any) -> None:
     """Signs such that products are mostly positive in the first half of K, and mostly negative in the second."""
     import torch
 
     flips = torch.rand(values.shape, device=values.device, generator=generator) >= _DRIFT
     if operand.role == "weight":
-        K = values.shape[-2]
-        flips ^= (torch.arange(K, device=values.device) >= K // 2)[:, None]
+        flips ^= (torch.arange(ks.start, ks.stop, device=values.device) >= K // 2)[:, None]
     values.mul_(1 - 2 * flips.to(values.dtype))
 
 

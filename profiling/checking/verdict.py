@@ -249,6 +249,7 @@ class Checking:
             few=few,
             seed=seed,
             encode=self._encode,
+            encodes=self.op.encodes,
             magnitudes=magnitudes,
         )
 
@@ -257,21 +258,27 @@ class Checking:
 
     def _known(self, round_: Round, tensors: dict[str, Any]) -> Iterator[tuple[Band, _Reference]]:
         """Each band with what it must be; of that as much is kept as there is memory for."""
-        import torch
-
         magnitudes: dict[str, Any] | None = None
         for band in self.bands:
             if (known := self._references.get((round_, band))) is None:
                 if round_.kind == "random" and magnitudes is None:
-                    names = [operand.name for operand in self.operands if operand.role != "output"]
-                    magnitudes = {name: torch.empty_like(tensors[name]) for name in names}
-                    self._fill(magnitudes, round_, magnitudes=True)
+                    magnitudes = self._magnitudes(round_, tensors)
                 known = self._reference(round_, tensors, magnitudes, band)
                 taken = known.size_bytes
                 if self._kept_bytes + taken <= self._most_bytes // 2:
                     self._references[round_, band] = known
                     self._kept_bytes += taken
             yield band, known
+
+    def _magnitudes(self, round_: Round, tensors: dict[str, Any]) -> dict[str, Any]:
+        """All operands' magnitudes, but A's where bands can make their own."""
+        import torch
+
+        a, *others = (operand for operand in self.operands if operand.role != "output")
+        encoded = {each.name for each in (a, *others) if each.role == "index" or self.op.encodes(each)}
+        made = {name: torch.empty_like(tensors[name]) for name in encoded}
+        self._fill(made, round_, magnitudes=True)
+        return made | {each.name: _magnitude(tensors[each.name]) for each in others if each.name not in encoded}
 
     def _reference(
         self, round_: Round, tensors: dict[str, Any], magnitudes: dict[str, Any] | None, band: Band
@@ -280,12 +287,14 @@ class Checking:
         of_band = cut(self.problem, self.op, operands, band)
         expected, dtype_c, activation = self.reference(of_band), tensors["c"].dtype, self.problem.activation
         if expected.shape != of_band["c"].shape:
-            made, wanted = tuple(expected.shape), tuple(of_band["c"].shape)
-            raise ValueError(f"the reference of {self.op.name} makes {made} of rows of A that make {wanted} (by_rows)")
+            found, wanted = tuple(expected.shape), tuple(of_band["c"].shape)
+            raise ValueError(f"the reference of {self.op.name} makes {found} of rows of A that make {wanted} (by_rows)")
         factor, beside, gain = self.op.error_beside(self.problem)
         error = activation_error(expected, activation) * gain
         if magnitudes is not None:
-            magnitude = self.reference(cut(self.problem, self.op, magnitudes, band))
+            a = self.operands[0].name
+            made = {a: _magnitude(of_band[a])} if a not in magnitudes else {}
+            magnitude = self.reference(cut(self.problem, self.op, magnitudes, band) | made)
             products = min(self.problem.K, FEW_PRODUCTS if self._few else self.problem.K)
             accumulator = self.op.accumulator(self.problem)
             roundoff = accumulator_roundoff(accumulator, self._multiplied, self.arch)
@@ -324,6 +333,15 @@ class Checking:
                 elements += expected.numel()
                 worst_row = max(worst_row, worst_row_error(c, expected))
         return _Errors(min(1.0, outside / elements), worst_row)
+
+
+def _magnitude(tensor: Any) -> Any:
+    """The absolute values, in the tensor's type; 8-bit numbers, which have no function for it, without their sign."""
+    import torch
+
+    if not tensor.is_floating_point() or tensor.dtype.itemsize > 1:
+        return tensor.abs()
+    return (tensor.view(torch.int8) & 127).view(tensor.dtype)
 
 
 def _fault_beside(subject: Subject, placed: dict[str, Guarded], buffers: dict[str, Guarded]) -> str:
