@@ -94,7 +94,7 @@ class LayerCalls:
             scales = str(own.get("scales", "per_tensor"))
             narrow = [narrowed(each, getattr(torch, DTYPES[problem.dtype_b].torch), scales) for each in (gate_up, down)]
             self._given = (x, *(weight for weight, _ in narrow), *self._routing, *(scale for _, scale in narrow))
-            self._more["scales"] = scales
+            self._more |= {"scales": scales, "accumulate": own.get("accumulate", "fast")}
             self._wide = x, *(dequantized(weight, scale, dtype) for weight, scale in narrow)  # type: ignore[assignment]
         self._experts = torch.arange(experts, device=device)
 

@@ -20,6 +20,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import arch_with_fp8, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import is_full
 from genkern.ops.fields import parse_own
 from genkern.ops.op import gb_per_s, get_op
 
@@ -113,6 +114,8 @@ def obstacle(problem: GemmProblem) -> str:
         return "another layout than row-major A and [N, K] weights, or operands of two types"
     if dict(problem.own).get("routing", "balanced") != "balanced":
         return "skewed routing, of which the table knows nothing"
+    if is_full(problem):
+        return "full sums of fp8, of which the table knows nothing"
     return "" if problem.activation in ("none", *_ACTIVATIONS.values()) else f"activation {problem.activation}"
 
 

@@ -22,6 +22,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import NOT_PRESENT
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import is_full
 from genkern.ops.fields import own_values
 from genkern.ops.op import get_op
 
@@ -44,6 +45,8 @@ def obstacle(problem: GemmProblem) -> str:
         return "another layout than row-major A and [N, K] weights, or operands of two types"
     if own.routing != "balanced":
         return "skewed routing, of which these files know nothing"
+    if is_full(problem):
+        return "full sums of fp8, which the kernels of these files do not make"
     return "" if problem.activation in ("none", "silu") else "another activation than silu"
 
 

@@ -17,6 +17,7 @@ from genkern.formats.exchange.timed_size import TimedSize
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import is_full
 from genkern.ops.fields import own_values
 from genkern.ops.op import get_op
 
@@ -65,6 +66,8 @@ def obstacle(problem: GemmProblem) -> str:
         return "an activation"
     if 1 in (problem.M, problem.N, problem.K):
         return "a vector, which PyTorch does not tune offline"
+    if is_full(problem):
+        return "full sums of fp8, of which its rows say nothing"
     if problem.op == "a8w8":
         types = {problem.dtype_a, problem.dtype_b}
         plain = problem.row_major_a and not problem.row_major_b and types <= set(_SCALED) and problem.dtype_c in _TYPES

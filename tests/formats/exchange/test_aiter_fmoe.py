@@ -18,6 +18,7 @@ from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import as_full
 
 # ROCm/aiter, aiter/configs/untuned_fmoe.csv and tuned_fmoe.csv, with rows of kinds that genkern has not.
 HEAD = ",".join(aiter_fmoe.UNTUNED_COLUMNS)
@@ -115,7 +116,8 @@ def test_what_is_no_such_table(changed: tuple[str, str], reason: str) -> None:
 
 
 def test_what_these_tables_cannot_say() -> None:
-    """Other formats, relu, skewed routing."""
+    """Other formats, relu, skewed routing, full sums of fp8."""
+    assert "full sums" in aiter_fmoe.obstacle(as_full(DOWN))
     assert not aiter_fmoe.obstacle(GATE)
     assert "this table is of" in aiter_fmoe.obstacle(GemmProblem(1, 2, 3))
     assert "relu" in aiter_fmoe.obstacle(replace(GATE, activation="relu"))

@@ -13,6 +13,7 @@ from genkern.formats.exchange import moe_json, vllm
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import as_full
 
 OWN = ("experts", 256), ("scales", "blocks"), ("top_k", 8)
 FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"
@@ -73,8 +74,9 @@ def test_names() -> None:
 
 
 def test_what_these_files_cannot_say() -> None:
-    """Skewed routing, another activation, another layout."""
+    """Skewed routing, full sums of fp8, another activation, another layout."""
     assert not vllm.obstacle(GATE)
+    assert "full sums" in vllm.obstacle(as_full(DOWN))
     assert "skewed" in vllm.obstacle(replace(DOWN, own=(*OWN[:1], ("routing", "skewed"), *OWN[1:])))
     assert "silu" in vllm.obstacle(replace(GATE, activation="gelu"))
     assert "layout" in vllm.obstacle(replace(DOWN, row_major_b=True))

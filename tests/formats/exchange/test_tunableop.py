@@ -16,6 +16,7 @@ from genkern.formats.exchange.timed_size import TimedSize
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import as_full
 
 CONFIG = Config("tiled", 16, 16, 32)
 FP8 = GemmProblem(16, 256, 512, "a8w8", "fp8e4m3fn", "fp8e4m3fn")
@@ -89,6 +90,7 @@ def test_what_pytorch_does_not_tune() -> None:
     for other in ({"dtype_a": "int8"}, {"row_major_b": True}):
         assert tunableop.obstacle(replace(FP8, **other))  # type: ignore[arg-type]
     assert tunableop.obstacle(GemmProblem(16, 256, 512, bias=True, row_major_b=True))
+    assert "full sums" in tunableop.obstacle(as_full(FP8))
     assert tunableop.config_obstacle(CONFIG) == ""
 
 
