@@ -128,9 +128,10 @@ class _Writer:
         self.places = {config.name: place for place, config in enumerate(configs)}
         self.units: list[list[int]] = []
         self.steps: list[list[Any]] = []
-        self._numbers: dict[Config, int] = {}
+        self._numbers: dict[tuple[Config, ...], int] = {}
         # Of each config its number among all of the units, one unit after another.
         self._launches: dict[Config, int] = {}
+        self._count = 0
         self._binaries: dict[str, int] = {}
         self._next_unit = self._next_launch = 0
 
@@ -138,12 +139,12 @@ class _Writer:
         return self.places.setdefault(config.name, len(self.places))
 
     def unit(self, unit: Unit) -> int:
-        # No config is in two of those that are asked for.
-        if (number := self._numbers.get(unit.configs[0])) is None:
-            number = self._numbers[unit.configs[0]] = len(self.units)
+        if (number := self._numbers.get(unit.configs)) is None:
+            number = self._numbers[unit.configs] = len(self.units)
             self.units.append([self.place(config) for config in unit.configs])
-            for config in unit.configs:
-                self._launches[config] = len(self._launches)
+            for place, config in enumerate(unit.configs, self._count):
+                self._launches.setdefault(config, place)
+            self._count += len(unit.configs)
         return number
 
     def told(self, event: Event) -> None:
@@ -159,9 +160,12 @@ class _Writer:
                 self.steps.append([_REFUSED, event.outcome.value, number, _differences(which)])
             self._next_unit = number + 1
             return
+        if event.config not in self._launches:
+            # An earlier start has measured what this one did not ask for.
+            self.unit(Unit((event.config,)))
         launch = self._launches[event.config]
         what = [_MEASURED, 1] if isinstance(event, Measured) else [_LOST, 1, event.outcome.value]
-        last = self.steps[-1]
+        last: list[Any] = self.steps[-1] if self.steps else [""]
         if launch != self._next_launch:
             self.steps.append([*what, launch])
         elif last[0] == what[0] and last[2 : len(what)] == what[2:]:
@@ -176,6 +180,7 @@ class _Reader:
         self.steps: list[Step] = []
         self._units = units
         self._launches = [config for unit in units for config in unit.configs]
+        self._of_launch = [number for number, unit in enumerate(units) for _ in unit.configs]
         self._screened = screened
         self._seen = self._next_unit = self._next_launch = self._binaries = 0
 
@@ -204,7 +209,9 @@ class _Reader:
     def _launched(self, kind: str, count: int, *of: Any) -> None:
         lost = Outcome(of[0]) if kind == _LOST else None
         first = of[lost is not None] if len(of) > (lost is not None) else self._next_launch
-        for config in (self._launches[launch] for launch in range(first, first + count)):
+        for launch in range(first, first + count):
+            config = self._launches[launch]
+            self._see(self._of_launch[launch])
             if lost is not None:
                 self._tell(Lost(config, lost))
             elif kind == _MEASURED and (us := self._screened[config.name].duration_us) is not None:

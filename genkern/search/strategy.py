@@ -95,13 +95,14 @@ class Task:
 
     `is_cached` says whether a unit needs no compile; it has one answer for a unit, however often it is asked.
     `number` stands behind the strategy's name (--search NAME:N), None without; what it means is the strategy's.
-    `best_us` is the best time from an earlier start of the run, in microseconds, None where there is none; `tried` says
-    how many units of the size such a start has measured or found unfit. What was measured, and winners of earlier
-    runs, are not the strategy's to ask for: they are made first whatever it says, and no config of their units is
-    among `configs`. `most`: no more binaries than so many will be measured of what it asks for (--budget), None for
-    any number; other configs of these binaries may be asked for afterwards. `near` are winners of the nearest sizes
-    that are tuned, the nearest first. `foreseen` is what the file's `foresee` returned, None where it was not called:
-    it may have been told of other configs than `configs`.
+    Where an earlier start of the run has measured some of it, it is searched from the beginning, and told at once of
+    what is known; also of that which it does not ask for. Winners of earlier runs are not the strategy's to ask for:
+    they are made first whatever it says, and no config of their units is among `configs`; it is told of them too.
+    `most`: no more binaries than so many will be measured of what it asks for (--budget), None for any number; other
+    configs of these binaries may be asked for afterwards. `near` are winners of the nearest sizes that are tuned, the
+    nearest first. Journals of before have searches that were told no more of an earlier start than its best time,
+    `best_us` (microseconds), and how many units it had `tried`. `foreseen` is what the file's `foresee` returned, None
+    where it was not called: it may have been told of other configs than `configs`.
     """
 
     problem: GemmProblem

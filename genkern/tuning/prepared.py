@@ -85,14 +85,15 @@ class Preparation:
         if not configs:
             return prepared
         # What an earlier run measured, or found best, is measured rather than a copy of it.
-        first = {*facts.screened, *([incumbent.name] if incumbent is not None else [])}
+        raced = [incumbent.name] if incumbent is not None else []
+        first = {*facts.screened, *raced}
         with contextlib.ExitStack() as held:
             bench = held.enter_context(self.workshop.open(problem, configs, self.device_index, first))
             if behind:
                 bench.stand(behind=True)
             if outdated := self._outdated(bench, facts, configs):
                 self.journal.outdated(problem, outdated)
-            search = self._search(bench, facts, configs, first, seen.model)
+            search = self._search(bench, facts, configs, raced, seen.model)
             search.begin()
             prepared.bench, prepared.search, prepared.held = bench, search, held.pop_all()
         return prepared
@@ -111,7 +112,7 @@ class Preparation:
         return [name for name in known if not is_of_today(name)]
 
     def _search(
-        self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], first: Collection[str], model: object = None
+        self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], raced: Collection[str], model: object = None
     ) -> Search:
         """The search of what an earlier start did not find unfit.
 
@@ -133,9 +134,9 @@ class Preparation:
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
         near = nearest(problem, ((winner.problem, winner.config) for winner in self.journal.winners()))
         number, gpu = self.strategy.number, self.workshop.gpu
-        make_task = functools.partial(Task, problem, gpu, number=number, best_us=best_us, near=near, foreseen=model)
+        make_task = functools.partial(Task, problem, gpu, number=number, near=near, foreseen=model)
         others = functools.partial(besides, problem, configs, gpu)
-        return Search(bench, configs, self.strategy, make_task, dict(facts.screened), first, self.limit, others)
+        return Search(bench, configs, self.strategy, make_task, dict(facts.screened), raced, self.limit, others)
 
 
 class Ahead:

@@ -23,11 +23,10 @@ from genkern.gemm.records import Candidate, Measurement, Outcome, Unfit
 from genkern.journal.made import MadeBinary
 from genkern.journal.searched import Asked, Searched, Step, Told
 from genkern.search.limit import NO_LIMIT, Allowance, Limit
-from genkern.search.strategies import ChosenStrategy
+from genkern.search.strategies import ZERO, ChosenStrategy
 from genkern.search.strategy import (
     Compiled,
     Event,
-    Lost,
     Measured,
     Refused,
     Strategy,
@@ -35,13 +34,13 @@ from genkern.search.strategy import (
     Unit,
     units_of,
 )
+from genkern.search.told import brief, event_of, refused_before
 from genkern.timing.profiler import Profiler
 
 # Units that are being made at a time, for each worker of the farm: enough that none is ever without one, and few enough
 # that what is asked for later, knowing more, need not wait long.
 AT_A_TIME = 4
-# Significant digits of times that only tell who is timed again, and digits of shares.
-_SCREEN_DIGITS = 5
+# Digits of shares.
 _SHARE_DIGITS = 6
 
 
@@ -63,8 +62,10 @@ NOTHING_SAID = Confidence()
 class Search:
     """Has the configs of `bench` measured as the chosen strategy wants them.
 
-    Units with a config that is named in `first` are made ahead of what the strategy asks for, and what `known` has is
-    not measured again. Several threads may be in it: the one that measures tells, and whoever pulls what is ready asks.
+    Units with a config that is named in `first` are made ahead of what the strategy asks for, and none of them is its
+    to ask for. What `known` has, and what an earlier start found unfit, is not measured again: the strategy, which is
+    asked from the beginning, is told of it when it asks for it. Several threads may be in it: the one that measures
+    tells, and whoever pulls what is ready asks.
     """
 
     def __init__(
@@ -81,8 +82,8 @@ class Search:
         """`task` says what the strategy is to search, given the configs that are its to ask for. `besides` says what is
         measured when it has ended, of which it is not told, given the names of what was; not where anything limits it.
 
-        Those of `configs` that an earlier start found unfit are not made again. Binaries that it measured count where
-        `limit` counts binaries, and so do those of `first`.
+        What is `known` is made ahead too, since it may win. Its binaries count where `limit` counts binaries, and so do
+        those of `first`.
         """
         self._bench = bench
         self._known = known
@@ -97,18 +98,25 @@ class Search:
         self._tried = {compiled_of(c) for c in space if c.name in known or c.name not in self._by_name}
         named = [self._by_name[name] for name in self._by_name if name in first]
         ahead = {compiled_of(config) for config in named}
-        theirs = tuple(config for config in configs if compiled_of(config) not in ahead)
+        theirs = tuple(config for config in space if not ahead or compiled_of(config) not in ahead)
         # Those that are named come before the others of their binary.
         others = (config for config in configs if ahead and compiled_of(config) in ahead)
-        self._ahead = units_of([*named, *others])[::-1]
+        of_before = [self._by_name[name] for name in known if name in self._by_name]
+        self._ahead = units_of([*named, *others, *of_before])[::-1]
         self._limit, self._begun_s, self._is_over = limit, math.inf, False
-        self._besides = besides if limit == NO_LIMIT and chosen.number is None else None
+        self._besides = besides if limit == NO_LIMIT and chosen.number is None and chosen.name != ZERO else None
         self._is_beside = False
-        self._allowance = Allowance(limit.binaries, ahead)
+        self._allowance = Allowance(limit.binaries, ahead | {compiled_of(config) for config in of_before})
+        # Of what is known, what the strategy may ask for, and of that what it did not ask for yet.
+        self._unasked = {config: None for config in of_before if compiled_of(config) not in ahead}
+        self._before = set(self._unasked)
+        self._is_told_all = not self._before
+        self._unfit = {name: why.outcome for name, why in bench.job.unfit.items() if name not in self._by_name}
         # The places of the strategy's units begin here.
         self._place_of_theirs = len(self._ahead)
         self._cached: dict[object, tuple[Config, bool]] = {}
-        self.task = replace(task(theirs, self._is_cached), tried=len(self._tried), most=self._allowance.left)
+        most = None if limit.binaries is None else max(0, limit.binaries - len(ahead))
+        self.task = replace(task(theirs, self._is_cached), most=most)
         self.strategy: Strategy = chosen.make(self.task)
         self._name = chosen.name
         self._steps: list[Step] = []
@@ -141,7 +149,7 @@ class Search:
             while not rounds or self._asks_on() or self._asks_besides():
                 rounds += 1
                 units = _Units(self._units_ready(), self._bench)
-                for measurement in map(_brief, profiler.screen(self._bench.job.session, units)):
+                for measurement in map(brief, profiler.screen(self._bench.job.session, units)):
                     self._tell_measured(measurement)
                     yield measurement
         self._is_beside = False
@@ -200,7 +208,8 @@ class Search:
         return {
             name: why
             for name, config in self._by_name.items()
-            if self._places.get(config) not in self._made or config in self._put_back
+            if not (name in self._known and name in self._bench.job.ready)
+            and (self._places.get(config) not in self._made or config in self._put_back)
         }
 
     def searched(self) -> Searched:
@@ -236,9 +245,25 @@ class Search:
             asked = [self._ahead.pop() for _ in range(min(room, len(self._ahead)))]
             if not asked and room > 0 and not (self._is_over or self._is_beside):
                 asked = self._allowance.take(room, self._ask)
-            orders = [(self._place_of(unit), unit.configs) for unit in asked]
-            self._bench.order(orders)
+            fit = [unit for unit in map(self._without_unfit, asked) if unit.configs]
+            self._bench.order([(self._place_of(unit), unit.configs) for unit in fit])
+            theirs = (unit for unit in fit if self._places[unit.configs[0]] >= self._place_of_theirs)
+            new = (config for unit in theirs for config in unit.configs if config.name not in self._known)
+            if not self._is_told_all and any(True for _ in new):
+                # Told in another order, the strategy asked for other units before.
+                self._is_told_all = True
+                for config in self._unasked:
+                    self._tell(event_of(config, self._known[config.name]))
         return len(asked)
+
+    def _without_unfit(self, unit: Unit) -> Unit:
+        """What is to be made of a unit; the strategy is told what an earlier start has found out of the rest."""
+        fit, refused = refused_before(unit, self._unfit)
+        for event in refused:
+            self._tell(event)
+        if not fit.configs:
+            self._allowance.unmeasured(unit)
+        return fit
 
     def _ask(self, n: int) -> Sequence[Unit]:
         asked = tuple(self.strategy.ask(n))
@@ -249,6 +274,10 @@ class Search:
         """The place of a unit that is new. Raises InputError for one that a strategy must not ask for."""
         place = len(self._units)
         for config in unit.configs:
+            if place >= self._place_of_theirs and config in self._unasked:
+                # It was made ahead, and is the strategy's to ask for once more.
+                self._places[config] = place
+                del self._unasked[config]
             if self._places.setdefault(config, place) != place or config.name not in self._by_name:
                 why = "a second time" if config.name in self._by_name else "which is none of its task"
                 raise InputError(f"the strategy {self._name} asked for {config.name}, {why}")
@@ -262,19 +291,25 @@ class Search:
             self._made.add(place)
             if made.binary is not None:
                 self.made[unit.configs[0].name] = MadeBinary.of(made.binary)
-            if made.binary is not None and made.candidates:
+            candidates: Sequence[Candidate] = made.candidates
+            known = [self._known[each.config.name] for each in candidates if each.config.name in self._known]
+            if place < self._place_of_theirs and unit.configs[0] in self._before:
+                # The strategy is told when it asks for it.
+                return
+            if made.binary is not None and candidates:
                 self._tell(Compiled(unit, made.binary.key, made.cached))
             reasons: dict[Unfit, list[Config]] = {}
             for name, why in made.unfit.items():
                 reasons.setdefault(why, []).append(self._by_name[name])
             for why, configs in reasons.items():
                 self._tell(Refused(unit, tuple(configs), why.outcome))
-            candidates: Sequence[Candidate] = made.candidates
             if not candidates:
                 self._tried.add(unit.compiled)
                 self._allowance.unmeasured(unit)
-            if self._known:
+            if known:
                 candidates = [each for each in candidates if each.config.name not in self._known]
+                for measurement in known:
+                    self._tell(event_of(self._by_name[measurement.config], measurement))
             if candidates:
                 heapq.heappush(self._ready, (place, candidates))
 
@@ -289,11 +324,10 @@ class Search:
             return None
 
     def _tell_measured(self, measurement: Measurement) -> None:
-        config, us = self._by_name[measurement.config], measurement.duration_us
-        timed = measurement.outcome is Outcome.MEASURED and us is not None
-        self._tried.add(compiled_of(config))
-        self.tell(Measured(config, us) if timed and us is not None else Lost(config, measurement.outcome))
-        if timed:
+        event = event_of(self._by_name[measurement.config], measurement)
+        self._tried.add(compiled_of(event.config))
+        self.tell(event)
+        if isinstance(event, Measured):
             self._timed_names.add(measurement.config)
             if len(self._timed_names) == 1:
                 self._end_in_time()
@@ -323,7 +357,8 @@ class Search:
 
     def _is_cached(self, unit: Unit) -> bool:
         if (known := self._cached.get(unit.compiled)) is None:
-            known = self._cached[unit.compiled] = unit.configs[0], self._bench.is_cached(unit.configs)
+            is_cached = unit.configs[0].name in self._unfit or self._bench.is_cached(unit.configs)
+            known = self._cached[unit.compiled] = unit.configs[0], is_cached
         return known[1]
 
 
@@ -346,15 +381,3 @@ class _Units(Iterator[Sequence[Candidate]]):
         """Where this has not ended, nothing more is made: whoever waits for the next, in another thread, comes back."""
         if not self._has_ended:
             self._bench.close()
-
-
-def _brief(measurement: Measurement) -> Measurement:
-    """Without the digits that say nothing: a screening's noise is some percent, and its record is most of a journal."""
-    if measurement.duration_us is None:
-        return measurement
-    samples_us = tuple(_rounded(us) for us in measurement.samples_us)
-    return replace(measurement, duration_us=_rounded(measurement.duration_us), samples_us=samples_us)
-
-
-def _rounded(us: float) -> float:
-    return float(f"{us:.{_SCREEN_DIGITS}g}")

@@ -31,8 +31,10 @@ outcomes = st.sampled_from([Outcome.CRASHED, Outcome.IDENTICAL, Outcome.PREDICTE
 
 @st.composite
 def searches(draw: st.DrawFn) -> Searched:
-    """Any steps: events of units that were asked for in any order, or are nobody's."""
-    steps: list[Step] = []
+    """Any steps: events of units that were asked for in any order, or are nobody's; of some before that."""
+    steps: list[Step] = [Asked(1, ())] if draw(st.booleans()) else []
+    known = draw(st.lists(configs, max_size=4, unique=True))
+    steps += [Told(Measured(config, US[config.name])) for config in known]
     binaries: dict[Unit, str] = {}
     for unit in draw(st.permutations(UNITS))[: draw(st.integers(0, len(UNITS)))]:
         binaries[unit] = str(len(binaries))

@@ -173,7 +173,10 @@ def test_a_file_may_take_a_number(tmp_path: Path) -> None:
         ("predicted:", "N is a whole number from 1"),
         ("predicted:9999999", "N is a whole number from 1"),
         ("predicted:" + 5000 * "9", "N is a whole number from 1"),
-        ("predicted:-3", r"predicted:-3: not guided, predicted\[:N\], patience:N, .* nor a file that ends in .py"),
+        (
+            "predicted:-3",
+            r"predicted:-3: not guided, zero, predicted\[:N\], patience:N, .* nor a file that ends in .py",
+        ),
         ("racing:4", "racing takes no number"),
         ("random:x", "nor a file that ends in .py"),
         ("nothing", r"random\[:SEED\].* nor a file that ends in .py"),

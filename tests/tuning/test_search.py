@@ -219,16 +219,48 @@ def test_what_is_refused_or_lost_is_told(bench: Bench, farm: LastFirst) -> None:
     assert set(bench.job.unfit) == {config.name for config in UNITS[1].configs}
 
 
-def test_what_an_earlier_start_measured_is_made_first(bench: Bench) -> None:
-    """Whatever the strategy wants, which is not asked about it; its other configs are measured, it is not again."""
-    known = Timer()._measurement(Candidate(CONFIGS[9], ()))
+def test_winners_of_earlier_runs_are_made_first(bench: Bench) -> None:
+    """Whatever the strategy wants, which is not asked about them, with the other configs of their binaries."""
     incumbent = CONFIGS[13].name
-    search = a_search(bench, known=[known], first=[known.config, incumbent])
+    search = a_search(bench, first=[incumbent])
     measured = names(search.measurements(Timer()))
-    assert measured[:3] == [CONFIGS[8].name, incumbent, CONFIGS[12].name]
-    assert {CONFIGS[8], CONFIGS[9], CONFIGS[12], CONFIGS[13]}.isdisjoint(search.task.configs)
-    assert sorted([*measured, known.config]) == sorted(config.name for config in CONFIGS)
-    assert known.config in bench.job.ready
+    assert measured[:2] == [incumbent, CONFIGS[12].name]
+    assert {CONFIGS[12], CONFIGS[13]}.isdisjoint(search.task.configs)
+    assert sorted(measured) == sorted(config.name for config in CONFIGS)
+
+
+@pytest.mark.parametrize("count", [1, 4, 7, 16])
+def test_what_an_earlier_start_measured_is_told_at_once(bench: Bench, count: int) -> None:
+    """When the strategy asks for it: it decides as in a run that nobody ended, and nothing is measured twice."""
+    wanted = a_search(bench)
+    known = list(wanted.measurements(Timer()))[:count]
+    search = a_search(bench, known=known)
+    assert names(search.measurements(Timer(fed=count == 4))) == [config.name for config in CONFIGS[count:]]
+    assert search.searched().asked == wanted.searched().asked
+    its, those = ([event for event in told(each) if isinstance(event, Measured)] for each in (search, wanted))
+    assert its == those
+    assert {measurement.config for measurement in known} < {*bench.job.ready, "another"}
+    assert not search.left_out()
+
+
+def test_what_an_earlier_start_found_unfit_is_not_made_again(bench: Bench, farm: LastFirst) -> None:
+    """It is told when it is asked for."""
+    bench.leave_out(dict.fromkeys([config.name for config in UNITS[1].configs], Unfit(Outcome.COMPILE_TIMED_OUT, "")))
+    search = a_search(bench, at_once=3)
+    measured = names(search.measurements(Timer()))
+    assert told(search)[0] == Refused(UNITS[1], UNITS[1].configs, Outcome.COMPILE_TIMED_OUT)
+    assert measured == [config.name for config in CONFIGS if config not in UNITS[1].configs]
+    assert bench.counts[0] == len(UNITS) - 1
+
+
+def test_what_is_known_and_not_asked_for_is_told_too(bench: Bench) -> None:
+    """Before the strategy learns anything new."""
+    known = [Timer()._measurement(Candidate(config, ())) for config in CONFIGS[8:10]]
+    search = a_search(bench, known=known)
+    search.begin()
+    list(search.measurements(Timer()))
+    measured = [event for event in told(search) if isinstance(event, Measured)]
+    assert [event.config for event in measured[:3]] == [*CONFIGS[8:10], CONFIGS[0]]
 
 
 def test_run_time_parameters_of_a_binary_may_be_asked_for_apart(bench: Bench) -> None:
@@ -289,7 +321,7 @@ def test_how_much_was_searched(bench: Bench, farm: LastFirst) -> None:
 
     class Sure(Scripted):
         def __init__(self, task: Task) -> None:
-            super().__init__(task, at_once=3)
+            super().__init__(task, at_once=4)
             self.left = []
 
         def expected_loss(self) -> float | None:
@@ -299,11 +331,9 @@ def test_how_much_was_searched(bench: Bench, farm: LastFirst) -> None:
     bench.leave_out({config.name: Unfit(Outcome.COMPILE_FAILED, "before") for config in UNITS[0].configs})
     known = Timer()._measurement(Candidate(CONFIGS[15], ()))
     task = functools.partial(Task, PROBLEM, GPU)
-    search = Search(bench, CONFIGS, ChosenStrategy("sure", Sure), task, {known.config: known}, [known.config])
+    search = Search(bench, CONFIGS, ChosenStrategy("sure", Sure), task, {known.config: known})
     assert search.confidence == Confidence(None, None)
-    assert names(search.measurements(Timer())) == [c.name for c in (CONFIGS[14], *CONFIGS[4:8])]
-    assert search.task.tried == 2
-    assert search.searched().tried == 2
+    assert names(search.measurements(Timer())) == [c.name for c in CONFIGS[4:8]]
     assert search.confidence == Confidence(0.012346, 5 / 8)
 
 

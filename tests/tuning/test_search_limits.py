@@ -25,9 +25,8 @@ ALL = ChosenStrategy("all", functools.partial(Scripted, at_once=len(UNITS)))
 
 
 def limited(bench: Bench, limit: Limit, chosen: ChosenStrategy = ALL, known: Sequence[Measurement] = ()) -> Search:
-    first = [measurement.config for measurement in known]
     task = functools.partial(Task, PROBLEM, GPU)
-    return Search(bench, CONFIGS, chosen, task, {m.config: m for m in known}, first, limit)
+    return Search(bench, CONFIGS, chosen, task, {m.config: m for m in known}, (), limit)
 
 
 def reasons(search: Search) -> set[str]:
@@ -71,8 +70,8 @@ def test_what_an_earlier_start_measured_counts(bench: Bench) -> None:
     timer = Timer()
     known = [timer._measurement(Candidate(CONFIGS[i], ())) for i in (10, 12, 14)]
     search = limited(bench, Limit(binaries=4), known=known)
-    assert search.task.most == 1
-    assert names(search.measurements(timer)) == [CONFIGS[i].name for i in (11, 13, 15, 0, 1)]
+    assert search.task.most == 4
+    assert names(search.measurements(timer)) == [CONFIGS[i].name for i in (0, 1, 11, 13, 15)]
     assert {m.config for m in known} < set(bench.job.ready)
 
 

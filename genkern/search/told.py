@@ -1,0 +1,44 @@
+"""What a strategy is told of measurements, and of what an earlier start of its run has found out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from genkern.gemm.config import Config
+from genkern.gemm.records import Measurement, Outcome
+from genkern.search.strategy import Lost, Measured, Refused, Unit
+
+# Significant digits of times that only tell who is timed again.
+_SCREEN_DIGITS = 5
+
+
+def event_of(config: Config, measurement: Measurement) -> Measured | Lost:
+    """What became of a config that was to be measured."""
+    us = measurement.duration_us
+    timed = measurement.outcome is Outcome.MEASURED and us is not None
+    return Measured(config, us) if timed and us is not None else Lost(config, measurement.outcome)
+
+
+def refused_before(unit: Unit, unfit: Mapping[str, Outcome]) -> tuple[Unit, list[Refused]]:
+    """What is to be made of a unit where configs are known to be `unfit`, by name, and what is told of those."""
+    reasons: dict[Outcome, list[Config]] = {}
+    for config in unit.configs if unfit else ():
+        if (outcome := unfit.get(config.name)) is not None:
+            reasons.setdefault(outcome, []).append(config)
+    if not reasons:
+        return unit, []
+    fit = Unit(tuple(config for config in unit.configs if config.name not in unfit))
+    return fit, [Refused(unit, tuple(configs), outcome) for outcome, configs in reasons.items()]
+
+
+def brief(measurement: Measurement) -> Measurement:
+    """Without the digits that say nothing: a screening's noise is some percent, and its record is most of a journal."""
+    if measurement.duration_us is None:
+        return measurement
+    samples_us = tuple(_rounded(us) for us in measurement.samples_us)
+    return replace(measurement, duration_us=_rounded(measurement.duration_us), samples_us=samples_us)
+
+
+def _rounded(us: float) -> float:
+    return float(f"{us:.{_SCREEN_DIGITS}g}")
