@@ -36,6 +36,7 @@ from genkern.runtime.routed.row_calls import order_by, quantize_by
 from genkern.runtime.routed.row_kernels import RowKernel, needed
 from genkern.runtime.table import Choice
 
+_DEVICE = "cuda"
 # Tokens, experts of each and experts: one row, few rows, more than a program reads in a step.
 _ORDERED = ((1, 1, 1), (3, 2, 8), (129, 8, 64), (2048, 8, 256))
 # Rows and columns: one block, an end within a block, and within a program's blocks.
@@ -143,7 +144,7 @@ def _orders(context: Context, op: str, kernel: RowKernel) -> Iterator[tuple[str,
     dtype = getattr(torch, kernel.name.removeprefix("order_"))
     for tokens, top_k, experts in _ORDERED:
         # Some of no expert.
-        ids = torch.randint(-1, experts + 2, (tokens, top_k), dtype=dtype, device="cuda")
+        ids = torch.randint(-1, experts + 2, (tokens, top_k), dtype=dtype, device=_DEVICE)
         made = order_by(context, op, ids, experts)(ids)
         yield f"{tokens} tokens of {experts} experts", made, order_of(ids, experts)
 
@@ -154,8 +155,8 @@ def _quantized(context: Context, op: str, types: tuple[str, str], scales: str) -
     wide, narrow = (getattr(torch, DTYPES[name].torch) for name in types)
     for rows, columns in _QUANTIZED:
         # Rows of all magnitudes.
-        factors = torch.logspace(-3, 3, rows, device="cuda")[:, None]
-        x = (torch.randn(rows, columns, device="cuda") * factors).to(wide)
+        factors = torch.logspace(-3, 3, rows, device=_DEVICE)[:, None]
+        x = (torch.randn(rows, columns, device=_DEVICE) * factors).to(wide)
         made = quantize_by(context, op, 0, rows, columns, types, scales)(x)
         yield f"{rows} rows of {columns}", made, quantized(x, narrow, scales)
 
@@ -165,7 +166,8 @@ def _first_fault(gpu: _GuardedGpu, tries: Iterable[tuple[str, Any, Any]]) -> str
     import torch
 
     for what, made, wanted in tries:
-        torch.cuda.synchronize()
+        if _DEVICE == "cuda":
+            torch.cuda.synchronize()
         if not gpu.made:
             raise LaunchError("it is not launched: it cannot be loaded, or is another kernel than this genkern's")
         if not all(torch.equal(_bits(one), _bits(other)) for one, other in zip(made, wanted, strict=True)):

@@ -169,7 +169,9 @@ def _packer(arch: str, options: argparse.Namespace) -> Iterator[Packer]:
 
 def _list(path: str, console: Console) -> None:
     bundle = read_bundle(path)
-    lines: list[tuple[str, ...]] = [("size", "op", "types", "arch", "device", "choice", "us", "library", "M", "config")]
+    lines: list[tuple[str, ...]] = [
+        ("size", "op", "types", "arch", "device", "choice", "us", "library", "M", "proved", "config")
+    ]
     for winner in bundle.winners:
         problem = winner.problem
         types = f"{problem.dtype_a} {problem.dtype_b} {problem.dtype_c}"
@@ -180,7 +182,8 @@ def _list(path: str, console: Console) -> None:
         choice = "predicted" if winner.is_predicted else winner.choice
         named = winner.arch, f"{winner.device} ({winner.compute_units})", choice
         size = problem.size + (f" {problem.layout}" if problem.layout != "TN" else "")
-        lines.append((size, problem.op, types, *named, *times, reach, winner.config))
+        proved = f"{sum(call.is_proved for call in winner.calls)} of {len(winner.calls)}" if winner.calls else ""
+        lines.append((size, problem.op, types, *named, *times, reach, proved, winner.config))
     for line in aligned(lines, ("us", "library")):
         console.print(line)
     console.print(f"{_summary(bundle.contents)} in {bundle.where}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.launch.cached_call import CachedBinaries
 from genkern.runtime.launch.parameters import Layout
+from genkern.runtime.routed.order import order_of, quantized
 from genkern.timing.session import Budget
 
 PROBLEM = GemmProblem(64, 96, 128)
@@ -141,6 +143,93 @@ def test_a_call_is_launched_as_the_dispatcher_launches_it(op: str) -> None:
         addresses = call.addresses({**tensors, **spaces})
         assert call.prepared(layouts).launch(7, addresses)
         assert without_addresses(gpu.driver.launched[-1]) == without_addresses(dispatched), problem.name
+
+
+@pytest.fixture
+def experts(monkeypatch: pytest.MonkeyPatch) -> HostGpu:
+    """A GPU that is none, and a bundle whose winner is one of a mixture of experts, which servers find in any file."""
+    gpu = HostGpu(0)
+    made, _ = planned([planned_row(PROBLEM)])
+    own = ("experts", 8), ("top_k", 2), ("scales", "blocks")
+    problem = GemmProblem(16, 128, 256, "fused_moe", "fp8e4m3fn", "fp8e4m3fn", "bf16", own=own)
+    winners = (replace(made.winners[0], problem=problem),)
+    bundle = replace(made, contents=replace(made.contents, winners=winners))
+    monkeypatch.setattr(bundle_server, "_DEVICE", "cpu")
+    monkeypatch.setattr(bundle_server, "_bundle", lambda path: bundle)
+    monkeypatch.setattr(bundle_server, "_GuardedGpu", lambda index: gpu)
+    return gpu
+
+
+def rows_request(name: str) -> dict[str, Any]:
+    return {"command": "rows", "config": name, "bundle": "b.genkern", "winner": 0}
+
+
+class HostGpu(bundle_server._GuardedGpu):
+    """Its memory is the host's."""
+
+    @property
+    def _device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("cpu")
+
+
+def sorted_by(gpu: HostGpu, fault: str) -> Callable[..., Any]:
+    """What stands for a kernel: PyTorch's result in the GPU's memory, with a fault of this kind."""
+
+    def order_by(context: Context, op: str, ids: torch.Tensor, experts: int) -> Callable[[torch.Tensor], Any]:
+        def made(ids: torch.Tensor) -> Any:
+            ends, slots = order_of(ids, experts)
+            if fault == "not launched":
+                return ends, slots
+            found = [gpu.empty(each.shape, (1,), each.dtype).copy_(each) for each in (ends, slots)]
+            if fault == "wrong":
+                found[1][-1] += 1
+            elif fault == "outside":
+                gpu.made[0].bits[gpu.made[0].start + experts] = 1
+            return tuple(found)
+
+        return made
+
+    return order_by
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("", ""),
+        ("wrong", "1 tokens of 1 experts: other bits than PyTorch's"),
+        ("outside", "1 tokens of 1 experts: writes outside its output"),
+        ("not launched", "it is not launched"),
+    ],
+)
+def test_kernels_beside_products(experts: HostGpu, monkeypatch: pytest.MonkeyPatch, fault: str, said: str) -> None:
+    """Each is told from what PyTorch's calls make of the same, from writes beside its output, and from no launch."""
+    monkeypatch.setattr(bundle_server, "order_by", sorted_by(experts, fault))
+    server = BundleServer("cudagraph")
+    monkeypatch.setattr(server, "_failed", lambda name, error: {"config": name, "error": str(error)})
+    answer = server._answer(rows_request("order_int64"), lambda told: None)
+    assert answer["config"] == "order_int64"
+    if fault == "not launched":
+        assert said in answer["error"]
+    else:
+        assert (answer["passed"], answer["message"]) == (not said, said)
+
+
+def test_rows_in_8_bits(experts: HostGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their scales, which lie column by column where they are of blocks."""
+
+    def quantize_by(
+        context: Context, op: str, device: int, rows: int, k: int, types: tuple[str, str], scales: str
+    ) -> Callable[[torch.Tensor], Any]:
+        def made(x: torch.Tensor) -> Any:
+            found, of_x = quantized(x, torch.float8_e4m3fn, scales)
+            column_by_column = experts.empty(of_x.shape, (1, of_x.shape[0]), of_x.dtype).copy_(of_x)
+            return experts.empty(found.shape, (k, 1), found.dtype).copy_(found), column_by_column
+
+        return made
+
+    monkeypatch.setattr(bundle_server, "quantize_by", quantize_by)
+    answer = BundleServer("cudagraph")._answer(rows_request("quantize_blocks_bf16_fp8e4m3fn"), lambda told: None)
+    assert (answer["passed"], answer["message"]) == (True, "")
 
 
 def test_the_process_serves_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
