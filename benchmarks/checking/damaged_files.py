@@ -27,7 +27,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.checking.damage import changed_bytes, changed_lines, changed_value
@@ -38,8 +38,9 @@ from genkern.formats.kind import read_results
 from genkern.journal.line import behind, checksums, entry_of, journal_line
 from genkern.packing.rows import rows_of
 from genkern.runtime import bundle as bundles
-from genkern.runtime.bundle import Bundle, parse_bundle
+from genkern.runtime.bundle import Bundle, parse_bundle, read_bundle, write_bundle
 from genkern.runtime.packed import to_data
+from genkern.runtime.process.drift import drift_text
 
 SPACE = """
 archs: [gfx942]
@@ -120,14 +121,36 @@ def of_bundle(data: bytes, whole: Bundle) -> str:
 
 def of_resealed(data: bytes) -> str:
     """What a dispatcher asks of each plan, as far as a machine without a GPU goes. Raises GenkernError."""
-    for winner in parse_bundle(data, "resealed.genkern").winners:
+    found = parse_bundle(data, "resealed.genkern")
+    proved, of = found.contents.proofs
+    said, _ = drift_text(found.winners, {"driver": "1", "cublaslt": "1", "triton": "1", "genkern": "1"})
+    if not 0 <= proved <= of or not said.isprintable():
+        return "wrong"
+    for winner in found.winners:
         for call in winner.calls:
+            if call.proved and not call.least_m <= call.proved[0] <= call.proved[-1] <= call.most_m:
+                return "wrong"
             known = {"M": winner.problem.M, "units": winner.compute_units}
             with contextlib.suppress(GenkernError):
                 call.plan.workspace_elements(known)
                 for launch in call.plan.launches:
                     launch.programs(known)
     return "read"
+
+
+def marked(path: Path) -> bytes:
+    """The bundle at `path` as if its calls had been proved, so that such marks are damaged too."""
+    bundle = read_bundle(str(path))
+    winners = tuple(
+        replace(
+            winner,
+            calls=tuple(replace(call, proved=tuple(sorted({call.least_m, call.most_m}))) for call in winner.calls),
+        )
+        for winner in bundle.winners
+    )
+    images = {name: bundle.image(name) for name in bundle.contents.binaries}
+    write_bundle(str(path), replace(bundle.contents, winners=winners), images)
+    return path.read_bytes()
 
 
 def resealed(bundle: Bundle, rng: random.Random) -> bytes:
@@ -285,7 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         packed = run("pack", folder / "whole.yaml", "--predicted", "-o", folder / "b.genkern", *whole.command[-2:])
         if packed.status:
             raise ResultsError(f"the results cannot be packed: {packed.err}")
-        data = (folder / "b.genkern").read_bytes()
+        data = marked(folder / "b.genkern")
         judge_bundles(parse_bundle(data, "b.genkern"), data, options.bundles, rng, tally)
         judge_journals(whole, options.journals, rng, tally)
         judge_results(whole, options.results, rng, tally)

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 class Fault:
     """An edit: the first `count` places of `pattern` (0: all) become `replacement`, in the manner of re.sub.
 
-    A text that has `unless` would compute the same with it.
+    A text that has `unless` would compute the same with it; where kernels run one after the other, as the interpreter's
+    do, any text would that is `overlapping`.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Fault:
     replacement: str
     count: int = 0
     unless: str = ""
+    overlapping: bool = False
 
 
 _OFFSET = r"\[[^\]]*\]"
@@ -89,6 +91,26 @@ FAULTS = (
         r"tl\.store\(arrived_ptr \+ tile, 0\)",
         "tl.store(arrived_ptr + tile, 1)",
         unless="copies_ptr",
+    ),
+    # What is right alone, and with the inputs of the call before.
+    Fault(
+        "a slot keeps the sum of the call before",
+        r"^( +)tl\.store\(partial_ptrs, acc(.*)\)$",
+        r"\1kept = tl.load(partial_ptrs\2)\n\1tl.store(partial_ptrs, tl.where(kept == kept, kept, acc)\2)",
+    ),
+    # Of kernels that let the next one start; where the text has none, it is in CuTe DSL.
+    Fault(
+        "sums are read before they are stored",
+        r"(^ +gdc_launch_dependents\(\)$[\s\S]*^ +)gdc_wait\(\)$",
+        r"\1# no wait",
+        overlapping=True,
+    ),
+    Fault(
+        "sums are read before they are stored",
+        r"^( +)gdc_wait\(\)$",
+        r"\1# no wait",
+        unless='_symbol("matmul_',
+        overlapping=True,
     ),
     Fault("a partial sum lies one too early", r"(\(whole \+ i\)|whole) \* elements", r"\1 * (elements - 1)"),
     Fault("shares overlap", r"(last = gl\.minimum\(program \+ 1, SHARERS\) \* shared // SHARERS)", r"\1 + 1"),

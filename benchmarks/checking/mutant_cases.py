@@ -155,6 +155,8 @@ def _mutants_of(kind: Kind, arch: str, on_gpu: bool) -> Iterator[Case]:
         text = module.text
         for fault in FAULTS:
             # A fault of the product is the same in every format: once is enough.
+            if fault.overlapping and not on_gpu:
+                continue
             if fault.name not in seen and (mutant := mutated(text, fault)) is not None:
                 seen.add(fault.name)
                 yield Case(problem, config, fault.name, mutant)

@@ -83,7 +83,7 @@ def median_s(programs: Mapping[str, str], processes: int, environ: Mapping[str, 
 def packed(results: Sequence[str], jobs: int, folder: Path, bundle: Path) -> dict[str, float]:
     """Seconds of packing all results, cold and again, bytes of the bundle that is left, and winners in it."""
     cache = folder / "cache"
-    argv = [sys.executable, "-m", "genkern", "pack", *results, "-o", str(bundle), "--overwrite"]
+    argv = [sys.executable, "-m", "genkern", "pack", *results, "-o", str(bundle), "--overwrite", "--no_proofs"]
     argv += ["--jobs", str(jobs), "--cache_dir", str(cache)]
     found = {}
     for name in ("pack, empty cache, s", "pack, all in the cache, s"):

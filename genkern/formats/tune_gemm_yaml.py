@@ -46,7 +46,7 @@ from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
 from genkern.kernels.catalogue import is_deterministic
-from genkern.ops.fields import own_values
+from genkern.ops.fields import own_values, words_in_calls
 from genkern.ops.op import gb_per_s, get_op
 
 SCHEMA = 1
@@ -104,13 +104,19 @@ def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
 
 
 def size_line(problem: GemmProblem, config: Config | None = None, arch: str = "") -> str:
-    """The line of a list of sizes that leaves nothing of a problem to defaults, its format's own fields included.
+    """The line of a list of sizes that leaves nothing of a problem to defaults, its format's own fields included, but
+    those that calls say otherwise than lists (Field.in_calls) where it has their default.
 
     With a config for `arch` it is a result without a time, which races when its size is tuned (--all).
     """
     layout = {"rowMajorA": "T" if problem.row_major_a else "N", "rowMajorB": "T" if problem.row_major_b else "N"}
     named = {key: getattr(problem, key) for key in SIZE_KEYS if key not in layout}
-    values = named | layout | asdict(own_values(get_op(problem.op).fields, problem))
+    fields = get_op(problem.op).fields
+    own = asdict(own_values(fields, problem))
+    for name in words_in_calls(fields).keys() - dict(problem.own).keys():
+        # Where calls mean another word than lists, the command line may say it of the whole list.
+        del own[name]
+    values = named | layout | own
     values = {key: values[key] for key in dict.fromkeys((*SIZE_KEYS, *values))}
     if config is not None:
         values |= {"family": config.family, **config.values}

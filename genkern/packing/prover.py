@@ -38,17 +38,20 @@ class Checks(Protocol):
 
 @dataclass(frozen=True)
 class PackedCandidate:
-    """A call of a winner in the bundle's file, as measured processes of bundles know it."""
+    """A call of a winner in the bundle's file, as measured processes of bundles know it; `same_bits` says that two
+    calls agree to the bit.
+    """
 
     name: str
     where: str
     place: Place
+    same_bits: bool = True
 
     @property
     def request(self) -> dict[str, Any]:
         winner, call = self.place
         packed = {"bundle": self.where, "winner": winner, "call": call}
-        return {"config": self.name, "binaries": [], "packed": packed}
+        return {"config": self.name, "binaries": [], "same_bits": self.same_bits, "packed": packed}
 
 
 @dataclass(frozen=True)

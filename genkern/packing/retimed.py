@@ -13,7 +13,7 @@ from genkern.packing.prover import PackedCandidate, Sessions
 from genkern.packing.rows import without_kernels
 from genkern.runtime.packed import PackedWinner
 from genkern.search.select import choice, library_calls
-from genkern.timing.libraries import VENDOR, call_name, kept_algorithm
+from genkern.timing.libraries import VENDOR, call_name
 from genkern.timing.profiler import Raced
 from genkern.timing.session import Budget, Session
 
@@ -51,15 +51,6 @@ class Retimed:
         return self.is_switched or bool(self.why) or changed
 
 
-def is_asked(winner: PackedWinner, library_version: int | None) -> bool:
-    """Whether there is anything to time: a kernel that is called, or an algorithm of another version of the library,
-    which is called by the word of the library's heuristic alone.
-    """
-    kept = kept_algorithm(winner.vendor)
-    is_stale = kept is not None and library_version is not None and kept.version != library_version
-    return winner.choice == CONFIG_WINS or is_stale
-
-
 def retimed(
     place: int,
     winner: PackedWinner,
@@ -76,7 +67,9 @@ def retimed(
     """
     session = sessions.of(winner, winner.problem.M, budget)
     own = winner.call_for(winner.problem.M)
-    racers = [] if own is None else [PackedCandidate(winner.config, where, (place, winner.calls.index(own)))]
+    racers = []
+    if own is not None:
+        racers.append(PackedCandidate(winner.config, where, (place, winner.calls.index(own)), winner.deterministic))
     found = {m.config: m for m in races.retime(session, racers)}
     library = next(iter(library_calls(found.values(), budget)), None)
     ours = found.get(winner.config) if racers else None

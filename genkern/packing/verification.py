@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,11 +20,11 @@ from genkern.gemm.triton_release import installed
 from genkern.journal.run_folder import modules_folder
 from genkern.packing.proof import trimmed
 from genkern.packing.prover import PROOF_TIMEOUT_S, Prover, Sessions, devices_for, proofs_text, server_on
-from genkern.packing.retimed import Retimed, is_asked, news, retimed
+from genkern.packing.retimed import Retimed, news, retimed
 from genkern.profiling.supervised import SupervisedProfiler
-from genkern.runtime.backends.cublaslt_library import load
 from genkern.runtime.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
 from genkern.runtime.packed import Contents
+from genkern.runtime.process.drift import is_concerned, library_version, versions_here
 from genkern.timing.session import Budget
 
 _seconds = number("a number of seconds from 1 to 3600", 1, 3600)
@@ -157,16 +157,15 @@ def _timed(
     options: argparse.Namespace,
     console: Console,
 ) -> _Verified:
-    started_s, library = time.monotonic(), load()[0]
-    version = None if library is None else library.version
-    said = _versions(device, version)
+    started_s, here = time.monotonic(), versions_here(device.arch)
+    version, said = library_version(here), _versions(device, here)
     budget, status = Budget(timeout_s=options.timeout), 0
     found: list[Retimed] = []
     winners: list[Retimed] = []
     for place, winner in enumerate(contents.winners):
         each = Retimed(winner, winner)
         mine = (winner.arch, winner.device) == (device.arch, device.name)
-        if mine and status < 2 and is_asked(winner, version):
+        if mine and status < 2 and is_concerned(winner, version):
             try:
                 each = retimed(place, winner, where, server, sessions, said, budget)
                 found.append(each)
@@ -186,8 +185,7 @@ def _timed(
     return _Verified(trimmed(replace(contents, winners=kept)), max(int(switched > 0), 1 if status == 2 else status))
 
 
-def _versions(device: DetectedDevice, library: int | None) -> dict[str, str]:
-    """Of what the new times depend on."""
-    known = {name: version for name, version in versions().items() if name == "torch"}
-    known |= {"driver": device.driver} if device.driver else {}
-    return known | ({"cublaslt": str(library)} if library is not None else {})
+def _versions(device: DetectedDevice, here: Mapping[str, str]) -> dict[str, str]:
+    """Of what the new times hang on; the kernels are those of before, and what compiled them."""
+    found = {name: version for name, version in (*here.items(), *versions().items()) if name != "triton"}
+    return found | ({"driver": device.driver} if device.driver else {})

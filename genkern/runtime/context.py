@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from genkern.errors import LaunchError
 from genkern.gemm.problem import GemmProblem
@@ -16,6 +16,7 @@ from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.launch.workspaces import Kept
+from genkern.runtime.process.drift import Here, drift_text, library_version, nothing_known
 from genkern.runtime.table import Choice, Table
 from genkern.runtime.untuned import Rule, by_times, nearest_winner
 
@@ -29,7 +30,8 @@ Watch = Callable[["LiveGpu | None", GemmProblem, "Choice | None"], None]
 class Context:
     """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU).
 
-    With `only_proved` the library serves what was packed without a proof.
+    With `only_proved` the library serves what was packed without a proof. `here` says with what winners are called,
+    which is said where they were measured with something else.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class Context:
         watches: Sequence[Watch] = (),
         *,
         only_proved: bool = False,
+        here: Here = nothing_known,
     ) -> None:
         self._bundles_of = bundles_of
         self._gpu_of = gpu_of
         self._rule = rule
         self._watches = tuple(watches)
         self._only_proved = only_proved
+        self._here = here
         self._gpus: dict[int, LiveGpu | None] = {}
         self._tables: dict[tuple[str, int], Table] = {}
         self._said: set[object] = set()
@@ -90,7 +94,12 @@ class Context:
         if key not in self._tables:
             rule = self._rule if get_op(op).groups is None else nearest_winner
             bundles = self._bundles_of(op)
-            self._tables[key] = table = Table(bundles, gpu.identity, rule, only_proved=self._only_proved)
+            here = self._here(gpu.identity.arch) if bundles else {}
+            self._tables[key] = table = Table(
+                bundles, gpu.identity, rule, only_proved=self._only_proved, library=library_version(here)
+            )
+            for bundle in bundles:
+                self._say_drift(bundle, gpu, here)
             if doubled := sum(winner.problem.op == op for winner in table.doubled):
                 self.say(
                     (key, "doubled"), f"problems of {op} with two winners, of which the faster one is called: {doubled}"
@@ -102,6 +111,12 @@ class Context:
                 said = "; ".join(sorted(table.elsewhere))
                 self.say((key, "elsewhere"), f"what is tuned is for {said}, not for {gpu.identity.name}")
         return self._tables[key]
+
+    def _say_drift(self, bundle: Bundle, gpu: LiveGpu, here: Mapping[str, str]) -> None:
+        said, of_times = drift_text(filter(gpu.identity.has, bundle.winners), here)
+        if said:
+            level = logging.WARNING if of_times else logging.INFO
+            self.say(("drift", bundle.where), f"{bundle.where}: measured with {said}", level)
 
     @property
     def is_watched(self) -> bool:
@@ -133,13 +148,13 @@ class Context:
             for forget in self._listeners:
                 forget()
 
-    def say(self, subject: object, line: str) -> None:
+    def say(self, subject: object, line: str, level: int = logging.INFO) -> None:
         """Log one line of a subject, a problem for example, and no other of it after that."""
         with self._lock:
             if subject in self._said:
                 return
             self._said.add(subject)
-        _LOG.info("%s%s", f"{problem_text(subject)}: " if isinstance(subject, GemmProblem) else "", line)
+        _LOG.log(level, "%s%s", f"{problem_text(subject)}: " if isinstance(subject, GemmProblem) else "", line)
 
 
 _contexts: weakref.WeakSet[Context] = weakref.WeakSet()

@@ -14,6 +14,7 @@ from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context, Watch, problem_text
 from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.process.configuration import configuration
+from genkern.runtime.process.drift import versions_here
 from genkern.runtime.process.online import Online
 from genkern.runtime.process.recorded_sizes import SizeRecorder, record_folder
 from genkern.runtime.process.sources import Sources
@@ -50,7 +51,7 @@ class Process:
         if said.log_choices:
             show_log()
             watches.append(self._log_choice)
-        self.context = Context(bundles_of, gpu_of, watches=watches, only_proved=said.only_proved)
+        self.context = Context(bundles_of, gpu_of, watches=watches, only_proved=said.only_proved, here=versions_here)
         if self.online:
             self.online.context = self.context
 

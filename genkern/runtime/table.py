@@ -12,6 +12,7 @@ from genkern.gemm.records import CONFIG_WINS
 from genkern.ops.accumulate import as_fast, as_full, is_full, multiplies_float8
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
+from genkern.runtime.process.drift import is_looked_up
 from genkern.runtime.untuned import Option, Relatives, Rule, by_times
 from genkern.timing.libraries import kept_algorithm
 from genkern.timing.standing import Standing, standing
@@ -54,14 +55,22 @@ class Table:
     one (genkern.timing.standing): the other is in `doubled`.
 
     Measured times decide: a row that was `predicted` serves its own M alone, and only where no larger M was measured.
-    With `only_proved` the library serves what no proved call does.
+    With `only_proved` the library serves what no proved call does. `library` is the version of cuBLASLt here, if it is
+    known: of an algorithm of another one it is said that it was not measured.
     """
 
     def __init__(
-        self, bundles: Sequence[Bundle], device: Device, rule: Rule = by_times, *, only_proved: bool = False
+        self,
+        bundles: Sequence[Bundle],
+        device: Device,
+        rule: Rule = by_times,
+        *,
+        only_proved: bool = False,
+        library: int | None = None,
     ) -> None:
         self._rule = rule
         self._only_proved = only_proved
+        self._library = library
         self._rows: dict[GemmProblem, tuple[PackedWinner, Bundle]] = {}
         self.doubled: list[PackedWinner] = []
         self.elsewhere: set[str] = set()
@@ -119,7 +128,9 @@ class Table:
             winner, bundle = row
             if winner.choice != CONFIG_WINS:
                 algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
-                return Choice("the library is as fast", exact=True, algorithm=algorithm)
+                looked_up = " (an algorithm of another version: looked up, not measured)"
+                why = "the library is as fast" + looked_up * is_looked_up(winner, self._library)
+                return Choice(why, exact=True, algorithm=algorithm)
             if (call := self._call(winner, problem.M)) is not None:
                 return Choice("tuned", winner, call, bundle, exact=True)
             unproved = winner.call_for(problem.M) is not None
@@ -136,11 +147,17 @@ class Table:
 
     def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
         """For which M the problem is tuned, whatever its own, and who won there: a config, "vendor" or "tie"; of one
-        that nobody measured "(predicted)" stands behind it.
+        that nobody measured "(predicted)" stands behind it, of an algorithm of another cuBLASLt "(looked up)".
         """
         rows = self._tuned.get(replace(problem, M=1), ())
-        who = (row.config if row.choice == CONFIG_WINS else row.choice for row in rows)
-        return [(row.problem.M, name + " (predicted)" * row.is_predicted) for row, name in zip(rows, who, strict=True)]
+        return [(row.problem.M, self._named(row)) for row in rows]
+
+    def _named(self, row: PackedWinner) -> str:
+        if row.is_predicted:
+            return f"{row.config if row.choice == CONFIG_WINS else row.choice} (predicted)"
+        if row.choice == CONFIG_WINS:
+            return row.config
+        return row.choice + " (looked up)" * is_looked_up(row, self._library)
 
     def _predicted(self, winner: PackedWinner, bundle: Bundle) -> Choice | None:
         """A row that nobody measured: not the problem's own, so that whoever tunes what has none tunes it."""

@@ -17,6 +17,8 @@ from genkern.profiling.checking.guard import first_true
 Tensors = dict[str, Any]
 # Each of two calls so often in a row, where they take no time.
 _TURNS = 2
+# Of the GPU, about 1 ms, in which the host enqueues all that is to come without a gap.
+_BUSY_CYCLES = 2_000_000
 
 
 def fault_together(
@@ -41,9 +43,13 @@ def _ways(
     launch: Callable[[Tensors], object], lanes: Sequence[Tensors], buffers: Sequence[str]
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """How calls are made, and what makes them and waits for their end."""
+    import torch
+
     first, on_gpu = {name: lanes[0][name] for name in buffers}, lanes[0]["c"].device.type == "cuda"
 
     def in_a_row() -> None:
+        if on_gpu:
+            torch.cuda._sleep(_BUSY_CYCLES)
         for _ in range(_TURNS if on_gpu else 1):
             for lane in lanes:
                 launch({**lane, **first})
@@ -51,12 +57,17 @@ def _ways(
     yield "calls in a row", in_a_row
     if not on_gpu:
         return
-    import torch
-
     streams = [torch.cuda.Stream() for _ in lanes]
 
-    def on_streams() -> None:
+    def begin_at_once() -> None:
         torch.cuda.synchronize()
+        with torch.cuda.stream(streams[0]):
+            torch.cuda._sleep(_BUSY_CYCLES)
+        for stream in streams[1:]:
+            stream.wait_stream(streams[0])
+
+    def on_streams() -> None:
+        begin_at_once()
         for _ in range(_TURNS):
             for stream, lane in zip(streams, lanes, strict=True):
                 with torch.cuda.stream(stream):
@@ -76,7 +87,7 @@ def _ways(
                 graph.capture_end()
 
     def in_graphs() -> None:
-        torch.cuda.synchronize()
+        begin_at_once()
         for _ in range(_TURNS):
             for stream, graph in zip(streams, graphs, strict=True):
                 with torch.cuda.stream(stream):

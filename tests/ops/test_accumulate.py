@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from genkern.errors import InputError
 from genkern.formats.gemm_entry import GemmDefaults, problem_of_cells, resolve
+from genkern.formats.sizes import read_sizes
+from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import (
     adds_up_fast,
@@ -60,6 +63,15 @@ def test_the_command_line_and_entries_say_it() -> None:
     assert not is_full(resolve(VALUES, GemmDefaults(own=said), None).problem)
     with pytest.raises(InputError, match="accumulate = 'precise' is not one of fast, full"):
         resolve({**VALUES, "accumulate": "precise"}, GemmDefaults(), "sm_90")
+
+
+def test_a_list_leaves_it_to_the_command_line_unless_it_says_full(tmp_path: Path) -> None:
+    """As `genkern shapes` and merge write lists."""
+    path = tmp_path / "sizes.yaml"
+    path.write_text(size_line(PLAIN) + size_line(as_full(replace(PLAIN, M=65))))
+    for own, wanted in ((), [False, True]), ((("accumulate", "full"),), [True, True]):
+        found = read_sizes(str(path), GemmDefaults(own=own), "sm_90").problems
+        assert [is_full(problem) for problem in found] == wanted
 
 
 @pytest.mark.parametrize("arch", ["sm_100", "sm_120", "gfx950"])

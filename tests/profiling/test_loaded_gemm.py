@@ -104,3 +104,24 @@ def test_kernels_that_end_the_process_do_so_when_they_are_launched(
             call(0)
         gemm.bind(of(f"late_{family}"))(0)
     assert len(gpu.driver.launched) == 3
+
+
+def test_bits_that_do_not_fit_are_not_compared() -> None:
+    """For want of memory nothing is said of a config, and the others are compared; a fault is nobody's want of it."""
+    torch = pytest.importorskip("torch")
+    gemm = LoadedGemm.__new__(LoadedGemm)
+    gemm.operands, gemm._counters = {"c": torch.zeros(2, 2)}, {}
+
+    def fails(what: str) -> Callable[[], object]:
+        def timed() -> None:
+            raise RuntimeError(what)
+
+        return timed
+
+    def fill(copy: int) -> None:
+        gemm.operands["c"].fill_(copy)
+
+    calls = {"unfit": (fill, fails("CUDA out of memory")), "wrong": (fill, lambda: gemm.operands["c"].fill_(3))}
+    assert list(gemm.faults_of_timed(calls, 2, lambda told: None)) == ["wrong"]
+    with pytest.raises(RuntimeError, match="illegal"):
+        gemm.faults_of_timed({"broken": (fill, fails("an illegal memory access"))}, 2, lambda told: None)

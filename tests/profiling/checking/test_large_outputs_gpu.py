@@ -13,7 +13,7 @@ from small_gemms import TRITON_VERSION, specs_of, taking, target_of
 
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
-from genkern.gemm.config import Config
+from genkern.gemm.config import Config, has_amd_options
 from genkern.gemm.gpus import detect_arch, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
@@ -39,9 +39,13 @@ SPLIT = GemmProblem(32768, 32768, 128)
 
 
 def configs_for(problem: GemmProblem, arch: str) -> list[Config]:
-    """One or two of each family: K in two splits where C is small enough for their sums, else in one."""
+    """One or more of each form: K in two splits where C is small enough for their sums, else in one.
+
+    But for the one that takes a second a call: programs of 4 x 4 elements without matrix units.
+    """
     splits = 2 if problem == SPLIT else 1
-    configs = [*taking(problem), *(CUTE if cute_installed() else ())]
+    of_nvidia = [config for config in taking(problem) if config.family != "skinny" and not has_amd_options(config)]
+    configs = [*of_nvidia, *(CUTE if cute_installed() else ())]
     made = dict.fromkeys(replace(config, SPLIT_K=min(config.SPLIT_K, splits)) for config in configs)
     gpu = gpu_for_arch(arch)
     return [each for each in made if not legal(problem, each, gpu) and (splits == 1 or each.SPLIT_K == 2)]

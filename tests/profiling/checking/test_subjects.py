@@ -62,3 +62,13 @@ def test_buffers_are_what_the_module_says(tmp_path: Path) -> None:
     assert buffers["counters"].elements == max(counters, 4)
     assert [name for name, x in buffers.items() if x.zero] == ["counters"]
     assert {x.elements for x in module_subject(module, TILED.name, 8).buffers} == {4}
+
+
+def test_a_sum_of_the_call_before_is_found(interpreter: Interpreter) -> None:
+    """In company alone: a call that finds its own sums of before in its slots is right."""
+    config, problem = Config("tiled", 32, 32, 32, 4, 3, 4, 2), GemmProblem(33, 40, 65)
+    masked = "mask=(offs_m[:, None] < M) & (offs_n[None, :] < N)"
+    kept = f"kept = tl.load(partial_ptrs, {masked})\n    acc = tl.where(kept == kept, kept, acc)\n"
+    store = f"tl.store(partial_ptrs, acc, {masked})"
+    verdict = interpreter.check(problem, config, (store, f"{kept}    {store}"))
+    assert verdict["message"].startswith("exact inputs: calls in a row: C[")

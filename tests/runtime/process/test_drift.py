@@ -1,0 +1,107 @@
+"""Tests of genkern.runtime.process.drift: what was measured with something else than what is here is said, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from proving import bundle_of, named
+from recording_gpu import FakeGpu
+
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.context import Context
+from genkern.runtime.packed import PackedWinner
+from genkern.runtime.process import drift
+from genkern.runtime.process.drift import drift_text, drifted, is_concerned, library_version, versions_here
+from genkern.runtime.table import Table
+
+KEPT = "cublaslt 130100 " + "5a" * 64
+HERE = {"driver": "999.1", "cublaslt": "130200", "triton": "3.7.1", "genkern": "0.2.0"}
+SAME = tuple((name, version) for name, version in HERE.items() if name != "cublaslt")
+
+
+def winner(**changes: object) -> PackedWinner:
+    """One that was measured with what is here."""
+    return replace(bundle_of(named("good")).winners[0], **{"versions": SAME, **changes})  # type: ignore[arg-type]
+
+
+def with_version(name: str, version: str) -> PackedWinner:
+    return winner(versions=tuple({**dict(SAME), name: version}.items()))  # type: ignore[arg-type]
+
+
+def test_what_is_the_same_says_nothing() -> None:
+    """Nor what nobody knows, on either side, nor rows that leave a call to the library as it is here."""
+    assert drift_text([winner()], HERE) == ("", False)
+    assert drift_text([winner(versions=())], HERE) == ("", False)  # type: ignore[arg-type]
+    assert drift_text([with_version("driver", "1")], {}) == ("", False)
+    assert drifted([replace(with_version("driver", "1"), choice="vendor", vendor="torch")], HERE) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "said", "of_times"),
+    [
+        ("driver", "580.1", "driver 580.1 (here 999.1): `genkern verify` times it anew", True),
+        ("cublaslt", "130100", "cuBLASLt 13.1.0 (here 13.2.0): `genkern verify` times it anew", True),
+        ("triton", "3.6.0", "Triton 3.6.0 (here 3.7.1)", False),
+        ("genkern", "0.1.0", "genkern 0.1.0 (here 0.2.0)", False),
+    ],
+)
+def test_what_is_another(name: str, version: str, said: str, of_times: bool) -> None:
+    """Each by its name, of all winners together; times hang on driver and library."""
+    assert drift_text([winner(), with_version(name, version)], HERE) == (said, of_times)
+
+
+def test_algorithms_of_another_version() -> None:
+    """Are looked up and not measured: so they are counted, and named where they serve."""
+    kept = winner(choice="vendor", vendor=KEPT)
+    assert [is_concerned(kept, version) for version in (130100, 130200, None)] == [False, True, False]
+    assert is_concerned(winner(), None)
+    looked_up = "; 1 of the library's algorithms are looked up anew, not measured: `genkern verify` times it anew"
+    assert drift_text([kept, winner()], HERE) == (f"cuBLASLt 13.1.0 (here 13.2.0){looked_up}", True)
+    bundle = bundle_of(named("good"))
+    contents = replace(bundle.contents, winners=(kept,))
+    for version, marked in ((130200, True), (130100, False), (None, False)):
+        table = Table([replace(bundle, contents=contents)], FakeGpu().identity, library=version)
+        assert ("looked up, not measured" in table.find(kept.problem).why) == marked
+        assert table.find(kept.problem).algorithm == KEPT
+        assert table.tuned(kept.problem) == [(128, "vendor (looked up)" if marked else "vendor")]
+
+
+def test_it_is_said_once_for_a_bundle(caplog: pytest.LogCaptureFixture) -> None:
+    """As a warning where times hang on it, when the bundle is first asked for a GPU that it is for."""
+    caplog.set_level("INFO", "genkern")
+    made = bundle_of(named("good"))
+
+    def of(one: PackedWinner) -> Bundle:
+        return replace(made, contents=replace(made.contents, winners=(one,)))
+
+    for one, levels in (
+        (with_version("driver", "580.1"), ["WARNING"]),
+        (with_version("triton", "3.6.0"), ["INFO"]),
+        (winner(), []),
+        (replace(with_version("driver", "580.1"), device="NVIDIA L4"), []),
+    ):
+        caplog.clear()
+        gpu = FakeGpu()
+        context = Context(lambda op, one=one: [of(one)], lambda index, gpu=gpu: gpu, here=lambda arch: HERE)  # type: ignore[misc]
+        for op in ("a16w16", "a16w16", "a8w8"):
+            context.find(gpu, GemmProblem(1, 2, 3, op))  # type: ignore[arg-type]
+            context.renew()
+        found = [record for record in caplog.records if "measured with" in record.message]
+        assert [record.levelname for record in found] == levels
+
+
+def test_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver by the kernel's word, the library by its own; what is not there is not known."""
+    (tmp_path / "nvidia").mkdir()
+    (tmp_path / "nvidia" / "version").write_text("580.159.04\n")
+    monkeypatch.setattr(drift, "load", lambda: (None, "none"))
+    here = versions_here("sm_90", str(tmp_path))
+    assert here["driver"] == "580.159.04"
+    assert set(here) >= {"genkern", "driver"}
+    assert "cublaslt" not in here
+    assert library_version(here) is None
+    assert library_version(HERE) == 130200
+    assert "driver" not in versions_here("gfx942", str(tmp_path))
