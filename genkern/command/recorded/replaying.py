@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from genkern.ops.fields import problem_cells
 from genkern.recorded.charges import Charges, charges_of
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
+from genkern.search.guided.judged import judged_of
 from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.strategies import chosen_strategy, shown_names
 from genkern.tuning.simulated import JOBS, Simulated, simulated
@@ -114,22 +116,59 @@ def run_replay(options: argparse.Namespace, console: Console) -> int:
 
 
 def table(replayed: Sequence[Replayed]) -> list[str]:
-    """Lines of a table: a row a size, then of each figure the mean, 95th percentile (nearest rank) and worst."""
+    """Lines of a table: a row a size, then of each figure the mean, 95th percentile (nearest rank) and worst; means of
+    the sizes that models of time get wrong, and of the others. Last, whether what was expected to be lost was.
+    """
     head = ["size", "format", "of", *(figure.title for figure in FIGURES)]
     rows = [
         [*_named(each.recorded.problem), str(len(each.recorded.units)), *(_shown(figure, each) for figure in FIGURES)]
         for each in replayed
     ]
-    known = {figure: sorted(of for each in replayed if (of := figure.of(each.found)) is not None) for figure in FIGURES}
+    known = {figure: sorted(_known(figure, replayed)) for figure in FIGURES}
     for what, over in _OVER_ALL.items():
         all_of = [figure.shown(over(values)) if values else "" for figure, values in known.items()]
         rows.append([what, "", "", *all_of])
-    return aligned([head, *rows], [title for title in head if title not in ("size", "format")])
+    for what, some in _apart(replayed):
+        means = [figure.shown(_mean(values)) if (values := _known(figure, some)) else "" for figure in FIGURES]
+        rows.append([what, f"{len(some)} size{'s' * (len(some) > 1)}", "", *means])
+    lines = aligned([head, *rows], [title for title in head if title not in ("size", "format")])
+    return [*lines, *_expected(replayed)]
+
+
+def _known(figure: Figure, replayed: Iterable[Replayed]) -> list[float]:
+    return [of for each in replayed if (of := figure.of(each.found)) is not None]
+
+
+def _apart(replayed: Sequence[Replayed]) -> list[tuple[str, list[Replayed]]]:
+    """By what they have in common, sizes that models of time get wrong, as far as there are any; then the others."""
+    found = [(name, [each for each in replayed if has(each.recorded.problem)]) for name, has in _HARD.items()]
+    hard = [id(each) for _, some in found for each in some]
+    others = [each for each in replayed if id(each) not in hard]
+    return [(name, some) for name, some in (*found, ("others", others)) if some and hard]
+
+
+def _expected(replayed: Iterable[Replayed]) -> list[str]:
+    """A line that sets what was expected to be lost beside what was, by how much; none where nothing was said."""
+    said = [
+        (each.found.expected_loss, each.found.loss)
+        for each in replayed
+        if each.found.expected_loss is not None and each.found.loss is not None
+    ]
+    parts = []
+    for low, high in itertools.pairwise(_CLAIMS):
+        some = [pair for pair in said if low <= pair[0] < high]
+        if some:
+            claimed, lost = (_mean(values) for values in zip(*some, strict=True))
+            parts.append(f"{claimed:.2%} expected and {lost:.2%} lost at {len(some)}")
+    return [f"sizes by the loss that is expected: {'; '.join(parts)}"] if parts else []
 
 
 def notes(problems: Sequence[RecordedProblem], charges: Charges) -> list[str]:
     """What a reader of the tables should know of the recorded spaces."""
     said = ["loss: over the best of all recorded; the finals are not in the seconds"]
+    for arch in sorted({recorded.gpu.arch for recorded in problems}):
+        if (judged := judged_of(arch)) is not None:
+            said.append(f"first choices of {arch}'s model had, at sizes it did not know, of the best's speed {judged}")
     if partly := sum(not recorded.whole for recorded in problems):
         said.append(f"{partly} of {len(problems)} sizes are recorded in part: their best may be missing")
     for share, what in (
@@ -164,6 +203,15 @@ def _nearest_rank(values: Sequence[float]) -> float:
     return values[math.ceil(0.95 * len(values)) - 1]
 
 
+# Expected losses that are near to each other, from one to below the next.
+_CLAIMS = (0.0, 0.001, 0.005, math.inf)
+_SMALL = 512
+_HARD: Mapping[str, Callable[[GemmProblem], bool]] = {
+    "M = 2": lambda problem: problem.M == 2,
+    f"N or K < {_SMALL}": lambda problem: min(problem.N, problem.K) < _SMALL,
+    "odd N": lambda problem: problem.N % 2 == 1,
+    "M = 1, not TN": lambda problem: problem.M == 1 and problem.layout != "TN",
+}
 # Of figures in ascending order.
 _OVER_ALL: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": _mean, "95 %": _nearest_rank, "worst": max}
 

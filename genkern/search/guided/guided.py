@@ -18,6 +18,7 @@ from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Outcome
 from genkern.kernels.catalogue import form_of
 from genkern.search.guided.features import Numbers
 from genkern.search.guided.model import Prior, learned_of
@@ -40,6 +41,9 @@ _PROMISE = 0.002
 _TOGETHER = 4.0
 # Of so many of the best rows the other group sizes are tried.
 _REFINED = 20
+# Of no more rows than so many another group size is tried where the usual one came to no time: a crash takes seconds.
+_MOST_LOST = 4
+_ENDED_BADLY = (Outcome.CRASHED, Outcome.TIMED_OUT)
 
 
 class Guided(Strategy):
@@ -58,6 +62,7 @@ class Guided(Strategy):
         self._unanswered: dict[Config, Hashable] = {}
         self._waiting: dict[Hashable, int] = {}
         self._octaves: dict[Config, float] = {}
+        self._lost: set[int] = set()
         self._best = math.inf if task.best_us is None else math.log2(task.best_us)
         self._is_refined = not self._rows.configs
         self._gain = 0.0
@@ -81,12 +86,15 @@ class Guided(Strategy):
             self._answered(event.configs)
             return
         self._answered([event.config])
+        row = self._rows.place.get(event.config)
         if isinstance(event, Measured):
             is_new = event.config not in self._octaves
             octaves = self._octaves[event.config] = math.log2(event.duration_us)
             self._best = min(self._best, octaves)
-            if is_new and (row := self._rows.place.get(event.config)) is not None:
+            if is_new and row is not None:
                 self._posterior.add(row, octaves)
+        elif row is not None and event.outcome in _ENDED_BADLY:
+            self._lost.add(row)
 
     def expected_loss(self) -> float | None:
         return _TOGETHER * (2.0**self._gain - 1.0) if self._octaves else None
@@ -156,7 +164,20 @@ class Guided(Strategy):
         for config in best:
             if others := self._rows.others[self._rows.place[config]]:
                 more.setdefault(compiled_of(config), []).extend(others)
+        for row in self._worth_another():
+            more.setdefault(compiled_of(self._rows.configs[row]), []).extend(self._rows.others[row])
         return [Unit(tuple(configs)) for configs in more.values()]
+
+    def _worth_another(self) -> list[int]:
+        """Rows that have no time since their usual group size ended badly, and promise something."""
+        rows = [row for row in self._lost if self._rows.others[row] and self._rows.configs[row] not in self._octaves]
+        if not rows:
+            return []
+        mean, deviation = self._posterior.predicted()
+        if self._octaves:
+            gain = expected_gain(self._best, mean, deviation)
+            rows = [row for row in rows if gain[row] >= math.log2(1.0 + _PROMISE)]
+        return sorted(rows, key=lambda row: (float(mean[row]), row))[:_MOST_LOST]
 
 
 def _octaves(one: Config, other: Config) -> float:

@@ -49,7 +49,10 @@ def test_strategies_are_compared(tables: Path, tmp_path: Path, capsys: pytest.Ca
     first, second, notes = done.out.split("\n\n")
     lines = [line.split() for line in first.splitlines()]
     assert lines[0] == ["exhaustive,", "16", "compiles", "at", "a", "time"]
-    assert [row[0] for row in lines[2:]] == [PROBLEM.size, OTHER.size, "mean", "95", "worst"]
+    assert [row[0] for row in lines[2:]] == [PROBLEM.size, OTHER.size, "mean", "95", "worst", "N", "sizes"]
+    # Models of time get small ones wrong.
+    assert lines[7][:8] == ["N", "or", "K", "<", "512", "2", "sizes", "8"]
+    assert " ".join(lines[8]) == "sizes by the loss that is expected: 0.00% expected and 0.00% lost at 2"
     assert lines[2][:6] == [PROBLEM.size, "a16w16", "bf16", "8", "8", "20"]
     assert lines[2][7:10] == ["0.00%"] * 3
     assert lines[4][1:3] == ["8", "20"]

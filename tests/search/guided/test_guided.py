@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 import pytest
@@ -151,8 +151,35 @@ def test_where_nothing_runs_it_goes_on_and_ends() -> None:
         for unit in units[1::2]:
             for config in unit.configs:
                 strategy.tell(Lost(config, Outcome.CRASHED))
-    assert len(asked) == 96
+    assert len({unit.compiled for unit in asked}) == 96
+    # Of the lost, some were asked for again.
+    assert len(asked) == 100
     assert strategy.expected_loss() is None
+
+
+def siblings_of(some: Iterable[Config]) -> Iterator[tuple[Config, list[Config]]]:
+    """Each with those configs that differ from it in GROUP_SIZE_M alone."""
+    for config in some:
+        alike = (other for other in configs() if other.having(GROUP_SIZE_M=1) == config.having(GROUP_SIZE_M=1))
+        yield config, [other for other in alike if other != config]
+
+
+def test_another_group_size_where_the_usual_one_crashes() -> None:
+    """Of what promises most, so that it is worth another crash."""
+    strategy = Guided(task())
+    first = [config for unit in strategy.ask(64) for config in unit.configs]
+    others = {config: {*siblings} for config, siblings in siblings_of(first)}
+    lost = min((config for config in first if others[config]), key=physics)
+    times: dict[Config, float] = {}
+    strategy.tell(Lost(lost, Outcome.TIMED_OUT))
+    asked = [config for config in first if config != lost]
+    while asked:
+        for config in asked:
+            times[config] = physics(config)
+            strategy.tell(Measured(config, times[config]))
+        asked = [config for unit in strategy.ask(64) for config in unit.configs]
+    assert lost not in times
+    assert others[lost] <= {*times}
 
 
 def test_nothing_to_search() -> None:
