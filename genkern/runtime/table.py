@@ -46,6 +46,11 @@ class Choice:
     exact: bool = False
     algorithm: str = ""
 
+    @property
+    def predicted(self) -> bool:
+        """Whether it is by a row that nobody measured."""
+        return self.winner is not None and self.winner.is_predicted
+
 
 _UNTUNED = "not tuned"
 
@@ -120,7 +125,8 @@ class Table:
             return chosen
         if chosen.exact and in_full.exact:
             return min((chosen, problem), (in_full, full), key=lambda each: _rank(self._rows[each[1]][0]))[0]
-        return chosen if chosen.exact or (chosen.call is not None and not in_full.exact) else in_full
+        serves = chosen.call is not None and not in_full.exact and (in_full.predicted or not chosen.predicted)
+        return chosen if chosen.exact or serves else in_full
 
     def _find(self, problem: GemmProblem) -> Choice:
         row, tuned = self._rows.get(problem), self._by_m.get(Relatives.of(problem), [])

@@ -11,6 +11,7 @@ import pytest
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, Descriptor
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
+from genkern.ops.accumulate import as_full
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import Contents, PackedCall, PackedWinner
 from genkern.runtime.table import Device, Table
@@ -143,6 +144,17 @@ def test_measured_times_decide_before_predicted_ones() -> None:
     assert [found(mixed, m) for m in (8, 16, 32, 33, 64, 512)] == [16, 16, None, None, 64, 512]
     said = [name.endswith("(predicted)") for _, name in mixed.tuned(GemmProblem(1, 256, 512))]
     assert said == [True, False, True, False, True]
+
+
+def test_measured_full_sums_before_predicted_fast_ones() -> None:
+    """Where a call takes either."""
+    fast = GemmProblem(32, 256, 512, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16")
+    predicted = replace(winner(32, (32, 32)), problem=fast, check="none", time_source="predicted", library_us=None)
+    measured = replace(winner(64, (17, 127), 9.0), problem=as_full(replace(fast, M=64)))
+    choice = table(predicted, measured).find(fast)
+    assert choice.winner is not None
+    assert choice.winner.problem == measured.problem
+    assert table(predicted).find(fast).predicted
 
 
 def test_what_is_believed_more_beats_what_is_faster() -> None:

@@ -35,7 +35,7 @@ class Rows:
             self.of_unit.append(list(range(len(self.configs), len(self.configs) + len(siblings))))
             stem = kinds.setdefault(form_of(each.configs[0]).stem, len(kinds))
             for group in siblings.values():
-                usual, *others = sorted(group, key=from_usual)
+                usual, *others = sorted(group, key=from_usual) if len(group) > 1 else group
                 self.configs.append(usual)
                 self.others.append(others)
                 unit.append(number)

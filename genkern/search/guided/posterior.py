@@ -20,6 +20,8 @@ Numbers = npt.NDArray[np.float64]
 # recorded sizes (results/recorded), each by a model that was not trained on it.
 _ERROR, _KIND_ERROR, _NOISE, _USUAL = 0.16, 0.10, 0.015, 4.0
 _OWN = _ERROR**2 + _KIND_ERROR**2
+# Standard deviations.
+_FAR = 8.5
 
 
 class Posterior:
@@ -82,7 +84,9 @@ def expected_gain(best: float, mean: Numbers, deviation: Numbers) -> Numbers:
     """[rows] by how many octaves each is expected to be faster than `best`, where it is not slower (Jones, Schonlau and
     Welch, 1998)."""
     z = (best - mean) / deviation
-    below = 0.5 * (1.0 + np.array([math.erf(each / math.sqrt(2.0)) for each in z.tolist()]))
+    # Farther out it is 0 or 1 to the last bit.
+    below, near = (z > 0).astype(np.float64), np.flatnonzero(np.abs(z) < _FAR)
+    below[near] = [0.5 * (1.0 + math.erf(each / math.sqrt(2.0))) for each in z[near].tolist()]
     density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
     gain: Numbers = deviation * (z * below + density)
     return gain
