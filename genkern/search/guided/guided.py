@@ -34,6 +34,8 @@ _BEST, _KINDS, _NEAR = 12, 10, 2
 _BATCH, _WAITING = 8, 4
 # No fewer binaries, whatever is promised, and no more: the first are what the model is corrected by.
 _LEAST, _MOST = 32, 96
+# So many that are refused cost no tries; where more are, something else is wrong.
+_FREE = 256
 # What promises less than this share of the time is let be.
 _PROMISE = 0.002
 # What is left promises together so many times what the binary does that promises most. On the recorded sizes (H200,
@@ -63,6 +65,8 @@ class Guided(Strategy):
         self._waiting: dict[Hashable, int] = {}
         self._octaves: dict[Config, float] = {}
         self._lost: set[int] = set()
+        # Binaries that nobody can make or launch: of all so far, and since the last time was told.
+        self._refused = self._in_vain = 0
         self._best = math.inf if task.best_us is None else math.log2(task.best_us)
         self._is_refined = not self._rows.configs
         self._gain = 0.0
@@ -84,6 +88,9 @@ class Guided(Strategy):
             return
         if isinstance(event, Refused):
             self._answered(event.configs)
+            if len(event.configs) == len(event.unit.configs):
+                self._refused += 1
+                self._in_vain += 1
             return
         self._answered([event.config])
         row = self._rows.place.get(event.config)
@@ -91,6 +98,7 @@ class Guided(Strategy):
             is_new = event.config not in self._octaves
             octaves = self._octaves[event.config] = math.log2(event.duration_us)
             self._best = min(self._best, octaves)
+            self._in_vain = 0
             if is_new and row is not None:
                 self._posterior.add(row, octaves)
         elif row is not None and event.outcome in _ENDED_BADLY:
@@ -112,7 +120,7 @@ class Guided(Strategy):
             return []
         chosen = self._first() if not self._asked else self._promising()
         chosen = [number for number in dict.fromkeys(chosen) if number not in self._asked]
-        chosen = chosen[: self._most - len(self._asked)]
+        chosen = chosen[: self._most - self._tried]
         self._asked.update(chosen)
         if chosen or self._waiting:
             return [self._rows.first_of(number) for number in chosen]
@@ -131,13 +139,18 @@ class Guided(Strategy):
     def _promising(self) -> list[int]:
         if not self._octaves:
             # Nothing ran so far.
-            return self._ranked(self._posterior.predicted()[0])[: len(self._asked) + _BATCH]
+            return self._ranked(self._posterior.predicted()[0])[: _BATCH + self._in_vain]
         gain = expected_gain(self._best, *self._posterior.predicted())
         gain[np.isin(self._rows.unit, list(self._asked))] = 0.0
         self._gain = float(gain.max())
-        if self._gain < math.log2(1.0 + _PROMISE) and len(self._asked) >= self._least:
+        if self._gain < math.log2(1.0 + _PROMISE) and self._tried >= self._least:
             return []
-        return self._ranked(-gain)[:_BATCH]
+        # Where a kind is refused (another compiler, no room), what it promises says nothing.
+        return self._ranked(-gain)[: _BATCH + self._in_vain]
+
+    @property
+    def _tried(self) -> int:
+        return len(self._asked) - min(self._refused, _FREE)
 
     def _ranked(self, octaves: Numbers) -> list[int]:
         """The numbers of all units that were not asked for, by their least value."""
