@@ -97,21 +97,18 @@ def test_a_proof_launches_as_a_product_does(
         problem = winner.problem
         session = Sessions("sm_90", 0, tmp_path).of(winner, problem.M, Budget(rotating_mb=0.0))
         gemm = LoadedGemm(session, "cpu", CachedBinaries(routed_gpu, "cuda", 32))
-        a, b, c, *others = operands_of(problem)
         weight = gemm.operands["b"].mT
         product = product_of(routed_context, problem, {"b": weight})
         assert product.tuned
-        stored = [gemm.operands[each.name] for each in others]
+        stored = [gemm.operands[each.name] for each in operands_of(problem)[3:]]
         product.call(gemm.operands["a"], weight, *stored)
-        called = routed_gpu.driver.launched[:]
+        called = list(map(numbers, routed_gpu.driver.launched))
         routed_gpu.driver.launched.clear()
         call = DispatchedCall(routed_gpu, routed_bundle, winner, winner.calls[0], problem.M)
         room = {"workspace": torch.empty(64), "counters": torch.empty(64)}
         addresses = call.addresses({**gemm.operands, **room})
         assert call.prepared(gemm.layouts(call.operands, gemm.operands)).launch(7, addresses)
-        assert [numbers(each) for each in routed_gpu.driver.launched] == [numbers(each) for each in called], (
-            problem.name
-        )
+        assert list(map(numbers, routed_gpu.driver.launched)) == called, problem.name
         routed_gpu.driver.launched.clear()
 
 
