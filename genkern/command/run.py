@@ -39,7 +39,6 @@ from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.op import check_problem
-from genkern.search.guided.judged import judged_of
 from genkern.search.strategies import ZERO
 from genkern.space.explanation import parameters_table
 from genkern.space.languages import space_for_libraries
@@ -242,10 +241,14 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
             f"These times are predicted. To measure, run the same command on a machine with a {target.arch} GPU "
             "and PyTorch."
         )
-        if setting.strategy.name == ZERO and (judged := judged_of(target.arch)) is not None:
-            console.print(
-                f"The model chose. At sizes that it did not know its choices had of the best's speed {judged}."
-            )
+        if setting.strategy.name == ZERO:
+            # NumPy, which takes as long to import as a quarter of genkern.
+            from genkern.search.guided.judged import judged_of
+
+            if (judged := judged_of(target.arch)) is not None:
+                console.print(
+                    f"The model chose. At sizes that it did not know its choices had of the best's speed {judged}."
+                )
     return 3 if recorder.bugs else 1 if recorder.failed else 0
 
 

