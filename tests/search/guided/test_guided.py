@@ -151,9 +151,11 @@ def test_where_nothing_runs_it_goes_on_and_ends() -> None:
         for unit in units[1::2]:
             for config in unit.configs:
                 strategy.tell(Lost(config, Outcome.CRASHED))
-    assert 96 < len({unit.compiled for unit in asked}) <= 96 + 256
+    tried = {unit.compiled for unit in asked}
+    # What is refused costs no tries, up to so many.
+    assert 96 < len(tried) <= 96 + 256
     # Of the lost, some were asked for again.
-    assert len(asked) == 100
+    assert len(asked) == len(tried) + 4
     assert strategy.expected_loss() is None
 
 
