@@ -59,8 +59,8 @@ def stems(configs: list[Config]) -> set[str]:
 
 @pytest.mark.parametrize("size", PUBLISHED, ids=str)
 def test_published_counts_of_v34(size: tuple[int, int, int]) -> None:
-    """The default AMD space leaves exactly as many configs as tune_gemm v3.4, for three kinds of target."""
-    space = load_space(None, "gfx942", "a16w16")
+    """The space amd leaves exactly as many configs as tune_gemm v3.4, for three kinds of target."""
+    space = load_space("amd", "gfx942", "a16w16")
     fp16 = GemmProblem(*size, "a16w16", "fp16", "fp16", "fp16")
     fp8 = GemmProblem(*size, "a8w8", "fp8e4m3fnuz", "fp8e4m3fnuz", "bf16")
     counts = (

@@ -29,18 +29,23 @@ def any_config(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 class Sides:
     """What the sides of a tile may be.
 
-    BLOCK_SIZE_M from `least_m` to `most_m`, BLOCK_SIZE_K up to `most_k`. `width_step`: the side that the matrix
+    BLOCK_SIZE_M from `least_m` (on AMD from `least_m_on_amd`, unless 0) to `most_m`, BLOCK_SIZE_K up to `most_k`. `width_step`: the side that the matrix
     instruction's rows do not go along may be any multiple of this, not only a power of two (0: it may not), up to
     `widest`; that is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M. `height_step`: the other side may be any
     multiple of this (0: a power of two).
     """
 
     least_m: int = 16
+    least_m_on_amd: int = 0
     most_m: int = 1024
     most_k: int = 1024
     width_step: int = 0
     widest: int = WIDEST
     height_step: int = 0
+
+    def least_rows(self, amd: bool) -> int:
+        """The least BLOCK_SIZE_M on targets of AMD's, or on others."""
+        return min(self.least_m, self.least_m_on_amd or self.least_m) if amd else self.least_m
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,11 @@ def _semaphore_call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
+# On AMD Triton multiplies tiles of fewer rows than a matrix instruction has by its smaller ones (4x64, by blocks of
+# 4x4) or by vector instructions; below four a lane has no row of its own.
+_SIDES = Sides(least_m_on_amd=4)
+
+
 def _semaphore(swapped: bool) -> Form:
     def legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         reason = dot_limit(problem, config, gpu, swapped=swapped)
@@ -106,7 +111,7 @@ def _semaphore(swapped: bool) -> Form:
         legal=legal,
         shares=splits_limit,
         cost=Cost(SWAPPED_EDGES if swapped else EDGES, reduces="semaphore"),
-        sides=Sides(least_m=8) if swapped else Sides(),
+        sides=Sides(least_m=8) if swapped else _SIDES,
         splits_k=True,
         runs_on_amd=True,
         swapped=swapped,
@@ -127,6 +132,7 @@ _KERNEL = Form(
     _call,
     legal=_legal,
     shares=_shares,
+    sides=_SIDES,
     splits_k=True,
     split_apart=True,
     runs_on_amd=True,
