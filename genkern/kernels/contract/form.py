@@ -36,12 +36,12 @@ class Sides:
     """
 
     least_m: int = 16
-    least_m_on_amd: int = 0
     most_m: int = 1024
     most_k: int = 1024
     width_step: int = 0
     widest: int = WIDEST
     height_step: int = 0
+    least_m_on_amd: int = 0
 
     def least_rows(self, amd: bool) -> int:
         """The least BLOCK_SIZE_M on targets of AMD's, or on others."""

@@ -29,8 +29,8 @@ _FEW_ROWS = 16
 # By lanes of a wave, tiles and workgroups per CU up to which published winners split K: 3.3 and 13 on gfx950, 8 and 64
 # on gfx1201.
 _SPLIT_TILES, _SPLIT_BLOCKS = {64: 4, 32: 8}, {64: 16, 32: 64}
-# The widest load of a lane.
-_LANE_BYTES = 16
+# What a lane loads at least, a register.
+_LANE_BYTES = 4
 
 
 def tile_far_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
@@ -71,7 +71,7 @@ def split_k_many(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def lanes_without_loads(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """More warps than the tiles of A and B have loads of 16 bytes for.
+    """More warps than the tiles of A and B have registers for.
 
     genkern: lanes beyond that load what others load, too, and multiply nothing of their own.
     """
