@@ -19,8 +19,8 @@ from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_S
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import least
 from genkern.kernels.families.common import GROUP, main_kernel, of_groups, sizes
-from genkern.kernels.families.sum_orders import of_dot
 from genkern.kernels.families.limits import dot_limit, tma_box_limit, tma_operands_limit, tma_output_limit
+from genkern.kernels.families.sum_orders import of_dot
 from genkern.ops.op import groups_of
 
 

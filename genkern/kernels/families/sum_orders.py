@@ -81,9 +81,9 @@ def _instruction(swapped: bool, problem: GemmProblem, config: Config, arch: str)
 def of_ring(cluster_k: int, problem: GemmProblem, config: Config, arch: str) -> Sums | None:
     """Of kernels in Gluon whose products read a ring of buffers, `cluster_k` programs a tile.
 
-    Which tiles SPLIT_K shares out hangs on how many there are, and so on M. A program of a cluster adds the others' sums
-    to its own: of three, whose columns those are decides which two come first, and of swapped tiles that is a row's
-    place. Of two either order is the same.
+    Which tiles SPLIT_K shares out hangs on how many there are, and so on M. A program of a cluster adds the others'
+    sums to its own: of three, whose columns those are decides which two come first, and of swapped tiles that is a
+    row's place. Of two either order is the same.
     """
     if is_exact(problem):
         return Sums("exact")

@@ -39,8 +39,8 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.families.sum_orders import of_dot
 from genkern.kernels.families.limits import dot_limit, grid_limit, over_c_limit, splits_limit, tiles
+from genkern.kernels.families.sum_orders import of_dot
 from genkern.ops.op import groups_of
 
 # A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as

@@ -33,7 +33,6 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.families.sum_orders import of_dot
 from genkern.kernels.families.limits import (
     dot_limit,
     over_c_limit,
@@ -42,6 +41,7 @@ from genkern.kernels.families.limits import (
     tma_operands_limit,
 )
 from genkern.kernels.families.realigned import realigned
+from genkern.kernels.families.sum_orders import of_dot
 from genkern.ops.op import groups_of
 
 
