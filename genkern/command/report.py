@@ -150,7 +150,7 @@ def detail_lines(report: Report) -> list[str]:
     winner = report.winner
     sums = sums_of(winner.problem, winner.config, winner.arch) if winner else ""
     order = [f"  sums: {sums}"] if sums else []
-    return [f"  {outcomes}; {times}{clock}{_searched(report)}", *wrong, *library, *order]
+    return [f"  {outcomes}; {times}{clock}{_searched(report)}", *wrong, *order, *library]
 
 
 def _searched(report: Report) -> str:

@@ -44,7 +44,7 @@ class Sums:
 
     @property
     def text(self) -> str:
-        """On one line of printable ASCII, the same for equal ones alone: `wgmma k16, 4 parts of 1024`."""
+        """A line of printable ASCII without commas, the same for equal ones alone: `wgmma k16; 4 parts of 1024`."""
         said = [self.instruction]
         if self.promoted:
             said.append(f"{'scaled' if self.scaled else 'promoted'} every {self.promoted}")
@@ -54,7 +54,7 @@ class Sums:
             said.append(f"as {self.like}")
         if self.finish:
             said.append(f"{self.finish} finish")
-        return ", ".join(said)
+        return "; ".join(said)
 
 
 def _parts_text(parts: tuple[int, ...]) -> str:
