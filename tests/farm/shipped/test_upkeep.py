@@ -1,4 +1,4 @@
-"""Tests of genkern.farm.upkeep: what lies in a cache, and which of it goes."""
+"""Tests of genkern.farm.shipped.upkeep: what lies in a cache, and which of it goes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.upkeep import IN_USE_S, Entry, entries, unneeded
+from genkern.farm.shipped.upkeep import IN_USE_S, Entry, entries, unneeded
 from genkern.gemm.records import Outcome
 
 NOW_S = 1e9

@@ -12,7 +12,7 @@ from rich.console import Console
 from genkern.arguments import Parser
 from genkern.errors import InputError
 from genkern.farm.cache import BinaryCache
-from genkern.farm.upkeep import IN_USE_S, Entry, entries, unneeded
+from genkern.farm.shipped.upkeep import IN_USE_S, Entry, entries, unneeded
 from genkern.files import cache_folder, shown_path
 
 _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([kMGT]?)")
@@ -30,8 +30,8 @@ def cache_parser() -> Parser:
     """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern cache",
-        description="Say what the cache of compiled kernels holds, and remove what is asked for, also while runs use it:\n"
-        "kernels used in the last two hours stay.",
+        description="Say what the cache of compiled kernels holds, and remove what is asked for. Runs may use it\n"
+        "meanwhile: what was used in the last two hours stays.",
     )
     group = p.add_argument_group("what to do")
     group.add_argument(
