@@ -27,6 +27,7 @@ COMMANDS = {
     "import": "genkern.command.exchange.importing",
     "ops": "genkern.command.exchange.ops_table",
     "kernels": "genkern.command.shipped.kernels",
+    "cache": "genkern.command.shipped.caching",
     "record": "genkern.command.recorded.recording",
     "replay": "genkern.command.recorded.replaying",
     "train": "genkern.command.recorded.learning",
