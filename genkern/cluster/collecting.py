@@ -59,8 +59,7 @@ def collect_parser() -> Parser:
     """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern collect",
-        description="Join results into one file, with a comment above each row that says whose it is. Of rows for one\n"
-        "size and device the fastest stays.",
+        description="Join results; a comment above each row says whose it is. Of a size and device the fastest stays.",
     )
     group = p.add_argument_group("what to join")
     group.add_argument(

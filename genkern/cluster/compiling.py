@@ -44,8 +44,7 @@ def compile_parser() -> Parser:
     """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern compile",
-        description="Compile kernels for sizes into a folder, which `genkern measure` takes to a GPU. Neither GPU nor\n"
-        "PyTorch is needed.",
+        description="Compile kernels for sizes into a folder for `genkern measure`. Neither GPU nor PyTorch is needed.",
     )
     group = p.add_argument_group("which kernels")
     group.add_argument("--arch", choices=known_archs(), required=True, metavar="ARCH", help="the GPU to compile for")
@@ -58,7 +57,7 @@ def compile_parser() -> Parser:
         "--search",
         metavar="NAME",
         default=_USUAL,
-        help=f"predicted:N: of each size what a model prefers; predicted: everything (default: {_USUAL})",
+        help=f"predicted:N: what a model prefers; predicted: everything (default: {_USUAL})",
     )
     group.add_argument("--shard", type=read_shard, metavar="I/N", help=SHARD_HELP)
     group.add_argument("-o", "--output", metavar="FOLDER", required=True, help="the folder to write")

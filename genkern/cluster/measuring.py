@@ -63,8 +63,7 @@ def measure_parser() -> Parser:
     p = Parser(
         prog="genkern measure",
         usage="genkern measure FOLDER [options of tuning]",
-        description="Tune the sizes of a folder of `genkern compile` on a GPU, with the kernels that are in it.\n"
-        "Options of tuning may follow. The same command goes on after a kill.",
+        description="Tune the sizes of a folder of `genkern compile` with its kernels. Options of tuning may follow.",
     )
     group = p.add_argument_group("what to measure")
     group.add_argument("folder", metavar="FOLDER", help="the folder, whose checksums are compared")

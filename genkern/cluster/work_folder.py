@@ -119,6 +119,8 @@ def _parsed(text: str, where: str) -> Manifest:
         files = {str(name): str(digest) for name, digest in said.pop("files").items()}
         words = {name: str(value) for name, value in said.items()}
         manifest = Manifest(made_for=made_for, files=files, **words)
+    except InputError:
+        raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise damaged from None
     named = {"sizes.yaml", "compiled.kernels"} | ({"space.yaml"} if manifest.space == "space.yaml" else set())

@@ -43,10 +43,10 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--budget",
         metavar="SECONDSs|N",
-        help="a hard limit of a size's search, 30s or 200: what is under way then is dropped, and the best so far is "
-        "timed again, checked and written, which the limit does not include. 30s: seconds from its turn on a GPU, no "
-        "sooner than one kernel was measured; a run that is resumed counts anew. 200: kernels (binaries) that are "
-        "measured, those of an earlier start of the run and the config of the results file included (default: none)",
+        help="a hard limit of a size's search: what is under way then is dropped, the best so far timed again, checked "
+        "and written. 30s: seconds from its turn on a GPU, no sooner than one kernel was measured; anew where a run is "
+        "resumed. 200: kernels (binaries) measured, also by an earlier start, with that of the results file "
+        "(default: none)",
     )
 
 

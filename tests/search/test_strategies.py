@@ -163,7 +163,7 @@ def test_what_needs_no_compile() -> None:
     strategy = chosen_strategy("cached").make(task(*there))
     assert [stages(unit) for unit in (*strategy.ask(2), *strategy.ask(9))] == [wanted[2], wanted[3], wanted[5]]
     assert not strategy.ask(1)
-    assert [stages(unit) for unit in chosen_strategy("cached:1").make(task(*there)).ask(9)] == [wanted[2]]
+    assert [stages(unit) for unit in chosen_strategy("cached:1").make(task(*there, number=1)).ask(9)] == [wanted[2]]
     assert not chosen_strategy("cached").make(task()).ask(9)
 
 
