@@ -11,6 +11,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.cost import Cost
 from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.sums import Sums
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.gluon_tile import WIDEST
 
@@ -23,6 +24,11 @@ def takes_any(problem: GemmProblem, gpu: Gpu | None) -> str:
 def any_config(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """Of a family that asks for nothing besides what holds for all (genkern.kernels.legality)."""
     return ""
+
+
+def unknown_sums(problem: GemmProblem, config: Config, arch: str) -> Sums | None:
+    """Of a family that does not say in which order it adds up K."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,8 @@ class Form:
     `stages`: of kernels that know it before they are compiled, why a number of stages is none for a config, whose own
     it does not read: so it is asked once for all of them.
 
+    `sums`: for a problem and a config on an architecture that is known the order in which K is added up; of the problem
+    it does not read M. None where it hangs on M or on a row's place too, or nobody says it.
     `cost`: terms of what it costs, which the predictor adds up. `sides`: of its tiles.
     `reads`: what its steps over K read besides plain A and B: "steps", whatever the format's step reads; "converted",
     a B that becomes numbers as the format says once it is loaded (Op.converts_b); "promoted", scales by which the
@@ -86,6 +94,7 @@ class Form:
     legal: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
     shares: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
     stages: Callable[[GemmProblem, Config, Gpu | None], Callable[[int], str]] | None = None
+    sums: Callable[[GemmProblem, Config, str], Sums | None] = unknown_sums
     cost: Cost = field(default_factory=Cost)
     sides: Sides = field(default_factory=Sides)
     reads: str = "steps"

@@ -18,6 +18,7 @@ from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
 from genkern.kernels.contract.family import Choice, Family
 from genkern.kernels.contract.form import Form, Sides
 from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.sums import equal_shares
 from genkern.kernels.contract.symbols import SPLIT_K, TILES, TILES_OF_C, UNITS, UNITS_PER_XCD, XCDS, M, N
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import name, where
@@ -39,6 +40,7 @@ from genkern.kernels.families.common import (
     when_split,
 )
 from genkern.kernels.families.limits import dot_limit, grid_limit, over_c_limit, splits_limit, tiles
+from genkern.kernels.families.sum_orders import of_dot
 from genkern.ops.op import groups_of
 
 # A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as
@@ -105,6 +107,7 @@ def _semaphore(swapped: bool) -> Form:
         _semaphore_call,
         legal=legal,
         shares=splits_limit,
+        sums=partial(of_dot, swapped),
         cost=Cost(SWAPPED_EDGES if swapped else EDGES, reduces="semaphore"),
         sides=Sides(least_m=8) if swapped else Sides(),
         splits_k=True,
@@ -127,6 +130,7 @@ _KERNEL = Form(
     _call,
     legal=_legal,
     shares=_shares,
+    sums=partial(of_dot, False, shares=equal_shares),
     splits_k=True,
     split_apart=True,
     runs_on_amd=True,
