@@ -44,6 +44,7 @@ TESTED_ELSEWHERE = {
     "genkern/search/command_line.py": "tests/search/test_asked_strategy.py",
     "genkern/search/strategy.py": "tests/search/test_strategies.py",
     "genkern/search/plain/predicted_order.py": "tests/search/test_strategies.py",
+    "genkern/search/plain/cached.py": "tests/search/test_strategies.py",
     "genkern/tuned_gemm.py": "tests/runtime/test_torch_ops.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
     # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.
@@ -109,6 +110,7 @@ OTHER_PROGRAMS |= {
     "--bounds",
     "--inplace",
     "--brief",
+    *("--array", "--gpus", "--requeue"),
     *("--key", "--least", "--over", "--vllm", "--skewed"),
     *("--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal", "--tuned", "--seconds", "--seed"),
