@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import shutil
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from genkern.errors import InputError
 
 _HELP_COLUMNS = 100
+_Item = TypeVar("_Item")
+SHARD_HELP = "of the sizes only each N-th from the I-th on: 1/4 to 4/4 are the jobs of an array"
+_SHARD = re.compile(r"([1-9][0-9]{0,4})/([1-9][0-9]{0,4})")
 
 
 def shown_names(action: argparse.Action) -> list[str]:
@@ -72,3 +76,18 @@ def number(kind: str, least: float, most: float, integer: bool = False) -> Calla
         return value
 
     return read
+
+
+def read_shard(text: str) -> str:
+    """A shard of a list as it is written, I/N. Raises argparse.ArgumentTypeError."""
+    if (match := _SHARD.fullmatch(text)) is None or int(match[1]) > int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a share such as 1/4 or 4/4")
+    return text
+
+
+def of_shard(items: Sequence[_Item], shard: str | None) -> tuple[_Item, ...]:
+    """Those of a shard, all where there is none. Neighbours, which take alike long, are of different shards."""
+    if shard is None:
+        return tuple(items)
+    number, _, count = shard.partition("/")
+    return tuple(items[int(number) - 1 :: int(count)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import configparser
+import importlib
 import os
 import re
 import shutil
@@ -16,18 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from genkern.command.exchange.exporting import export_parser
-from genkern.command.exchange.importing import import_parser
-from genkern.command.exchange.ops_table import ops_parser
+from genkern.__main__ import COMMANDS
 from genkern.command.options import parser
-from genkern.command.recorded.learning import train_parser
-from genkern.command.recorded.recording import record_parser
-from genkern.command.recorded.replaying import replay_parser
 from genkern.ops.op import op_names
-from genkern.packing.command import pack_parser
-from genkern.packing.merge import merge_parser
-from genkern.packing.shapes import shapes_parser
-from genkern.packing.verification import verify_parser
 
 ROOT = Path(__file__).resolve().parent.parent
 OPS = ROOT / "genkern" / "ops"
@@ -52,6 +44,7 @@ TESTED_ELSEWHERE = {
     "genkern/search/command_line.py": "tests/search/test_asked_strategy.py",
     "genkern/search/strategy.py": "tests/search/test_strategies.py",
     "genkern/search/plain/predicted_order.py": "tests/search/test_strategies.py",
+    "genkern/search/plain/cached.py": "tests/search/test_strategies.py",
     "genkern/tuned_gemm.py": "tests/runtime/test_torch_ops.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
     # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.
@@ -117,6 +110,7 @@ OTHER_PROGRAMS |= {
     "--bounds",
     "--inplace",
     "--brief",
+    *("--array", "--gpus", "--requeue"),
     *("--key", "--least", "--over", "--vllm", "--skewed"),
     *("--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal", "--tuned", "--seconds", "--seed"),
@@ -169,9 +163,8 @@ def modules() -> list[str]:
 
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
-    exchange = [export_parser(), import_parser(), ops_parser()]
-    recorded = [record_parser(), replay_parser(), train_parser()]
-    return [parser(), pack_parser(), verify_parser(), merge_parser(), shapes_parser(), *exchange, *recorded]
+    of_words = [getattr(importlib.import_module(name), f"{word}_parser")() for word, name in COMMANDS.items()]
+    return [parser(), *of_words]
 
 
 def slug(heading: str) -> str:

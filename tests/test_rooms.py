@@ -25,6 +25,7 @@ ROOMS = (
     "tuning",
     "command",
     "packing",
+    "cluster",
 )
 # The command, and what a user's program imports by the package's own name: these hand on what is in the rooms.
 FACES = ("__main__", "__init__", "tuned_gemm")

@@ -4,8 +4,8 @@
 
 The folders have configs that others publish by size, under their own names: AITER's Triton GEMMs
 (`gfx942-GEMM-A8W8-N=128-K=2048.json`; ROCm/aiter, aiter/ops/triton/configs/gemm) and vLLM's and SGLang's for scales of
-blocks (`N=1536,K=7168,device_name=AMD_Instinct_MI300X,...json`). None is part of genkern. Of each, for the largest M that
-it is for: whether a config with its tile and SPLIT_K is left in the default space after pruning, at which place among
+blocks (`N=1536,K=7168,device_name=AMD_Instinct_MI300X,...json`). None is part of genkern. Of each, for the largest M
+that it is for: whether a config with its tile and SPLIT_K is left in the default space after pruning, at which place among
 the distinct tiles the predicted order has it (0: first, 1: last), and whether it is among the first 64 binaries.
 SPLIT_K counts by how many K-blocks a program has: 8 of 12 blocks are six programs of two, as 6 are, and two of nothing.
 A winner comes out of a search with near ties, so being early is what counts. Nothing here runs on a GPU.
@@ -85,7 +85,7 @@ def judge(found: Found, problem: GemmProblem, tiles: Sequence[Tile], arch: str) 
 
 
 def winners(folders: Iterable[Path]) -> Iterator[tuple[str, GemmProblem | None, Tile | None, int]]:
-    """Of each file its target, and a size with its winner's tile, or (None, None, count) for configs that none is of."""
+    """Of each file its target and a size with its winner's tile, or Nones and how many configs genkern has not."""
     for path in sorted(path for folder in folders for path in folder.glob("*.json")):
         try:
             imported = read_peer(str(path), None)

@@ -38,7 +38,9 @@ _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern export RESULTS... --to KIND -o PATH
        genkern import FILE... -o RESULTS
        genkern ops [RESULTS...]
-       genkern kernels --arch ARCH -o FILE"""
+       genkern kernels --arch ARCH -o FILE
+       genkern cache [--trim SIZE]
+       genkern compile | measure | collect ..."""
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
@@ -95,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
     general = p.add_argument_group("general")
     general.add_argument("-v", "--verbose", action="count", default=0, help="say what became of the candidates")
     general.add_argument("-h", "--help", action="help", help="print this and exit")
+    p.set_defaults(may_compile=True, shard=None)  # `genkern measure` says otherwise
     general.add_argument("--version", action="version", version=f"genkern {__version__}", help="print it and exit")
     return p
 
@@ -188,12 +191,8 @@ def _target(group: argparse._ArgumentGroup) -> None:
         "(default: auto: rocprofv3 on AMD, cudagraph on NVIDIA, predict without a GPU)",
     )
     which = group.add_mutually_exclusive_group()
-    which.add_argument(
-        "--gpu_ids",
-        type=_gpu_ids,
-        metavar="0,1,...",
-        help="the GPUs to measure on, of those that are visible (default: the first)",
-    )
+    numbers = "the GPUs to measure on, of those that are visible (default: the first)"
+    which.add_argument("--gpu_ids", type=_gpu_ids, metavar="0,1,...", help=numbers)
     which.add_argument("--ngpus", "--mp", type=_positive, metavar="N", help="measure on the first N GPUs")
     group.add_argument(
         "--shared_gpu",

@@ -10,7 +10,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import TIE, Check, Outcome, Winner
-from genkern.kernels.catalogue import is_deterministic
+from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.ops.op import gb_per_s
 from genkern.timing.libraries import TORCH, library_of
 
@@ -136,7 +136,8 @@ def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float
 
 
 def detail_lines(report: Report) -> list[str]:
-    """The outcomes of one size's candidates, where its time went, how much was searched, and who failed the check."""
+    """The outcomes of one size's candidates, where its time went, how much was searched, and who failed the check;
+    in which order the winner adds up K."""
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
     told = (Outcome.WRONG, Outcome.UNCHECKED)
     wrong = [f"  {m.outcome.value}: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome in told]
@@ -146,7 +147,10 @@ def detail_lines(report: Report) -> list[str]:
     clock += "" if final is None or final.watts is None else f", {final.watts:.0f} W"
     vendor = report.vendor
     library = [f"  vendor library: {vendor.outcome.value}: {vendor.message}"] if vendor and vendor.message else []
-    return [f"  {outcomes}; {times}{clock}{_searched(report)}", *wrong, *library]
+    winner = report.winner
+    sums = sums_of(winner.problem, winner.config, winner.arch) if winner else ""
+    order = [f"  sums: {sums}"] if sums else []
+    return [f"  {outcomes}; {times}{clock}{_searched(report)}", *wrong, *order, *library]
 
 
 def _searched(report: Report) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from genkern.arguments import of_shard
 from genkern.command.candidates_file import CandidatesFile, condensed
 from genkern.command.exchange.bucket import bucketed, write_buckets
 from genkern.command.options import ABOUT_MEASURING
@@ -131,6 +132,7 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
     else:
         sizes = read_sizes(options.gemm_size_file, setting.defaults, arch)
         problems, notes = sizes.problems, sizes.notes
+    problems = of_shard(problems, options.shard)
     for note in notes:
         console.print(f"note: {note}")
     for problem in problems:

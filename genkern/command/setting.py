@@ -89,6 +89,7 @@ class Setting:
                 jobs=options.jobs,
                 timeout_s=options.timeout,
                 temporary_dir=str(temporary),
+                may_compile=options.may_compile,
             )
             stack.callback(farm.close)
             yield Workshop(

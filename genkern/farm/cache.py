@@ -21,6 +21,8 @@ from genkern.kernels.kernel import KernelSpec
 _RECORD = "genkern.json"
 # Storing takes milliseconds, on a slow network seconds. The age tells the dead from the living on every node.
 _ABANDONED_S = 3600.0
+# How exactly an entry says when it was used last: a read that marks it costs a network file system a round trip.
+MARKED_EVERY_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,17 @@ def _bytes_of(path: str) -> bytes:
         return file.read()
 
 
+def _mark_used(folder: Path) -> None:
+    """Note in the time of an entry's record that it is used, for `genkern cache`; in a cache to read only nobody does.
+
+    Times of access would say so by themselves, but few machines keep them.
+    """
+    path = f"{folder}/{_RECORD}"
+    with contextlib.suppress(OSError):
+        if time.time() - os.stat(path).st_mtime > MARKED_EVERY_S:
+            os.utime(path)
+
+
 def _sealed(record: dict[str, Any]) -> bytes:
     """The record with its own sha256 as its last value, so that no damaged one is believed."""
     return json.dumps({**record, "seal": hashlib.sha256(json.dumps(record).encode()).hexdigest()}).encode()
@@ -58,19 +71,28 @@ def _unsealed(data: bytes) -> dict[str, Any] | None:
     return None
 
 
+def _whole(key: str, read: Callable[[str], bytes]) -> dict[str, Any] | None:
+    """The record of an entry whose files `read` has and are as they were stored; None when one is not.
+
+    Raises OSError where a file cannot be read, and what a record of other fields is the cause of.
+    """
+    record = _unsealed(read(_RECORD))
+    # Of an older genkern an entry does not say its key.
+    if record is None or record.get("key", key) != key:
+        return None
+    digests = record["sha256"] if record["outcome"] is None else {}
+    if any(hashlib.sha256(read(name)).hexdigest() != digest for name, digest in digests.items()):
+        return None
+    return record
+
+
 def _checked(key: str, folder: Path, read: Callable[[str], bytes]) -> Binary | Failure | None:
     """What an entry is that lies, or is to lie, in `folder`, and whose files `read` has; None when it is damaged."""
     try:
-        if (record := _unsealed(read(_RECORD))) is None:
-            return None
-        # Of an older genkern an entry does not say it.
-        if record.get("key", key) != key:
+        if (record := _whole(key, read)) is None:
             return None
         if record["outcome"] is not None:
             return Failure(key, Outcome(record["outcome"]), str(record["message"]))
-        for name, digest in record["sha256"].items():
-            if hashlib.sha256(read(name)).hexdigest() != digest:
-                return None
         needs, compile_s = Resources(**record["resources"]), record.get("compile_s")
         return Binary(key, str(folder), str(record["symbol"]), needs, compile_s)
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
@@ -126,11 +148,48 @@ class BinaryCache:
         """
         folder = self.path(key)
         found = _checked(key, folder, lambda name: _bytes_of(f"{folder}/{name}"))
+        if found is not None:
+            _mark_used(folder)
         if found is None and self._behind is not None and (files := self._behind.files(key)) is not None:
             found = _checked(key, folder, files.__getitem__)
             if found is not None:
                 self._store(key, files)
         return found
+
+    def is_damaged(self, key: str) -> bool:
+        """Whether the entry of `key` is not as it was stored; one that is gone, or cannot be read just now, is none.
+
+        One of another version of genkern, for which `get` has no use, may be whole.
+        """
+        folder = self.path(key)
+        try:
+            return _whole(key, lambda name: _bytes_of(f"{folder}/{name}")) is None
+        except FileNotFoundError:
+            # One that is being removed goes as a whole.
+            return folder.exists()
+        except OSError:
+            return False
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return True
+
+    def remove(self, key: str) -> bool:
+        """Take the entry of `key` away, for everybody at the same moment; False where it stays."""
+        try:
+            self._unborn.mkdir(exist_ok=True)
+            self._set_aside(key)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def _set_aside(self, key: str) -> None:
+        """A file of it may be open: where a network file system keeps that, a folder cannot be removed in its place."""
+        aside = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=self._unborn))
+        try:
+            os.rename(self.path(key), aside / key)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
 
     def files(self, key: str) -> dict[str, bytes]:
         """The files of the entry of `key`, by name. Raises OSError where there is none."""
@@ -183,7 +242,8 @@ class BinaryCache:
                     # Somebody stored it first, or the entry that is there is damaged.
                     if _checked(key, final, lambda name: _bytes_of(f"{final}/{name}")) is not None:
                         return
-                    shutil.rmtree(final, ignore_errors=True)
+                    with contextlib.suppress(OSError):
+                        self._set_aside(key)
             raise OutputError(f"cannot replace the damaged cache entry {final}; delete it and run again")
         except OSError as error:
             if isinstance(error, OutputError):

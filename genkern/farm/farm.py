@@ -51,6 +51,7 @@ class Farm:
     """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`.
 
     What a compile needs on the way lies in `temporary_dir` (none: TMPDIR), from where a killed one does not remove it.
+    Where it may not compile, what the cache lacks ends as a failure that says nothing of the kernel.
     A thread, which is there while there is something to do, hands jobs to the pool: as many as it has workers and a
     few, so that what is ordered later but wanted more need not wait for the rest.
     """
@@ -64,6 +65,7 @@ class Farm:
         jobs: int,
         timeout_s: float,
         temporary_dir: str | None = None,
+        may_compile: bool = True,
     ) -> None:
         self.cache = cache
         self.target = target
@@ -71,6 +73,7 @@ class Farm:
         self.jobs = jobs
         self.timeout_s = timeout_s
         self.temporary_dir = temporary_dir
+        self.may_compile = may_compile
         # Read once: it is the same for all kernels of a run.
         self._environment = compile_environment()
         self.counts = FarmCounts()
@@ -122,6 +125,11 @@ class Farm:
                 elif job.key in self._made and (made := self.cache.get(job.key)) is not None:
                     # Since its owner looked for it.
                     told.append((job.key, made))
+                elif not self.may_compile:
+                    told.append((job.key, failure := _not_compiled(job.key)))
+                    self.counts.failed += 1
+                    self.counts.failures[job.key] = failure.message
+                    self._unclaimed.add(job.key)
                 else:
                     self._orders.add(owner, job, rank, tell)
             if len(self._orders) and self._thread is None:
@@ -282,6 +290,11 @@ class Farm:
             self.counts.compiled += 1
         if not isinstance(result, Exception):
             self._unclaimed.add(result.key)
+
+
+def _not_compiled(key: str) -> Failure:
+    message = "it was not compiled before, and nothing is compiled here (--may_compile)"
+    return Failure(key, Outcome.COMPILE_FAILED, message, from_outside=True)
 
 
 def _given_up(key: str) -> Failure:

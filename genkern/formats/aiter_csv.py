@@ -45,12 +45,14 @@ from genkern.formats.tuned_row import (
     parse_config,
     positive,
     ratio,
+    sums_said,
     vendor_of,
 )
 from genkern.gemm.config import name_today
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Winner
+from genkern.kernels.catalogue import sums_of
 from genkern.ops.fields import own_text
 from genkern.ops.op import gb_per_s
 from genkern.timing.standing import SHARED
@@ -242,6 +244,7 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "searched_share": winner.searched_share,
         "expected_loss": winner.expected_loss,
         "source": winner.source or None,
+        "sums": sums_of(problem, winner.config, winner.arch) or None,
         "op": problem.op,
         "dtype_a": problem.dtype_a,
     }
@@ -301,6 +304,7 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
         searched_share=ratio("searched_share", floats),
         expected_loss=positive("expected_loss", floats, or_zero=True),
         source=digest_of("source", given),
+        sums=sums_said(given),
     )
 
 

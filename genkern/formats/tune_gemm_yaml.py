@@ -36,6 +36,7 @@ from genkern.formats.tuned_row import (
     positive,
     ratio,
     row_keys,
+    sums_said,
     text_of,
     vendor_of,
     whole,
@@ -45,7 +46,7 @@ from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
-from genkern.kernels.catalogue import is_deterministic
+from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.ops.fields import own_values, words_in_calls
 from genkern.ops.op import gb_per_s, get_op
 
@@ -207,6 +208,7 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         searched_share=ratio("searched_share", values),
         expected_loss=positive("expected_loss", values, or_zero=True),
         source=digest_of("source", values),
+        sums=sums_said(values),
         peer_us=peer_times(values),
     )
 
@@ -291,6 +293,7 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "searched_share": winner.searched_share,
         "expected_loss": winner.expected_loss,
         "source": winner.source or None,
+        "sums": sums_of(problem, config, winner.arch) or None,
         "peer_us": dict(winner.peer_us) or None,
         # Said only where it is not so.
         "deterministic": None if is_deterministic(problem, config) else False,

@@ -36,9 +36,10 @@ RESULT_KEYS = (
     "compute_units",
     *("vendor", "torch_us", "code"),
     *("searched_share", "expected_loss"),
-    *("source", "peer_us"),
+    *("source", "peer_us", "sums"),
 )
 LIBRARY = "genkern"
+_LONGEST_SUMS = 300
 _REQUIRED = tuple(parameter.name for parameter in CORE if parameter.name.startswith("BLOCK_SIZE"))
 
 
@@ -80,6 +81,7 @@ class TunedRow:
     PyTorch's own.
     `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` says what a dispatcher should
     use (CHOICES): the config where it is "config", else the library; rows from before say "vendor" of ties too.
+    `sums` says in which order its config adds up K (genkern.kernels.contract.sums).
     `typed` is False where the types of `problem` are assumed. `check` says how the output was checked. The rest is as
     in `Winner`.
     """
@@ -115,6 +117,7 @@ class TunedRow:
     expected_loss: float | None = None
     source: str = ""
     peer_us: Mapping[Config, float] = field(default_factory=dict, hash=False)
+    sums: str = ""
 
     @property
     def is_genkerns(self) -> bool:
@@ -236,6 +239,14 @@ def digest_of(key: str, values: Mapping[str, object]) -> str:
     value = str(values.get(key) or "")
     if value and not re.fullmatch(r"[0-9a-f]{16}", value):
         raise InputError(f"{key} = {shown(value)} is no digest of 16 hexadecimal digits; drop it")
+    return value
+
+
+def sums_said(values: Mapping[str, object]) -> str:
+    """An order of sums, or "" when absent. Raises InputError for what is no line of printable ASCII."""
+    value = text_of("sums", values) or ""
+    if not (value.isascii() and value.isprintable() and len(value) <= _LONGEST_SUMS):
+        raise InputError(f"sums = {shown(value)} is no order of sums; drop it")
     return value
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config, Others
 from genkern.gemm.former_names import FORMER
+from genkern.gemm.gpus import known_archs
 from genkern.gemm.parameter import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, CORE, PARAMETERS, Parameter, Value
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.family import Family
 from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.sums import like
 from genkern.kernels.cute import own
 from genkern.kernels.cute.dense import CUTE_WGMMA
 from genkern.kernels.cute.dense_sm100 import CUTE_TCGEN05
@@ -20,7 +23,7 @@ from genkern.kernels.families.persistent_tma import PERSISTENT_TMA
 from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_tma import TILED_TMA
 from genkern.kernels.families.warp_specialized import WARP_SPECIALIZED
-from genkern.ops.op import get_op
+from genkern.ops.op import get_op, is_outside
 
 FAMILIES = {
     family.name: family
@@ -207,6 +210,20 @@ def is_deterministic(problem: GemmProblem, config: Config) -> bool:
     int32 sums (int8 operands) are exact in any order, so they count as deterministic.
     """
     return form_of(config).deterministic or get_op(problem.op).accumulator(problem) == "int32"
+
+
+def sums_of(problem: GemmProblem, config: Config, arch: str) -> str:
+    """The order in which a config adds up K on `arch`: the same for configs that give equal rows equal bits there.
+
+    M is not read. "" where bits may hang on M or on a row's place, or where nobody says on what.
+    """
+    if arch not in known_archs():
+        return ""
+    made = form_of(config).sums(problem, config, arch)
+    if made is None:
+        return ""
+    # What a step or a finish of someone else's does, compilers make of it as they find it.
+    return replace(made, like=like(config)).text if is_outside(problem.op) else made.text
 
 
 def numbers_of(config: Config) -> dict[str, int]:

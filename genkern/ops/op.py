@@ -166,6 +166,11 @@ def op_folders() -> dict[str, Path]:
     return _outside_names(outside.folders())
 
 
+def is_outside(name: str) -> bool:
+    """Whether a format is none of genkern's own."""
+    return name not in _own_names()
+
+
 def op_folder(name: str) -> Path:
     """The folder of a format, where its spaces lie too, if it has any."""
     return op_folders().get(name) or Path(genkern.ops.__path__[0]) / name

@@ -17,6 +17,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.operand import contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, code_digest
+from genkern.kernels.catalogue import sums_of
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.generate import generate
@@ -108,7 +109,12 @@ class Packer:
         packed = [self._binary(binary, launch, problem) for binary, launch in zip(binaries, plan.launches, strict=True)]
         _require_fit(plan, packed, problem)
         return PackedCall(
-            wanted.reach.least_m, wanted.reach.most_m, plan, tuple(binary.sha256 for binary in packed), code
+            wanted.reach.least_m,
+            wanted.reach.most_m,
+            plan,
+            tuple(binary.sha256 for binary in packed),
+            code,
+            sums=sums_of(problem, wanted.config, self.arch),
         )
 
     def _binary(self, binary: Binary, launch: PlannedLaunch, problem: GemmProblem) -> PackedBinary:

@@ -45,10 +45,10 @@ class Retimed:
 
     @property
     def is_news(self) -> bool:
-        """Whether it is another than before, or its time over the library's is."""
+        """Whether it is another than before, or its time over the library's is; a predicted one had none."""
         before, now = _speed(self.before), _speed(self.now)
         changed = before is not None and now is not None and abs(math.log(now / before)) > math.log(_NEWS)
-        return self.is_switched or bool(self.why) or changed
+        return self.is_switched or bool(self.why) or changed or self.before.is_predicted
 
 
 def retimed(
@@ -112,7 +112,7 @@ def _cells(each: Retimed) -> Iterator[str]:
     yield before.config
     for name in ("time_us", "library_us"):
         for winner in (before, now):
-            us = winner and getattr(winner, name)
+            us = None if winner is None or winner.is_predicted else getattr(winner, name)
             yield f"{us:.2f}" if us else ""
     yield "its kernel" if now is not None and now.choice == CONFIG_WINS else f"the library: {each.why or 'as before'}"
 

@@ -67,7 +67,8 @@ class Process:
         elif choice.winner is None or choice.bundle is None:
             line = f"{choice.why}: the library serves it"
         else:
-            line = f"{choice.why}: {choice.winner.config} of {choice.bundle.where} serves it"
+            sums = f" ({choice.call.sums})" if choice.call is not None and choice.call.sums else ""
+            line = f"{choice.why}: {choice.winner.config} of {choice.bundle.where} serves it{sums}"
         self.context.say((problem, line), f"{problem_text(problem)}: {line}")
 
 

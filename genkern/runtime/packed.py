@@ -65,6 +65,8 @@ class PackedCall:
 
     `code` is the digest of their machine code (genkern.gemm.records.code_digest). `proved` are the M, in their order,
     for which its output was proved right on the winner's device, launched as it is packed (genkern.packing.proofs).
+    `sums`: the order in which it adds up K (genkern.kernels.contract.sums): a row of A has the same bits in all calls
+    that say the same; "" where nobody says it.
     """
 
     least_m: int
@@ -73,6 +75,7 @@ class PackedCall:
     binaries: tuple[str, ...]
     code: str
     proved: tuple[int, ...] = ()
+    sums: str = ""
 
     def serves(self, m: int) -> bool:
         """Whether it is launched for that M: within both ends, and as its kernels were promised of sizes."""
@@ -198,6 +201,7 @@ def _winner_data(winner: PackedWinner) -> dict[str, Any]:
             "code": call.code,
             # As before there were proofs of calls.
             **({"proved": list(call.proved)} if call.proved else {}),
+            **({"sums": call.sums} if call.sums else {}),
         }
         for call in winner.calls
     ]
@@ -258,7 +262,7 @@ def _encoding(data: object) -> Encoding:
 
 
 def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
-    values = _mapping({"proved": [], **data} if isinstance(data, dict) else data, PackedCall)
+    values = _mapping({"proved": [], "sums": "", **data} if isinstance(data, dict) else data, PackedCall)
     least = _number(values["least_m"], 1, INT32)
     binaries = tuple(_text(name, _SHA256) for name in _list(values["binaries"]))
     if (plan := plans.get(text := json.dumps(values["plan"]))) is None:
@@ -269,7 +273,7 @@ def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
     proved = tuple(_number(m, least, most) for m in listed[:_MOST_PROVED])
     if len(listed) > _MOST_PROVED or list(proved) != sorted({*proved}):
         raise ResultsError(f"{str(listed)[:60]} are not the M for which a call was proved, in their order")
-    return PackedCall(least, most, plan, binaries, _text(values["code"]), proved)
+    return PackedCall(least, most, plan, binaries, _text(values["code"]), proved, _text(values["sums"]))
 
 
 def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:

@@ -32,7 +32,8 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         "form of a family, then in the predictor's order, until N in a row brought nothing faster; "
         "racing: some kernels of each form, then more of those whose best is near the best; "
         "random: everything, in an order drawn from SEED; exhaustive: everything, also each GROUP_SIZE_M of a slow "
-        "kernel, and copies of the same machine code. Or a file with strategy(task) (genkern/search/strategy.py). "
+        "kernel, and copies of the same machine code; cached: what needs no compile. "
+        "Or a file with strategy(task) (genkern/search/strategy.py). "
         f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))}; without a GPU {ZERO}, if there is a model)",
     )
     group.add_argument("--exhaustive", action="store_true", help="short for --search exhaustive")
@@ -42,10 +43,10 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--budget",
         metavar="SECONDSs|N",
-        help="a hard limit of a size's search, 30s or 200: what is under way then is dropped, and the best so far is "
-        "timed again, checked and written, which the limit does not include. 30s: seconds from its turn on a GPU, no "
-        "sooner than one kernel was measured; a run that is resumed counts anew. 200: kernels (binaries) that are "
-        "measured, those of an earlier start of the run and the config of the results file included (default: none)",
+        help="a hard limit of a size's search: what is under way then is dropped, the best so far timed again, checked "
+        "and written. 30s: seconds from its turn on a GPU, no sooner than one kernel was measured; anew where a run is "
+        "resumed. 200: kernels (binaries) measured, also by an earlier start, with that of the results file "
+        "(default: none)",
     )
 
 

@@ -54,9 +54,10 @@ STRATEGIES = {
     "racing": Named("plain.racing"),
     "random": Named("plain.random_order", Number("SEED", least=0, limits=False), whole=True),
     "exhaustive": Named("plain.predicted_order", whole=True, every=True),
+    "cached": Named("plain.cached", Number()),
 }
 DEFAULT = next(iter(STRATEGIES))
-ZERO, PREDICTED, PATIENT, EXHAUSTIVE = "zero", "predicted", "patience", "exhaustive"
+ZERO, PREDICTED, PATIENT, EXHAUSTIVE, CACHED = "zero", "predicted", "patience", "exhaustive", "cached"
 _MOST = 1_000_000
 _NAMED = re.compile(r"(?P<name>.*?)(:(?P<number>[0-9]*))?", re.DOTALL)
 

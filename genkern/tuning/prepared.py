@@ -6,8 +6,8 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from genkern.farm.bench import Bench
 from genkern.farm.workshop import Workshop
@@ -59,7 +59,10 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What preparing takes, for any problem. Nothing of it is told to the journal before the problem's turn."""
+    """What preparing takes, for any problem. Nothing of it is told to the journal before the problem's turn.
+
+    `tuned` are winners that the results file had before the run.
+    """
 
     workshop: Workshop
     journal: Facts
@@ -68,6 +71,7 @@ class Preparation:
     limit: Limit
     device_index: int
     foresight: Foresight | None = None
+    tuned: Mapping[GemmProblem, Config] = field(default_factory=dict)
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
         """Prune, write the module, make the strategy, order what it wants first; `behind` what others order or not."""
@@ -132,7 +136,8 @@ class Preparation:
         # The measured process tells by it what is hopeless, and the best were measured first.
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
-        near = nearest(problem, ((winner.problem, winner.config) for winner in self.journal.winners()))
+        winners = {**self.tuned, **{winner.problem: winner.config for winner in self.journal.winners()}}
+        near = nearest(problem, winners.items())
         number, gpu = self.strategy.number, self.workshop.gpu
         make_task = functools.partial(Task, problem, gpu, number=number, near=near, foreseen=model)
         others = functools.partial(besides, problem, configs, gpu)

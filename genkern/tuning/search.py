@@ -23,7 +23,7 @@ from genkern.gemm.records import Candidate, Measurement, Outcome, Unfit
 from genkern.journal.made import MadeBinary
 from genkern.journal.searched import Asked, Searched, Step, Told
 from genkern.search.limit import NO_LIMIT, Allowance, Limit
-from genkern.search.strategies import ZERO, ChosenStrategy
+from genkern.search.strategies import CACHED, ZERO, ChosenStrategy
 from genkern.search.strategy import (
     Compiled,
     Event,
@@ -104,7 +104,8 @@ class Search:
         of_before = [self._by_name[name] for name in known if name in self._by_name]
         self._ahead = units_of([*named, *others, *of_before])[::-1]
         self._limit, self._begun_s, self._is_over = limit, math.inf, False
-        self._besides = besides if limit == NO_LIMIT and chosen.number is None and chosen.name != ZERO else None
+        has_besides = limit == NO_LIMIT and chosen.number is None and chosen.name not in (ZERO, CACHED)
+        self._besides = besides if has_besides else None
         self._is_beside = False
         self._allowance = Allowance(limit.binaries, ahead | {compiled_of(config) for config in of_before})
         # Of what is known, what the strategy may ask for, and of that what it did not ask for yet.

@@ -159,7 +159,7 @@ class Tuner:
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
         strategy = self.strategy or chosen_strategy()
         how = self.budget, strategy, self.limit
-        preparation = Preparation(self.workshop, self.journal, *how, self.device_index, self.foresight)
+        preparation = Preparation(self.workshop, self.journal, *how, self.device_index, self.foresight, self.incumbents)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 
     def _tuned(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:

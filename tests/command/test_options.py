@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from long_tests import repeats
 
+from genkern.arguments import of_shard, read_shard
 from genkern.command.options import ABOUT_MEASURING, parse, parser
 from genkern.command.setting import make_setting
 from genkern.errors import InputError
@@ -226,3 +227,13 @@ def test_so_many_rounds_and_what_is_close() -> None:
     said = made_otherwise(*headers)
     assert "atol was None, is 0.5" in said
     assert "errRatio was 1.0, is 0.0" in said
+
+
+def test_shards_are_all_of_a_list() -> None:
+    """Each item is in one shard; neighbours are in different ones."""
+    assert [of_shard("abcdefg", f"{number}/3") for number in (1, 2, 3)] == [tuple("adg"), tuple("be"), tuple("cf")]
+    assert of_shard("abc", None) == tuple("abc")
+    assert of_shard("abc", "5/5") == ()
+    for text in ("0/2", "3/2", "1", "1/", "-1/2", "01/2", "1/2 "):
+        with pytest.raises(argparse.ArgumentTypeError):
+            read_shard(text)

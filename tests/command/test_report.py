@@ -157,9 +157,10 @@ def test_lines_of_a_size() -> None:
     assert size_line(again).endswith("; before: 9.50 us: tiled_old")
     again.incumbent = Measurement("tiled_old", Outcome.CRASHED, "rocprofv3")
     assert size_line(again).endswith("; before: crashed: tiled_old")
-    counts, wrong = detail_lines(report(WINNERS[1]))
+    counts, wrong, sums = detail_lines(report(WINNERS[1]))
     assert counts == "  measured 1, wrong 1, compile_failed 1; prune 0.2 s, check 1.5 s"
     assert wrong.startswith("  wrong: tiled_BM1: error")
+    assert sums.startswith("  sums: ")
     again.candidates["tiled_BM1"] = replace(
         again.candidates["tiled_BM1"], outcome=Outcome.UNCHECKED, message="no memory"
     )

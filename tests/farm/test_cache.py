@@ -246,9 +246,52 @@ def test_an_entry_that_cannot_be_replaced_is_named(cache: BinaryCache, monkeypat
     """A damaged entry that does not go away is an OutputError that says which to delete."""
     put(cache)
     (cache.path(KEY) / "kernel.cubin").write_bytes(b"damaged")
-    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+
+    def refuse(source: object, target: object) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    monkeypatch.setattr(os, "rename", refuse)
     with pytest.raises(OutputError, match=r"damaged cache entry .*delete it"):
         put(cache)
+
+
+def test_a_damaged_entry_is_replaced_though_a_file_of_it_is_open(
+    cache: BinaryCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On NFS a folder with an open file cannot be emptied: the entry goes out of the way as it is."""
+    put(cache)
+    (cache.path(KEY) / "kernel.cubin").write_bytes(b"damaged")
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)
+    assert put(cache) == cache.get(KEY)
+
+
+def test_use_is_noted_by_the_hour(cache: BinaryCache) -> None:
+    """An entry's record says when it was used last, with an hour of doubt."""
+    put(cache)
+    record = cache.path(KEY) / "genkern.json"
+    for ago_s, is_marked in ((1800, False), (7200, True)):
+        then = time.time() - ago_s
+        os.utime(record, (then, then))
+        assert cache.get(KEY) is not None
+        assert (record.stat().st_mtime > then + 1) == is_marked
+
+
+def test_what_is_damaged_is_told_from_what_is_gone_and_what_is_anothers(cache: BinaryCache) -> None:
+    """Only what is not as it was stored is damaged: not an entry of a genkern with other fields, nor none."""
+    assert not cache.is_damaged(KEY)
+    put(cache)
+    path = cache.path(KEY) / "genkern.json"
+    record = json.loads(path.read_text())
+    del record["seal"]
+    path.write_bytes(_sealed({**record, "resources": {"new_kind": 1}}))
+    assert cache.get(KEY) is None
+    assert not cache.is_damaged(KEY)
+    (cache.path(KEY) / "kernel.json").unlink()
+    assert cache.is_damaged(KEY)
+    assert cache.remove(KEY)
+    assert not cache.path(KEY).exists()
+    assert cache.remove(KEY)
+    assert list((cache.folder / ".unborn").iterdir()) == []
 
 
 def test_every_resource_survives(cache: BinaryCache) -> None:

@@ -17,6 +17,7 @@ from genkern.formats.sizes import read_sizes
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Winner
+from genkern.kernels.contract.sums import like
 from genkern.ops.op import gb_per_s, op_names
 from genkern.timing.libraries import KeptAlgorithm
 
@@ -53,8 +54,10 @@ HEADER_16 = (
 )
 EXTRA = (
     "interval_low_us,interval_high_us,samples,discarded,runner_up,runner_up_us,margin,vendor_us,choice,vendor,"
-    "torch_us,code,searched_share,expected_loss,source"
+    "torch_us,code,searched_share,expected_loss,source,sums"
 )
+SUMS = f"dot; 5 parts of 1024; as {like(CONFIG)}"
+SUMS_8 = SUMS.replace(" of 1024", ": 4 x 1664 + 1536")
 KEY = "gfx950,256,64,256,5120,torch.int8"
 HEADER_8 = "gfx,cu_num,M,N,K,q_dtype_w,libtype,kernelId,splitK,us,kernelName,tflops,bw,errRatio"
 
@@ -75,7 +78,7 @@ def test_a16w16_line(tmp_path: Path) -> None:
     write_results(path, [BF16], 256)
     assert path.read_text() == (
         f"{HEADER_16},{EXTRA}\ngfx950,256,64,256,5120,True,torch.bfloat16,torch.float32,False,False,genkern,0,5,7.9191,"
-        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config,,,,,,\n"
+        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config,,,,,,,{SUMS}\n"
     )
 
 
@@ -86,7 +89,7 @@ def test_a8w8_line(tmp_path: Path) -> None:
     bw = round(gb_per_s(FP8.problem, 4.0), 2)
     assert path.read_text().splitlines() == [
         f"{HEADER_8},{EXTRA}",
-        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config,,,,,,",
+        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config,,,,,,,{SUMS_8}",
     ]
 
 
@@ -98,7 +101,7 @@ def test_how_far_a_time_can_be_trusted(tmp_path: Path) -> None:
     assert (row.interval_us, row.samples, row.discarded) == ((7.91, 7.9345), 15, 2)
     assert (row.runner_up, row.runner_up_us, row.margin) == ("tiled_BM32", 8.1235, 1.0258)
     assert (row.vendor_us, row.choice, row.vendor, row.torch_us) == (8.5, "vendor", ALGORITHM, 8.75)
-    assert (row.code, row.source) == (TRUSTED.code, TRUSTED.source)
+    assert (row.code, row.source, row.sums) == (TRUSTED.code, TRUSTED.source, SUMS)
     assert (row.searched_share, row.expected_loss) == (0.03125, 0.001)
     assert (bare.interval_us, bare.samples, bare.discarded, bare.choice) == (None, 15, 0, "config")
     assert (bare.runner_up, bare.runner_up_us, bare.margin, bare.vendor_us) == ("", None, None, None)
@@ -188,20 +191,21 @@ def test_a_table_without_our_columns_is_read(tmp_path: Path, op: Winner) -> None
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
-        ("9.0,8.0,15,0,,,,,config,,,,,,", "interval_low_us"),
-        ("9.0,,15,0,,,,,config,,,,,,", "interval_low_us"),
-        (",,many,0,,,,,config,,,,,,", "samples = 'many'"),
-        (",,15,-1,,,,,config,,,,,,", "discarded = '-1'"),
-        (",,15,0,,soon,,,config,,,,,,", "runner_up_us = 'soon'"),
-        (",,15,0,,,-1,,config,,,,,,", "margin"),
-        (",,15,0,,,,nan,config,,,,,,", "vendor_us"),
-        (",,15,0,,,,,both,,,,,,", "choice"),
-        (",,15,0,,,,,config,cublaslt 131000 00,,,,,", "vendor"),
-        (",,15,0,,,,,config,,-1,,,,", "torch_us"),
-        (",,15,0,,,,,config,,,0123,,,", "code = '0123'"),
-        (",,15,0,,,,,config,,,,1.5,,", "searched_share = 1.5"),
-        (",,15,0,,,,,config,,,,,inf,", "expected_loss = inf"),
-        (",,15,0,,,,,config,,,,,,0123", "source = '0123'"),
+        ("9.0,8.0,15,0,,,,,config,,,,,,,", "interval_low_us"),
+        ("9.0,,15,0,,,,,config,,,,,,,", "interval_low_us"),
+        (",,many,0,,,,,config,,,,,,,", "samples = 'many'"),
+        (",,15,-1,,,,,config,,,,,,,", "discarded = '-1'"),
+        (",,15,0,,soon,,,config,,,,,,,", "runner_up_us = 'soon'"),
+        (",,15,0,,,-1,,config,,,,,,,", "margin"),
+        (",,15,0,,,,nan,config,,,,,,,", "vendor_us"),
+        (",,15,0,,,,,both,,,,,,,", "choice"),
+        (",,15,0,,,,,config,cublaslt 131000 00,,,,,,", "vendor"),
+        (",,15,0,,,,,config,,-1,,,,,", "torch_us"),
+        (",,15,0,,,,,config,,,0123,,,,", "code = '0123'"),
+        (",,15,0,,,,,config,,,,1.5,,,", "searched_share = 1.5"),
+        (",,15,0,,,,,config,,,,,inf,,", "expected_loss = inf"),
+        (",,15,0,,,,,config,,,,,,0123,", "source = '0123'"),
+        (",,15,0,,,,,config,,,,,,,\xe9", "sums = "),
     ],
 )
 def test_a_bad_cell_of_ours_is_one_line(tmp_path: Path, cells: str, expected: str) -> None:

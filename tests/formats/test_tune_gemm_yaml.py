@@ -20,7 +20,7 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import Check, Winner
-from genkern.kernels.catalogue import FAMILIES, block_problem, parameters_of, warps_problem
+from genkern.kernels.catalogue import FAMILIES, block_problem, parameters_of, sums_of, warps_problem
 from genkern.ops.op import gb_per_s
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tune_gemm"
@@ -62,6 +62,7 @@ def expected(winner: Winner) -> TunedRow:
         runner_up_us=winner.runner_up_us,
         margin=None if winner.margin is None else round(winner.margin, 4),
         check="none" if winner.check is None else winner.check.how,
+        sums=sums_of(winner.problem, winner.config, winner.arch),
     )
 
 

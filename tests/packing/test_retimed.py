@@ -55,6 +55,18 @@ def test_a_winner_stays_with_the_times_of_here(server: SupervisedProfiler, tmp_p
     assert events(tmp_path) == ["open", "retime 2"]
 
 
+def test_what_was_predicted_is_measured(server: SupervisedProfiler, tmp_path: Path) -> None:
+    """It is called from then on for what it took here, and what a model said of it is nobody's time before."""
+    predicted = {"choice": "config", "time_source": "predicted", "check": "none", "time_us": 3.0, "library_us": None}
+    found = again(server, tmp_path, winner_of(named("good"), **predicted))
+    assert found.now is not None
+    assert not found.now.is_predicted
+    assert found.now.time_us == pytest.approx(8.0, rel=0.01)
+    _, line = news([found])
+    assert "3.00" not in line
+    assert line.endswith("its kernel")
+
+
 def test_what_lost_is_the_librarys(server: SupervisedProfiler, tmp_path: Path) -> None:
     """By rounds that chose neither; its kernels stay for other M only where they beat PyTorch's call."""
     found = again(server, tmp_path, winner_of(named("good", 20)))

@@ -131,7 +131,7 @@ def test_each_name_is_a_strategy(name: str) -> None:
     chosen = chosen_strategy(name if number is None else f"{name}:{number}")
     assert (chosen.name, chosen.number) == (name, number)
     assert chosen_strategy(chosen.said) == chosen
-    assert chosen.make(task(number=number)).ask(1)
+    assert chosen.make(task(*order(), number=number)).ask(1)
 
 
 def test_the_default_is_a_name() -> None:
@@ -140,8 +140,8 @@ def test_the_default_is_a_name() -> None:
 
 def test_who_leaves_nothing_out() -> None:
     """Not patience, racing, nor the first so many; a seed is no limit."""
-    names = ["predicted", "predicted:9", "patience:9", "racing", "random", "random:0", "exhaustive"]
-    assert [chosen_strategy(name).whole for name in names] == [True, False, False, False, True, True, True]
+    names = ["predicted", "predicted:9", "patience:9", "racing", "random", "random:0", "exhaustive", "cached"]
+    assert [chosen_strategy(name).whole for name in names] == [True, False, False, False, True, True, True, False]
     assert [name for name in names if chosen_strategy(name).every] == ["exhaustive"]
 
 
@@ -154,6 +154,17 @@ def test_the_first_of_the_predicted_order() -> None:
     resumed = chosen_strategy("predicted:3").make(task(number=3, tried=2))
     assert [stages(unit) for unit in resumed.ask(9)] == wanted[:1]
     assert not chosen_strategy("predicted:3").make(task(number=3, tried=4)).ask(9)
+
+
+def test_what_needs_no_compile() -> None:
+    """In predicted order, or the first so many of it; nothing else is ever asked for."""
+    wanted = order()
+    there = wanted[5], wanted[2], wanted[3]
+    strategy = chosen_strategy("cached").make(task(*there))
+    assert [stages(unit) for unit in (*strategy.ask(2), *strategy.ask(9))] == [wanted[2], wanted[3], wanted[5]]
+    assert not strategy.ask(1)
+    assert [stages(unit) for unit in chosen_strategy("cached:1").make(task(*there, number=1)).ask(9)] == [wanted[2]]
+    assert not chosen_strategy("cached").make(task()).ask(9)
 
 
 def test_a_file_may_take_a_number(tmp_path: Path) -> None:

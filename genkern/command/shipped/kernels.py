@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from genkern.command.target import versions
 from genkern.errors import InputError, OutputError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
-from genkern.farm.shipped.kernels_file import SUFFIX, KernelsFile, MadeFor, write_kernels
+from genkern.farm.shipped.kernels_file import SUFFIX, Files, KernelsFile, MadeFor, write_kernels
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder, require_absent, require_writable, shown_path
 from genkern.formats.gemm_entry import GemmDefaults
@@ -37,7 +38,6 @@ from genkern.timing.session import Budget
 from genkern.tuning.progress import Progress
 
 _COUNT, _MOST = 4000, 100_000
-# Sizes share binaries: so many times as many units of each are ranked as would do if they shared none.
 _SHARING = 8
 _LEAST_UNITS = 64
 # M that lists leave out, in an order in which any few that follow each other are far apart, and how many of them each
@@ -77,11 +77,16 @@ def kernels_parser() -> Parser:
     group.add_argument("--count", type=_positive, default=_COUNT, metavar="N", help=f"at most so many ({_COUNT})")
     group.add_argument("-o", "--output", metavar="FILE", required=True, help=f"the file to write, as a rule *{SUFFIX}")
     group.add_argument("--overwrite", action="store_true", help="replace such a file that is there, and no other")
+    add_compiling(group)
+    return p
+
+
+def add_compiling(group: argparse._ArgumentGroup) -> None:
+    """The options that `compiled_entries` has its workers by."""
     group.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one a CPU)")
     group.add_argument("--timeout", type=_seconds, default=60.0, metavar="S", help="seconds for one kernel (60)")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
-    return p
 
 
 def run_kernels(options: argparse.Namespace, console: Console) -> int:
@@ -92,8 +97,46 @@ def run_kernels(options: argparse.Namespace, console: Console) -> int:
     problems = sizes_for(options, console)
     if options.gemm_size_file is None:
         problems = with_rows_between(problems)
-    target, triton = Target(*triton_target(gpu_for_arch(options.arch))), versions()["triton"]
     spaces = spaces_for(problems, options.arch)
+    # Sizes share binaries: so many times as many units of each are ranked as would do if they shared none.
+    most = max(_LEAST_UNITS, -(-_SHARING * options.count // len(problems)))
+    made = compiled_entries(problems, spaces, most, options.count, options, console)
+    length = write_kernels(options.output, made.files, made.made_for)
+    console.print(
+        f"{len(made.files)} kernels ({made.refused} refused) for {len(problems)} sizes, at least the first "
+        f"{made.first} of each: {length} bytes in {shown_path(options.output)}"
+    )
+    note_lost(made, console)
+    return 0
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Entries of the cache, by key; how many of them are `refused` kernels; how many kernels were `lost`.
+
+    `first`: of every size there are at least so many units, or all that it has.
+    """
+
+    files: Mapping[str, Files]
+    refused: int
+    lost: int
+    first: int
+    made_for: MadeFor
+
+
+def compiled_entries(
+    problems: Sequence[GemmProblem],
+    spaces: Mapping[str, Space],
+    most: int,
+    count: int | None,
+    options: argparse.Namespace,
+    console: Console,
+) -> Compiled:
+    """Compile the first `most` units of each size, and no more than `count` kernels (None: any number).
+
+    `options` are those of `add_compiling`, and `arch`. Raises OutputError.
+    """
+    target, triton = Target(*triton_target(gpu_for_arch(options.arch))), versions()["triton"]
     folder = cache_folder(options.cache_dir)
     with contextlib.ExitStack() as stack:
         cache = BinaryCache(folder / "binaries")
@@ -102,24 +145,22 @@ def run_kernels(options: argparse.Namespace, console: Console) -> int:
         stack.callback(_end_workers, options.jobs)
         farm = Farm(cache, target, triton, **where)
         stack.callback(farm.close)
-        most = max(_LEAST_UNITS, -(-_SHARING * options.count // len(problems)))
         wanted = ranked_by_size(problems, Ranking(options.arch, target, triton, spaces, most), options.jobs)
-        choice = chosen(wanted, options.count)
+        choice = chosen(wanted, sys.maxsize if count is None else count)
         gpu = gpu_for_arch(options.arch)
         workshop = Workshop(
             farm, gpu, options.arch, Budget(), init_type="randn", module_dir=modules, keep_modules=False
         )
         results = compiled(choice, workshop, stack.enter_context(Progress(console)))
     entries = {key: cache.files(key) for key in results if cache.get(key) is not None}
-    length = write_kernels(options.output, entries, MadeFor.here(target, triton))
     refused = sum(isinstance(results[key], Failure) for key in entries)
-    console.print(
-        f"{len(entries)} kernels ({refused} refused) for {len(problems)} sizes, at least the first {choice.first} of "
-        f"each: {length} bytes in {shown_path(options.output)}"
-    )
-    if lost := len(results) - len(entries):
-        console.print(f"note: {lost} kernels could not be compiled here, and are not in the file")
-    return 0
+    return Compiled(entries, refused, len(results) - len(entries), choice.first, MadeFor.here(target, triton))
+
+
+def note_lost(made: Compiled, console: Console) -> None:
+    """Say how many kernels the compiler could not be asked for, because it was ended or its disk was full."""
+    if made.lost:
+        console.print(f"note: {made.lost} kernels could not be compiled here, and are left out")
 
 
 def sizes_for(options: argparse.Namespace, console: Console) -> list[GemmProblem]:

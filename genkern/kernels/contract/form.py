@@ -11,6 +11,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.cost import Cost
 from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.sums import Sums
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.gluon_tile import WIDEST
 
@@ -25,14 +26,19 @@ def any_config(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     return ""
 
 
+def unknown_sums(problem: GemmProblem, config: Config, arch: str) -> Sums | None:
+    """Of a family that does not say in which order it adds up K."""
+    return None
+
+
 @dataclass(frozen=True)
 class Sides:
     """What the sides of a tile may be.
 
-    BLOCK_SIZE_M from `least_m` (on AMD from `least_m_on_amd`, unless 0) to `most_m`, BLOCK_SIZE_K up to `most_k`. `width_step`: the side that the matrix
+    BLOCK_SIZE_M from `least_m` to `most_m`, BLOCK_SIZE_K up to `most_k`. `width_step`: the side that the matrix
     instruction's rows do not go along may be any multiple of this, not only a power of two (0: it may not), up to
     `widest`; that is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M. `height_step`: the other side may be any
-    multiple of this (0: a power of two).
+    multiple of this (0: a power of two). `least_m_on_amd`: the least BLOCK_SIZE_M there, unless 0.
     """
 
     least_m: int = 16
@@ -60,6 +66,8 @@ class Form:
     `stages`: of kernels that know it before they are compiled, why a number of stages is none for a config, whose own
     it does not read: so it is asked once for all of them.
 
+    `sums`: for a problem and a config on an architecture that is known the order in which K is added up; of the problem
+    it does not read M. None where it hangs on M or on a row's place too, or nobody says it.
     `cost`: terms of what it costs, which the predictor adds up. `sides`: of its tiles.
     `reads`: what its steps over K read besides plain A and B: "steps", whatever the format's step reads; "converted",
     a B that becomes numbers as the format says once it is loaded (Op.converts_b); "promoted", scales by which the
@@ -91,6 +99,7 @@ class Form:
     legal: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
     shares: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
     stages: Callable[[GemmProblem, Config, Gpu | None], Callable[[int], str]] | None = None
+    sums: Callable[[GemmProblem, Config, str], Sums | None] = unknown_sums
     cost: Cost = field(default_factory=Cost)
     sides: Sides = field(default_factory=Sides)
     reads: str = "steps"

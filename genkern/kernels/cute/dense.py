@@ -28,6 +28,7 @@ from genkern.kernels.contract.cost import Turn
 from genkern.kernels.contract.family import Choice, Family
 from genkern.kernels.contract.form import Form, any_config
 from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.sums import Sums, instruction_k, near_shares, own_finish
 from genkern.kernels.contract.symbols import (
     BATCH,
     BLOCK_SIZE_K,
@@ -321,6 +322,20 @@ def _stages(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None)
     return ring_limit(tile.MOST_STAGES, gpu, _shared_bytes(shape, problem, config))
 
 
+def _sums(problem: GemmProblem, config: Config, arch: str) -> Sums:
+    """One accumulator, whatever the schedule and the cluster, whose programs have tiles of their own."""
+    is_split = config.SPLIT_K > 1
+    is_scaled = scales_of(problem) == BLOCKS
+    return Sums(
+        f"wgmma k{instruction_k(problem.dtype_a)}",
+        near_shares(problem.K, config.BLOCK_SIZE_K, config.SPLIT_K),
+        promoted=config.BLOCK_SIZE_K if _promotes(problem) else 0,
+        scaled=is_scaled,
+        # The finish of splits is Triton's.
+        finish="cute" if is_scaled else "" if is_split else own_finish(problem, "cute"),
+    )
+
+
 @lru_cache(maxsize=64)
 def _form_of(shape: Shape) -> Form:
     splits, widest = not shape.ping_pong and not shape.tma_store, _WIDEST[shape.ping_pong]
@@ -344,6 +359,7 @@ def _form_of(shape: Shape) -> Form:
         takes=_takes_tma_store if shape.tma_store else _takes,
         legal=partial(_legal, shape),
         stages=partial(_stages, shape),
+        sums=_sums,
         shares=_shares_of_k if splits else any_config,
         # Two groups that share a tile drift apart; those that take turns would not hide each other's promotion.
         promotes=not shape.ping_pong and not shape.swapped,

@@ -14,6 +14,7 @@ from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.cost import Cost, Turn
 from genkern.kernels.contract.form import Form, Sides, any_config
 from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.sums import Sums
 from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value
@@ -100,6 +101,7 @@ def dense_form(
     takes: Callable[[GemmProblem, Gpu | None], str],
     legal: Callable[[GemmProblem, Config, Gpu | None], str],
     stages: Callable[[GemmProblem, Config, Gpu | None], Callable[[int], str]],
+    sums: Callable[[GemmProblem, Config, str], Sums | None],
     widest: int = WIDEST,
     height_step: int = 0,
     block_m: tuple[int, int],
@@ -121,6 +123,7 @@ def dense_form(
         legal=legal,
         stages=stages,
         shares=shares,
+        sums=sums,
         cost=Cost(turn=turn),
         sides=Sides(block_m[0], block_m[1], width_step=turn.width_step, widest=widest, height_step=height_step),
         reads="promoted" if promotes else "",

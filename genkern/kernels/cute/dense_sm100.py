@@ -25,6 +25,7 @@ from genkern.kernels.contract.cost import Turn
 from genkern.kernels.contract.family import Choice, Family
 from genkern.kernels.contract.form import Form
 from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.sums import Sums, instruction_k, own_finish
 from genkern.kernels.contract.symbols import BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES, UNITS, K, M, N
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute import tile_sm100 as tile
@@ -237,6 +238,12 @@ def _stages(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None)
     return ring_limit(tile.MOST_STAGES, gpu, _shared_bytes(shape, problem, config))
 
 
+def _sums(shape: Shape, problem: GemmProblem, config: Config, arch: str) -> Sums:
+    """One accumulator in tensor memory; whether a pair's instruction sums as one program's does nobody has seen."""
+    pair = " pair" * (shape.ctas > 1)
+    return Sums(f"tcgen05{pair} k{instruction_k(problem.dtype_a)}", finish=own_finish(problem, "cute"))
+
+
 @lru_cache(maxsize=64)
 def _form_of(shape: Shape) -> Form | str:
     if (shape.cluster_m, shape.cluster_n) not in _CLUSTERS[shape.ctas]:
@@ -261,6 +268,7 @@ def _form_of(shape: Shape) -> Form | str:
         takes=_takes_tma_store if shape.tma_store else _takes,
         legal=partial(_legal, shape),
         stages=partial(_stages, shape),
+        sums=partial(_sums, shape),
         block_m=tile.ROWS[shape.ctas],
         helper_warps=tile.HELPER_WARPS,
     )

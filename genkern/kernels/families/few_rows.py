@@ -46,6 +46,7 @@ from genkern.kernels.families.common import (
     when_split,
 )
 from genkern.kernels.families.limits import GRID_YZ, MOST_ELEMENTS, grid_limit, splits_limit
+from genkern.kernels.families.sum_orders import of_lanes
 from genkern.ops.op import element_bytes, get_op
 
 # Elements of K that a warp has to itself in a step.
@@ -93,6 +94,7 @@ _GEMV = Form(
     _gemv_call,
     takes=_gemv_takes,
     legal=_gemv_legal,
+    sums=of_lanes,
     runs_on_amd=True,
     sides=Sides(least_m=1, most_k=8192),
     reads="converted",
@@ -136,6 +138,7 @@ _SKINNY = Form(
     _skinny_call,
     legal=_skinny_legal,
     shares=_shares,
+    sums=of_lanes,
     cost=Cost((1, 1), vector=True, reduces="semaphore"),
     sides=Sides(least_m=1, most_m=16),
     reads="converted",
@@ -236,6 +239,7 @@ _SKINNY_DOT = Form(
     takes=_dot_takes,
     legal=_dot_legal,
     shares=_shares,
+    sums=of_lanes,
     cost=Cost(SWAPPED_EDGES, reduces="semaphore"),
     sides=Sides(least_m=_COLUMNS, most_m=_MOST_COLUMNS, most_k=WARP_K * _MOST_WARPS),
     reads="registers",

@@ -20,6 +20,7 @@ from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import least
 from genkern.kernels.families.common import GROUP, main_kernel, of_groups, sizes
 from genkern.kernels.families.limits import dot_limit, tma_box_limit, tma_operands_limit, tma_output_limit
+from genkern.kernels.families.sum_orders import of_dot
 from genkern.ops.op import groups_of
 
 
@@ -67,6 +68,7 @@ _PLAIN = Form(
     _call,
     takes=_takes,
     legal=_legal,
+    sums=partial(of_dot, False),
     uses_tma=True,
     stores_tma=True,
     groups=True,
@@ -79,6 +81,7 @@ _SPECIALIZED = Form(
     _call,
     takes=_takes,
     legal=_legal_specialized,
+    sums=partial(of_dot, False),
     uses_tma=True,
     stores_tma=True,
     helper_warps=4,

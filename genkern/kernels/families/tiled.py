@@ -18,6 +18,7 @@ from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
 from genkern.kernels.contract.family import Choice, Family
 from genkern.kernels.contract.form import Form, Sides
 from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.sums import equal_shares
 from genkern.kernels.contract.symbols import SPLIT_K, TILES, TILES_OF_C, UNITS, UNITS_PER_XCD, XCDS, M, N
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import name, where
@@ -39,6 +40,7 @@ from genkern.kernels.families.common import (
     when_split,
 )
 from genkern.kernels.families.limits import dot_limit, grid_limit, over_c_limit, splits_limit, tiles
+from genkern.kernels.families.sum_orders import of_dot
 from genkern.ops.op import groups_of
 
 # A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as
@@ -93,8 +95,8 @@ def _semaphore_call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
-# On AMD Triton multiplies tiles of fewer rows than a matrix instruction has by its smaller ones (4x64, by blocks of
-# 4x4) or by vector instructions; below four a lane has no row of its own.
+# On CDNA Triton (3.6 and 3.7) pads tiles of 4 and 8 rows to an instruction of 16 where matrix_instr_nonkdim says so;
+# left to itself it takes v_mfma_f32_4x4x4_16b for 16-bit ones of 64 columns, else vector instructions, as on RDNA.
 _SIDES = Sides(least_m_on_amd=4)
 
 
@@ -110,6 +112,7 @@ def _semaphore(swapped: bool) -> Form:
         _semaphore_call,
         legal=legal,
         shares=splits_limit,
+        sums=partial(of_dot, swapped),
         cost=Cost(SWAPPED_EDGES if swapped else EDGES, reduces="semaphore"),
         sides=Sides(least_m=8) if swapped else _SIDES,
         splits_k=True,
@@ -133,6 +136,7 @@ _KERNEL = Form(
     legal=_legal,
     shares=_shares,
     sides=_SIDES,
+    sums=partial(of_dot, False, shares=equal_shares),
     splits_k=True,
     split_apart=True,
     runs_on_amd=True,

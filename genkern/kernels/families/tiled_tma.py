@@ -41,6 +41,7 @@ from genkern.kernels.families.limits import (
     tma_operands_limit,
 )
 from genkern.kernels.families.realigned import realigned
+from genkern.kernels.families.sum_orders import of_dot
 from genkern.ops.op import groups_of
 
 
@@ -106,6 +107,7 @@ _SEMAPHORE = Form(
     takes=_takes,
     legal=partial(_legal, False),
     shares=splits_limit,
+    sums=partial(of_dot, False),
     cost=Cost(reduces="semaphore"),
     uses_tma=True,
     splits_k=True,
@@ -120,6 +122,7 @@ _SWAPPED = Form(
     takes=_takes,
     legal=partial(_legal, True),
     shares=splits_limit,
+    sums=partial(of_dot, True),
     cost=Cost(SWAPPED_EDGES, reduces="semaphore"),
     sides=Sides(least_m=8),
     uses_tma=True,
@@ -134,6 +137,7 @@ _KERNEL = Form(
     takes=_takes,
     legal=partial(_legal, False),
     shares=_split_shares,
+    sums=partial(of_dot, False),
     uses_tma=True,
     splits_k=True,
     split_apart=True,

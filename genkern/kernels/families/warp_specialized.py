@@ -68,6 +68,7 @@ from genkern.kernels.families.gluon_tile import (
 )
 from genkern.kernels.families.limits import tiles, tma_operands_limit, tma_output_limit
 from genkern.kernels.families.realigned import realigned
+from genkern.kernels.families.sum_orders import of_ring
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, groups_of
 
@@ -344,6 +345,7 @@ def _formed(shape: _Shape) -> Form:
         legal=partial(_legal, shape),
         stages=partial(_stages, shape),
         shares=_shares if shape.is_alone else any_config,
+        sums=partial(of_ring, shape.cluster_k),
         cost=Cost(SWAPPED_EDGES if shape.swapped else EDGES, reduces="shares"),
         sides=Sides(least_m=8 if shape.swapped else 16, width_step=step),
         reads="promoted" if shape.cluster == (1, 1) else "",

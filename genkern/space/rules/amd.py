@@ -4,6 +4,8 @@ What Triton makes of each was read from its sources (third_party/amd) and from w
 gfx90a, gfx942, gfx950 and gfx1201; nothing here was measured on AMD hardware. A rule returns True for a config to drop.
 """
 
+# M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
+# ruff: noqa: SIM300
 from __future__ import annotations
 
 from genkern.gemm.config import Config

@@ -1,0 +1,128 @@
+"""`genkern collect`: results of several jobs in one file, each row with its origin."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from genkern.arguments import Parser
+from genkern.cluster.work_folder import WorkFolder
+from genkern.errors import InputError, ResultsError
+from genkern.files import read_text, require_absent, require_writable, shown_path, write_whole
+from genkern.formats import tune_gemm_yaml
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.sizes import read_sizes
+from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.problem import GemmProblem
+from genkern.journal.facts import read_ends
+from genkern.journal.run_files import RunFiles
+
+_ORIGIN = re.compile(r"# from [^\n]*\n")
+
+
+@dataclass(frozen=True)
+class CollectedRow:
+    """A row, its text, and the comment above it, which says where it comes from."""
+
+    row: TunedRow
+    text: str
+    origin: str
+
+    @property
+    def key(self) -> Hashable:
+        """What a file has one row of: a problem on a device, by a library."""
+        row = self.row
+        return row.problem, row.arch, row.device, row.compute_units, row.library, row.bpreshuffle
+
+    @property
+    def merit(self) -> tuple[bool, float]:
+        """The greater is kept: a measured time before a predicted one, then the shorter."""
+        us = self.row.duration_us
+        return self.row.measured, float("-inf") if us is None else -us
+
+
+def parse_collect(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern collect`. Raises InputError; SystemExit(0) after printing for --help."""
+    options = collect_parser().parse_args(argv)
+    if not options.output.lower().endswith((".yaml", ".yml")):
+        raise InputError(f"-o {options.output}: name a YAML file, which has room for where rows come from")
+    return options
+
+
+def collect_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern collect",
+        description="Join results; a comment above each row says whose it is. Of a size and device the fastest stays.",
+    )
+    group = p.add_argument_group("what to join")
+    group.add_argument(
+        "results",
+        nargs="+",
+        metavar="RESULTS",
+        help="results in YAML; a folder of `genkern compile` stands for its own",
+    )
+    group.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write, in YAML")
+    group.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_collect(options: argparse.Namespace, console: Console) -> int:
+    """Join, and say what is missing; 1 where sizes of a folder have no result yet. Raises InputError or OutputError."""
+    require_absent(options.output, options.overwrite)
+    require_writable(options.output)
+    best: dict[Hashable, CollectedRow] = {}
+    files = rows = 0
+    wanted: set[GemmProblem] = set()
+    for named in options.results:
+        paths = [named]
+        if (folder := WorkFolder(Path(named))).path.is_dir():
+            arch = folder.manifest().arch
+            wanted.update(read_sizes(str(folder.sizes), GemmDefaults(), arch).problems)
+            paths = sorted(map(str, folder.results.glob("*.yaml")))
+        for path in paths:
+            files += 1
+            for row in _rows(path):
+                rows += 1
+                if row.key not in best or row.merit > best[row.key].merit:
+                    best[row.key] = row
+    if not best:
+        raise InputError(f"nothing to join: no results in {files} files")
+    kept = sorted(best.values(), key=lambda each: each.row.problem)
+    head, _ = tune_gemm_yaml.render((), 0, "")
+    write_whole(options.output, head + "".join(each.origin + each.text for each in kept))
+    doubles = f"; {rows - len(kept)} slower ones of the same size and device are left out" if rows > len(kept) else ""
+    console.print(f"{len(kept)} rows of {files} files are in {shown_path(options.output)}{doubles}")
+    if missing := wanted - {each.row.problem for each in kept}:
+        console.print(f"note: {len(missing)} of {len(wanted)} sizes have no result yet")
+    return 1 if missing else 0
+
+
+def _rows(path: str) -> Iterator[CollectedRow]:
+    """The rows of a results file, each with its own origin where that file was joined too. Raises ResultsError."""
+    text, where = read_text(path, ResultsError), shown_path(path)
+    found = tune_gemm_yaml.read_rows(text, where, GemmDefaults())
+    head, texts = tune_gemm_yaml.split(text if text.endswith("\n") else text + "\n", where)
+    here = f"# from {Path(path).name!r}{_hosts(path)}\n"
+    # What stands above a row is the end of what comes before it.
+    above = [head, *texts]
+    for row, before, own in zip(found, above[:-1], texts, strict=True):
+        said = _ORIGIN.findall(before)
+        yield CollectedRow(row, own.splitlines(keepends=True)[0], said[-1] if said else here)
+
+
+def _hosts(results: str) -> str:
+    """On which machines the run was that wrote a results file, as its journal knows; "" without one."""
+    files = RunFiles(results)
+    hosts: dict[str, None] = {}
+    for journal in (files.finished_journal, files.journal):
+        with contextlib.suppress(ResultsError, FileNotFoundError):
+            hosts |= {start.host: None for start in read_ends(journal).starts}
+    return f" on {', '.join(map(repr, hosts))}" if hosts else ""

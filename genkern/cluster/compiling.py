@@ -1,0 +1,94 @@
+"""`genkern compile`: kernels of sizes, made on a machine without GPU and PyTorch, in a folder to measure elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from genkern.arguments import SHARD_HELP, Parser, number, of_shard, read_shard
+from genkern.cluster.work_folder import WorkFolder
+from genkern.command.shipped.kernels import add_compiling, compiled_entries, note_lost, sizes_for
+from genkern.errors import InputError
+from genkern.farm.shipped.kernels_file import write_kernels
+from genkern.files import read_text, require_absent, require_writable, shown_path, write_whole
+from genkern.gemm.gpus import known_archs
+from genkern.kernels.cute.release import cute_installed
+from genkern.ops.op import op_names
+from genkern.search.strategies import PREDICTED, chosen_strategy
+from genkern.space.languages import space_for_libraries
+from genkern.space.space import shipped_names
+from genkern.timing.libraries import ALL, CUTE, parse_libraries
+
+_USUAL = f"{PREDICTED}:64"
+_positive = number("a whole number from 1 to 100000", 1, 100_000, integer=True)
+
+
+def parse_compile(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern compile`. Raises InputError; SystemExit(0) after printing for --help."""
+    options = compile_parser().parse_args(argv)
+    options.jobs = options.jobs or len(os.sched_getaffinity(0))
+    if (strategy := chosen_strategy(options.search)).name != PREDICTED:
+        raise InputError(
+            f"--search {options.search}: nothing is measured here, which it wants to know: give {PREDICTED}[:N]"
+        )
+    options.most = strategy.number or sys.maxsize
+    return options
+
+
+def compile_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern compile",
+        description="Compile kernels for sizes into a folder for `genkern measure`. Neither GPU nor PyTorch is needed.",
+    )
+    group = p.add_argument_group("which kernels")
+    group.add_argument("--arch", choices=known_archs(), required=True, metavar="ARCH", help="the GPU to compile for")
+    group.add_argument(
+        *("-i", "--gemm_size_file"), nargs="+", required=True, metavar="SIZES", help="lists as genkern takes them"
+    )
+    group.add_argument("--op", nargs="+", choices=op_names(), metavar="OP", help="of these formats only")
+    group.add_argument("--space", metavar="FILE", help="as when tuning")
+    group.add_argument(
+        "--search",
+        metavar="NAME",
+        default=_USUAL,
+        help=f"predicted:N: what a model prefers; predicted: everything (default: {_USUAL})",
+    )
+    group.add_argument("--shard", type=read_shard, metavar="I/N", help=SHARD_HELP)
+    group.add_argument("-o", "--output", metavar="FOLDER", required=True, help="the folder to write")
+    group.add_argument("--overwrite", action="store_true", help="replace what an earlier compile wrote there")
+    add_compiling(group)
+    return p
+
+
+def run_compile(options: argparse.Namespace, console: Console) -> int:
+    """Rank, compile, write the folder. Raises InputError or OutputError."""
+    folder = WorkFolder(Path(options.output))
+    require_absent(str(folder.manifest_path), options.overwrite)
+    require_writable(str(folder.manifest_path))
+    problems = of_shard(sizes_for(options, console), options.shard)
+    if not problems:
+        raise InputError(f"--shard {options.shard}: there are fewer sizes than shards")
+    libraries = [name for name in parse_libraries(ALL).split(",") if name != CUTE or cute_installed()]
+    spaces = {
+        op: space_for_libraries(options.space, options.arch, op, libraries) for op in {each.op for each in problems}
+    }
+    made = compiled_entries(problems, spaces, options.most, None, options, console)
+    space = options.space or ""
+    if space and space not in shipped_names():
+        write_whole(str(folder.own_space), read_text(space))
+        space = folder.own_space.name
+    length = write_kernels(str(folder.kernels), made.files, made.made_for)
+    folder.finish(problems, options.arch, made.made_for, space, ",".join(libraries), options.search)
+    console.print(
+        f"{len(made.files)} kernels ({made.refused} refused) for {len(problems)} sizes, {options.search}: {length} "
+        f"bytes in {shown_path(options.output)}"
+    )
+    console.print(f"to measure: genkern measure {shown_path(options.output)}, on a machine with a {options.arch} GPU")
+    note_lost(made, console)
+    return 0

@@ -1,0 +1,83 @@
+"""`genkern measure`: tune the sizes of a folder that `genkern compile` wrote, with the kernels that are in it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from genkern.arguments import SHARD_HELP, Parser, read_shard
+from genkern.cluster.work_folder import WorkFolder
+from genkern.command.options import parse
+from genkern.command.target import versions
+from genkern.errors import InputError
+from genkern.farm.shipped.kernels_file import MadeFor
+from genkern.files import shown_path
+from genkern.gemm.gpus import gpu_for_arch, triton_target
+from genkern.kernels.kernel import Target
+from genkern.search.strategies import CACHED
+
+# Options of tuning that say what is searched, and which device measures.
+_SEARCHES = frozenset(("--search", "--strategy", "--exhaustive", "--patience", "--protocol"))
+_DEVICES = frozenset(("--profiler", "--gpu_ids", "--ngpus", "--mp"))
+# What the folder says.
+_TAKEN = frozenset(("-i", "--gemm_size_file", "--input_file", "-m", "-n", "-k", "--arch", "--space", "--kernels"))
+
+
+def parse_measure(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of tuning that the folder and the other options mean.
+
+    Raises InputError, also for a folder that is damaged or made for something else; SystemExit(0) after printing for
+    --help.
+    """
+    own, others = measure_parser().parse_known_args(argv)
+    given = {argument.partition("=")[0].replace("-", "_").replace("__", "--", 1) for argument in others}
+    given |= {argument.partition("=")[0] for argument in others}
+    if taken := sorted(given & _TAKEN):
+        raise InputError(f"{taken[0]}: the folder says what is measured, and for which GPU (genkern compile)")
+    folder = WorkFolder(Path(own.folder))
+    manifest = folder.manifest()
+    here = MadeFor.here(Target(*triton_target(gpu_for_arch(manifest.arch))), versions()["triton"])
+    if (why := folder.mismatch(manifest, here)) and not own.may_compile:
+        raise InputError(f"{shown_path(own.folder)}: {why}: compile with what is here, or give --may_compile")
+    said = ["-i", str(folder.sizes), "--kernels", str(folder.kernels), "--arch", manifest.arch]
+    said += ["--libtype", manifest.libraries] if "--libtype" not in given else []
+    if manifest.space:
+        said += ["--space", str(folder.own_space) if manifest.space == folder.own_space.name else manifest.space]
+    if not (own.may_compile or given & _SEARCHES):
+        said += ["--search", CACHED]
+    if not given & _DEVICES:
+        # Otherwise a machine without a GPU would predict.
+        said += ["--ngpus", "1"]
+    options = parse([*others, *said, "-o", own.output or str(folder.results_of(own.shard))])
+    options.shard, options.may_compile = own.shard, own.may_compile
+    options.command = shlex.join(["python", "-m", "genkern", "measure", *argv])
+    return options
+
+
+def measure_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern measure",
+        usage="genkern measure FOLDER [options of tuning]",
+        description="Tune the sizes of a folder of `genkern compile` with its kernels. Options of tuning may follow.",
+    )
+    group = p.add_argument_group("what to measure")
+    group.add_argument("folder", metavar="FOLDER", help="the folder, whose checksums are compared")
+    group.add_argument("--shard", type=read_shard, metavar="I/N", help=SHARD_HELP)
+    group.add_argument(
+        "--may_compile", "--may-compile", action="store_true", help="compile what the search wants besides"
+    )
+    group.add_argument("-o", "--output", metavar="FILE", help="the results (default: in FOLDER/results)")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_measure(options: argparse.Namespace, console: Console) -> int:
+    """Tune; returns as that does."""
+    from genkern.command.run import run
+
+    return run(options, console)

@@ -1,0 +1,141 @@
+"""WorkFolder: what `genkern compile` writes and `genkern measure` reads: sizes, their kernels, and a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from genkern.errors import InputError
+from genkern.farm.shipped.kernels_file import MadeFor
+from genkern.files import read_text, shown_path, write_whole
+from genkern.formats.tune_gemm_yaml import size_line
+from genkern.gemm.gpus import known_archs
+from genkern.gemm.problem import GemmProblem
+from genkern.journal.header import generator
+
+_SCHEMA = 1
+_MANIFEST = "manifest.json"
+_BLOCK = 2**20
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder's kernels were made for, and the sha256 of each of its files by name.
+
+    Launch plans are derived from sizes and configs by what generates kernels: `generator` is its digest. `space` is the
+    name of a shipped one, the name of a file in the folder, or "" for the default; `libraries` are as --libtype has
+    them, and `search` says which kernels are there.
+    """
+
+    arch: str
+    made_for: MadeFor
+    generator: str
+    space: str
+    libraries: str
+    search: str
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class WorkFolder:
+    """The files of a folder, by its path."""
+
+    path: Path
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.path / _MANIFEST
+
+    @property
+    def sizes(self) -> Path:
+        return self.path / "sizes.yaml"
+
+    @property
+    def kernels(self) -> Path:
+        return self.path / "compiled.kernels"
+
+    @property
+    def own_space(self) -> Path:
+        return self.path / "space.yaml"
+
+    @property
+    def results(self) -> Path:
+        """The folder of what is measured; its files are nobody's to check."""
+        return self.path / "results"
+
+    def results_of(self, shard: str | None) -> Path:
+        """Where a shard, such as 2/4, has its results; None: all sizes."""
+        return self.results / (f"results_{shard.replace('/', '_of_')}.yaml" if shard else "results.yaml")
+
+    def finish(
+        self, problems: Sequence[GemmProblem], arch: str, made_for: MadeFor, space: str, libraries: str, search: str
+    ) -> None:
+        """Write the list of sizes, and last the manifest of all that lies here. Raises OutputError."""
+        write_whole(str(self.sizes), "".join(map(size_line, problems)))
+        own = [self.own_space] if space == self.own_space.name else []
+        files = {path.name: _sha256(path) for path in (self.sizes, self.kernels, *own)}
+        manifest = {"schema": _SCHEMA, **asdict(Manifest(arch, made_for, generator(), space, libraries, search, files))}
+        write_whole(str(self.manifest_path), json.dumps({**manifest, "seal": _seal(manifest)}, indent=1) + "\n")
+
+    def manifest(self) -> Manifest:
+        """What the folder holds, all of it read and compared with its checksums.
+
+        Raises InputError where there is none, or a file is missing, damaged or replaced.
+        """
+        where = shown_path(str(self.path))
+        if not self.manifest_path.is_file():
+            raise InputError(f"{where}: no {_MANIFEST} is here; name a folder that `genkern compile` has written")
+        manifest = _parsed(read_text(str(self.manifest_path)), f"{where}/{_MANIFEST}")
+        for name, digest in manifest.files.items():
+            try:
+                found = _sha256(self.path / name)
+            except OSError as error:
+                raise InputError(f"{where}/{name}: {error.strerror}; the folder is not whole: copy it again") from None
+            if found != digest:
+                raise InputError(f"{where}/{name} is not what was compiled: copy the folder again, or compile again")
+        return manifest
+
+    def mismatch(self, manifest: Manifest, here: MadeFor) -> str:
+        """Why this process would not find kernels of the folder; "" where it does."""
+        if manifest.generator != generator():
+            return "it was compiled by another version of genkern"
+        return manifest.made_for.mismatch(here)
+
+
+def _parsed(text: str, where: str) -> Manifest:
+    damaged = InputError(f"{where} is damaged: copy the folder again, or compile again")
+    try:
+        said: dict[str, Any] = json.loads(text)
+        seal = said.pop("seal")
+        if seal != _seal(said):
+            raise damaged
+        if (schema := said.pop("schema")) != _SCHEMA:
+            raise InputError(f"{where} is of another version of genkern (schema {schema!r:.20})")
+        made_for = MadeFor(**{name: str(value) for name, value in said.pop("made_for").items()})
+        files = {str(name): str(digest) for name, digest in said.pop("files").items()}
+        words = {name: str(value) for name, value in said.items()}
+        manifest = Manifest(made_for=made_for, files=files, **words)
+    except InputError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise damaged from None
+    named = {"sizes.yaml", "compiled.kernels"} | ({"space.yaml"} if manifest.space == "space.yaml" else set())
+    if files.keys() != named or manifest.arch not in known_archs():
+        raise damaged
+    return manifest
+
+
+def _seal(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,109 @@
+"""`genkern cache`: how much lies in the cache of compiled kernels, and what of it goes."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from genkern.arguments import Parser
+from genkern.errors import InputError
+from genkern.farm.cache import BinaryCache
+from genkern.farm.shipped.upkeep import IN_USE_S, Entry, entries, unneeded
+from genkern.files import cache_folder, shown_path
+
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([kMGT]?)")
+_TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([hdw])")
+_BYTES = {"": 1, "k": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SECONDS = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def parse_cache(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern cache`. Raises InputError; SystemExit(0) after printing for --help."""
+    return cache_parser().parse_args(argv)
+
+
+def cache_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern cache",
+        description="Say what the cache of compiled kernels holds, and remove what is asked for. Runs may use it\n"
+        "meanwhile: what was used in the last two hours stays.",
+    )
+    group = p.add_argument_group("what to do")
+    group.add_argument(
+        "--trim", type=_size, metavar="SIZE", help="remove what was not used for longest, until SIZE is left: 500M, 20G"
+    )
+    group.add_argument("--age", type=_age, metavar="TIME", help="remove what was not used for so long: 12h, 30d, 8w")
+    group.add_argument("--verify", action="store_true", help="read all, and remove what is damaged")
+    group.add_argument("--cache_dir", metavar="DIR", help="the cache (default: as when tuning)")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_cache(options: argparse.Namespace, console: Console) -> int:
+    """Remove what is asked for, and say what there is; 1 where something could not be removed. Raises InputError."""
+    folder = cache_folder(options.cache_dir) / "binaries"
+    if not folder.is_dir():
+        raise InputError(f"{shown_path(str(folder))}: there are no compiled kernels here; name a folder by --cache_dir")
+    cache, now_s = BinaryCache(folder), time.time()
+    found = list(entries(folder))
+    stayed: list[Entry] = []
+    if options.verify:
+        # Twice, since what looks damaged may have been replaced in that moment.
+        damaged = [each for each in found if cache.is_damaged(each.key) and cache.is_damaged(each.key)]
+        console.print(f"{len(damaged)} of {len(found)} are damaged{', and go' if damaged else ''}")
+        found = _without(damaged, found, cache, stayed)
+    if options.trim is not None or options.age is not None:
+        going = unneeded(found, now_s, options.trim, options.age)
+        found = _without(going, found, cache, stayed)
+        console.print(f"{len(going)} removed: {_shown_size(going)}")
+        in_use = [entry for entry in found if now_s - entry.used_s <= IN_USE_S]
+        if options.trim is not None and sum(entry.size_bytes for entry in found) > options.trim and in_use:
+            console.print(f"note: {len(in_use)} were used in the last two hours and stay")
+    if options.verify or options.trim is not None or options.age is not None:
+        cache.remove_abandoned()
+    refused = sum(entry.refused for entry in found)
+    oldest = f"; not used for up to {(now_s - min(e.used_s for e in found)) / 86_400:.1f} days" if found else ""
+    console.print(
+        f"{shown_path(str(folder))}: {len(found) - refused} kernels and {refused} refused ones, {_shown_size(found)}"
+        f"{oldest}"
+    )
+    if stayed:
+        console.print(f"note: {len(stayed)} could not be removed: whose folder is it?")
+    return 1 if stayed else 0
+
+
+def _without(going: Sequence[Entry], found: Sequence[Entry], cache: BinaryCache, stayed: list[Entry]) -> list[Entry]:
+    """What of `found` is left when these are removed; those that cannot be are among it, and in `stayed` too."""
+    gone = set()
+    for entry in going:
+        if cache.remove(entry.key):
+            gone.add(entry.key)
+        else:
+            stayed.append(entry)
+    return [entry for entry in found if entry.key not in gone]
+
+
+def _shown_size(found: Sequence[Entry]) -> str:
+    size = float(sum(entry.size_bytes for entry in found))
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.4g} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def _size(text: str) -> int:
+    if (match := _SIZE.fullmatch(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a size such as 500M or 20G")
+    return int(float(match[1]) * _BYTES[match[2]])
+
+
+def _age(text: str) -> float:
+    if (match := _TIME.fullmatch(text)) is None:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a time such as 12h, 30d or 8w")
+    return float(match[1]) * _SECONDS[match[2]]

@@ -1,0 +1,27 @@
+"""The strategy cached[:N]: what needs no compile, or the first N units of it, in predicted order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from genkern.search.guided.model import ranked
+from genkern.search.strategy import Strategy, Task, Unit, units_of
+
+
+class Cached(Strategy):
+    """Asks for every unit whose binaries are there, and for no other: where kernels were compiled elsewhere, for what
+    was thought of there, that is all there is.
+    """
+
+    left_out = "it was not compiled before (cached)"
+
+    def __init__(self, task: Task) -> None:
+        units = units_of(ranked(task.problem, task.configs, task.gpu))
+        self._left = deque([unit for unit in units if task.is_cached(unit)][: task.number])
+
+    def ask(self, n: int) -> Sequence[Unit]:
+        return [self._left.popleft() for _ in range(min(n, len(self._left)))]
+
+
+strategy = Cached
