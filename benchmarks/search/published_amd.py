@@ -5,8 +5,8 @@
 The folders have configs that others publish by size, under their own names: AITER's Triton GEMMs
 (`gfx942-GEMM-A8W8-N=128-K=2048.json`; ROCm/aiter, aiter/ops/triton/configs/gemm) and vLLM's and SGLang's for scales of
 blocks (`N=1536,K=7168,device_name=AMD_Instinct_MI300X,...json`). None is part of genkern. Of each, for the largest M
-that it is for: whether a config with its tile and SPLIT_K is left in the default space after pruning, at which place among
-the distinct tiles the predicted order has it (0: first, 1: last), and whether it is among the first 64 binaries.
+that it is for: whether a config with its tile and SPLIT_K is left in the default space after pruning, at which place
+among the distinct tiles the predicted order has it (0: first, 1: last), and whether it is among the first 64 binaries.
 SPLIT_K counts by how many K-blocks a program has: 8 of 12 blocks are six programs of two, as 6 are, and two of nothing.
 A winner comes out of a search with near ties, so being early is what counts. Nothing here runs on a GPU.
 """
