@@ -11,8 +11,8 @@ may be killed at any time; the same command goes on, on another machine too if i
 by itself before that many seconds are over.
 
 Sizes count as done, in --folder or in a shipped file that was written so, if this commit tuned them, or another one
-whose kernels genkern still generates (benchmarks.results.ages); --anew takes those of this commit alone. A commit is the last one that changed genkern
-(genkern/, profiling/, templates/); where there is no git, --commit says it.
+whose kernels genkern still generates (benchmarks.results.ages); --anew takes those of this commit alone. A commit is
+the last one that changed genkern (genkern/, profiling/, templates/); where there is no git, --commit says it.
 
 `genkern record output/remade -o FOLDER` keeps what all configs took.
 """
