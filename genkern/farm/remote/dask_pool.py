@@ -7,6 +7,7 @@ import json
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -25,6 +26,9 @@ _ADDRESS = re.compile(
     r"dask://(?P<tcp>[^/\s]+:[0-9]+)|(?P<whole>(tcp|tls|ucx|wss?)://\S+)|local:(?P<workers>[1-9][0-9]{0,3})"
 )
 _WAIT_S = 60.0
+_LOOK_AGAIN_S = 0.5
+# A unit comes to a node that is known not to compile where all others were lost: so often it is tried again.
+_TRIES = 2
 _NO_DASK = "--cluster needs Dask, here and on every node: pip install 'genkern[cluster]'"
 
 
@@ -109,32 +113,42 @@ class DaskPool:
             self._texts[job.module_path] = Path(job.module_path).read_text(encoding="utf-8")
         return Unit.of(job, self._texts[job.module_path], self._made_for)
 
-    def _submit(self, job: CompileJob, text: str, future: Future[Binary | Failure]) -> None:
+    def _submit(self, job: CompileJob, text: str, future: Future[Binary | Failure], tries: int = _TRIES) -> None:
         try:
-            workers = self._able() if self._foreign else None
-            asked = self._client.submit(made_here, text, pure=False, workers=workers)
+            # A node that is started anew has another address: a unit that only those of now might do would wait for
+            # ever where all of them are lost.
+            workers = {"workers": self._able(_WAIT_S), "allow_other_workers": True} if self._foreign else {}
+            asked = self._client.submit(made_here, text, pure=False, **workers)
         except Exception as error:
             future.set_exception(error if isinstance(error, GenkernError) else _lost_cluster(error))
             return
         with self._lock:
             self._under_way.add(asked)
-        asked.add_done_callback(lambda done: self._answered(job, text, future, done))
+        asked.add_done_callback(lambda done: self._answered(job, text, future, done, tries))
 
-    def _able(self) -> list[str]:
-        """The nodes that are there and can compile. Raises InputError where none is left."""
-        there = list(self._client.scheduler_info(n_workers=-1)["workers"])
-        if able := [node for node in there if node not in self._foreign]:
-            return able
+    def _able(self, wait_s: float = 0.0) -> list[str]:
+        """The nodes that are there and can compile. Raises InputError where there is none in so many seconds."""
+        until_s = time.monotonic() + wait_s
+        while True:
+            there = list(self._client.scheduler_info(n_workers=-1)["workers"])
+            if able := [node for node in there if node not in self._foreign]:
+                return able
+            if time.monotonic() >= until_s:
+                break
+            time.sleep(_LOOK_AGAIN_S)
         raise InputError(f"--cluster: no node can compile: {next(iter(self._foreign.values()))}")
 
-    def _answered(self, job: CompileJob, text: str, future: Future[Binary | Failure], done: Any) -> None:
+    def _answered(self, job: CompileJob, text: str, future: Future[Binary | Failure], done: Any, tries: int) -> None:
         with self._lock:
             self._under_way.discard(done)
         try:
             result = read_answer(done.result())
             if isinstance(result, Foreign):
-                self._leave_out(result)
-                self._submit(job, text, future)
+                tries -= not self._leave_out(result)
+                if tries:
+                    self._submit(job, text, future, tries)
+                else:
+                    future.set_result(_deadly(job.key))
             elif isinstance(result, Failure):
                 future.set_result(result)
             elif isinstance(result, Exception):
@@ -143,17 +157,22 @@ class DaskPool:
                 future.set_result(self._cache.take_over(job.key, result) or _damaged(job.key))
         except Exception as error:
             if type(error).__name__ == "KilledWorker":
-                message = "nodes died with it again and again"
-                future.set_result(Failure(job.key, Outcome.COMPILE_FAILED, message, from_outside=True))
+                future.set_result(_deadly(job.key))
             else:
                 future.set_exception(error if isinstance(error, GenkernError) else _lost_cluster(error))
 
-    def _leave_out(self, node: Foreign) -> None:
+    def _leave_out(self, node: Foreign) -> bool:
+        """Ask this node no more; whether that is news."""
         with self._lock:
             known = node.node in self._foreign
             self._foreign[node.node] = f"{node.node}: {node.why}"
         if not known:
             self._say(f"note: {node.node} does not compile: {node.why}")
+        return not known
+
+
+def _deadly(key: str) -> Failure:
+    return Failure(key, Outcome.COMPILE_FAILED, "nodes died with it again and again", from_outside=True)
 
 
 def _damaged(key: str) -> Failure:

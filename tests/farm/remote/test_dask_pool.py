@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import signal
 import subprocess
@@ -46,9 +45,9 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     from distributed import LocalCluster
 
     at = tmp_path_factory.mktemp("nodes")
-    foreign = at / "foreign" / "triton-3.6.9.dist-info"
+    foreign = at / "foreign" / "triton"
     foreign.mkdir(parents=True)
-    (foreign / "METADATA").write_text("Metadata-Version: 2.1\nName: triton\nVersion: 3.6.9\n")
+    (foreign / "__init__.py").write_text("__version__ = '3.6.9'\n")
     env = environment({"GENKERN_CACHE_DIR": str(at / "cache")})
     local = LocalCluster(n_workers=3, threads_per_worker=1, processes=True, dashboard_address=":0", env=env)
     path = os.pathsep.join([str(foreign.parent), *sys.path])
@@ -83,10 +82,9 @@ def test_units_are_made_where_they_can_be(farm: tuple[Farm, DaskPool, list[str]]
     it was doing, which another does.
     """
     made_by, pool, said = farm
-    assert importlib.metadata.version("triton") != "3.6.9"
     assert pool.size == 3
     assert len([line for line in said if "does not compile: it has Triton 3.6.9" in line]) == 1
-    names = [*(f"plain_{number}" for number in range(12)), "hang", "die"]
+    names = [*(f"plain_{number}" for number in range(7)), "hang", "die"]
     module = write_trouble(tmp_path)
     results = {}
     for result in made_by.compile(str(module), [trouble_spec(name) for name in names]):
@@ -102,14 +100,14 @@ def test_units_are_made_where_they_can_be(farm: tuple[Farm, DaskPool, list[str]]
     for result in found.values():
         assert isinstance(result, Binary)
         assert made_by.cache.get(result.key) == result
-    assert made_by.counts.compiled == 12
+    assert made_by.counts.compiled == 7
 
 
 @on_a_cluster
 def test_nodes_that_die_of_a_unit_do_not_go_on_dying(farm: tuple[Farm, DaskPool, list[str]], tmp_path: Path) -> None:
     """It fails as from outside, which no cache keeps; others are made."""
     made_by, _, _ = farm
-    specs = [trouble_spec(name) for name in ("kill_worker", "plain_20")]
+    specs = [trouble_spec(name) for name in ("kill_worker", "plain_7")]
     results = {result.key: result for result in made_by.compile(str(write_trouble(tmp_path)), specs)}
     killed, plain = (results[made_by.key(spec)] for spec in specs)
     assert isinstance(plain, Binary)

@@ -61,7 +61,7 @@ def test_each_thread_of_a_daemon_has_a_compile_process(
     answers = {}
 
     def ask(name: str) -> None:
-        unit = unit_of(name, tmp_path / name, timeout_s=3.0 if name == "hang" else 60.0)
+        unit = unit_of(name, tmp_path / name, timeout_s=1.0 if name == "hang" else 60.0)
         answers[name] = read_answer(node.made_here(unit.text()))
         if node._own.process is not None:
             node._own.process.kill()
