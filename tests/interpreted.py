@@ -98,6 +98,12 @@ class Interpreter:
         case = {"problem": asdict(problem), "units": UNITS.get(config.family, 3), "few_bits": few_bits}
         return self._say(problem, config, case, fault, arch)
 
+    def rows(self, problem: GemmProblem, config: Config, rows: Sequence[int]) -> list[list[float]]:
+        """C of as many rows of a pool as M says, by sm_90's sums of fp8 (ordered_sums.operands_of_rows)."""
+        case = {"rows": list(rows), "units": UNITS.get(config.family, 3)}
+        said: list[list[float]] = self._say(problem, config, case, arch="sm_90")["c"]
+        return said
+
     def fork(
         self,
         argv: Sequence[str],

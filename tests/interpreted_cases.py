@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from fast_interpreter import few_bits_of_float8, make_interpreter_fast
+from ordered_sums import operands_of_rows
 
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.source import load_module
@@ -55,6 +56,22 @@ def padded(x: Any, row_major: bool, extra: int) -> tuple[Any, Any]:
     return view, whole
 
 
+def _rows(module: ModuleType, case: dict[str, Any]) -> list[list[float]]:
+    """C of these rows of a pool, by sm_90's sums of fp8, with scales of 1."""
+    operands = module.make_operands("cpu", 0)
+    a, b = operands_of_rows(case["rows"], *operands["b"].shape)
+    for name, numbers in ("a", a), ("b", b):
+        operands[name].copy_(torch.from_numpy(numbers))
+    for name in ("scale_a", "scale_b"):
+        operands[name].fill_(1.0)
+    operands["c"].fill_(float("nan"))
+    operands = module.with_workspace(module.CONFIGS[case["config"]], operands, case["units"])
+    with few_bits_of_float8():
+        found = getattr(module, f"matmul_{case['config']}")(operands, units=case["units"])
+    rows: list[list[float]] = found.tolist()
+    return rows
+
+
 def answer(case: dict[str, Any]) -> dict[str, object]:
     """What the config computes, against the module's reference, and against float64 where that is asked for."""
     module = load_module(case["path"])
@@ -64,6 +81,8 @@ def answer(case: dict[str, Any]) -> dict[str, object]:
             return asdict(interpret.verdict_on(module, case["config"], problem, units))
         with few_bits_of_float8():
             return asdict(interpret.verdict_on(module, case["config"], problem, units, arch="sm_90"))
+    if "rows" in case:
+        return {"c": _rows(module, case)}
     operands = module.make_operands("cpu", case["seed"])
     if case["positive"]:
         # Sums in which nothing cancels: the relative error is that of the summation.

@@ -65,7 +65,7 @@ class Remade:
         found: dict[GemmProblem, Line] = {}
         for _, path in sorted(paths.items()):
             commit = path.stem.partition("_")[0]
-            found |= {line.row.problem: line for line in _lines(path, device, commit, dates.get(commit, ""))}
+            found |= {line.row.problem: line for line in lines_of(path, device, commit, dates.get(commit, ""))}
         return found
 
     def _files(self) -> Iterator[tuple[re.Match[str], Path]]:
@@ -118,7 +118,8 @@ def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
     return text.getvalue()
 
 
-def _lines(path: Path, device: str, commit: str, date: str) -> Iterator[Line]:
+def lines_of(path: Path, device: str, commit: str, date: str) -> Iterator[Line]:
+    """The measured rows of `device` that a results file has. Raises ResultsError for a damaged one."""
     text = read_text(str(path), ResultsError)
     head, texts = kind_of(str(path)).split(text, str(path))
     for row, row_text in zip(read_results(str(path)), texts, strict=True):

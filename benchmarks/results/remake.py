@@ -10,9 +10,9 @@ left out. A results file is replaced, whole, once all of its sizes are there, an
 may be killed at any time; the same command goes on, on another machine too if it has the folder. With --limit_s it ends
 by itself before that many seconds are over.
 
-Sizes count as done if this commit tuned them, or another one whose kernels genkern still generates
-(benchmarks.results.ages); --anew takes those of this commit alone. A commit is the last one that changed genkern
-(genkern/, profiling/, templates/); where there is no git, --commit says it.
+Sizes count as done, in --folder or in a shipped file that was written so, if this commit tuned them, or another one
+whose kernels genkern still generates (benchmarks.results.ages); --anew takes those of this commit alone. A commit is
+the last one that changed genkern (genkern/, profiling/, templates/); where there is no git, --commit says it.
 
 `genkern record output/remade -o FOLDER` keeps what all configs took.
 """
@@ -33,7 +33,7 @@ from benchmarks.common.figures import table
 from benchmarks.common.workbench import errors_end
 from benchmarks.results.ages import is_older
 from benchmarks.results.remade import Line, Remade
-from benchmarks.results.shipped import write_shipped
+from benchmarks.results.shipped import shipped_lines, write_shipped
 from benchmarks.results.wanted import Wanted, read_wanted
 from genkern.__main__ import main as genkern
 from genkern.errors import InputError
@@ -90,8 +90,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _done(wanted: Wanted, remade: Remade, anew: bool) -> dict[GemmProblem, Line]:
-    """The sizes that are wanted and need not be tuned."""
-    lines = remade.lines(wanted.device)
+    """The sizes that are wanted and need not be tuned: in the folder, or in shipped files that were made from one."""
+    lines = {**shipped_lines(wanted), **remade.lines(wanted.device)}
     found = {problem: lines[problem] for problem in wanted.problems if problem in lines}
     return {
         problem: line

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.results.remade import Line, as_csv
+from benchmarks.results.remade import Line, as_csv, lines_of
 from benchmarks.results.wanted import Wanted
 from genkern.errors import ResultsError
 from genkern.files import read_text, write_whole
@@ -64,6 +64,20 @@ def write_shipped(wanted: Wanted, remade: Mapping[GemmProblem, Line], partly: bo
     return Written(tuple(written), lacking)
 
 
+def shipped_lines(wanted: Wanted) -> dict[GemmProblem, Line]:
+    """The rows of files that were made here before, by size: with them what is done outlives its folder.
+
+    Raises ResultsError for a file that is damaged.
+    """
+    found: dict[GemmProblem, Line] = {}
+    for name, facts in read_made(wanted.folder).items():
+        path = wanted.folder / name
+        if facts["command"] == COMMAND and name in wanted.files and path.exists():
+            lines = lines_of(path, wanted.device, facts["commits"], facts["dates"])
+            found |= {line.row.problem: line for line in lines}
+    return found
+
+
 def read_made(folder: Path) -> dict[str, dict[str, str]]:
     """The lines of made.csv by file; none where there is no such file."""
     path = folder / MADE
@@ -82,4 +96,4 @@ def _texts(path: Path) -> dict[GemmProblem, str]:
 
 def _joined(before: str, more: Iterable[str]) -> str:
     """What is said so far and what comes to it, each once, in the order of its first mention."""
-    return " ".join(dict.fromkeys([*before.split(), *more]))
+    return " ".join(dict.fromkeys([*before.split(), *(word for each in more for word in each.split())]))

@@ -115,6 +115,10 @@ def legal_kernel(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     facts = form_of(config)
     if (config.xcd_remap or config.cache_modifier != "none") and not facts.places_loads:
         return "this family takes neither xcd_remap nor cache_modifier"
+    if gpu is not None and facts.sides.least_m_on_amd:
+        least, rows = facts.sides.least_rows(gpu.vendor == "amd"), config.BLOCK_SIZE_M
+        if rows < least:
+            return f"tiles have {least} rows at least on {gpu.arch}"
     if gpu is not None:
         # Of persistent_tma with `specialized` Triton makes one group of warps where it multiplies by wgmma.
         one_group = gpu.has.wgmma and facts.interpreted

@@ -201,6 +201,7 @@ def _winner_data(winner: PackedWinner) -> dict[str, Any]:
             "code": call.code,
             # As before there were proofs of calls.
             **({"proved": list(call.proved)} if call.proved else {}),
+            **({"sums": call.sums} if call.sums else {}),
         }
         for call in winner.calls
     ]

@@ -338,11 +338,13 @@ def listed_problem(part: Part) -> str:
     """Which of the blocks and warps that are listed its kernels never have, and why, or ""."""
     form, language = formed(part.family, part.chosen), FAMILIES[part.family].language
     assert isinstance(form, Form)
+    # AMD's options are asked for of every family of its spaces, and of no other.
+    amd = any(name == option.name for name, _ in part.ranges for option in AMD_OPTIONS)
     for name, values in part.ranges:
         for value in values:
             problem = ""
             if name.startswith("BLOCK_SIZE"):
-                problem = block_problem(form, name, int(value), language)
+                problem = block_problem(form, name, int(value), language, amd)
             elif name == "num_warps":
                 problem = warps_problem(language, int(value))
             if problem:

@@ -79,6 +79,8 @@ TRITON = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
         (FP32, made("tiled", *TILE), "fma k1"),
         (replace(FP32, own=(("precision", "tf32"),)), made("tiled", *TILE), "wgmma k8"),
         (INT4, made("tiled", *TILE), "dot; as tiled_BM64_BN64_BK64_GM1_SK1_nW4_nS3"),
+        (replace(BF16, dtype_a="fp16"), made("tiled", *TILE), "dot; as tiled_BM64_BN64_BK64_GM1_SK1_nW4_nS3"),
+        (replace(FP8, dtype_b="fp8e5m2"), made("tiled", *TILE), "wgmma k32"),
     ],
     ids=lambda value: value.name if isinstance(value, Config) else "",
 )

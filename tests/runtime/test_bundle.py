@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from long_tests import repeats
 
 from genkern.errors import ResultsError
+from genkern.gemm.config import Config
+from genkern.kernels.catalogue import sums_of
 from genkern.runtime import bundle as module
 from genkern.runtime.bundle import Bundle, is_bundle, parse_bundle, read_bundle, write_bundle
 from genkern.runtime.packed import Contents, from_data, to_data
@@ -69,6 +71,19 @@ def test_marks_of_proofs(bundle: Bundle) -> None:
     assert measured.is_proved(measured.calls[0], winner.problem.M)
     assert not measured.is_proved(measured.calls[-1], winner.problem.M + 1)
     assert not replace(measured, check="interpreter").is_proved(measured.calls[0], winner.problem.M)
+
+
+def test_calls_say_in_which_order_they_add_up(bundle: Bundle) -> None:
+    """As their configs do, for every M that they serve; bundles from before say nothing."""
+    own = [(winner, winner.calls[0].sums) for winner in bundle.winners if winner.calls]
+    orders = {sums for _, sums in own}
+    assert {"wgmma k16", "wgmma k16; 2 parts of 256"} & orders
+    for winner, sums in own:
+        assert sums == sums_of(winner.problem, Config.parse(winner.config), winner.arch)
+    (winner, *_) = (each for each, sums in own if sums)
+    before = replace(bundle.contents, winners=(replace(winner, calls=(replace(winner.calls[0], sums=""),)),))
+    assert "sums" not in to_data(before)["winners"][0]["calls"][0]
+    assert from_data(json.loads(json.dumps(to_data(before)))).winners[0].calls[0].sums == ""
 
 
 def test_winners_take_a_few_kilobytes(bundle: Bundle, bundle_path: str) -> None:

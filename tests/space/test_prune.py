@@ -59,8 +59,8 @@ def stems(configs: list[Config]) -> set[str]:
 
 @pytest.mark.parametrize("size", PUBLISHED, ids=str)
 def test_published_counts_of_v34(size: tuple[int, int, int]) -> None:
-    """The default AMD space leaves exactly as many configs as tune_gemm v3.4, for three kinds of target."""
-    space = load_space(None, "gfx942", "a16w16")
+    """The space amd leaves exactly as many configs as tune_gemm v3.4, for three kinds of target."""
+    space = load_space("amd", "gfx942", "a16w16")
     fp16 = GemmProblem(*size, "a16w16", "fp16", "fp16", "fp16")
     fp8 = GemmProblem(*size, "a8w8", "fp8e4m3fnuz", "fp8e4m3fnuz", "bf16")
     counts = (
@@ -240,7 +240,7 @@ def test_quick_spaces_are_quick(arch: str, name: str) -> None:
 @pytest.mark.parametrize("size", [(8192, 8192, 8192), (1024, 8192, 28672), (32, 16384, 53248)], ids=str)
 def test_pruning_the_full_space_is_fast(size: tuple[int, int, int]) -> None:
     """132,000 configs are pruned within 0.3 s of processor time (0.04 s on an idle core)."""
-    space, problem, gpu = load_space(None, "gfx942", "a16w16"), GemmProblem(*size), gpu_for_arch("gfx942")
+    space, problem, gpu = load_space("amd", "gfx942", "a16w16"), GemmProblem(*size), gpu_for_arch("gfx942")
     start_s = time.process_time()
     result = prune(space, problem, gpu)
     assert result.total == 132_000
@@ -249,7 +249,7 @@ def test_pruning_the_full_space_is_fast(size: tuple[int, int, int]) -> None:
 
 def test_explain_has_every_rule_and_adds_up() -> None:
     """The table lists each rule with its count and reason, what is kept, and the total."""
-    result = pruned((8192, 8192, 8192), "gfx942")
+    result = pruned((8192, 8192, 8192), "gfx942", "amd")
     lines = explain(result).splitlines()
     assert len(lines) == 1 + len(result.dropped) + 2
     counts = {line.split()[0]: int(line.split()[1].replace(",", "")) for line in lines[1:]}

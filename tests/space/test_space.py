@@ -141,7 +141,7 @@ def test_a_users_file_is_read_like_a_shipped_one(write: Callable[[str], str]) ->
 
 def test_arch_may_carry_feature_flags() -> None:
     """`gfx942:sramecc+:xnack-`, as ROCm prints it, finds gfx942's space."""
-    assert load_space(None, "gfx942:sramecc+:xnack-", "a16w16").name == "amd"
+    assert load_space(None, "gfx942:sramecc+:xnack-", "a16w16").name == "amd_cdna"
 
 
 MALFORMED = {

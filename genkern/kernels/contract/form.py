@@ -38,7 +38,7 @@ class Sides:
     BLOCK_SIZE_M from `least_m` to `most_m`, BLOCK_SIZE_K up to `most_k`. `width_step`: the side that the matrix
     instruction's rows do not go along may be any multiple of this, not only a power of two (0: it may not), up to
     `widest`; that is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M. `height_step`: the other side may be any
-    multiple of this (0: a power of two).
+    multiple of this (0: a power of two). `least_m_on_amd`: the least BLOCK_SIZE_M there, unless 0.
     """
 
     least_m: int = 16
@@ -47,6 +47,11 @@ class Sides:
     width_step: int = 0
     widest: int = WIDEST
     height_step: int = 0
+    least_m_on_amd: int = 0
+
+    def least_rows(self, amd: bool) -> int:
+        """The least BLOCK_SIZE_M on targets of AMD's, or on others."""
+        return min(self.least_m, self.least_m_on_amd or self.least_m) if amd else self.least_m
 
 
 @dataclass(frozen=True)

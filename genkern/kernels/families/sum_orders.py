@@ -54,9 +54,9 @@ def of_dot(
 def _are_plain(problem: GemmProblem) -> bool:
     """Whether the instruction multiplies A and B as they are stored, in the order in which they are."""
     a, b, *_ = operands_of(problem)
-    sizes = {DTYPES[a.dtype].size_bytes, DTYPES[b.dtype].size_bytes}
+    one_kind = a.dtype == b.dtype or (DTYPES[a.dtype].is_float8 and DTYPES[b.dtype].is_float8)
     converts = get_op(problem.op).converts_b
-    return len(sizes) == 1 and not converts and {a.packed, b.packed, a.together, b.together} == {1}
+    return one_kind and not converts and {a.packed, b.packed, a.together, b.together} == {1}
 
 
 def _instruction(swapped: bool, problem: GemmProblem, config: Config, arch: str) -> str:

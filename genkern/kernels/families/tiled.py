@@ -95,6 +95,11 @@ def _semaphore_call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
+# On CDNA Triton (3.6 and 3.7) pads tiles of 4 and 8 rows to an instruction of 16 where matrix_instr_nonkdim says so;
+# left to itself it takes v_mfma_f32_4x4x4_16b for 16-bit ones of 64 columns, else vector instructions, as on RDNA.
+_SIDES = Sides(least_m_on_amd=4)
+
+
 def _semaphore(swapped: bool) -> Form:
     def legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         reason = dot_limit(problem, config, gpu, swapped=swapped)
@@ -109,7 +114,7 @@ def _semaphore(swapped: bool) -> Form:
         shares=splits_limit,
         sums=partial(of_dot, swapped),
         cost=Cost(SWAPPED_EDGES if swapped else EDGES, reduces="semaphore"),
-        sides=Sides(least_m=8) if swapped else Sides(),
+        sides=Sides(least_m=8) if swapped else _SIDES,
         splits_k=True,
         runs_on_amd=True,
         swapped=swapped,
@@ -130,6 +135,7 @@ _KERNEL = Form(
     _call,
     legal=_legal,
     shares=_shares,
+    sides=_SIDES,
     sums=partial(of_dot, False, shares=equal_shares),
     splits_k=True,
     split_apart=True,

@@ -28,7 +28,7 @@ from genkern.search.guided.trees import Trees
 from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit
 
 # Binaries of the first batch: the model's, the best of so many kinds, and what is near a winner of another size.
-_BEST, _KINDS, _NEAR = 12, 10, 2
+_BEST, _KINDS, _NEAR = 8, 14, 2
 # So many are asked for as soon as no more than so many have no answer: what is asked for later knows more, and the farm
 # must not be idle for want of that.
 _BATCH, _WAITING = 8, 4
@@ -37,10 +37,10 @@ _LEAST, _MOST = 32, 96
 # So many that are refused cost no tries; where more are, something else is wrong.
 _FREE = 256
 # What promises less than this share of the time is let be.
-_PROMISE = 0.002
+_PROMISE = 0.0025
 # What is left promises together so many times what the binary does that promises most. On the recorded sizes (H200,
-# 2026-11-26; by models that did not know them, `genkern train --folds 8`) 0.24 % is expected in the mean, and lost.
-_TOGETHER = 4.0
+# 2026-11-26; by models that did not know them, `genkern train --folds 8`) 0.17 % is expected in the mean, 0.15 % lost.
+_TOGETHER = 2.0
 # Of so many of the best rows the other group sizes are tried.
 _REFINED = 20
 # Of no more rows than so many another group size is tried where the usual one came to no time: a crash takes seconds.

@@ -4,6 +4,8 @@ What Triton makes of each was read from its sources (third_party/amd) and from w
 gfx90a, gfx942, gfx950 and gfx1201; nothing here was measured on AMD hardware. A rule returns True for a config to drop.
 """
 
+# M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
+# ruff: noqa: SIM300
 from __future__ import annotations
 
 from genkern.gemm.config import Config
@@ -11,7 +13,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.triton_release import triton_release
 from genkern.ops.op import element_bytes
-from genkern.space.rules.tiles import OTHER_REGISTERS, tiles_m
+from genkern.space.rules.tiles import OTHER_REGISTERS, covering_block, tiles, tiles_m
 
 # From this release on Triton copies from memory straight to LDS where the hardware can.
 _DIRECT_TO_LDS_FROM = (3, 8)
@@ -21,6 +23,63 @@ _HINTS_UP_TO = (3, 8)
 _HINTS = ("memory-bound-attention",)
 # Releases with .ca in cp.async.
 _ASYNC_CA_FROM = (3, 9)
+
+# Rows that tiles of others' winners have even where A has one (vLLM's and AITER's files for gfx942 and gfx950).
+_MOST_PADDED_ROWS = 64
+# Rows of the instruction for which tiles of fewer are padded.
+_FEW_ROWS = 16
+# By lanes of a wave, tiles and workgroups per CU up to which published winners split K: 3.3 and 13 on gfx950, 8 and 64
+# on gfx1201.
+_SPLIT_TILES, _SPLIT_BLOCKS = {64: 4, 32: 8}, {64: 16, 32: 64}
+# What a lane loads at least, a register.
+_LANE_BYTES = 4
+
+
+def tile_far_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Block larger than the next power of two of its dimension; of rows up to 64 stay.
+
+    genkern: as tile_over_problem, but where memory is the limit rows that are padded cost nothing, and published
+    winners for one row have up to 64.
+    """
+    return (
+        config.BLOCK_SIZE_M > max(_MOST_PADDED_ROWS, covering_block(problem.M))
+        or config.BLOCK_SIZE_N > covering_block(problem.N)
+        or config.BLOCK_SIZE_K > max(32, covering_block(problem.K))
+    )
+
+
+def few_rows_needless(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """Tile of 4 or 8 rows for an M from 64 on, where tiles of 16 rows fill the GPU, too.
+
+    genkern: the instruction multiplies 16 rows anyway, and B is read as often as there are rows of tiles.
+    """
+    if config.BLOCK_SIZE_M >= _FEW_ROWS or problem.M < _MOST_PADDED_ROWS:
+        return False
+    of_sixteen = problem.batch * -(-problem.M // _FEW_ROWS) * -(-problem.N // config.BLOCK_SIZE_N)
+    return of_sixteen >= gpu.compute_units
+
+
+def split_k_many(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """SPLIT_K although there are over four tiles a CU, or beyond 16 workgroups on each (RDNA: 8, and 64).
+
+    genkern: as split_k_fills, with the bounds of published winners, several of whose workgroups share a CU.
+    """
+    if config.SPLIT_K == 1:
+        return False
+    count = tiles(problem, config)
+    if count > _SPLIT_TILES[gpu.warp_size] * gpu.compute_units:
+        return True
+    return count * config.SPLIT_K > _SPLIT_BLOCKS[gpu.warp_size] * gpu.compute_units
+
+
+def lanes_without_loads(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    """More warps than the tiles of A and B have registers for.
+
+    genkern: lanes beyond that load what others load, too, and multiply nothing of their own.
+    """
+    size_a, size_b = element_bytes(problem)
+    loaded = (config.BLOCK_SIZE_M * size_a + config.BLOCK_SIZE_N * size_b) * config.BLOCK_SIZE_K
+    return bool(loaded < config.num_warps * gpu.warp_size * _LANE_BYTES)
 
 
 def _lds_bytes(problem: GemmProblem, config: Config, gpu: Gpu) -> float:

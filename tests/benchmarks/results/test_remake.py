@@ -244,3 +244,22 @@ def of_size(m: int, us: float = 10.0, device: str = DEVICE, **changes: object) -
 def of_today(m: int) -> Winner:
     made = of_size(m)
     return replace(made, source=generate(made.problem, [made.config], "sm_90", GPU).source_digest(made.config, GPU))
+
+
+def test_what_is_shipped_counts_without_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of files that were made so, where genkern still generates their kernels; other files have their sizes of them."""
+    project = Project(tmp_path, tmp_path)
+    write_results(project.shipped / "first.yaml", [of_today(16), of_today(32)])
+    write_results(project.shipped / "second.yaml", [of_today(64)])
+    (project.shipped / "made.csv").write_text(
+        "file,rows,commits,dates,command,remark\nfirst.yaml,2,0000001 0000002,2026-01-01,remake,\n"
+        "second.yaml,1,0000002,2026-01-01,tune,\n"
+    )
+    assert remake.main([*project.own, "--list"]) == 0
+    said = capsys.readouterr().out
+    assert "| first.yaml | 2 | 2 | 0 | 0000001 0000002 |" in said
+    assert "| second.yaml | 2 | 1 | 1 | 0000001 0000002 |" in said
+    write_results(project.done / "abc1234.yaml", [of_size(64, 7.0)])
+    assert remake.main([*project.own, "--write"]) == 0
+    made = csv.DictReader(project.texts()["made.csv"].splitlines())
+    assert [row["commits"] for row in made] == ["0000001 0000002", "0000001 0000002 abc1234"]
