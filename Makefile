@@ -10,13 +10,14 @@ NATIVE = genkern/runtime/launch/_native.c genkern/runtime/launch/_native_call.h
 RUN = $(VENV)/run.stamp
 DEV = $(VENV)/dev.stamp
 
-.PHONY: help tune test test-long lint format bench golden docs results
+.PHONY: help tune test test-long test-cluster lint format bench golden docs results
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make tune     tune the three sizes of input_sizes/quickstart.yaml: measured on the GPU found, else predicted'
 	@echo 'make test     all tests but those that need a GPU'
 	@echo 'make test-long  the same, with 50 kills and many more random problems (half an hour)'
+	@echo 'make test-cluster  the tests that start a Dask cluster of processes here'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make format   let ruff rewrite the files'
 	@echo 'make bench    the figures of benchmarks/README.md that need no GPU'
@@ -39,6 +40,11 @@ test: $(DEV)
 
 test-long: $(DEV)
 	GENKERN_LONG_TESTS=1 $(PY) -m pytest -m "not gpu" -n 3 --dist worksteal $(ARGS)
+
+# Dask is in no other environment: the package is optional.
+test-cluster: $(DEV)
+	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch,dev,cluster
+	GENKERN_CLUSTER_TESTS=1 $(PY) -m pytest -q tests/farm/remote $(ARGS)
 
 lint: $(DEV)
 	$(PY) -m ruff check .

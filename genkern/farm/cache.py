@@ -156,6 +156,13 @@ class BinaryCache:
                 self._store(key, files)
         return found
 
+    def take_over(self, key: str, files: Mapping[str, bytes]) -> Binary | Failure | None:
+        """Store an entry of another cache, and return it; None where its files are damaged. Raises OutputError."""
+        if _checked(key, self.path(key), files.__getitem__) is None:
+            return None
+        self._store(key, files)
+        return self.get(key)
+
     def is_damaged(self, key: str) -> bool:
         """Whether the entry of `key` is not as it was stored; one that is gone, or cannot be read just now, is none.
 

@@ -237,13 +237,18 @@ def run_job(job: CompileJob, driver_pid: int) -> Binary | Failure:
     if driver_pid != os.getpid():
         end_with(driver_pid)
     if _process is None or not _process.alive:
-        import triton.compiler  # noqa: F401  imported before the fork, so that a replacement starts at once
-
-        _process = _forker.submit(CompileProcess).result()
+        _process = forked()
     result = _process.run(job)
     if not _process.alive:
         _process = None
     return result
+
+
+def forked() -> CompileProcess:
+    """A new compile process, which ends when this process does."""
+    import triton.compiler  # noqa: F401  imported before the fork, so that a replacement starts at once
+
+    return _forker.submit(CompileProcess).result()
 
 
 def end_own_process() -> None:

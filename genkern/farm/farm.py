@@ -13,6 +13,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from genkern.errors import GenkernError
 from genkern.farm.cache import BinaryCache, Failure
@@ -47,10 +48,19 @@ class FarmCounts:
     failures: dict[str, str] = field(default_factory=dict)
 
 
+class Pool(Protocol):
+    """Others' processes that compile in the place of the farm's own: `genkern.farm.remote` has Dask's."""
+
+    def begin(self, job: CompileJob) -> Future[Binary | Failure]: ...
+
+    def end(self) -> None: ...
+
+
 class Farm:
     """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`.
 
     What a compile needs on the way lies in `temporary_dir` (none: TMPDIR), from where a killed one does not remove it.
+    Others' processes do it where there is a `pool`, as many as `jobs` says.
     Where it may not compile, what the cache lacks ends as a failure that says nothing of the kernel.
     A thread, which is there while there is something to do, hands jobs to the pool: as many as it has workers and a
     few, so that what is ordered later but wanted more need not wait for the rest.
@@ -66,6 +76,7 @@ class Farm:
         timeout_s: float,
         temporary_dir: str | None = None,
         may_compile: bool = True,
+        pool: Pool | None = None,
     ) -> None:
         self.cache = cache
         self.target = target
@@ -74,6 +85,7 @@ class Farm:
         self.timeout_s = timeout_s
         self.temporary_dir = temporary_dir
         self.may_compile = may_compile
+        self._pool = pool
         # Read once: it is the same for all kernels of a run.
         self._environment = compile_environment()
         self.counts = FarmCounts()
@@ -196,6 +208,8 @@ class Farm:
         for key, tell in left:
             tell(key, FarmClosedError("the compile farm is closed"))
         end_own_process()
+        if self._pool is not None:
+            self._pool.end()
         if self._pooled:
             from genkern.farm.pool import end
 
@@ -217,7 +231,7 @@ class Farm:
                     self._changed.wait()
                 self._pooled, number = True, self._pool_number
             try:
-                future = begin(job, self.jobs)
+                future = begin(job, self.jobs) if self._pool is None else self._pool.begin(job)
             except WorkerDiedError:
                 self._lost(job, number)
             except Exception as error:

@@ -6,10 +6,11 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -36,6 +37,9 @@ from genkern.space.space import Space
 from genkern.timing.libraries import ALL, CUTE, parse_libraries
 from genkern.timing.session import Budget
 from genkern.tuning.progress import Progress
+
+if TYPE_CHECKING:
+    from genkern.farm.remote.dask_pool import DaskPool
 
 _COUNT, _MOST = 4000, 100_000
 _SHARING = 8
@@ -86,6 +90,11 @@ def add_compiling(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one a CPU)")
     group.add_argument("--timeout", type=_seconds, default=60.0, metavar="S", help="seconds for one kernel (60)")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="compile on a Dask cluster: dask://HOST:PORT, tls://..., or local:N processes",
+    )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
 
 
@@ -143,7 +152,10 @@ def compiled_entries(
         modules = str(stack.enter_context(modules_folder(folder)))
         where = {"jobs": options.jobs, "timeout_s": options.timeout, "temporary_dir": modules}
         stack.callback(_end_workers, options.jobs)
-        farm = Farm(cache, target, triton, **where)
+        pool = stack.enter_context(cluster_of(options.cluster, cache, MadeFor.here(target, triton), console))
+        if pool is not None:
+            where["jobs"] = pool.size
+        farm = Farm(cache, target, triton, pool=pool, **where)
         stack.callback(farm.close)
         wanted = ranked_by_size(problems, Ranking(options.arch, target, triton, spaces, most), options.jobs)
         choice = chosen(wanted, sys.maxsize if count is None else count)
@@ -155,6 +167,24 @@ def compiled_entries(
     entries = {key: cache.files(key) for key in results if cache.get(key) is not None}
     refused = sum(isinstance(results[key], Failure) for key in entries)
     return Compiled(entries, refused, len(results) - len(entries), choice.first, MadeFor.here(target, triton))
+
+
+@contextlib.contextmanager
+def cluster_of(
+    address: str | None, cache: BinaryCache, made_for: MadeFor, console: Console
+) -> Iterator[DaskPool | None]:
+    """The nodes of --cluster; None without. Raises InputError."""
+    if address is None:
+        yield None
+        return
+    # Dask, which is optional.
+    from genkern.farm.remote.dask_pool import DaskPool
+
+    pool = DaskPool(address, cache, made_for, console.print)
+    try:
+        yield pool
+    finally:
+        pool.end()
 
 
 def note_lost(made: Compiled, console: Console) -> None:

@@ -1,0 +1,116 @@
+"""What runs on a node: one unit after another in each thread of a worker, without PyTorch and without a GPU.
+
+A compile runs in a process of its own, as in the farm's own workers: one that hangs or dies costs itself, and the
+worker lives on. It ends with the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import multiprocessing.process
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from genkern.errors import BugError, OutputError
+from genkern.farm.cache import BinaryCache, Failure
+from genkern.farm.compiler import CompileJob, CompileProcess, forked
+from genkern.farm.remote.unit import Foreign, Result, Unit, answered
+from genkern.farm.shipped.kernels_file import MadeFor
+from genkern.files import cache_folder
+from genkern.gemm.records import Binary
+from genkern.gemm.triton_release import triton_version
+from genkern.kernels.kernel import Target
+
+
+class _OfThread(threading.local):
+    """The compile process of a worker's thread."""
+
+    process: CompileProcess | None = None
+
+
+_own = _OfThread()
+_forking = threading.Lock()
+
+
+def made_here(text: str) -> bytes:
+    """What comes of the unit of this text (genkern.farm.remote.unit): the entry of this node's cache, if it has it."""
+    return answered(_made(Unit.read(text)))
+
+
+def mismatch_here(made_for: str) -> str:
+    """Why this node cannot make kernels that are to be as the `MadeFor` of this text says; "" where it can."""
+    return _mismatch(MadeFor(**{name: str(value) for name, value in json.loads(made_for).items()}))
+
+
+def _mismatch(wanted: MadeFor) -> str:
+    here = MadeFor.here(Target("", "", 0), triton_version())
+    if here.triton != wanted.triton:
+        return f"it has Triton {here.triton or 'not at all'}, this run {wanted.triton}"
+    if here.lowering != wanted.lowering:
+        return "it has another genkern"
+    return "" if here.environment == wanted.environment else "it has other settings of Triton"
+
+
+def _made(unit: Unit) -> Result:
+    if why := _mismatch(unit.made_for):
+        return Foreign(_address(), why)
+    cache = BinaryCache(cache_folder(None) / "binaries")
+    # A scheduler that loses a worker has others repeat what that one had finished.
+    result = cache.get(unit.key)
+    if result is None:
+        try:
+            result = _compiled(unit, cache)
+        except (OutputError, BugError) as error:
+            return error
+    if isinstance(result, Failure) and cache.get(unit.key) is None:
+        return result
+    return cache.files(unit.key)
+
+
+def _compiled(unit: Unit, cache: BinaryCache) -> Binary | Failure:
+    with _module(unit.module) as path:
+        job = CompileJob(unit.key, path, unit.spec, unit.target, str(cache.folder), unit.timeout_s)
+        if _own.process is None or not _own.process.alive:
+            _own.process = _new_process()
+        result = _own.process.run(job)
+        if not _own.process.alive:
+            _own.process = None
+        return result
+
+
+def _new_process() -> CompileProcess:
+    """Dask's workers are daemons to multiprocessing, which lets such have no children lest these outlive them: ours
+    end with the worker, whatever ends it.
+    """
+    config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
+    with _forking:
+        before = config.get("daemon")
+        config["daemon"] = False
+        try:
+            return forked()
+        finally:
+            config["daemon"] = before
+
+
+@contextlib.contextmanager
+def _module(text: str) -> Iterator[str]:
+    """A module's file, for as long as it takes: a name says which text it is, since compile processes keep modules."""
+    with tempfile.TemporaryDirectory(prefix="genkern-unit-") as folder:
+        path = Path(folder) / f"kernels_{hashlib.sha256(text.encode()).hexdigest()[:16]}.py"
+        path.write_text(text, encoding="utf-8")
+        yield str(path)
+
+
+def _address() -> str:
+    """Which worker this is, as its scheduler knows it."""
+    with contextlib.suppress(ImportError, ValueError):
+        from distributed import get_worker
+
+        return str(get_worker().address)
+    return f"{socket.gethostname()} {os.getpid()}"
