@@ -69,7 +69,8 @@ def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
     for family in space.families:
         for part in family.parts():
             pruning.add(part, space.rules if family.rules is None else family.rules)
-    return Pruned(pruning.kept, {**dropped, **pruning.dropped}, space.size, dict(pruning.illegal))
+    illegal = {why: count for why, count in pruning.illegal.items() if count}
+    return Pruned(pruning.kept, {**dropped, **pruning.dropped}, space.size, illegal)
 
 
 # What is not known of a config yet, with the values that it may have.
