@@ -22,6 +22,7 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import read_ends
 from genkern.journal.run_files import RunFiles
+from genkern.packing.rows import rank_of
 
 _ORIGIN = re.compile(r"# from [^\n]*\n")
 
@@ -40,12 +41,6 @@ class CollectedRow:
         row = self.row
         return row.problem, row.arch, row.device, row.compute_units, row.library, row.bpreshuffle
 
-    @property
-    def merit(self) -> tuple[bool, float]:
-        """The greater is kept: a measured time before a predicted one, then the shorter."""
-        us = self.row.duration_us
-        return self.row.measured, float("-inf") if us is None else -us
-
 
 def parse_collect(argv: Sequence[str]) -> argparse.Namespace:
     """The options of `genkern collect`. Raises InputError; SystemExit(0) after printing for --help."""
@@ -59,7 +54,7 @@ def collect_parser() -> Parser:
     """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern collect",
-        description="Join results; a comment above each row says whose it is. Of a size and device the fastest stays.",
+        description="Join results; a comment above each row says whose it is. Of a size and device the best stays.",
     )
     group = p.add_argument_group("what to join")
     group.add_argument(
@@ -91,14 +86,14 @@ def run_collect(options: argparse.Namespace, console: Console) -> int:
             files += 1
             for row in _rows(path):
                 rows += 1
-                if row.key not in best or row.merit > best[row.key].merit:
+                if row.key not in best or rank_of(row.row) < rank_of(best[row.key].row):
                     best[row.key] = row
     if not best:
         raise InputError(f"nothing to join: no results in {files} files")
     kept = sorted(best.values(), key=lambda each: each.row.problem)
     head, _ = tune_gemm_yaml.render((), 0, "")
     write_whole(options.output, head + "".join(each.origin + each.text for each in kept))
-    doubles = f"; {rows - len(kept)} slower ones of the same size and device are left out" if rows > len(kept) else ""
+    doubles = f"; {rows - len(kept)} others of the same size and device are left out" if rows > len(kept) else ""
     console.print(f"{len(kept)} rows of {files} files are in {shown_path(options.output)}{doubles}")
     if missing := wanted - {each.row.problem for each in kept}:
         console.print(f"note: {len(missing)} of {len(wanted)} sizes have no result yet")

@@ -60,7 +60,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
         key = row.problem, target, _device(row), gpu.compute_units
         if key in best:
             left_out["twice, the better proved or faster one stays"] += 1
-            if _rank(best[key][0]) <= _rank(row):
+            if rank_of(best[key][0]) <= rank_of(row):
                 continue
         best[key] = row, target, gpu
     tuned: dict[object, list[int]] = defaultdict(list)
@@ -110,8 +110,8 @@ def _device(row: TunedRow) -> str:
     return (row.device or "").removesuffix(NOT_PRESENT)
 
 
-def _rank(row: TunedRow) -> tuple[Standing, float]:
-    """Less is better."""
+def rank_of(row: TunedRow) -> tuple[Standing, float]:
+    """What stays of rows of one size and device, the least: by proof and how it was timed first, then the shorter."""
     us = row.duration_us if row.duration_us is not None else float("inf")
     return standing(row.choice, row.check, row.time_source), us
 
