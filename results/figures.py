@@ -17,7 +17,7 @@ from genkern.gemm.problem import GemmProblem
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = Path("results", "figures.yaml")
-ROWS = Path("results", "nvidia_h200")
+ROWS = Path("results")
 # A figure, then its key: 1.087<!-- anchors_over_torch -->
 _QUOTED = re.compile(r"([0-9][0-9.,]*)(<!--\s*([a-z][a-z0-9_]*)\s*-->)")
 
@@ -45,17 +45,23 @@ def documents(root: Path) -> list[Path]:
     return [*sorted(root.glob("*.md")), *sorted(root.glob("docs/*.md")), *sorted(root.glob("*/**/README.md"))]
 
 
-def value_of(folder: Path, files: list[str], ratio: str, of: str, M: int | None = None) -> str:
-    """The geometric mean, or the least, of a ratio over the distinct sizes of these files (stems, with *), of one `M`
-    where it is given. `ratio` is of times: the library's best or PyTorch's call over genkern's kernel, or over what is
-    called, which is the library's best where no kernel is faster.
+def value_of(
+    results: Path, files: list[str], ratio: str, of: str, M: int | None = None, device: str = "nvidia_h200"
+) -> str:
+    """The geometric mean, or the least, of a ratio over the distinct sizes of these files (stems, with *) of `device`,
+    of one `M` where it is given; `of: count` is how many
+    sizes have it. `ratio` is of times: the library's best or PyTorch's call over genkern's kernel, or over what is called,
+    which is the library's best where no kernel is faster.
     """
+    folder = results / device
     rows = _rows(folder, files)
     ratios = [
         found for problem, row in rows.items() if M in (None, problem.M) and (found := _ratio(row, ratio)) is not None
     ]
     if not ratios:
         raise ValueError(f"{folder}: no row of {', '.join(files)} has {ratio}")
+    if of == "count":
+        return str(len(ratios))
     return f"{min(ratios) if of == 'least' else math.exp(math.fsum(map(math.log, ratios)) / len(ratios)):.3f}"
 
 

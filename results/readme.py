@@ -15,28 +15,32 @@ import yaml
 from genkern.formats.kind import read_results
 
 FOLDER = Path(__file__).parent
-DEVICE = "nvidia_h200"
-PAGE = FOLDER / DEVICE / "README.md"
 # Result rows as their files have them.
 Row = Mapping[str, Any]
 # What makes two rows the same problem: all that is not said of the config, the device or the times.
 _PROBLEM = ("M", "N", "K", "op", "rowMajorA", "rowMajorB", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")
 
 
-def page() -> str:
-    """The page as Markdown."""
-    said = _loaded(FOLDER / "provenance.yaml")[DEVICE]
+def pages() -> dict[Path, str]:
+    """The page of each device that has results, as Markdown, by its path."""
+    said = _loaded(FOLDER / "provenance.yaml")
+    made = (device for device in said if (FOLDER / device / "made.csv").exists())
+    return {FOLDER / device / "README.md": _page(FOLDER / device, said[device]) for device in made}
+
+
+def _page(folder: Path, said: Mapping[str, Any]) -> str:
     figures = _loaded(FOLDER / "figures.yaml")["figures"]
-    made = {row["file"]: row for row in csv.DictReader((FOLDER / DEVICE / "made.csv").read_text().splitlines())}
+    made = {row["file"]: row for row in csv.DictReader((folder / "made.csv").read_text().splitlines())}
     # Of a file that was never made there is nothing to say.
-    rows = {name: _loaded(FOLDER / DEVICE / name) for name in said["files"] if name in made}
+    rows = {name: _loaded(folder / name) for name in said["files"] if name in made}
+    models = [row for name, of_file in rows.items() if "_tp" in name for row in of_file]
     return "\n".join(
         [
             *_head(said, [row for of_file in rows.values() for row in of_file]),
             *_files(said, rows, made),
-            *_by_rows([row for name, of_file in rows.items() if "_tp" in name for row in of_file]),
-            *_families(rows),
-            *_tables(said["tables"], figures),
+            *(_by_rows(folder, models) if models else []),
+            *_families(folder, rows),
+            *_tables(said.get("tables", {}), figures),
             *_commands(said, {facts["command"] for facts in made.values()}),
             "",
         ]
@@ -107,7 +111,7 @@ def _files(
     return ["", "## Files", "", *_table(["file", "sizes of", "rows", *_COLUMNS, "command", "first commit"], cells)]
 
 
-def _by_rows(rows: Iterable[Row]) -> list[str]:
+def _by_rows(folder: Path, rows: Iterable[Row]) -> list[str]:
     distinct = {tuple(row.get(name) for name in _PROBLEM): row for row in rows}
     groups: dict[object, list[Row]] = {}
     for row in distinct.values():
@@ -115,29 +119,29 @@ def _by_rows(rows: Iterable[Row]) -> list[str]:
     groups["all"] = list(distinct.values())
     order = sorted(groups, key=lambda m: m if isinstance(m, int) else math.inf)
     cells = [[m, len(groups[m]), *_means(groups[m])] for m in order]
-    command = "python -m benchmarks.kernels.vs_vendor --brief results/nvidia_h200/*_tp*.yaml"
+    command = f"python -m benchmarks.kernels.vs_vendor --brief results/{folder.name}/*_tp*.yaml"
     title = f"The models' sizes by M, each once (`{command}`):"
     return ["", title, "", *_table(["M", "sizes", *_COLUMNS], cells)]
 
 
-def _families(rows: Mapping[str, Sequence[Row]]) -> list[str]:
+def _families(folder: Path, rows: Mapping[str, Sequence[Row]]) -> list[str]:
     """Whose kernels are genkern's fastest, under the names that families have today."""
     lists = {
         "models": [name for name in rows if "_tp" in name],
         "anchors and held out": [name for name in rows if name.startswith(("anchors", "held_out"))],
-        "unfriendly_9_10": [name for name in rows if name == "unfriendly_9_10.yaml"],
+        "unfriendly": [name for name in rows if name.startswith("unfriendly")],
     }
-    won = {title: Counter(_families_of(names)) for title, names in lists.items()}
+    won = {title: Counter(_families_of(folder, names)) for title, names in lists.items()}
     order = sorted({family for counts in won.values() for family in counts}, key=lambda f: -won["models"][f])
     cells = [[family, *(won[title][family] for title in lists)] for family in order]
     return ["", "Families of genkern's fastest kernels, in sizes:", "", *_table(["family", *lists], cells)]
 
 
-def _families_of(names: Iterable[str]) -> list[str]:
+def _families_of(folder: Path, names: Iterable[str]) -> list[str]:
     of_problem = {
         row.problem: row.config.family
         for name in names
-        for row in read_results(str(FOLDER / DEVICE / name))
+        for row in read_results(str(folder / name))
         if row.config is not None
     }
     return list(of_problem.values())
@@ -168,6 +172,8 @@ def _means(rows: Sequence[Row]) -> list[str]:
 
 
 def _tables(tables: Mapping[str, Mapping[str, Any]], figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    if not tables:
+        return []
     lines = [
         "",
         "## Beside other programs",
@@ -199,4 +205,5 @@ def _table(columns: Sequence[str], cells: Iterable[Sequence[object]]) -> list[st
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")

@@ -34,9 +34,10 @@ from benchmarks.common.workbench import errors_end
 from benchmarks.results.ages import is_older
 from benchmarks.results.remade import Line, Remade
 from benchmarks.results.shipped import shipped_lines, write_shipped
-from benchmarks.results.wanted import Wanted, read_wanted
+from benchmarks.results.wanted import Wanted, device_here, read_wanted
 from genkern.__main__ import main as genkern
 from genkern.errors import InputError
+from genkern.gemm.gpus import detect_devices
 from genkern.gemm.problem import GemmProblem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +51,9 @@ def main(argv: Sequence[str]) -> int:
     own = argv[: argv.index("--")] if "--" in argv else argv
     options = _parser().parse_args(own)
     with errors_end():
-        wanted = read_wanted(Path(options.results), options.device)
+        results = Path(options.results)
+        device = options.device or device_here(results, next((gpu.name for gpu in detect_devices()), ""))
+        wanted = read_wanted(results, device)
         remade = Remade(Path(options.folder), options.commit or _commit())
         if options.aside:
             remade.set_aside()
@@ -85,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--commit", default="", metavar="HASH", help="of the genkern that runs (default: git says)")
     parser.add_argument("--folder", default="output/remade", help="what is done so far (default: output/remade)")
     parser.add_argument("--results", default=str(ROOT / "results"), metavar="DIR", help="where provenance.yaml is")
-    parser.add_argument("--device", default="nvidia_h200", metavar="NAME", help="its folder (default: nvidia_h200)")
+    parser.add_argument("--device", metavar="NAME", help="its folder (default: that of the first GPU here)")
     return parser
 
 

@@ -48,8 +48,9 @@ class Wanted:
 def read_wanted(results: Path, folder: str) -> Wanted:
     """What results/provenance.yaml wants in `folder`, of which it says `device`, `arch`, `options` and `files`.
 
-    `sizes` of a file lists files of sizes, by their paths from the project's root, and `{seed: N}` for the first DRAWN
-    sizes that benchmarks.kernels.unfriendly draws; without it they are those that the results file has.
+    `sizes` of a file lists files of sizes, by their paths from the project's root, `{list: FILE, accumulate: full}` for
+    one that is to be of full sums, and `{seed: N}` for the first DRAWN sizes that benchmarks.kernels.unfriendly draws;
+    without it they are those that the results file has.
     Raises InputError.
     """
     path = results / "provenance.yaml"
@@ -68,8 +69,17 @@ def read_wanted(results: Path, folder: str) -> Wanted:
 def _sizes(sources: Sequence[Any], root: Path, arch: str) -> tuple[GemmProblem, ...]:
     found: dict[GemmProblem, None] = {}
     for source in sources:
-        if isinstance(source, Mapping):
+        if not isinstance(source, Mapping):
+            source = {"list": source}
+        if "seed" in source:
             found |= dict.fromkeys(drawn(source["seed"], DRAWN))
         else:
-            found |= dict.fromkeys(read_sizes(str(root / source), GemmDefaults(), arch).problems)
+            own = tuple((key, value) for key, value in source.items() if key != "list")
+            found |= dict.fromkeys(read_sizes(str(root / source["list"]), GemmDefaults(own=own), arch).problems)
     return tuple(found)
+
+
+def device_here(results: Path, name: str) -> str:
+    """The folder that provenance.yaml has for the device that its driver calls `name`; the first one else."""
+    said: Mapping[str, Mapping[str, Any]] = yaml.safe_load(read_text(str(results / "provenance.yaml")))
+    return next((folder for folder, of_device in said.items() if of_device["device"] == name), next(iter(said)))

@@ -7,11 +7,11 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from proving import H200
 from rich.console import Console
 from small_bundle import pack_here, row
 
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import detect_devices
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.verification import parse_verify, run_verify
 from genkern.runtime.bundle import Bundle, read_bundle, write_bundle
@@ -39,12 +39,12 @@ ROWS = (
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Bundle:
     """Winners of several families and formats, compiled here, without a proof."""
-    import torch
-
-    if torch.cuda.get_device_name(0) != H200.name:
-        pytest.skip("the rows are of an H200")
+    here = detect_devices()[0]
+    if here.arch != "sm_90":
+        pytest.skip("kernels of sm_90 are packed")
     folder = tmp_path_factory.mktemp("unproved")
-    return read_bundle(pack_here(folder, [row(problem, config) for problem, config in ROWS], cache_dir))
+    rows = [replace(row(problem, config), device=here.name) for problem, config in ROWS]
+    return read_bundle(pack_here(folder, rows, cache_dir))
 
 
 def verified(bundle: Bundle, path: Path, *more: str) -> tuple[int, str, Bundle]:

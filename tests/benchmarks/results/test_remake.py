@@ -20,13 +20,14 @@ from processes import until
 from tiny_space import CONFIGS, EVERYTHING, tiny_command
 
 from benchmarks.results import remake
-from benchmarks.results.wanted import read_wanted
+from benchmarks.results.wanted import device_here, read_wanted
 from genkern.formats.kind import read_results
 from genkern.formats.sizes import GemmDefaults, read_sizes
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Winner
 from genkern.kernels.generate import generate
+from genkern.ops.accumulate import is_full
 
 ROOT = Path(__file__).parents[3]
 DEVICE = "NVIDIA H200"
@@ -234,6 +235,21 @@ def test_what_is_wanted_here_can_be_read() -> None:
     assert set(wanted.problems[:366]) == set(models)
     assert set(wanted.files["anchors_bf16.yaml"]) < set(models)
     assert all(wanted.files.values())
+
+
+def test_lists_of_fast_sums_are_wanted_with_full_ones_too() -> None:
+    """A list that says nothing of sums is read as provenance.yaml says, and gives the same sizes."""
+    wanted = read_wanted(ROOT / "results", "nvidia_h100")
+    full, fast = wanted.files["a8w8_full.yaml"], wanted.files["a8w8_fast.yaml"]
+    assert [is_full(problem) for problem in (*full, *fast)] == [True] * len(full) + [False] * len(fast)
+    assert [problem.size for problem in full] == [problem.size for problem in fast]
+
+
+def test_results_are_of_the_device_that_is_here() -> None:
+    """By the name that its driver gives; without one of these, of the first that is wanted."""
+    results = ROOT / "results"
+    assert device_here(results, "NVIDIA H100 80GB HBM3") == "nvidia_h100"
+    assert device_here(results, "NVIDIA H200") == device_here(results, "") == "nvidia_h200"
 
 
 def of_size(m: int, us: float = 10.0, device: str = DEVICE, **changes: object) -> Winner:
