@@ -50,8 +50,8 @@ def value_of(
 ) -> str:
     """The geometric mean, or the least, of a ratio over the distinct sizes of these files (stems, with *) of `device`,
     of one `M` where it is given; `of: count` is how many
-    sizes have it. `ratio` is of times: the library's best or PyTorch's call over genkern's kernel, or over what is called,
-    which is the library's best where no kernel is faster.
+    sizes have it. `ratio` is of times: the library's best or PyTorch's call over genkern's kernel, or over what is
+    called, which is the library's best where no kernel is faster.
     """
     folder = results / device
     rows = _rows(folder, files)
