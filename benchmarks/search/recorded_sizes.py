@@ -1,6 +1,7 @@
 """Sizes of which every config is measured, so that searches can be judged on them (results/recorded).
 
     python -m benchmarks.search.recorded_sizes [--seed 1] > input_sizes/recorded.yaml
+    python -m benchmarks.search.recorded_sizes --seed 2 --only unfriendly blocks > input_sizes/recorded_2.yaml
 
 As users have them: bf16 products of models (weights of input_sizes/*.yaml, M log-uniform from 1 to 8192, half of them
 powers of two), unfriendly ones in all four layouts, of which a few are of kinds that a model has seldom seen (M = 1 off
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
 from math import exp, log
@@ -33,12 +34,13 @@ _MOST_M = 8192
 _MOST_PRODUCTS = 2**38
 
 
-def drawn(seed: int) -> list[GemmProblem]:
-    """The sizes of a seed, each once."""
+def drawn(seed: int, only: Collection[str] = ()) -> list[GemmProblem]:
+    """The sizes of a seed, each once; with `only`, those of these kinds."""
     random = Random(seed)
     found: dict[GemmProblem, None] = {}
-    for kind in (_of_models, _unfriendly, _fp8, _blocks, _int4, _grouped):
-        found |= dict.fromkeys(kind(random))
+    for name, kind in KINDS.items():
+        sizes = list(kind(random))
+        found |= dict.fromkeys(sizes if not only or name in only else ())
     return list(found)
 
 
@@ -110,10 +112,22 @@ def _grouped(random: Random) -> Iterator[GemmProblem]:
         yield GemmProblem(rows, n, k, op="grouped_gemm", own=(("groups", groups),))
 
 
+KINDS: Mapping[str, Callable[[Random], Iterator[GemmProblem]]] = {
+    "models": _of_models,
+    "unfriendly": _unfriendly,
+    "fp8": _fp8,
+    "blocks": _blocks,
+    "int4": _int4,
+    "grouped": _grouped,
+}
+
+
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1, help="by which they are drawn (default: 1)")
-    sys.stdout.writelines(map(size_line, drawn(parser.parse_args(argv).seed)))
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=(), help="of these kinds (default: of all)")
+    options = parser.parse_args(argv)
+    sys.stdout.writelines(map(size_line, drawn(options.seed, options.only)))
 
 
 if __name__ == "__main__":
