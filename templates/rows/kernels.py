@@ -43,7 +43,7 @@ def quantize_rows(x_ptr, found_ptr, scale_ptr, columns, MOST: tl.constexpr, BLOC
     for start in range(0, columns, BLOCK_SIZE):
         x = tl.load(x_ptr + row * columns + start + offs, mask=start + offs < columns, other=0.0)
         largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
-    scale = tl.div_rn(tl.maximum(tl.max(largest, 0), 1e-12), tl.full((), MOST, tl.float32))
+    scale = tl.maximum(tl.max(largest, 0), 1e-12) * (1.0 / MOST)
     tl.store(scale_ptr + row, scale)
     for start in range(0, columns, BLOCK_SIZE):
         here = row * columns + start + offs
@@ -61,7 +61,7 @@ def quantize_blocks(
     blocks = tl.program_id(1) * BLOCKS + tl.arange(0, BLOCKS)
     offs = blocks[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     x = tl.load(x_ptr + row * columns + offs, mask=offs < columns, other=0.0).to(tl.float32)
-    scale = tl.div_rn(tl.maximum(tl.max(tl.abs(x), 1), 1e-12), tl.full((BLOCKS,), MOST, tl.float32))
+    scale = tl.maximum(tl.max(tl.abs(x), 1), 1e-12) * (1.0 / MOST)
     tl.store(scale_ptr + blocks.to(tl.int64) * rows + row, scale, mask=blocks * BLOCK < columns)
     found = tl.div_rn(x, tl.broadcast_to(scale[:, None], (BLOCKS, BLOCK)))
     tl.store(found_ptr + row * columns + offs, found.to(found_ptr.dtype.element_ty), mask=offs < columns)

@@ -41,7 +41,8 @@ def quantized(x: Any, dtype: Any, scales: str) -> tuple[Any, Any]:
     # number but by a rounding, which the cast takes back.
     over = None if scales == "per_tensor" else -1
     largest = torch.linalg.vector_norm(parts, float("inf"), dim=over, keepdim=over is not None, dtype=torch.float32)
-    of_x = largest.clamp_(min=1e-12).div_(most)
+    # On a GPU PyTorch divides by a number so too, and on a CPU it does not: kernels are to give the same bits as both.
+    of_x = largest.clamp_(min=1e-12).mul_(1.0 / most)
     found = parts / of_x
     found = found if dtype.is_floating_point else found.round_()
     return found.to(dtype).view(rows, k), of_x.reshape(1 if scales == "per_tensor" else (rows, -1))
