@@ -174,6 +174,13 @@ HELD_OUT = {
 }
 
 
+# Their seeds, of which kinds they are (all kinds without one), and how many.
+RECORDED: dict[str, tuple[int, tuple[str, ...], int]] = {
+    "recorded.yaml": (1, (), 80),
+    "recorded_2.yaml": (2, ("unfriendly", "blocks"), 24),
+}
+
+
 @pytest.mark.parametrize("file", HELD_OUT)
 def test_later_held_out_sizes_are_new(file: str) -> None:
     """30 sizes, two weights of each of three models, and none of these weights is in any other file."""
@@ -181,8 +188,8 @@ def test_later_held_out_sizes_are_new(file: str) -> None:
     held_out = read(file)
     assert {(p.M, p.N, p.K) for p in held_out} == {(m, n, k) for m in (3, 17, 100, 500, 3000) for n, k in weights}
     assert len(held_out) == 30
-    # `recorded.yaml` is drawn from all of them.
-    others = {path.name for path in FOLDER.glob("*.yaml") if "_a" not in path.name} - {file, "recorded.yaml"}
+    # These are drawn from all of them.
+    others = {path.name for path in FOLDER.glob("*.yaml") if "_a" not in path.name} - {file, *RECORDED}
     assert not weights & {(p.N, p.K) for name in others for p in read(name)}
 
 
@@ -206,7 +213,7 @@ def test_every_file_is_tn_and_covered() -> None:
     covered |= {"quickstart.yaml", "squares.yaml", "anchors.yaml", "large_m.yaml", "held_out.yaml", *HELD_OUT}
     # Compared with what `genkern shapes` makes in tests/packing/test_shapes.py.
     quantised = {"deepseek-v3_a8w8_blockscale.yaml", "llama-3.1-70b_a8w8.yaml", "llama-3.1-70b_a16w4.yaml"}
-    assert names == covered | quantised | {"recorded.yaml"}
+    assert names == covered | quantised | {*RECORDED}
     for name in covered:
         assert all(problem.row_major_a and not problem.row_major_b for problem in read(name))
 
@@ -228,12 +235,14 @@ def test_quantised_lists_have_their_models_sizes(name: str, of: str, op: str) ->
     assert len(problems) == len(triples(problems))
 
 
-def test_recorded_sizes_are_those_of_the_seed() -> None:
-    """80, each once, as benchmarks/search/recorded_sizes.py draws them."""
-    path = FOLDER / "recorded.yaml"
-    assert path.read_text() == "".join(map(size_line, drawn(1)))
+@pytest.mark.parametrize("file", RECORDED)
+def test_recorded_sizes_are_those_of_the_seed(file: str) -> None:
+    """So many, each once, as benchmarks/search/recorded_sizes.py draws them."""
+    seed, only, count = RECORDED[file]
+    path = FOLDER / file
+    assert path.read_text() == "".join(map(size_line, drawn(seed, only)))
     problems = read_sizes(str(path), GemmDefaults(), "sm_90").problems
-    assert len(problems) == len(set(problems)) == 80
+    assert len(problems) == len(set(problems)) == count
 
 
 def test_readme_states_the_dimensions() -> None:
