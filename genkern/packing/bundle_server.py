@@ -53,7 +53,8 @@ class DispatchedCall:
 
     def __init__(self, gpu: LiveGpu, bundle: Bundle, winner: PackedWinner, call: PackedCall, m: int) -> None:
         self._gpu = gpu
-        self._choice = Choice("packed", winner, call, bundle, exact=m == winner.problem.M)
+        exact, sums = m == winner.problem.M, winner.batch_invariant
+        self._choice = Choice("packed", winner, call, bundle, exact=exact, sums=sums)
         self._m = m
         self._made: dict[object, Launches] = {}
         self.operands = tuple(operand.name for operand in operands_of(winner.problem))

@@ -36,7 +36,7 @@ class Choice:
     """What serves a problem: a call of a winner in a bundle; none of both where the library does, and `why`.
 
     `exact` says that it is so by a row of the problem's own. `algorithm` names the library's call where that is not
-    PyTorch's own (genkern.timing.libraries).
+    PyTorch's own (genkern.timing.libraries). `sums` is the order in which it adds up K, where calls must all have one.
     """
 
     why: str
@@ -45,6 +45,7 @@ class Choice:
     bundle: Bundle | None = None
     exact: bool = False
     algorithm: str = ""
+    sums: str = ""
 
     @property
     def predicted(self) -> bool:
@@ -103,8 +104,9 @@ class Table:
     def _take(self, winner: PackedWinner, bundle: Bundle) -> None:
         known = self._rows.get(winner.problem)
         if known is not None:
-            worse = max(known[0], winner, key=_rank)
-            self.doubled.append(worse)
+            worse = max(known[0], winner, key=rank)
+            if known[0].batch_invariant == winner.batch_invariant:
+                self.doubled.append(worse)
             if worse is winner:
                 return
         self._rows[winner.problem] = winner, bundle
@@ -124,7 +126,7 @@ class Table:
         if in_full.call is None:
             return chosen
         if chosen.exact and in_full.exact:
-            return min((chosen, problem), (in_full, full), key=lambda each: _rank(self._rows[each[1]][0]))[0]
+            return min((chosen, problem), (in_full, full), key=lambda each: rank(self._rows[each[1]][0]))[0]
         serves = chosen.call is not None and not in_full.exact and (in_full.predicted or not chosen.predicted)
         return chosen if chosen.exact or serves else in_full
 
@@ -178,10 +180,10 @@ class Table:
         return winner.call_for(m, only_proved=self._only_proved)
 
     def _standing(self, tuned: GemmProblem) -> Standing:
-        return _rank(self._rows[tuned][0])[0]
+        return rank(self._rows[tuned][0])[0]
 
 
-def _rank(winner: PackedWinner) -> tuple[Standing, float]:
+def rank(winner: PackedWinner) -> tuple[Standing, float]:
     """Less is better."""
     return standing(winner.choice, winner.check, winner.time_source), winner.time_us or float("inf")
 
