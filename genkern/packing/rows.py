@@ -57,7 +57,8 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
         if target is None:
             raise InputError(f"{row.problem.size} does not say for which architecture it is: give --arch")
         gpu = gpu_of(row, target)
-        if row.choice == CONFIG_WINS and row.config and (reason := legal(row.problem, row.config, gpu)):
+        is_packed = row.choice == CONFIG_WINS or row.batch_invariant
+        if is_packed and row.config and (reason := legal(row.problem, row.config, gpu)):
             left_out[f"not legal: {reason}"] += 1
             continue
         here = _Row(row, target, gpu)
@@ -108,7 +109,7 @@ def _with_every_m(packed: dict[object, PackedRow]) -> dict[object, PackedRow]:
     """Batch invariant rows with further kernels for the M of their layers that none of theirs takes."""
     layers: dict[object, list[object]] = defaultdict(list)
     for key, row in packed.items():
-        if (winner := row.winner).batch_invariant:
+        if (winner := row.winner).batch_invariant and row.wanted:
             layers[replace(winner.problem, M=1), winner.arch, winner.device, winner.compute_units].append(key)
     for keys in layers.values():
         rows = [packed[key] for key in keys]
@@ -199,6 +200,8 @@ def _packed(here: _Row, tuned: Sequence[int]) -> PackedRow:
     # A config may serve every M up to its neighbours: which of both serves one between them is decided at the call.
     between = tuned[place - 1] + 1 if place else 1, tuned[place + 1] - 1 if place + 1 < len(tuned) else MAX_DIMENSION
     lower = lower_tiles(problem, row.config, gpu, between[0])
+    if row.batch_invariant and any(sums_of(problem, config, arch) != row.sums for config, _ in lower):
+        lower = []
     least_m = lower[-1][1].most_m + 1 if lower else between[0]
     found = reach(problem, row.config, gpu, (least_m, between[1]))
     wanted = [Wanted(row.config, gpu, found), *(Wanted(config, gpu, reached) for config, reached in lower)]

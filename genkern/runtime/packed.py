@@ -296,7 +296,9 @@ def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:
         raise ResultsError(f"{texts['vendor'][:40]!r} is no call of a library")
     sums = _text(values["batch_invariant"])
     if sums and any(call.sums != sums for call in calls):
-        raise ResultsError(f"a winner is batch invariant by {sums[:60]!r}, and has a call that adds up in another order")
+        raise ResultsError(
+            f"a winner is batch invariant by {sums[:60]!r}, and has a call that adds up in another order"
+        )
     return PackedWinner(
         problem=_problem(values["problem"]),
         compute_units=_number(values["compute_units"], 0, 2**16),
