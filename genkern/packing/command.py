@@ -209,6 +209,9 @@ def _list(path: str, console: Console) -> None:
         size = problem.size + (f" {problem.layout}" if problem.layout != "TN" else "")
         proved = f"{sum(call.is_proved for call in winner.calls)} of {len(winner.calls)}" if winner.calls else ""
         lines.append((size, problem.op, types, *named, *times, reach, proved, winner.config))
+    if any(winner.batch_invariant for winner in bundle.winners):
+        orders = ("batch invariant", *(winner.batch_invariant for winner in bundle.winners))
+        lines = [(*line, order) for line, order in zip(lines, orders, strict=True)]
     for line in aligned(lines, ("us", "library")):
         console.print(line)
     console.print(f"{_summary(bundle.contents)} in {bundle.where}")

@@ -94,13 +94,14 @@ def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
                 del patched[name], by_weight[id(layer.weight)]
             refused.clear()
         for name, layer in _linears(model):
-            chosen = any(_winners(layer, context, row_major) for row_major in (True, False))
-            chosen = chosen or _is_watched(layer, context)
             if has_own_forward(layer):
                 if context.mode.is_on and not hasattr(vars(layer)["forward"], _MARK):
                     line = "has a forward of its own, which may not be batch invariant"
                     context.say((id(layer), _MARK), f"{name}: {line}", logging.WARNING)
-            elif chosen or context.mode.is_on:
+                continue
+            chosen = _is_watched(layer, context)
+            chosen = chosen or any(_winners(layer, context, row_major) for row_major in (True, False))
+            if chosen or context.mode.is_on:
                 patched[name] = layer
                 by_weight[id(layer.weight)] = layer
                 if not chosen:

@@ -31,15 +31,18 @@ def patch_experts(model: torch.nn.Module, op: str, experts: Callable[[], Experts
     """
     patched: list[tuple[str, Any, Callable[..., Any]]] = []
     refused: list[tuple[str, Any, Callable[..., Any]]] = []
+    layers = list(_layers(model))
 
     def patch() -> None:
         if not context.mode.is_on:
             _unpatch(refused)
             patched[:] = [each for each in patched if each not in refused]
             refused.clear()
-        for name, layer, activation in _layers(model):
+        for name, layer, activation in layers:
+            if has_own_forward(layer):
+                continue
             chosen = context.is_watched or _is_tuned(layer, op, activation, context)
-            if has_own_forward(layer) or not (chosen or context.mode.is_on):
+            if not (chosen or context.mode.is_on):
                 continue
             # A method, so that a copy of the layer has one of its own, with its own weights.
             forward = _forward(experts(), activation, context)
