@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -200,7 +199,7 @@ def test_a_server_found_during_a_switch_is_not_kept(gpu: FakeGpu, monkeypatch: p
 
 
 def test_transforms_and_gradients(gemm: Gemm) -> None:
-    """What torch.func transforms is the library's, and refused; a gradient without rows is PyTorch's, as it ever was."""
+    """What torch.func transforms is the library's, and refused; a gradient without rows is PyTorch's as ever."""
     x, weight = operands(16)
     gemm.operator = define(gemm, "gemm_invariant_test")
     with pytest.raises(InvarianceError, match=r"torch\.func"):
@@ -277,10 +276,10 @@ def test_a_report_says_the_order(context: Context) -> None:
 
 
 @pytest.fixture
-def process(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu) -> Iterator[Process]:
+def process(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu) -> Process:
     made = Process({}, lambda index: gpu)
     monkeypatch.setattr(default, "_made", made)
-    yield made
+    return made
 
 
 def test_the_switch_of_a_process(process: Process) -> None:
