@@ -24,7 +24,7 @@ from genkern.gemm.gpus import detect_devices, gpu_for_arch, known_archs, triton_
 from genkern.gemm.triton_release import installed
 from genkern.journal.run_folder import modules_folder
 from genkern.kernels.kernel import Target
-from genkern.packing.every_m import MOST_M, unserved
+from genkern.packing.any_m import MOST_M, unserved
 from genkern.packing.packer import Packer
 from genkern.packing.prover import PROOF_TIMEOUT_S, devices_for, proofs_text, prove_on
 from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels

@@ -15,8 +15,7 @@ from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
-from genkern.packing.any_m import Reach, lower_tiles, reach
-from genkern.packing.every_m import Kernels, further
+from genkern.packing.any_m import Kernels, Reach, further, lower_tiles, reach
 from genkern.packing.packer import Wanted
 from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
 from genkern.runtime.untuned import Relatives

@@ -14,11 +14,11 @@ from genkern.ops.accumulate import on_arch
 from genkern.ops.fields import own_text
 from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.invariant import OFF, STRICT, InvariantTable
 from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.launch.workspaces import Kept
+from genkern.runtime.process.configuration import OFF, STRICT
 from genkern.runtime.process.drift import Here, drift_text, library_version, nothing_known
-from genkern.runtime.table import Choice, Table
+from genkern.runtime.table import Choice, InvariantTable, Table
 from genkern.runtime.untuned import Rule, by_own_times, by_times, nearest_winner
 
 _LOG = logging.getLogger("genkern")
@@ -32,8 +32,8 @@ Watch = Callable[["LiveGpu | None", GemmProblem, "Choice | None"], None]
 
 
 class Mode:
-    """Whether calls must have the same bits in every batch: a name of genkern.runtime.invariant.MODES. Each switch
-    makes another one, so that one that is still the same says that there was none.
+    """Whether calls must have the same bits in every batch: one of the MODES of genkern.runtime.process.configuration,
+    by name. Each switch makes another one, so that one that is still the same says that there was none.
     """
 
     def __init__(self, name: str) -> None:
@@ -45,7 +45,7 @@ class Context:
     """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU).
 
     With `only_proved` the library serves what was packed without a proof. `here` says with what winners are called,
-    which is said where they were measured with something else. `batch_invariant` is the name of the mode that it begins
+    which is said where they were measured with something else. `batch_invariant` is the name of the Mode that it begins
     in.
     """
 
@@ -114,7 +114,7 @@ class Context:
             return "" if layer is None else layer.sums
 
     def switch(self, name: str) -> None:
-        """Let calls be batch invariant from now on, or no more: `name` is one of genkern.runtime.invariant.MODES."""
+        """Let calls be batch invariant from now on, or no more: `name` is that of a Mode."""
         with self._lock:
             self.mode = Mode(name)
             for switched in list(self._switches):

@@ -13,9 +13,8 @@ from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context, Watch, problem_text
-from genkern.runtime.invariant import OFF, STRICT, WARN
 from genkern.runtime.launch.prepared import LiveGpu
-from genkern.runtime.process.configuration import configuration
+from genkern.runtime.process.configuration import OFF, STRICT, WARN, configuration
 from genkern.runtime.process.drift import versions_here
 from genkern.runtime.process.online import Online
 from genkern.runtime.process.recorded_sizes import SizeRecorder, record_folder

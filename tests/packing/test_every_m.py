@@ -1,4 +1,4 @@
-"""Tests of genkern.packing.every_m: that batch invariant rows are packed with a kernel for every M."""
+"""Tests of genkern.packing.any_m: that batch invariant rows are packed with a kernel for every M."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import sums_of
-from genkern.packing.every_m import MOST_M, gaps
+from genkern.packing.any_m import MOST_M, gaps
 from genkern.packing.rows import PackedRow, rows_of, without_kernels
 
 PROBLEM = GemmProblem(64, 256, 512)

@@ -22,8 +22,8 @@ from genkern.runtime import default
 from genkern.runtime.context import Context
 from genkern.runtime.default import Process
 from genkern.runtime.dispatch import Gemm
-from genkern.runtime.invariant import OFF, STRICT, WARN
 from genkern.runtime.linear import patch_model, report_model
+from genkern.runtime.process.configuration import OFF, STRICT, WARN
 from genkern.runtime.torch_ops import define
 
 N, K = 128, 256

@@ -13,8 +13,8 @@ from small_bundle import pack_here
 
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
-from genkern.runtime.invariant import STRICT
 from genkern.runtime.launch.torch_gpu import TorchGpu
+from genkern.runtime.process.configuration import STRICT
 
 pytestmark = pytest.mark.gpu
 # Rows that batches are drawn from, and how many batches; GENKERN_ROWS_CHECKED=1000000 compares as many rows of each.

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.ops.op import op_by_type, op_names
-from genkern.runtime.invariant import OFF, STRICT, WARN
 
 CONFIG = "GENKERN_CONFIG"
 # The second name is that of earlier releases.
@@ -23,6 +22,8 @@ ONLINE = ("GENKERN_ONLINE_TUNING",)
 BUNDLE_SHA256 = "GENKERN_BUNDLE_SHA256"
 ONLY_PROVED = ("GENKERN_ONLY_PROVED",)
 BATCH_INVARIANT = "GENKERN_BATCH_INVARIANT"
+# Whether rows must have the same bits in every batch: what has no kernels for that is an error, or is told of.
+OFF, STRICT, WARN = MODES = ("off", "strict", "warn")
 # Before the name of a format in capitals; AITER's may be that of a type instead (aiter/jit/core.py: AITER_CONFIG_*).
 OF_FORMAT = (f"{CONFIG}_", "AITER_CONFIG_GEMM_")
 _AS_AITER = "GEMM_"
@@ -37,7 +38,7 @@ class Configuration:
     each problem; `record`: write down problems without a row, in `record_dir` (empty: the usual one); `online`: tune
     them meanwhile, with `online_options` of the command line. `pins` are the sha256 of the bundles that may be used,
     where any are said; `only_proved` leaves to the library what was packed without a proof. `batch_invariant` is the
-    mode that calls begin in (genkern.runtime.invariant.MODES). `notes` say what could not be understood, a line each.
+    mode that calls begin in (MODES). `notes` say what could not be understood, a line each.
     """
 
     paths: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from test_modules import model
 from genkern.errors import InvarianceError
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
-from genkern.runtime.invariant import OFF, STRICT
+from genkern.runtime.process.configuration import OFF, STRICT
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped
 from genkern.runtime.routed.modules import patch_experts, report_experts

@@ -1,4 +1,4 @@
-"""Tests of genkern.runtime.invariant: which winner of one order of sums serves an M, and that nothing else does."""
+"""Tests of InvariantTable (genkern.runtime.table): which winner of one order of sums serves an M."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from test_table import H200, PLAN, winner
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_full
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.invariant import InvariantTable
 from genkern.runtime.packed import Contents, PackedCall, PackedWinner
-from genkern.runtime.table import Table
+from genkern.runtime.table import InvariantTable, Table
 from genkern.runtime.untuned import nearest_winner
 from genkern.timing.libraries import KeptAlgorithm
 
