@@ -28,7 +28,6 @@ from genkern.formats.gemm_entry import (
 from genkern.formats.tuned_row import (
     AMD_KEYS,
     TunedRow,
-    batch_invariant_said,
     choice_of,
     config_of,
     digest_of,
@@ -210,7 +209,6 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         expected_loss=positive("expected_loss", values, or_zero=True),
         source=digest_of("source", values),
         sums=sums_said(values),
-        batch_invariant=batch_invariant_said(values),
         peer_us=peer_times(values),
     )
 

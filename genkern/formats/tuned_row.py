@@ -36,7 +36,7 @@ RESULT_KEYS = (
     "compute_units",
     *("vendor", "torch_us", "code"),
     *("searched_share", "expected_loss"),
-    *("source", "peer_us", "sums", "batch_invariant"),
+    *("source", "peer_us", "sums"),
 )
 LIBRARY = "genkern"
 _LONGEST_SUMS = 300
@@ -81,8 +81,7 @@ class TunedRow:
     PyTorch's own.
     `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` says what a dispatcher should
     use (CHOICES): the config where it is "config", else the library; rows from before say "vendor" of ties too.
-    `sums` says in which order its config adds up K (genkern.kernels.contract.sums); with `batch_invariant` all rows of
-    its problem with another M that say so have the same, and it was chosen among what adds up so.
+    `sums` says in which order its config adds up K (genkern.kernels.contract.sums).
     `typed` is False where the types of `problem` are assumed. `check` says how the output was checked. The rest is as
     in `Winner`.
     """
@@ -119,7 +118,6 @@ class TunedRow:
     source: str = ""
     peer_us: Mapping[Config, float] = field(default_factory=dict, hash=False)
     sums: str = ""
-    batch_invariant: bool = False
 
     @property
     def is_genkerns(self) -> bool:
@@ -249,20 +247,6 @@ def sums_said(values: Mapping[str, object]) -> str:
     value = text_of("sums", values) or ""
     if not (value.isascii() and value.isprintable() and len(value) <= _LONGEST_SUMS):
         raise InputError(f"sums = {shown(value)} is no order of sums; drop it")
-    return value
-
-
-def batch_invariant_said(values: Mapping[str, object]) -> bool:
-    """Whether a row was chosen batch invariant; not where nothing is said. Raises InputError for what is no flag, and
-    for a row that does not say its sums.
-    """
-    value = values.get("batch_invariant")
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise InputError(f"batch_invariant = {shown(value)} is not usable; write true or false")
-    if value and not sums_said(values):
-        raise InputError("batch_invariant is true and sums is missing: tune the size again, or drop both")
     return value
 
 
