@@ -16,6 +16,7 @@ from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import sums_of
 from genkern.packing.any_m import MOST_M, gaps
 from genkern.packing.rows import PackedRow, rows_of, without_kernels
+from genkern.timing.libraries import KeptAlgorithm
 
 PROBLEM = GemmProblem(64, 256, 512)
 
@@ -86,6 +87,15 @@ def test_batch_invariant_rows_stand_beside_others() -> None:
     kept = without_kernels(next(each.winner for each in found.packed if each.winner.batch_invariant))
     assert kept is not None
     assert kept.batch_invariant == ""
+
+
+def test_an_algorithm_is_kept_where_bits_have_shown_its_order() -> None:
+    """Of another order, or of none that is known, its row's kernels serve."""
+    name = KeptAlgorithm(130000, bytes(64)).name
+    for order, kept in (("wgmma k16", name), ("", ""), ("wgmma k16; 2 parts of 256", "")):
+        (found,) = rows_of([row(64, TILED, choice="vendor", vendor=name, vendor_sums=order)], None, False).packed
+        assert found.winner.vendor == kept
+        assert found.wanted
 
 
 def test_orders_that_do_not_fit_are_refused() -> None:
