@@ -83,6 +83,19 @@ def test_every_m_is_launched(gemm: Gemm, gpu: FakeGpu) -> None:
         assert len(gpu.driver.launched) == 2
 
 
+def test_an_m_without_a_row_of_its_order_is_recorded(gpu: FakeGpu) -> None:
+    """Whoever watches is told which sizes to tune: those without a row of their own, also where a faster one is."""
+    asked = {}
+    context = Context(
+        *(lambda op: [BUNDLE], lambda index: gpu),
+        watches=[lambda gpu, problem, choice: asked.update({problem.M: choice is not None and choice.exact})],
+        batch_invariant=STRICT,
+    )
+    for m in (16, 17, 100):
+        Gemm("a16w16", context)(*operands(m))
+    assert asked == {16: True, 17: False, 100: False}
+
+
 def test_what_has_no_order_is_refused(gemm: Gemm, gpu: FakeGpu) -> None:
     """In one line that says which N, K and format, and what to do; every time; a CPU is no GPU of a bundle."""
     for x, weight in (operands(100, 2 * N), operands(100, 64)):
