@@ -61,8 +61,7 @@ def serve_one_order(context: Context, given_of: Callable[[Any, Any], Given], ten
     given = given_of(x, weight)
     with contextlib.suppress(InvarianceError):
         return serve(context, given, tensors, context.refuse)
-    has_gaps = not (weight.is_contiguous() or weight.mT.is_contiguous())
-    rows, columns = x.contiguous(), weight.contiguous() if has_gaps else weight
+    rows, columns = x.contiguous(), _without_gaps(weight)
     copied = given_of(rows, columns)
     gpu = context.gpu(given.device)
     if gpu is None or given.problem is None or copied.problem is None or (rows is x and columns is weight):
@@ -71,12 +70,14 @@ def serve_one_order(context: Context, given_of: Callable[[Any, Any], Given], ten
     with contextlib.suppress(InvarianceError):
         call = serve(context, copied, (rows, columns, *extra), context.refuse).call
         if len(orders) == 1:
-            return Served(lambda x, weight, *extra: call(x.contiguous(), _near(weight, has_gaps), *extra))
+            return Served(lambda x, weight, *extra: call(x.contiguous(), _without_gaps(weight), *extra))
     return None
 
 
-def _near(weight: Any, has_gaps: bool) -> Any:
-    return weight.contiguous() if has_gaps else weight
+def _without_gaps(weight: Any) -> Any:
+    """The weight, or where it has gaps a copy in the same layout."""
+    of_columns = weight.stride(-1) != 1 and weight.stride(-2) == 1
+    return weight.mT.contiguous().mT if of_columns else weight.contiguous()
 
 
 def as_tuned(context: Context, given: Given) -> GemmProblem | None:
@@ -249,7 +250,7 @@ def _launched(
         layouts[operand.name] = Layout(rows_of_it, columns, columns, element_bytes, count, rows_of_it * columns)
     prepared: PreparedCall | AlgorithmCall
     if choice.algorithm:
-        prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts)
+        prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts, exactly=choice.sums != "")
     else:
         prepared = PreparedCall(gpu, choice, layouts, problem.M)
     shape, places = (*given.lead, given.n), _places(given)
@@ -294,7 +295,7 @@ def launching(
     def failed(error: GenkernError) -> None:
         # From here on the library serves all calls, eager ones and those that go into a graph.
         nonlocal reason
-        reason = str(error)
+        reason = str(error) or "a launch failed"
         stop_native()
         if not is_one_order:
             context.leave(problem, reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,12 +20,14 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
 from genkern.runtime import default
+from genkern.runtime.backends import cublaslt
 from genkern.runtime.context import Context
 from genkern.runtime.default import Process
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.linear import patch_model, report_model
 from genkern.runtime.process.configuration import OFF, STRICT, WARN
 from genkern.runtime.torch_ops import define
+from genkern.timing.libraries import KeptAlgorithm
 
 N, K = 128, 256
 LOW = replace(CONFIG, BLOCK_SIZE_M=128, num_warps=8)
@@ -132,11 +135,48 @@ def test_operands_that_no_kernel_takes_are_copied(gemm: Gemm, gpu: FakeGpu) -> N
     wide = torch.empty(20, K + 3).bfloat16()[:, :K].copy_(x)
     of_columns = x.t().contiguous().t()
     wide_weight = torch.empty(N, K + 1).bfloat16()[:, :K].copy_(weight)
+    # A weight that lies column by column is another layer, with or without gaps.
+    with pytest.raises(InvarianceError):
+        gemm(x, torch.empty(K, N + 1).bfloat16()[:, :N].mT.copy_(weight))
     for given, by in ((off, weight), (wide, weight), (of_columns, weight), (x, wide_weight), (wide, wide_weight)):
         gpu.driver.launched.clear()
         for _ in range(2):
             assert torch.equal(gemm(given, by), product(x, weight))
         assert len(gpu.driver.launched) == 2
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_algorithm_is_the_one_that_was_tested(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+    """For its own M alone; where the library would take another for operands that lie so, kernels serve."""
+    name, launched = KeptAlgorithm(130000, bytes(64)).name, []
+    problem = GemmProblem(64, N, K)
+    rows = [marked(16), marked(64, choice="vendor", vendor=name, vendor_sums=SUMS)]
+    bundle, kernels = planned(rows)
+    gpu.driver.kernels = kernels
+
+    def launch(*given: object) -> None:
+        launched.append(given)
+
+    matmul = SimpleNamespace(launch=launch, native=lambda *given: None)
+    found = cublaslt.Algorithm(bytes(64) if taken else bytes([1] * 64), 0)
+    monkeypatch.setattr(cublaslt, "prepare", lambda *given: matmul)
+    monkeypatch.setattr(cublaslt, "settled", lambda *given: found)
+    monkeypatch.setattr(gpu, "empty", lambda shape, strides, dtype: on_boundary(torch.empty(shape, dtype=dtype)))
+    here = {"cublaslt": "130000"}
+    gemm = Gemm(
+        "a16w16", Context(lambda op: [bundle], lambda index: gpu, here=lambda arch: here, batch_invariant=STRICT)
+    )
+    for m in (problem.M, 65, 63):
+        x, weight = operands(m)
+        gemm(on_boundary(x), on_boundary(weight))
+    assert (len(launched), len(gpu.driver.launched)) == ((1, 2) if taken else (0, 3))
+
+
+def on_boundary(x: torch.Tensor) -> torch.Tensor:
+    """The same values at a multiple of 256 bytes, as PyTorch's allocator has them on a GPU."""
+    room = torch.empty(x.numel() + 256, dtype=x.dtype)
+    offset = -room.data_ptr() // x.element_size() % 128
+    return room[offset : offset + x.numel()].view(x.shape).copy_(x)
 
 
 def test_a_launch_that_fails_is_refused(gemm: Gemm, gpu: FakeGpu) -> None:
