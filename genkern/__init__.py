@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from genkern import tuned_gemm as tuned_gemm
     from genkern.ops.shuffle import shuffle_weight as shuffle_weight
     from genkern.ops.shuffle import unshuffle_weight as unshuffle_weight
+    from genkern.runtime.default import batch_invariant as batch_invariant
     from genkern.runtime.model import patch as patch
     from genkern.runtime.model import report as report
     from genkern.runtime.routed.order import quantized as quantized
@@ -20,6 +21,7 @@ __version__ = "0.2.0"
 # What a user's program calls, and where it is. Most of it needs PyTorch, and is imported when it is asked for.
 _LIES_IN = {
     "autotune_gemm": "genkern.tuning.autotune",
+    "batch_invariant": "genkern.runtime.default",
     "patch": "genkern.runtime.model",
     "quantized": "genkern.runtime.routed.order",
     "report": "genkern.runtime.model",

@@ -34,6 +34,10 @@ class LaunchError(GenkernError, RuntimeError):
     """A kernel that cannot be loaded or launched on a device."""
 
 
+class InvarianceError(GenkernError, RuntimeError):
+    """A call that must have the same bits in every batch, and has no kernel for that (genkern.batch_invariant)."""
+
+
 class BugError(Exception):
     """A fault of genkern's own code (a template, a generator, the harness), never a user's or a kernel's.
 

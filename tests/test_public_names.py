@@ -18,7 +18,7 @@ import genkern
 from genkern import tuned_gemm
 
 model = torch.nn.Linear(64, 64)
-with genkern.patch(model) as patched:
+with genkern.patch(model) as patched, genkern.batch_invariant("warn"):
     print(len(patched.layers))
 for layer in genkern.report(model):
     print(layer.name.upper())
@@ -42,7 +42,7 @@ genkern.pacth(None)
 
 def test_every_public_name_is_shown_and_there() -> None:
     """dir() names what the documents call, and each name leads to something."""
-    called = ["autotune_gemm", "patch", "quantized", "report", "shuffle_weight", "unshuffle_weight"]
+    called = ["autotune_gemm", "batch_invariant", "patch", "quantized", "report", "shuffle_weight", "unshuffle_weight"]
     assert dir(genkern) == ["__version__", *sorted(["autotune", *called, "tuned_gemm"])]
     assert all(callable(getattr(genkern, name)) for name in called)
     assert genkern.autotune.autotune_gemm is genkern.autotune_gemm

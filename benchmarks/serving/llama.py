@@ -126,10 +126,14 @@ class Transformers:
         tokens = random_tokens(case, self._shape, weight.device)
         if case.tokens > 1:
             return lambda: model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
-        cache = self._transformers.StaticCache(config=model.config, max_cache_len=self._context)
+        cache = self.cache(model, self._context)
         place = torch.tensor([self._context - 1], device=weight.device)
         given = {"past_key_values": cache, "cache_position": place, "position_ids": place[None], "use_cache": True}
         return lambda: model(input_ids=tokens, **given).logits[:, -1]
+
+    def cache(self, model: nn.Module, length: int) -> Any:
+        """An empty one for so many tokens."""
+        return self._transformers.StaticCache(config=model.config, max_cache_len=length)
 
 
 def random_tokens(case: Case, shape: Shape, device: torch.device) -> torch.Tensor:

@@ -3,7 +3,7 @@
     python -m genkern.packing.bundle_server --serve cudagraph
 
 It answers as genkern.profiling.harness does. What is of a bundle says so in a request: "packed" has the bundle's file,
-the places of a winner and of one of its calls; the command "rows" checks a kernel beside products.
+the places of a winner and of one of its calls; the command "row_kernel" checks a kernel beside products.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class DispatchedCall:
 
     def __init__(self, gpu: LiveGpu, bundle: Bundle, winner: PackedWinner, call: PackedCall, m: int) -> None:
         self._gpu = gpu
-        self._choice = Choice("packed", winner, call, bundle, exact=m == winner.problem.M)
+        exact, sums = m == winner.problem.M, winner.batch_invariant
+        self._choice = Choice("packed", winner, call, bundle, exact=exact, sums=sums)
         self._m = m
         self._made: dict[object, Launches] = {}
         self.operands = tuple(operand.name for operand in operands_of(winner.problem))
@@ -74,7 +75,7 @@ class BundleServer(Server):
     """Knows calls of bundles besides all that a run's server knows."""
 
     def _answer(self, request: dict[str, Any], tell: Tell) -> Answer:
-        if request["command"] == "rows":
+        if request["command"] == "row_kernel":
             try:
                 return {"config": request["config"], **asdict(_check_rows(request))}
             except LaunchError as error:

@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -23,6 +24,7 @@ from genkern.gemm.gpus import detect_devices, gpu_for_arch, known_archs, triton_
 from genkern.gemm.triton_release import installed
 from genkern.journal.run_folder import modules_folder
 from genkern.kernels.kernel import Target
+from genkern.packing.any_m import MOST_M, unserved
 from genkern.packing.packer import Packer
 from genkern.packing.prover import PROOF_TIMEOUT_S, devices_for, proofs_text, prove_on
 from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels
@@ -115,6 +117,8 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
             f"note: {predicted} winners are predicted, not measured: each serves its own M alone, where no larger M of "
             "its N and K was measured"
         )
+    for line in _without_kernel(contents.winners):
+        console.print(line)
     if others := sum(bool(w.code and w.calls and w.calls[0].code != w.code) for w in winners):
         console.print(f"note: {others} winners compile to other machine code here than was measured: times may differ")
     elif made_by := sorted({version for w in winners for name, version in w.versions if name == "triton"}):
@@ -123,6 +127,27 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
         if made_by != [here_is] and not known:
             console.print(f"note: measured with Triton {', '.join(made_by)}, compiled by {here_is}: times may differ")
     return max(proved, 1 if failed else 0)
+
+
+def _without_kernel(winners: Sequence[PackedWinner]) -> Iterator[str]:
+    """Of layers whose calls are to be batch invariant, for which M that is an error."""
+    layers: dict[object, list[PackedWinner]] = {}
+    for winner in winners:
+        if winner.batch_invariant:
+            device = winner.arch, winner.device, winner.compute_units
+            layers.setdefault((replace(winner.problem, M=1), *device), []).append(winner)
+    whole = 0
+    for layer in layers.values():
+        problem, missing = layer[0].problem, unserved(layer)
+        whole += not missing
+        if missing:
+            spans = ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in missing)
+            yield (
+                f"note: N = {problem.N}, K = {problem.K} ({problem.op}, {problem.layout}): no kernel of its order of "
+                f"sums, {layer[0].batch_invariant}, takes M = {spans}: such calls cannot be batch invariant"
+            )
+    if whole:
+        yield f"batch invariant: {whole} layers with kernels for every M up to {MOST_M}"
 
 
 def _proved(
@@ -184,6 +209,9 @@ def _list(path: str, console: Console) -> None:
         size = problem.size + (f" {problem.layout}" if problem.layout != "TN" else "")
         proved = f"{sum(call.is_proved for call in winner.calls)} of {len(winner.calls)}" if winner.calls else ""
         lines.append((size, problem.op, types, *named, *times, reach, proved, winner.config))
+    if any(winner.batch_invariant for winner in bundle.winners):
+        orders = ("batch invariant", *(winner.batch_invariant for winner in bundle.winners))
+        lines = [(*line, order) for line, order in zip(lines, orders, strict=True)]
     for line in aligned(lines, ("us", "library")):
         console.print(line)
     console.print(f"{_summary(bundle.contents)} in {bundle.where}")

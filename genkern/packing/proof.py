@@ -46,11 +46,14 @@ def sizes_to_prove(winner: PackedWinner, call: PackedCall) -> tuple[int, ...]:
     own, and some between; none where there is no such M.
     """
     step, own = Relatives.of(winner.problem).step, winner.problem.M
+    takes_all = winner.batch_invariant != ""
 
     def fits(m: int, *, exact: bool = False) -> bool:
         known = {"units": winner.compute_units, "M": m}
         there = replace(winner.problem, M=m)
-        return not (memory_refused(call.plan, known, exact=exact) or get_op(there.op).refuse(there, winner.arch))
+        return not (
+            memory_refused(call.plan, known, exact=exact or takes_all) or get_op(there.op).refuse(there, winner.arch)
+        )
 
     def near(m: int, towards: int) -> int | None:
         tries = (m + number * towards * step for number in range(_MOST_STEPS))

@@ -199,7 +199,7 @@ class Prover:
         check = self._checked(
             winner,
             winner.problem.M,
-            {"command": "rows", "config": name, "bundle": self._where, "winner": place},
+            {"command": "row_kernel", "config": name, "bundle": self._where, "winner": place},
         )
         if check.passed or not has_no_room(check):
             self._rows[key] = check.passed

@@ -10,12 +10,12 @@ from genkern.errors import InputError
 from genkern.formats.results import gpu_of
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import NOT_PRESENT, Gpu
-from genkern.gemm.problem import MAX_DIMENSION
+from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
-from genkern.kernels.catalogue import is_deterministic
+from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
-from genkern.packing.any_m import Reach, lower_tiles, reach
+from genkern.packing.any_m import Kernels, Reach, further, lower_tiles, reach
 from genkern.packing.packer import Wanted
 from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
 from genkern.runtime.untuned import Relatives
@@ -40,11 +40,13 @@ class Rows:
 
 def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Rows:
     """The rows to pack, of two for one problem and device the one that is believed more (genkern.timing.standing), else
-    the faster one; `arch` is of those that do not say theirs.
+    the faster one; `arch` is of those that do not say theirs. Those that were chosen batch invariant are packed beside
+    the others, with a kernel for every M.
 
-    Raises InputError for a row without an architecture where none is given.
+    Raises InputError for a row without an architecture where none is given, and for batch invariant rows whose orders
+    of sums differ though their problems do in M alone.
     """
-    best: dict[object, tuple[TunedRow, str, Gpu]] = {}
+    best: dict[object, _Row] = {}
     left_out: dict[str, int] = defaultdict(int)
     for row in found:
         if reason := _left_out(row, predicted):
@@ -54,27 +56,77 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
         if target is None:
             raise InputError(f"{row.problem.size} does not say for which architecture it is: give --arch")
         gpu = gpu_of(row, target)
-        if row.choice == CONFIG_WINS and row.config and (reason := legal(row.problem, row.config, gpu)):
+        is_packed = row.choice == CONFIG_WINS or row.batch_invariant
+        if is_packed and row.config and (reason := legal(row.problem, row.config, gpu)):
             left_out[f"not legal: {reason}"] += 1
             continue
-        key = row.problem, target, _device(row), gpu.compute_units
+        here = _Row(row, target, gpu)
+        if row.batch_invariant and row.config and sums_of(row.problem, row.config, target) != row.sums:
+            left_out["batch invariant in an order of sums that their config no longer has: tune them again"] += 1
+            continue
+        key = here.problem, here.beside
         if key in best:
             left_out["twice, the better proved or faster one stays"] += 1
-            if rank_of(best[key][0]) <= rank_of(row):
+            if rank_of(best[key].row) <= rank_of(row):
                 continue
-        best[key] = row, target, gpu
+        best[key] = here
     tuned: dict[object, list[int]] = defaultdict(list)
-    for row, target, gpu in best.values():
+    for here in best.values():
         # What was measured is called beyond a size that was not.
-        if not row.predicted:
-            tuned[Relatives.of(row.problem), target, _device(row), gpu.compute_units].append(row.problem.M)
+        if not here.is_alone:
+            tuned[Relatives.of(here.problem), here.beside].append(here.problem.M)
     for sizes in tuned.values():
         sizes.sort()
-    packed = [
-        _packed(row, target, gpu, tuned[Relatives.of(row.problem), target, _device(row), gpu.compute_units])
-        for row, target, gpu in best.values()
-    ]
-    return Rows(tuple(packed), dict(left_out))
+    packed = {key: _packed(here, tuned[Relatives.of(here.problem), here.beside]) for key, here in best.items()}
+    return Rows(tuple(_with_every_m(packed).values()), dict(left_out))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row, and what it is for."""
+
+    row: TunedRow
+    arch: str
+    gpu: Gpu
+
+    @property
+    def problem(self) -> GemmProblem:
+        return self.row.problem
+
+    @property
+    def beside(self) -> tuple[object, ...]:
+        """Rows that differ in this do not replace each other, nor serve each other's M."""
+        return self.arch, _device(self.row), self.gpu.compute_units, self.row.batch_invariant
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its kernels serve its own M alone: its time, which would say for which others, is not known."""
+        return bool(self.row.predicted) and not self.row.batch_invariant
+
+
+def _with_every_m(packed: dict[object, PackedRow]) -> dict[object, PackedRow]:
+    """Batch invariant rows with further kernels for the M of their layers that none of theirs takes."""
+    layers: dict[object, list[object]] = defaultdict(list)
+    for key, row in packed.items():
+        if (winner := row.winner).batch_invariant and row.wanted:
+            layers[replace(winner.problem, M=1), winner.arch, winner.device, winner.compute_units].append(key)
+    for keys in layers.values():
+        rows = [packed[key] for key in keys]
+        if len(orders := sorted({row.winner.batch_invariant for row in rows})) > 1:
+            problem = rows[0].winner.problem
+            raise InputError(
+                f"batch invariant rows of N = {problem.N}, K = {problem.K} ({problem.op}) add up in several orders "
+                f"({', then '.join(orders)}): pack those of one run of --batch_invariant"
+            )
+        kernels = [
+            Kernels(row.winner.problem, row.wanted[0].config, row.wanted[0].gpu, tuple(w.reach for w in row.wanted))
+            for row in rows
+        ]
+        for place, reached in further(kernels, rows[0].winner.arch):
+            row = packed[keys[place]]
+            wanted = Wanted(kernels[place].config, kernels[place].gpu, reached)
+            packed[keys[place]] = replace(row, wanted=(*row.wanted, wanted))
+    return packed
 
 
 def with_calls(row: PackedRow, calls: Sequence[PackedCall]) -> PackedWinner:
@@ -85,11 +137,11 @@ def with_calls(row: PackedRow, calls: Sequence[PackedCall]) -> PackedWinner:
 def without_kernels(winner: PackedWinner) -> PackedWinner | None:
     """What is left of a winner whose kernels cannot be had: the call of the library that was measured beside it.
 
-    None where none was.
+    None where none was. In which order that adds up nobody knows.
     """
     if winner.library_us is None:
         return None
-    return replace(winner, choice=VENDOR_WINS, time_us=winner.library_us, calls=())
+    return replace(winner, choice=VENDOR_WINS, time_us=winner.library_us, calls=(), batch_invariant="")
 
 
 def _left_out(row: TunedRow, predicted: bool) -> str:
@@ -116,8 +168,8 @@ def rank_of(row: TunedRow) -> tuple[Standing, float]:
     return standing(row.choice, row.check, row.time_source), us
 
 
-def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedRow:
-    problem = row.problem
+def _packed(here: _Row, tuned: Sequence[int]) -> PackedRow:
+    row, arch, gpu, problem = here.row, here.arch, here.gpu, here.problem
     winner = PackedWinner(
         problem=problem,
         arch=arch,
@@ -125,7 +177,8 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
         compute_units=row.compute_units or gpu.compute_units,
         config=row.config.name if row.config else row.library,
         choice=row.choice,
-        vendor=row.vendor,
+        # An algorithm of the library is of the rows' order only where bits have shown it.
+        vendor="" if row.batch_invariant and row.choice != CONFIG_WINS and row.vendor_sums != row.sums else row.vendor,
         time_us=row.duration_us,
         library_us=row.vendor_us,
         torch_us=row.torch_us,
@@ -136,15 +189,19 @@ def _packed(row: TunedRow, arch: str, gpu: Gpu, tuned: Sequence[int]) -> PackedR
         calls=(),
         operands=tuple(map(PackedOperand.of, get_op(problem.op).operands(problem))),
         deterministic=row.config is None or is_deterministic(problem, row.config),
+        batch_invariant=row.sums if row.batch_invariant else "",
     )
-    if row.config is None or (row.choice != CONFIG_WINS and not _beats_torch(row)):
+    is_needed = row.choice == CONFIG_WINS or row.batch_invariant or _beats_torch(row)
+    if row.config is None or not is_needed:
         return PackedRow(winner, ())
-    if row.predicted:
+    if here.is_alone:
         return PackedRow(winner, (Wanted(row.config, gpu, Reach(problem.M, problem.M, problem)),))
     place = tuned.index(problem.M)
     # A config may serve every M up to its neighbours: which of both serves one between them is decided at the call.
     between = tuned[place - 1] + 1 if place else 1, tuned[place + 1] - 1 if place + 1 < len(tuned) else MAX_DIMENSION
     lower = lower_tiles(problem, row.config, gpu, between[0])
+    if row.batch_invariant and any(sums_of(problem, config, arch) != row.sums for config, _ in lower):
+        lower = []
     least_m = lower[-1][1].most_m + 1 if lower else between[0]
     found = reach(problem, row.config, gpu, (least_m, between[1]))
     wanted = [Wanted(row.config, gpu, found), *(Wanted(config, gpu, reached) for config, reached in lower)]

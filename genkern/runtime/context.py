@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 
-from genkern.errors import LaunchError
+from genkern.errors import InvarianceError, LaunchError
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import on_arch
 from genkern.ops.fields import own_text
@@ -16,22 +16,37 @@ from genkern.ops.op import get_op
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.launch.workspaces import Kept
+from genkern.runtime.process.configuration import OFF, STRICT
 from genkern.runtime.process.drift import Here, drift_text, library_version, nothing_known
-from genkern.runtime.table import Choice, Table
-from genkern.runtime.untuned import Rule, by_times, nearest_winner
+from genkern.runtime.table import Choice, InvariantTable, Table
+from genkern.runtime.untuned import Rule, by_own_times, by_times, nearest_winner
 
 _LOG = logging.getLogger("genkern")
+
+# What becomes of a problem that no winner serves, and why it does not: it raises, or the library serves it.
+Leave = Callable[[GemmProblem, str], None]
 
 # Told of every problem that is asked for the first time since what is tuned was last looked into: its GPU, and what
 # serves it; None of both on a CPU.
 Watch = Callable[["LiveGpu | None", GemmProblem, "Choice | None"], None]
 
 
+class Mode:
+    """Whether calls must have the same bits in every batch: one of the MODES of genkern.runtime.process.configuration,
+    by name. Each switch makes another one, so that one that is still the same says that there was none.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_on = name != OFF
+
+
 class Context:
     """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU).
 
     With `only_proved` the library serves what was packed without a proof. `here` says with what winners are called,
-    which is said where they were measured with something else.
+    which is said where they were measured with something else. `batch_invariant` is the name of the Mode that it begins
+    in.
     """
 
     def __init__(
@@ -43,6 +58,7 @@ class Context:
         *,
         only_proved: bool = False,
         here: Here = nothing_known,
+        batch_invariant: str = OFF,
     ) -> None:
         self._bundles_of = bundles_of
         self._gpu_of = gpu_of
@@ -52,8 +68,11 @@ class Context:
         self._here = here
         self._gpus: dict[int, LiveGpu | None] = {}
         self._tables: dict[tuple[str, int], Table] = {}
+        self._invariant: dict[tuple[str, int], InvariantTable] = {}
         self._said: set[object] = set()
         self._listeners: list[Callable[[], None]] = []
+        self._switches: list[Callable[[], None]] = []
+        self.mode = Mode(batch_invariant)
         self._lock = threading.RLock()
         _contexts.add(self)
 
@@ -69,15 +88,59 @@ class Context:
         with self._lock:
             return [(index, gpu.workspaces.kept()) for index, gpu in self._gpus.items() if gpu is not None]
 
-    def find(self, gpu: LiveGpu, problem: GemmProblem) -> Choice:
-        """What serves the problem on the GPU."""
+    def find(self, gpu: LiveGpu, problem: GemmProblem, *, kernels_alone: bool = False) -> Choice:
+        """What serves the problem on the GPU; where calls must be batch invariant and `kernels_alone`, no algorithm of
+        the library.
+        """
+        problem = on_arch(problem, gpu.identity.arch)
         with self._lock:
-            return self._table(gpu, problem.op).find(on_arch(problem, gpu.identity.arch))
+            if self.mode.is_on:
+                return self._invariant_table(gpu, problem.op).find(problem, kernels_alone=kernels_alone)
+            return self._table(gpu, problem.op).find(problem)
 
     def tuned(self, gpu: LiveGpu, problem: GemmProblem) -> list[tuple[int, str]]:
         """For which M the problem is tuned, and who won there: a config, "vendor" or "tie"."""
+        problem = on_arch(problem, gpu.identity.arch)
         with self._lock:
-            return self._table(gpu, problem.op).tuned(on_arch(problem, gpu.identity.arch))
+            made = self._invariant_table if self.mode.is_on else self._table
+            return made(gpu, problem.op).tuned(problem)
+
+    def sums(self, gpu: LiveGpu, problem: GemmProblem) -> str:
+        """In which order calls of the problem with any M add up K, where they must all have one and can."""
+        with self._lock:
+            if not self.mode.is_on:
+                return ""
+            layer = self._invariant_table(gpu, problem.op).layer(on_arch(problem, gpu.identity.arch))
+            return "" if layer is None else layer.sums
+
+    def switch(self, name: str) -> None:
+        """Let calls be batch invariant from now on, or no more: `name` is that of a Mode."""
+        with self._lock:
+            self.mode = Mode(name)
+            for switched in list(self._switches):
+                switched()
+
+    def on_switch(self, switched: Callable[[], None]) -> Callable[[], None]:
+        """Call `switched` after every switch, until what this returns is called."""
+        self._switches.append(switched)
+        return lambda: self._switches.remove(switched)
+
+    def leave(self, problem: GemmProblem | str, why: str) -> None:
+        """Say that the library serves it. Raises InvarianceError where calls must be batch invariant, which the library
+        is not; by choice it is a warning.
+        """
+        mode = self.mode
+        if mode.name == STRICT:
+            self.refuse(problem, why)
+        if mode.is_on:
+            line = f"{_named(problem)}: {why}: the library serves it, which is not batch invariant"
+            self.say((problem, why), line, logging.WARNING)
+        else:
+            self.say(problem, f"{why}: the library serves it")
+
+    def refuse(self, problem: GemmProblem | str, why: str) -> None:
+        """Raise InvarianceError for what has no kernel that is batch invariant."""
+        raise InvarianceError(f"{_named(problem)}: cannot be batch invariant: {why}")
 
     def row_kernel(self, gpu: LiveGpu, op: str, name: str) -> tuple[Bundle, str] | None:
         """A bundle that has the kernel beside products with this name for the GPU, and its binary's sha256."""
@@ -88,6 +151,20 @@ class Context:
             bundles = [bundle for bundle in bundles if key in bundle.contents.proved_rows]
         found = ((bundle, bundle.contents.row_kernels.get(key)) for bundle in bundles)
         return next(((bundle, sha256) for bundle, sha256 in found if sha256 is not None), None)
+
+    def _invariant_table(self, gpu: LiveGpu, op: str) -> InvariantTable:
+        key = op, gpu.index
+        if key not in self._invariant:
+            rule = by_own_times if get_op(op).groups is None else nearest_winner
+            bundles = self._bundles_of(op)
+            library = library_version(self._here(gpu.identity.arch)) if bundles else None
+            self._invariant[key] = table = InvariantTable(
+                bundles, gpu.identity, rule, only_proved=self._only_proved, library=library
+            )
+            for problem in table.others:
+                line = "rows of a second order of sums are not called: name one bundle, or pack rows of one run"
+                self.say((problem, "others"), f"N = {problem.N}, K = {problem.K} ({op}): {line}", logging.WARNING)
+        return self._invariant[key]
 
     def _table(self, gpu: LiveGpu, op: str) -> Table:
         key = op, gpu.index
@@ -145,6 +222,7 @@ class Context:
         """Look into the bundles anew: calls from now on find what has come since."""
         with self._lock:
             self._tables.clear()
+            self._invariant.clear()
             for forget in self._listeners:
                 forget()
 
@@ -167,6 +245,10 @@ def _unlock() -> None:
 
 
 os.register_at_fork(after_in_child=_unlock)
+
+
+def _named(subject: GemmProblem | str) -> str:
+    return problem_text(subject) if isinstance(subject, GemmProblem) else subject
 
 
 def problem_text(problem: GemmProblem) -> str:

@@ -7,13 +7,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from types import TracebackType
 
 from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context, Watch, problem_text
 from genkern.runtime.launch.prepared import LiveGpu
-from genkern.runtime.process.configuration import configuration
+from genkern.runtime.process.configuration import OFF, STRICT, WARN, configuration
 from genkern.runtime.process.drift import versions_here
 from genkern.runtime.process.online import Online
 from genkern.runtime.process.recorded_sizes import SizeRecorder, record_folder
@@ -51,7 +52,13 @@ class Process:
         if said.log_choices:
             show_log()
             watches.append(self._log_choice)
-        self.context = Context(bundles_of, gpu_of, watches=watches, only_proved=said.only_proved, here=versions_here)
+        self.context = Context(
+            *(bundles_of, gpu_of),
+            watches=watches,
+            only_proved=said.only_proved,
+            here=versions_here,
+            batch_invariant=said.batch_invariant,
+        )
         if self.online:
             self.online.context = self.context
 
@@ -65,7 +72,8 @@ class Process:
         if choice is None:
             line = "no GPU: the library serves it"
         elif choice.winner is None or choice.bundle is None:
-            line = f"{choice.why}: the library serves it"
+            sums = f" in the order {choice.sums}" if choice.sums else ""
+            line = f"{choice.why}: the library serves it{sums}"
         else:
             sums = f" ({choice.call.sums})" if choice.call is not None and choice.call.sums else ""
             line = f"{choice.why}: {choice.winner.config} of {choice.bundle.where} serves it{sums}"
@@ -80,6 +88,39 @@ def default_context() -> Context:
 def renew() -> None:
     """See genkern.tuned_gemm."""
     _process().renew()
+
+
+class Switched:
+    """A mode that this process has been put in: the one before comes back at the end of a `with` block."""
+
+    def __init__(self, before: str) -> None:
+        self._before = before
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        default_context().switch(self._before)
+
+
+def batch_invariant(mode: bool | str = True) -> Switched:
+    """Serve every call of this process from here on, in all its threads, so that a row has the same bits in any batch:
+    a layer's calls (equal types, N, K and layout) by kernels of one order of sums, which its rows of
+    `genkern --batch_invariant` have. In a `with` statement until the end of the block.
+
+    A call that has no such kernel raises InvarianceError; with `mode` "warn" the library serves it and a warning says
+    so. False ends it. GENKERN_BATCH_INVARIANT=1 begins with it. docs/batch_invariance.md says what is promised. Raises
+    InputError for another mode.
+    """
+    names = {True: STRICT, False: OFF, WARN: WARN}
+    if mode not in names:
+        raise InputError(f"batch_invariant({str(mode)[:40]!r}): give True, False or {WARN!r}")
+    context = default_context()
+    before = context.mode.name
+    context.switch(names[mode])
+    return Switched(before)
 
 
 def show_log() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,7 +21,16 @@ from torch.autograd import forward_ad
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
 from genkern.runtime.given import Given
-from genkern.runtime.served import Function, Served, as_tuned, by_library, gradients_of, is_tuned, serve
+from genkern.runtime.served import (
+    Function,
+    Served,
+    as_tuned,
+    by_library,
+    gradients_of,
+    is_tuned,
+    serve,
+    serve_one_order,
+)
 
 # Shapes that are kept: a server with dynamic batches has thousands, and each takes some 10 KB.
 _MOST_KEPT = 4096
@@ -56,6 +66,20 @@ _modes = torch._C._len_torch_dispatch_stack
 _has_gradients = torch.is_grad_enabled
 
 
+@dataclass(frozen=True)
+class Found:
+    """What calls have found in one mode (Context.mode): servers by what a call is given, those of before, guards, known
+    places, and whether gradients have rows. What is dropped is dropped whole: a call may still look into it.
+    """
+
+    mode: str
+    before: dict[object, Served] = field(default_factory=dict)
+    kept: dict[object, Served] = field(default_factory=dict)
+    guards: dict[object, Guard] = field(default_factory=dict)
+    known: dict[object, tuple[Guard, Function]] = field(default_factory=dict)
+    trained: dict[object, bool] = field(default_factory=dict)
+
+
 class Calls:
     """Calls of one format's function, each by whoever serves what is like it: found once, and kept.
 
@@ -67,15 +91,13 @@ class Calls:
         """Raises InputError where there is no such format."""
         self.op = get_op(op)
         self._context = context
-        self._kept: dict[object, Served] = {}
-        self._before: dict[object, Served] = {}
-        self._guards: dict[object, Guard] = {}
-        self._known: dict[object, tuple[Guard, Function]] = {}
-        self._trained: dict[object, bool] = {}
+        self._by_mode: dict[str, Found] = {}
+        self._switch()
         self.__name__ = f"gemm_{op}"
         # Its operator, for calls that are traced or differentiated.
         self.operator: Callable[..., Any] | None = None
         context.on_change(self._renew)
+        context.on_switch(self._switch)
 
     def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
         """Who serves such a call, as a function of the tensors in it. Raises InputError."""
@@ -89,9 +111,17 @@ class Calls:
         """Whether anything but the library's own call serves a gradient that such a call is asked for."""
         return False
 
+    def _switch(self) -> None:
+        """Look into what was found in the mode of now."""
+        name = self._context.mode.name
+        self._found = self._by_mode.setdefault(name, Found(name))
+        # Known calls ask it before all else.
+        self._known = self._found.known
+
     def _renew(self) -> None:
-        self._before, self._kept = {**self._before, **self._kept} if self._kept else self._before, {}
-        self._known, self._guards, self._trained = {}, {}, {}
+        for name, found in list(self._by_mode.items()):
+            self._by_mode[name] = Found(name, {**found.before, **found.kept} if found.kept else found.before)
+        self._switch()
 
     def _called(self, given: tuple[Any, ...]) -> Any:
         *arguments, own = given
@@ -115,11 +145,14 @@ class Calls:
 
     def _unknown(self, place: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         """A call that no guard knows; the next one like it is known."""
-        known, guards, kept = self._known, self._guards, self._kept
+        found = self._found
+        known, guards, kept = found.known, found.guards, found.kept
         if self.operator is not None and not _are_plain(tensors):
             if not torch.compiler.is_compiling() and _is_transformed():
                 # torch.func transforms what it knows, and refuses grad and jvp of an operator with a backward pass;
                 # forward differentiation drops tangents of one without a formula for them.
+                if self._context.mode.is_on:
+                    self._context.leave(self.__name__, "torch.func transforms the library's calls alone")
                 return self._library(given)(*tensors)
             return self.operator(*given[:-1], **given[-1])
         key = _key(given)
@@ -150,22 +183,25 @@ class Calls:
 
     def _served(self, key: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Served | None:
         """Who serves a call with this key; None while it is traced by torch.jit."""
-        kept, x = self._kept, tensors[0]
+        mode, found, x = self._context.mode, self._found, tensors[0]
+        kept = found.kept
         served = kept.get(key)
         if served is None:
             # torch.jit.trace, whose sizes are tensors: no key that has them is found.
             if self.operator is not None and x.dim() and type(x.shape[0]) is not int:
                 return None
             # A graph is captured with what served its warm-up, which is loaded.
-            before = self._before.get(key)
+            before = found.before.get(key)
             if before is not None and self._context.capturing(x.get_device()):
                 return before
             served = self._serve(given, tensors)
             if len(kept) >= _MOST_KEPT:
                 # A known place holds its server too.
-                for each in (kept, self._before, self._known, self._guards, self._trained):
+                for each in (kept, found.before, found.known, found.guards, found.trained):
                     each.clear()
-            kept[key] = served
+            # After a switch meanwhile it may be of either mode.
+            if self._context.mode is mode and found.mode == mode.name:
+                kept[key] = served
         return served
 
 
@@ -224,7 +260,12 @@ class Gemm(Calls):
         return self._unknown(place, tensors, (x, weight, bias, out_dtype, scale_a, scale_b, activation, own))
 
     def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
-        return serve(self._context, Given.of(self.op, *given), tensors)
+        x, weight, *rest = given
+        if self._context.mode.is_on:
+            served = serve_one_order(self._context, lambda x, weight: Given.of(self.op, x, weight, *rest), tensors)
+            if served is not None:
+                return served
+        return serve(self._context, Given.of(self.op, x, weight, *rest), tensors)
 
     def _library(self, given: tuple[Any, ...]) -> Function:
         return by_library(Given.of(self.op, *given))
@@ -245,11 +286,12 @@ class Gemm(Calls):
         return self._remembered((key, wanted), lambda: self._have_rows(Given.of(self.op, *given), wanted))
 
     def _remembered(self, key: object, found: Callable[[], bool]) -> bool:
-        if key not in self._trained:
-            if len(self._trained) >= _MOST_KEPT:
-                self._trained.clear()
-            self._trained[key] = found()
-        return self._trained[key]
+        trained = self._found.trained
+        if key not in trained:
+            if len(trained) >= _MOST_KEPT:
+                trained.clear()
+            trained[key] = found()
+        return trained[key]
 
     def _has_row(self, given: Given) -> bool:
         problem = as_tuned(self._context, given)

@@ -114,6 +114,8 @@ class PackedWinner:
     and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
     call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it.
     `operands` are those of its format when it was packed; `deterministic` says that two runs agree to the bit.
+    `batch_invariant` is the order of sums of all winners of its problem with another M that say one: each of its calls
+    has it, and the library's algorithm that won had it for its M. "" where it was chosen by its time alone.
     """
 
     problem: GemmProblem
@@ -133,6 +135,7 @@ class PackedWinner:
     calls: tuple[PackedCall, ...]
     operands: tuple[PackedOperand, ...]
     deterministic: bool
+    batch_invariant: str = ""
 
     @property
     def is_predicted(self) -> bool:
@@ -207,6 +210,9 @@ def _winner_data(winner: PackedWinner) -> dict[str, Any]:
     ]
     operands = [asdict(operand) for operand in winner.operands]
     more = {"versions": dict(winner.versions), "calls": calls, "operands": operands}
+    if not winner.batch_invariant:
+        # As before there were such winners.
+        del values["batch_invariant"]
     return {**values, "problem": asdict(winner.problem), **more}
 
 
@@ -278,7 +284,8 @@ def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
 
 def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:
     # Bundles of before do not say it.
-    values = _mapping({"torch_us": None, **data} if isinstance(data, dict) else data, PackedWinner)
+    usual = {"torch_us": None, "batch_invariant": ""}
+    values = _mapping({**usual, **data} if isinstance(data, dict) else data, PackedWinner)
     if values["choice"] not in CHOICES:
         raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, none of {', '.join(CHOICES)}")
     calls = tuple(_call(each, plans) for each in _list(values["calls"]))
@@ -287,6 +294,11 @@ def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:
     texts["config"] = name_today(texts["config"])
     if texts["vendor"] and not is_call(texts["vendor"]):
         raise ResultsError(f"{texts['vendor'][:40]!r} is no call of a library")
+    sums = _text(values["batch_invariant"])
+    if sums and any(call.sums != sums for call in calls):
+        raise ResultsError(
+            f"a winner is batch invariant by {sums[:60]!r}, and has a call that adds up in another order"
+        )
     return PackedWinner(
         problem=_problem(values["problem"]),
         compute_units=_number(values["compute_units"], 0, 2**16),
@@ -297,6 +309,7 @@ def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:
         calls=calls,
         operands=tuple(map(_operand, _list(values["operands"]))),
         deterministic=_flag("deterministic", values["deterministic"]),
+        batch_invariant=sums,
         **texts,
     )
 

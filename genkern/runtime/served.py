@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from genkern.errors import GenkernError, InputError, LaunchError, ResultsError
+from genkern.errors import GenkernError, InputError, InvarianceError, LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand, contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import library_of, linear_of
-from genkern.runtime.context import Context
+from genkern.runtime.context import Context, Leave
 from genkern.runtime.given import Given, as_matrix
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, native_call
@@ -32,8 +33,10 @@ class Served:
     differentiable: bool = False
 
 
-def serve(context: Context, given: Given, tensors: Sequence[Any]) -> Served:
-    """Who serves calls that are given this, with tensors that lie as these do."""
+def serve(context: Context, given: Given, tensors: Sequence[Any], leave: Leave | None = None) -> Served:
+    """Who serves calls that are given this, with tensors that lie as these do. What is left to the library goes to
+    `leave`, unless the context is to say it. Raises InvarianceError where it must be batch invariant and is not.
+    """
     problem, library = as_tuned(context, given), by_library(given)
     call = None
     if problem is not None:
@@ -43,9 +46,38 @@ def serve(context: Context, given: Given, tensors: Sequence[Any]) -> Served:
             problem,
             library,
             lambda gpu, choice: _launched(context, gpu, given, problem, choice, tensors, library),
+            leave,
         )
     # Products with scales have no gradient, whoever computes them (torch_ops).
     return Served(library, differentiable=set(given.extra) <= {"bias"}) if call is None else Served(call)
+
+
+def serve_one_order(context: Context, given_of: Callable[[Any, Any], Given], tensors: Sequence[Any]) -> Served | None:
+    """The same where calls must be batch invariant; None where they cannot. `given_of` is of x and the weight.
+
+    Where these lie as no kernel of the problem's order of sums takes them, copies without gaps are multiplied.
+    """
+    x, weight, *extra = tensors
+    given = given_of(x, weight)
+    with contextlib.suppress(InvarianceError):
+        return serve(context, given, tensors, context.refuse)
+    rows, columns = x.contiguous(), _without_gaps(weight)
+    copied = given_of(rows, columns)
+    gpu = context.gpu(given.device)
+    if gpu is None or given.problem is None or copied.problem is None or (rows is x and columns is weight):
+        return None
+    orders = {context.sums(gpu, each) for each in (given.problem, copied.problem)} - {""}
+    with contextlib.suppress(InvarianceError):
+        call = serve(context, copied, (rows, columns, *extra), context.refuse).call
+        if len(orders) == 1:
+            return Served(lambda x, weight, *extra: call(x.contiguous(), _without_gaps(weight), *extra))
+    return None
+
+
+def _without_gaps(weight: Any) -> Any:
+    """The weight, or where it has gaps a copy in the same layout."""
+    of_columns = weight.stride(-1) != 1 and weight.stride(-2) == 1
+    return weight.mT.contiguous().mT if of_columns else weight.contiguous()
 
 
 def as_tuned(context: Context, given: Given) -> GemmProblem | None:
@@ -54,6 +86,9 @@ def as_tuned(context: Context, given: Given) -> GemmProblem | None:
     if given.problem is None or gpu is None:
         return given.problem
     several = given.problem, *given.others
+    if context.mode.is_on:
+        # Not by M: a single row would be of another order of sums than several.
+        return next((each for each in several if context.sums(gpu, each)), given.problem)
     return next((each for each in several if context.find(gpu, each).exact), given.problem)
 
 
@@ -87,24 +122,38 @@ def by_winner(
     problem: GemmProblem,
     library: Function,
     launched: Callable[[LiveGpu, Choice], Function],
+    leave: Leave | None = None,
 ) -> Function | None:
     """What `launched` makes of the winner for the problem on the device with this number; None where the library serves
-    it, which is said. `launched` may raise GenkernError.
+    it, of which `leave` is told (Context.leave). `launched` may raise GenkernError. Raises InvarianceError where the
+    library may not serve it.
     """
-    gpu = context.gpu(device)
+    gpu, leave = context.gpu(device), leave or context.leave
     if gpu is None:
         context.watched(None, problem, None)
+        if context.mode.is_on:
+            leave(problem, "there is no GPU")
         return None
     choice = context.find(gpu, problem)
     context.watched(gpu, problem, choice)
+    why = choice.why
     try:
         if choice.call is not None or choice.algorithm:
-            call = launched(gpu, choice)
+            try:
+                call = launched(gpu, choice)
+            except GenkernError:
+                # Of one order of sums its kernels are as good as the library's algorithm.
+                if not (choice.sums and choice.algorithm):
+                    raise
+                choice = context.find(gpu, problem, kernels_alone=True)
+                if choice.call is None:
+                    raise
+                call = launched(gpu, choice)
             may_vary = choice.winner is not None and not choice.winner.deterministic
             return _unless_deterministic(call, library) if may_vary else call
-        context.say(problem, f"{choice.why}: the library serves it")
     except GenkernError as error:
-        context.say(problem, f"{error}: the library serves it")
+        why = str(error)
+    leave(problem, why)
     return None
 
 
@@ -201,7 +250,7 @@ def _launched(
         layouts[operand.name] = Layout(rows_of_it, columns, columns, element_bytes, count, rows_of_it * columns)
     prepared: PreparedCall | AlgorithmCall
     if choice.algorithm:
-        prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts)
+        prepared = AlgorithmCall(gpu, problem, choice.algorithm, layouts, exactly=choice.sums != "")
     else:
         prepared = PreparedCall(gpu, choice, layouts, problem.M)
     shape, places = (*given.lead, given.n), _places(given)
@@ -217,36 +266,42 @@ def _launched(
         for number, (place, operand) in enumerate(places)
     )
     form = Form(len(tensors), shape, contiguous_strides(shape), given.out)
-    return launching(context, gpu, problem, prepared, form, library, stored, is_stored)
+    if choice.sums:
+        stored = aligned(stored, prepared.alignment)
+    return launching(context, gpu, problem, choice, prepared, form, library, stored, is_stored)
 
 
 def launching(
     context: Context,
     gpu: LiveGpu,
     problem: GemmProblem,
+    choice: Choice,
     prepared: PreparedCall | AlgorithmCall,
     form: Form,
     library: Function,
     stored: Callable[..., tuple[Any, ...]],
     is_stored: bool,
 ) -> Function:
-    """Launches of what is prepared, as a function of a call's tensors; the library's call after one that failed.
+    """Launches of what is prepared, as a function of a call's tensors; the library's call after one that failed. Where
+    the choice is one order of sums, calls raise InvarianceError instead, unless a warning is enough.
 
     `stored` makes of these what kernels read, in their order but for C: where `is_stored`, that is the tensors
     themselves, unless one lies off its alignment.
     """
     shape, strides, out_dtype = form.shape, form.strides, form.dtype
-    is_failed, stop_native, empty = False, _nothing, gpu.empty
+    stop_native, empty, reason = _nothing, gpu.empty, ""
+    is_one_order = choice.sums != ""
 
     def failed(error: GenkernError) -> None:
         # From here on the library serves all calls, eager ones and those that go into a graph.
-        nonlocal is_failed
-        is_failed = True
+        nonlocal reason
+        reason = str(error) or "a launch failed"
         stop_native()
-        context.say(problem, f"{error}: the library serves it")
+        if not is_one_order:
+            context.leave(problem, reason)
 
     def call(*tensors: Any) -> Any:
-        if not is_failed:
+        if not reason:
             a, b, *kept = stored(*tensors)
             out = empty(shape, strides, out_dtype)
             addresses = (each.data_ptr() for each in (a, b, out, *kept))
@@ -255,6 +310,8 @@ def launching(
                     return out
             except LaunchError as error:
                 failed(error)
+        if is_one_order:
+            context.leave(problem, reason or "its output lies off its alignment")
         return library(*tensors)
 
     if not is_stored:
@@ -274,6 +331,21 @@ def _seen_as(x: Any, shape: tuple[int, ...]) -> Any:
         return x.view(shape)
     except RuntimeError:
         return None
+
+
+def aligned(stored: Callable[..., tuple[Any, ...]], alignment: int) -> Callable[..., tuple[Any, ...]]:
+    """What `stored` makes of a call's tensors, each copied that is off the alignment: it lies as it did, elsewhere."""
+    import torch
+
+    def copied(*tensors: Any) -> tuple[Any, ...]:
+        return tuple(
+            torch.empty_strided(each.shape, each.stride(), dtype=each.dtype, device=each.device).copy_(each)
+            if each.data_ptr() % alignment
+            else each
+            for each in stored(*tensors)
+        )
+
+    return copied
 
 
 def as_stored(tensor: Any, operand: Operand) -> Any:

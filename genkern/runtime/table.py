@@ -1,4 +1,6 @@
-"""Table: the winners for one device by problem, and which of them a call takes."""
+"""Table: the winners for one device by problem, and which of them a call takes; InvariantTable, where a row must have
+the same bits in every batch.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import CONFIG_WINS
+from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.ops.accumulate import as_fast, as_full, is_full, multiplies_float8
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.process.drift import is_looked_up
-from genkern.runtime.untuned import Option, Relatives, Rule, by_times
+from genkern.runtime.untuned import Option, Relatives, Rule, by_own_times, by_times, nearest_winner
 from genkern.timing.libraries import kept_algorithm
 from genkern.timing.standing import Standing, standing
 
@@ -36,7 +38,7 @@ class Choice:
     """What serves a problem: a call of a winner in a bundle; none of both where the library does, and `why`.
 
     `exact` says that it is so by a row of the problem's own. `algorithm` names the library's call where that is not
-    PyTorch's own (genkern.timing.libraries).
+    PyTorch's own (genkern.timing.libraries). `sums` is the order in which it adds up K, where calls must all have one.
     """
 
     why: str
@@ -45,6 +47,7 @@ class Choice:
     bundle: Bundle | None = None
     exact: bool = False
     algorithm: str = ""
+    sums: str = ""
 
     @property
     def predicted(self) -> bool:
@@ -53,6 +56,10 @@ class Choice:
 
 
 _UNTUNED = "not tuned"
+NO_CLASS = (
+    "no rows of one order of sums (tune its sizes by `genkern --batch_invariant`, and pack them; or say "
+    "GENKERN_BATCH_INVARIANT=warn)"
+)
 
 
 class Table:
@@ -103,8 +110,9 @@ class Table:
     def _take(self, winner: PackedWinner, bundle: Bundle) -> None:
         known = self._rows.get(winner.problem)
         if known is not None:
-            worse = max(known[0], winner, key=_rank)
-            self.doubled.append(worse)
+            worse = max(known[0], winner, key=rank)
+            if known[0].batch_invariant == winner.batch_invariant:
+                self.doubled.append(worse)
             if worse is winner:
                 return
         self._rows[winner.problem] = winner, bundle
@@ -124,7 +132,7 @@ class Table:
         if in_full.call is None:
             return chosen
         if chosen.exact and in_full.exact:
-            return min((chosen, problem), (in_full, full), key=lambda each: _rank(self._rows[each[1]][0]))[0]
+            return min((chosen, problem), (in_full, full), key=lambda each: rank(self._rows[each[1]][0]))[0]
         serves = chosen.call is not None and not in_full.exact and (in_full.predicted or not chosen.predicted)
         return chosen if chosen.exact or serves else in_full
 
@@ -132,7 +140,7 @@ class Table:
         row, tuned = self._rows.get(problem), self._by_m.get(Relatives.of(problem), [])
         if row is not None and not row[0].is_predicted:
             winner, bundle = row
-            if winner.choice != CONFIG_WINS:
+            if winner.choice != CONFIG_WINS or _lost(winner):
                 algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
                 looked_up = " (an algorithm of another version: looked up, not measured)"
                 why = "the library is as fast" + looked_up * is_looked_up(winner, self._library)
@@ -161,9 +169,10 @@ class Table:
     def _named(self, row: PackedWinner) -> str:
         if row.is_predicted:
             return f"{row.config if row.choice == CONFIG_WINS else row.choice} (predicted)"
-        if row.choice == CONFIG_WINS:
+        if row.choice == CONFIG_WINS and not _lost(row):
             return row.config
-        return row.choice + " (looked up)" * is_looked_up(row, self._library)
+        who = VENDOR_WINS if _lost(row) else row.choice
+        return who + " (looked up)" * is_looked_up(row, self._library)
 
     def _predicted(self, winner: PackedWinner, bundle: Bundle) -> Choice | None:
         """A row that nobody measured: not the problem's own, so that whoever tunes what has none tunes it."""
@@ -178,10 +187,122 @@ class Table:
         return winner.call_for(m, only_proved=self._only_proved)
 
     def _standing(self, tuned: GemmProblem) -> Standing:
-        return _rank(self._rows[tuned][0])[0]
+        return rank(self._rows[tuned][0])[0]
 
 
-def _rank(winner: PackedWinner) -> tuple[Standing, float]:
+def _lost(winner: PackedWinner) -> bool:
+    """Whether it won among what adds up K in one order, and the library is faster in another: where nobody asks for one
+    order, that serves.
+    """
+    us, library_us = winner.time_us, winner.library_us
+    return winner.batch_invariant != "" and us is not None and library_us is not None and library_us < us
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Winners of one problem with several M, all of one order of `sums`, in the order of their M."""
+
+    sums: str
+    rows: tuple[tuple[PackedWinner, Bundle], ...]
+
+    def options(self, m: int, only_proved: bool) -> list[Option]:
+        return [Option(winner, winner.call_for(m, only_proved=only_proved)) for winner, _ in self.rows]
+
+    def neighbours(self, m: int) -> slice:
+        """Of its rows the last one below M and the first one above."""
+        place = bisect_left(self.rows, m, key=lambda row: row[0].problem.M)
+        return slice(max(place - 1, 0), place + 1)
+
+
+class InvariantTable:
+    """The winners for `device` that are batch invariant: of each layer, which is all of a problem but M, those of the
+    first bundle that has any, and those of the same sums of others.
+
+    Who serves follows from bundles alone, never from what this process measures: ranks with equal bundles choose alike.
+    With `only_proved` unproved calls serve nothing. An algorithm of `library`, the version of cuBLASLt here, serves the
+    M that it won for, by which it was tested, and no other.
+    """
+
+    def __init__(
+        self,
+        bundles: Sequence[Bundle],
+        device: Device,
+        rule: Rule = by_own_times,
+        *,
+        only_proved: bool = False,
+        library: int | None = None,
+    ) -> None:
+        self._rule = rule
+        self._only_proved = only_proved
+        self._library = library
+        # Layers of which a later bundle has rows of other sums, which serve nothing.
+        self.others: set[GemmProblem] = set()
+        found: dict[GemmProblem, dict[int, tuple[PackedWinner, Bundle]]] = {}
+        for bundle in bundles:
+            for winner in bundle.winners:
+                if winner.batch_invariant and winner.deterministic and device.has(winner):
+                    self._take(found, winner, bundle)
+        self._layers = {
+            problem: Layer(next(iter(rows.values()))[0].batch_invariant, tuple(rows[m] for m in sorted(rows)))
+            for problem, rows in found.items()
+        }
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def _take(
+        self, found: dict[GemmProblem, dict[int, tuple[PackedWinner, Bundle]]], winner: PackedWinner, bundle: Bundle
+    ) -> None:
+        layer, m = replace(winner.problem, M=1), winner.problem.M
+        rows = found.setdefault(layer, {})
+        if rows and next(iter(rows.values()))[0].batch_invariant != winner.batch_invariant:
+            self.others.add(layer)
+        elif m not in rows or rank(winner) < rank(rows[m][0]):
+            rows[m] = winner, bundle
+
+    def find(self, problem: GemmProblem, *, kernels_alone: bool = False) -> Choice:
+        """What serves the problem: the call of its own row, else of another M's that serves it; neither, and why, where
+        there is none. With `kernels_alone` no algorithm of the library.
+        """
+        layer = self.layer(problem)
+        if layer is None:
+            return Choice(NO_CLASS)
+        own = next((row for row in layer.rows if row[0].problem.M == problem.M), None)
+        if own is not None:
+            winner, bundle = own
+            if not kernels_alone and self._is_librarys(winner):
+                return Choice("tuned", exact=True, algorithm=winner.vendor, sums=layer.sums)
+            if (call := winner.call_for(problem.M, only_proved=self._only_proved)) is not None:
+                return Choice("tuned", winner, call, bundle, exact=True, sums=layer.sums)
+        options = layer.options(problem.M, self._only_proved)
+        option = self._rule(problem.M, options[layer.neighbours(problem.M)]) or nearest_winner(problem.M, options)
+        if option is None or option.call is None:
+            return Choice(f"no kernel of its order of sums, {layer.sums}, takes M = {problem.M}")
+        bundle = next(bundle for winner, bundle in layer.rows if winner is option.winner)
+        return Choice(f"tuned for M = {option.m}", option.winner, option.call, bundle, sums=layer.sums)
+
+    def layer(self, problem: GemmProblem) -> Layer | None:
+        """The problem's, whatever its M. Kernels with full sums serve one for which fast ones will do, and has none."""
+        found = self._layers.get(replace(problem, M=1))
+        if found is None and multiplies_float8(problem) and not is_full(problem):
+            found = self._layers.get(replace(as_full(problem), M=1))
+        return found
+
+    def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
+        """For which M the problem is tuned, whatever its own, and what serves there: a config, or "vendor"."""
+        layer = self.layer(problem)
+        rows = () if layer is None else layer.rows
+        return [(row.problem.M, "vendor" if self._is_librarys(row) else row.config) for row, _ in rows]
+
+    def _is_librarys(self, winner: PackedWinner) -> bool:
+        """Whether an algorithm of the library won, and the library is the one that has it: PyTorch's own call, which
+        has no more than a name, may be another algorithm tomorrow.
+        """
+        kept = kept_algorithm(winner.vendor)
+        return winner.choice != CONFIG_WINS and kept is not None and kept.version == self._library
+
+
+def rank(winner: PackedWinner) -> tuple[Standing, float]:
     """Less is better."""
     return standing(winner.choice, winner.check, winner.time_source), winner.time_us or float("inf")
 

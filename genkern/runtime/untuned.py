@@ -81,12 +81,25 @@ def by_times(m: int, options: Sequence[Option]) -> Option | None:
 
     The library takes no less than for fewer rows. Where nobody measured it, the options alone decide.
     """
-    held = [(us, -option.m, option) for option in options if (us := bound_us(m, option)) is not None]
-    if not held:
+    held = _least(m, options)
+    if held is None:
         return None
-    us, _, option = min(held, key=lambda each: each[:2])
+    us, option = held
     library_us = least_library_us(m, [each.winner for each in options])
     return option if library_us is None or us * _CLEARLY < library_us else None
+
+
+def by_own_times(m: int, options: Sequence[Option]) -> Option | None:
+    """The same where the library may not serve; where no time holds for M, the nearest whose kernels serve it."""
+    held = _least(m, options)
+    return nearest_winner(m, options) if held is None else held[1]
+
+
+def _least(m: int, options: Sequence[Option]) -> tuple[float, Option] | None:
+    """The option with the least time of its own that holds for M, and that time; of two, the larger M's."""
+    held = [(us, -option.m, option) for option in options if (us := bound_us(m, option)) is not None]
+    us, _, option = min(held, key=lambda each: each[:2], default=(0.0, 0, None))
+    return None if option is None else (us, option)
 
 
 def bound_us(m: int, option: Option) -> float | None:

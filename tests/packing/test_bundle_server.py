@@ -161,7 +161,7 @@ def experts(monkeypatch: pytest.MonkeyPatch) -> HostGpu:
 
 
 def rows_request(name: str) -> dict[str, Any]:
-    return {"command": "rows", "config": name, "bundle": "b.genkern", "winner": 0}
+    return {"command": "row_kernel", "config": name, "bundle": "b.genkern", "winner": 0}
 
 
 class HostGpu(bundle_server._GuardedGpu):

@@ -18,6 +18,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, Integer, Leading, Pointer, Stride
+from genkern.kernels.catalogue import sums_of
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import PlannedLaunch
@@ -121,7 +122,8 @@ def planned(rows: list[TunedRow]) -> tuple[Bundle, dict[str, Kernel]]:
         sha256 = f"{len(kernels) + 1:015x}".ljust(64, "0")
         kernels[sha256] = Kernel(launch, problem)
         binaries[sha256] = PackedBinary(sha256, launch.symbol, 128, 0, sizes_of(launch))
-        return PackedCall(wanted.reach.least_m, wanted.reach.most_m, plan, (sha256,), "")
+        sums = sums_of(problem, wanted.config, "sm_90")
+        return PackedCall(wanted.reach.least_m, wanted.reach.most_m, plan, (sha256,), "", sums=sums)
 
     packed = rows_of(rows, None, False)
     assert not packed.left_out

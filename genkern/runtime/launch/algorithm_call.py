@@ -19,7 +19,8 @@ _ALIGNMENT = 256
 
 
 class AlgorithmCall(ReadyCall):
-    """The algorithm that results call `name`, or where this library is another version, the first of its heuristic.
+    """The algorithm that results call `name`; where this library is another version, or does not take it for operands
+    that lie so, the first of its heuristic, unless it is to be `exactly` that one.
 
     `layouts` are of the operands, named in the order in which calls give them. Raises LaunchError where the library is
     not there, or does not compute the problem. `body` and `memory_bytes` as PreparedCall has them.
@@ -27,20 +28,25 @@ class AlgorithmCall(ReadyCall):
 
     alignment = _ALIGNMENT
 
-    def __init__(self, gpu: LiveGpu, problem: GemmProblem, name: str, layouts: Mapping[str, Layout]) -> None:
+    def __init__(
+        self, gpu: LiveGpu, problem: GemmProblem, name: str, layouts: Mapping[str, Layout], *, exactly: bool = False
+    ) -> None:
         self._gpu = gpu
         self._names = tuple(layouts)
+        wanted = kept_algorithm(name)
         leading = {matrix: layouts[matrix].pitch for matrix in ("a", "b", "c")}
         try:
             # The first call may be one that goes into a graph: the library allocates and loads.
             with gpu.made_current(), gpu.driver.relaxed():
                 self._matmul = cublaslt.prepare(problem, gpu.index, leading)
                 aligned = self._pointers((_ALIGNMENT,) * len(layouts))
-                found = cublaslt.settled(self._matmul, aligned, kept_algorithm(name))
+                found = cublaslt.settled(self._matmul, aligned, wanted)
         except cublaslt.CublasLtError as error:
             raise LaunchError(str(error)) from None
         if found is None:
             raise LaunchError("the library has no algorithm for it")
+        if exactly and (wanted is None or found.data != wanted.data):
+            raise LaunchError("the library takes another algorithm for it than the one that was tested")
         self._algorithm = found
         self.memory_bytes = found.workspace_bytes, 0
         self.body: Any = None

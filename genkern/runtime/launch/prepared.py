@@ -152,7 +152,8 @@ class PreparedCall(ReadyCall):
         plan, bundle = choice.call.plan, choice.bundle
         known = {"units": gpu.identity.compute_units, "M": m}
         elements, counters = plan.workspace_elements(known)
-        if why := memory_refused(plan, known, exact=choice.exact):
+        # Where the library may not serve it, what it takes is given.
+        if why := memory_refused(plan, known, exact=choice.exact or choice.sums != ""):
             raise ResultsError(f"{choice.why}, whose {why}")
         arguments = [argument for launch in plan.launches for argument in launch.arguments]
         workspace_bytes = elements * DTYPES[plan.workspace_dtype].size_bytes

@@ -21,6 +21,9 @@ RECORD = ("GENKERN_TUNE_GEMM", "AITER_TUNE_GEMM")
 ONLINE = ("GENKERN_ONLINE_TUNING",)
 BUNDLE_SHA256 = "GENKERN_BUNDLE_SHA256"
 ONLY_PROVED = ("GENKERN_ONLY_PROVED",)
+BATCH_INVARIANT = "GENKERN_BATCH_INVARIANT"
+# Whether rows must have the same bits in every batch: what has no kernels for that is an error, or is told of.
+OFF, STRICT, WARN = MODES = ("off", "strict", "warn")
 # Before the name of a format in capitals; AITER's may be that of a type instead (aiter/jit/core.py: AITER_CONFIG_*).
 OF_FORMAT = (f"{CONFIG}_", "AITER_CONFIG_GEMM_")
 _AS_AITER = "GEMM_"
@@ -34,8 +37,8 @@ class Configuration:
     `paths` are bundles or results for all formats, `own_paths` more of them by format. `log_choices`: log what serves
     each problem; `record`: write down problems without a row, in `record_dir` (empty: the usual one); `online`: tune
     them meanwhile, with `online_options` of the command line. `pins` are the sha256 of the bundles that may be used,
-    where any are said; `only_proved` leaves to the library what was packed without a proof. `notes` say what could not
-    be understood, a line each.
+    where any are said; `only_proved` leaves to the library what was packed without a proof. `batch_invariant` is the
+    mode that calls begin in (MODES). `notes` say what could not be understood, a line each.
     """
 
     paths: tuple[str, ...] = ()
@@ -47,6 +50,7 @@ class Configuration:
     record_dir: str = ""
     pins: tuple[str, ...] = ()
     only_proved: bool = False
+    batch_invariant: str = OFF
     notes: tuple[str, ...] = ()
 
     def paths_of(self, op: str) -> tuple[str, ...]:
@@ -83,6 +87,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
         record_dir=next(filter(None, map(environ.get, RECORD_DIR)), ""),
         pins=pins,
         only_proved=_flag(ONLY_PROVED, environ, notes),
+        batch_invariant=_mode(environ, notes),
         notes=tuple(notes),
     )
 
@@ -97,6 +102,16 @@ def _op_of(name: str) -> str | None:
         if op.upper() == name:
             return op
     return op_by_type(name.lower()).name if name.lower() in DTYPES else None
+
+
+def _mode(environ: Mapping[str, str], notes: list[str]) -> str:
+    text = environ.get(BATCH_INVARIANT, "").strip().lower()
+    if text == WARN:
+        return WARN
+    if text not in _YES + _NO:
+        # Whoever sets it wants it.
+        notes.append(f"{BATCH_INVARIANT} = {text[:40]!r} is none of 1, {WARN} and 0: it is taken for 1")
+    return OFF if text in _NO else STRICT
 
 
 def _flag(names: tuple[str, ...], environ: Mapping[str, str], notes: list[str]) -> bool:

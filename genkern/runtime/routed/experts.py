@@ -59,6 +59,9 @@ class Experts(Calls):
         layer = self._layer(given)
         if layer.first is None or layer.second is None:
             return Served(_nothing(layer))
+        if self._context.mode.is_on and layer.scales == "per_tensor":
+            why = "scales per tensor are made of all tokens of a call: quantise per token or in blocks"
+            self._context.leave(self.__name__, why)
         _, gate_up, down, _, ids, gate_up_scale, down_scale, *_, x_scale, _, _ = given
         weights = {"b": gate_up, **_present(scale_b=gate_up_scale, scale_a=x_scale)}
         first = product_of(self._context, layer.first, weights)

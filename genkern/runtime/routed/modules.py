@@ -4,7 +4,8 @@ experts' weights are two tensors as a layer takes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from types import MethodType
 from typing import Any
 
@@ -26,24 +27,50 @@ _HAS_NOT = "has_bias", "is_transposed", "has_post_expert_norm", "_is_expert_para
 
 def patch_experts(model: torch.nn.Module, op: str, experts: Callable[[], Experts], context: Context) -> Patch:
     """Let every such module of the model call `experts()` where both its products have winners for some number of
-    tokens and experts of each, and every other where calls are recorded or logged.
+    tokens and experts of each, and every other where calls are recorded or logged, or while they must be batch
+    invariant.
     """
-    patched = []
-    for name, layer, activation in _layers(model):
-        if has_own_forward(layer) or not (_is_tuned(layer, op, activation, context) or context.is_watched):
-            continue
-        # A method, so that a copy of the layer has one of its own, with its own weights.
-        forward = _forward(experts(), activation)
-        layer.forward = MethodType(forward, layer)
-        patched.append((name, layer, forward))
+    patched: list[tuple[str, Any, Callable[..., Any]]] = []
+    refused: list[tuple[str, Any, Callable[..., Any]]] = []
+    activations = {name: activation for name, _, activation in _layers(model)}
+    # Without layers that it has patched, nothing here keeps a model alive.
+    model_of = weakref.ref(model)
+
+    def patch() -> None:
+        live = model_of()
+        if not context.mode.is_on:
+            _unpatch(refused)
+            patched[:] = [each for each in patched if each not in refused]
+            refused.clear()
+        for name, layer in () if live is None else live.named_modules():
+            activation = activations.get(name)
+            if activation is None or has_own_forward(layer):
+                continue
+            chosen = context.is_watched or _is_tuned(layer, op, activation, context)
+            if not (chosen or context.mode.is_on):
+                continue
+            # A method, so that a copy of the layer has one of its own, with its own weights.
+            forward = _forward(experts(), activation, context)
+            vars(layer)["forward"] = MethodType(forward, layer)
+            patched.append((name, layer, forward))
+            if not chosen:
+                refused.append(patched[-1])
+
+    patch()
+    forget = context.on_switch(patch)
 
     def undo() -> None:
-        for _, layer, forward in patched:
-            # Somebody may have put another forward around this one since.
-            if getattr(vars(layer).get("forward"), "__func__", None) is forward:
-                del layer.forward
+        forget()
+        _unpatch(patched)
 
     return Patch(undo, tuple(name for name, *_ in patched))
+
+
+def _unpatch(layers: Iterable[tuple[str, Any, Callable[..., Any]]]) -> None:
+    for _, layer, forward in layers:
+        # Somebody may have put another forward around this one since.
+        if getattr(vars(layer).get("forward"), "__func__", None) is forward:
+            del layer.forward
 
 
 def report_experts(model: torch.nn.Module, op: str, context: Context) -> list[LayerReport]:
@@ -52,11 +79,11 @@ def report_experts(model: torch.nn.Module, op: str, context: Context) -> list[La
     for name, layer, activation in _layers(model):
         for place, weight in enumerate((layer.gate_up_proj, layer.down_proj)):
             dtype = str(weight.dtype).removeprefix("torch.")
-            winners = sorted(_winners(layer, op, activation, context)[place])
+            winners = tuple(sorted(_winners(layer, op, activation, context)[place]))
+            sums = _sums(layer, op, activation, context)[place]
             size = int(weight.shape[1]), int(weight.shape[2])
-            found.append(
-                LayerReport(f"{name}.{('gate_up_proj', 'down_proj')[place]}", *size, dtype, False, tuple(winners))
-            )
+            product = f"{name}.{('gate_up_proj', 'down_proj')[place]}"
+            found.append(LayerReport(product, *size, dtype, False, winners, sums=sums))
     return found
 
 
@@ -104,8 +131,25 @@ def _winners(layer: Any, op: str, activation: str, context: Context) -> tuple[li
     first: list[tuple[int, str]] = []
     second: list[tuple[int, str]] = []
     gpu = context.gpu(layer.gate_up_proj.get_device())
+    if gpu is not None:
+        for of_first, of_second in _problems(layer, op, activation):
+            first += context.tuned(gpu, of_first)
+            second += context.tuned(gpu, of_second)
+    return first, second
+
+
+def _sums(layer: Any, op: str, activation: str, context: Context) -> tuple[str, str]:
+    """In which orders both products add up where they must be batch invariant, of all numbers of experts of a token."""
+    gpu = context.gpu(layer.gate_up_proj.get_device())
     if gpu is None:
-        return first, second
+        return "", ""
+    pairs = [[context.sums(gpu, each) for each in problems] for problems in _problems(layer, op, activation)]
+    first, second = (", ".join(dict.fromkeys(filter(None, orders))) for orders in zip(*pairs, strict=True))
+    return first, second
+
+
+def _problems(layer: Any, op: str, activation: str) -> Iterator[tuple[GemmProblem, GemmProblem]]:
+    """Both products of one token, with each number of experts that it may have."""
     experts, columns, k = map(int, layer.gate_up_proj.shape)
     dtype = BY_TORCH[str(layer.gate_up_proj.dtype)]
     fields = get_op(op).fields
@@ -114,12 +158,13 @@ def _winners(layer: Any, op: str, activation: str, context: Context) -> tuple[li
         own = {"experts": experts, "top_k": top_k}
         of_first = parse_own(fields, {**own, "stage": "gate_up"})
         types = op, dtype, dtype, dtype
-        first += context.tuned(gpu, GemmProblem(1, columns // 2, k, *types, activation=activation, own=of_first))
-        second += context.tuned(gpu, GemmProblem(1, k, columns // 2, *types, own=parse_own(fields, own)))
-    return first, second
+        yield (
+            GemmProblem(1, columns // 2, k, *types, activation=activation, own=of_first),
+            GemmProblem(1, k, columns // 2, *types, own=parse_own(fields, own)),
+        )
 
 
-def _forward(experts: Experts, activation: str) -> Callable[..., Any]:
+def _forward(experts: Experts, activation: str, context: Context) -> Callable[..., Any]:
     # Its name is what pickle looks up in the layer.
     def forward(layer: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
         first, second = layer.gate_up_proj, layer.down_proj
@@ -131,6 +176,8 @@ def _forward(experts: Experts, activation: str) -> Callable[..., Any]:
             or not (type(first) in PLAIN and type(second) in PLAIN)
             or torch.is_autocast_enabled(hidden_states.device.type)
         ):
+            if context.mode.is_on:
+                context.leave(f"experts {list(first.shape)}", "operands that genkern.patch leaves to the module")
             return type(layer).forward(layer, hidden_states, top_k_index, top_k_weights)
         return experts(hidden_states, first, second, top_k_weights, top_k_index, activation=activation)
 

@@ -17,7 +17,7 @@ from genkern.runtime.context import Context
 from genkern.runtime.launch.native_call import Form
 from genkern.runtime.launch.parameters import ALIGNMENT, Layout
 from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
-from genkern.runtime.served import Function, as_stored, by_winner, launching
+from genkern.runtime.served import Function, aligned, as_stored, by_winner, launching
 from genkern.runtime.table import Choice
 
 
@@ -92,7 +92,8 @@ def _launched(
     given = (operand for operand in others if operand.name in tensors)
     is_stored = all(is_as_stored(tensors[operand.name], operand) for operand in given)
     form = Form(2 + len(others), shape, contiguous_strides(shape), dtype)
-    return launching(context, gpu, problem, prepared, form, library, stored, is_stored)
+    kept = aligned(stored, prepared.alignment) if choice.sums else stored
+    return launching(context, gpu, problem, choice, prepared, form, library, kept, is_stored)
 
 
 def _contiguous(operand: Operand) -> Layout:

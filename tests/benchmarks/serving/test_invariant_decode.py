@@ -1,0 +1,114 @@
+"""Tests of invariant_decode.py: prompts decoded alone and together, calls of one shape, and what is printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.common.rounds import Limit
+from benchmarks.serving.invariant_decode import (
+    GENKERN,
+    OPS,
+    PYTORCH,
+    SIZES_M,
+    Decoded,
+    Entry,
+    compared,
+    decoded,
+    fixed_shapes,
+    report,
+    sizes_text,
+)
+from benchmarks.serving.llama_model import LLAMA_8B
+from genkern.formats.sizes import GemmDefaults, read_sizes
+
+VOCABULARY = 50
+
+
+class RMSNorm(nn.Module):
+    seen: list[int] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x.shape[0])
+        return x / x.square().mean(-1, keepdim=True).sqrt()
+
+
+class Model(nn.Module):
+    """Attention over a cache that is a list, and logits; with `leak` a row has something of how many there are."""
+
+    def __init__(self, leak: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding, self.norm = nn.Embedding(VOCABULARY, 16), RMSNorm()
+        self.head, self.leak = nn.Linear(16, VOCABULARY, bias=False), leak
+
+    def forward(self, input_ids: torch.Tensor, past_key_values: list[torch.Tensor], **more: Any) -> SimpleNamespace:
+        x = self.embedding(input_ids)
+        past_key_values.append(x)
+        kept = torch.cat(past_key_values, 1)[:, None]
+        x = nn.functional.scaled_dot_product_attention(x[:, None], kept, kept)[:, 0]
+        rows = [self.head(row) for row in self.norm(x).flatten(0, 1)]
+        return SimpleNamespace(logits=torch.stack(rows).view(*x.shape[:2], -1) + self.leak * len(input_ids))
+
+
+def prompts(count: int = 4) -> torch.Tensor:
+    return torch.randint(0, VOCABULARY, (count, 3), generator=torch.Generator().manual_seed(1))
+
+
+def test_a_step_goes_on_from_the_one_before() -> None:
+    """Each token is the likeliest one after what was decoded so far: a prompt that has it gives the same logits."""
+    model = Model()
+    found = decoded(model, lambda length: [], prompts(), 3)
+    assert found.shape == (4, 5, VOCABULARY)
+    tokens = found.argmax(-1)[:, 2:4]
+    whole = decoded(model, lambda length: [], torch.cat((prompts(), tokens), 1), 1)
+    assert torch.allclose(found[:, -1], whole[:, -1], atol=1e-5)
+
+
+def test_what_hangs_on_the_batch_is_found() -> None:
+    """Every row differs where one has something of the others, and none where not; nothing once the time is over."""
+    for leak, differ in ((0.0, 0), (1e-3, 40)):
+        with fixed_shapes(model := Model(leak), 4):
+            found = compared(model, lambda length: [], prompts(), 3, Limit(1000))
+        assert (found.rows, found.differ) == (40, differ)
+    assert compared(Model(), lambda length: [], prompts(), 1, Limit(0)).rows == 0
+
+
+def test_norms_and_attention_see_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many sequences there are; afterwards all is as it was."""
+    model, attention = Model(), nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(RMSNorm, "seen", seen := [])
+    with fixed_shapes(model, 6):
+        for count in (1, 4, 6):
+            assert decoded(model, lambda length: [], prompts(count), 2).shape[0] == count
+    assert seen == [6] * 6
+    assert nn.functional.scaled_dot_product_attention is attention
+    decoded(model, lambda length: [], prompts(1), 1)
+    assert seen[-1] == 1
+
+
+def test_sizes_are_those_of_the_model(tmp_path: Path) -> None:
+    """Each projection's N and K, with every M: a list that genkern reads."""
+    path = tmp_path / "sizes.yaml"
+    path.write_text(sizes_text(LLAMA_8B))
+    found = read_sizes(str(path), GemmDefaults(), None)
+    assert not found.notes
+    sizes = {(each.N, each.K) for each in found.problems}
+    assert sizes == {(4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (128256, 4096)}
+    assert len(found.problems) == len(sizes) * len(SIZES_M)
+
+
+def test_the_report_has_a_line_for_each_way() -> None:
+    """And genkern's speed over the others' at batch 16; of what is not there a dash."""
+    none = Decoded(100, 0, 0)
+    entries = [Entry(PYTORCH, Decoded(100, 7, 1), {"1": 50.0, "16": 800.0}), Entry(GENKERN, none, {"16": 840.0})]
+    text = report(entries, 8)
+    assert "| PyTorch | 7 of 100 | 1 | 50 | 800 | - |" in text
+    assert text.endswith("8 layers\ninvariant_hf_decode_16: 1.050\ninvariant_hf_decode_16_over_ops: -")
+    entries.append(Entry(OPS, none, {"16": 400.0}))
+    assert "over_ops: 2.100" in report(entries, 8)
