@@ -75,7 +75,8 @@ class Kernel:
 
 @dataclass
 class ComputingDriver(FakeDriver):
-    """Computes what is launched, of kernels by the sha256 of their binaries; not where operands are packed."""
+    """Computes what is launched, of kernels by the sha256 of their binaries; not where operands are packed or rows
+    go to one of many weights."""
 
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     _by_handle: dict[int, Kernel] = field(default_factory=dict)
@@ -89,8 +90,9 @@ class ComputingDriver(FakeDriver):
     def _write_down(self, function: int, *asked: Any) -> int:
         status = super()._write_down(function, *asked)
         kernel = self._by_handle[function]
-        if not status and all(
-            each.packed == each.together == 1 for each in get_op(kernel.problem.op).operands(kernel.problem)
+        op = get_op(kernel.problem.op)
+        if not status and op.groups is None and all(
+            each.packed == each.together == 1 for each in op.operands(kernel.problem)
         ):
             kernel.compute(self.launched[-1].parameters, True)
         return status
@@ -117,11 +119,12 @@ def planned(rows: list[TunedRow]) -> tuple[Bundle, dict[str, Kernel]]:
     def call(wanted: Wanted) -> PackedCall:
         problem = wanted.reach.kernels_of
         plan = launch_plan(product_of(problem, get_op(problem.op), "sm_90"), wanted.config, wanted.gpu, any_m=True)
-        (launch,) = plan.launches
-        sha256 = f"{len(kernels) + 1:015x}".ljust(64, "0")
-        kernels[sha256] = Kernel(launch, problem)
-        binaries[sha256] = PackedBinary(sha256, launch.symbol, 128, 0, sizes_of(launch))
-        return PackedCall(wanted.reach.least_m, wanted.reach.most_m, plan, (sha256,), "")
+        names = []
+        for launch in plan.launches:
+            names.append(sha256 := f"{len(kernels) + 1:015x}".ljust(64, "0"))
+            kernels[sha256] = Kernel(launch, problem)
+            binaries[sha256] = PackedBinary(sha256, launch.symbol, 128, 0, sizes_of(launch))
+        return PackedCall(wanted.reach.least_m, wanted.reach.most_m, plan, tuple(names), "")
 
     packed = rows_of(rows, None, False)
     assert not packed.left_out

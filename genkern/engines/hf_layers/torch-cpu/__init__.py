@@ -1,0 +1,5 @@
+"""Layers for Hugging Face kernels (genkern.engines.hf_kernels)."""
+
+from . import layers
+
+__all__ = ["layers"]

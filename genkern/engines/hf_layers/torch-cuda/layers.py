@@ -1,0 +1,15 @@
+"""The layers that kernelize takes from here: without state, and with the arguments of those that they replace."""
+
+import torch
+
+from genkern.engines.hf_kernels import linear
+
+
+class Linear(torch.nn.Module):
+    """nn.Linear by winners."""
+
+    can_torch_compile = True
+    has_backward = True
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return linear(self, input)
