@@ -66,16 +66,21 @@ def tuned_of(context: Context, gpu: LiveGpu, problem: GemmProblem) -> tuple[int,
         return ()
     found = context.tuned(gpu, problem)
     # A call for which few bits of a sum are good enough is served by winners with all of them too.
-    if multiplies_float8(problem) and not get_op(product.op).refuse(as_full(problem), gpu.identity.arch):
+    if multiplies_float8(problem) and not get_op(problem.op).refuse(as_full(problem), gpu.identity.arch):
         found = [*found, *context.tuned(gpu, as_full(problem))]
     wins = any(who.partition(" ")[0] not in _LIBRARY for _, who in found)
     return tuple(sorted({m for m, _ in found})) if wins else ()
+
+
+# Those that were asked for, by format: what traced code reads, which cannot take a lock.
+OPERATORS: dict[str, Callable[..., Any]] = {}
 
 
 def operator(op: str) -> Callable[..., Any]:
     """torch.ops.genkern.gemm_<format>: tracing sees one call of it, whose M is looked at when it runs."""
     made = gemm_of(op).operator
     assert made is not None
+    OPERATORS[op] = made
     return made
 
 

@@ -17,6 +17,8 @@ from genkern.runtime.routed.layer import Layer
 from genkern.runtime.routed.routed import routed_of, staged_op
 
 _MOST_KEPT = 4096
+# How many times the most tokens that were tuned.
+_BEYOND = 2
 _found: dict[tuple[object, ...], bool] = {}
 
 
@@ -80,7 +82,10 @@ def _is_tuned(given: tuple[Any, ...]) -> bool:
     stages: list[GemmProblem | None] = [layer.first, layer.second]
     if gpu is None or None in stages:
         return False
-    return all(context.find(gpu, each).call is not None for each in stages if each is not None)
+    found = [set(tuned_of(context, gpu, each)) for each in stages if each is not None]
+    # Far beyond what was tuned the engine's own choice is as good as a winner of other rows.
+    reaches = all(found) and layer.tokens <= _BEYOND * min(map(max, found))
+    return reaches and all(context.find(gpu, each).call is not None for each in stages if each is not None)
 
 
 def tuned_for(gate_up: Any, down: Any, dtype_x: Any, top_k: int, scales: tuple[Any, Any] = (None, None)) -> tuple[int, ...]:

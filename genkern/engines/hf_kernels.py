@@ -11,6 +11,7 @@ Written for kernels 0.17. The folder, hf_layers, has a build for CUDA, one for R
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +60,17 @@ def is_tuned(layer: Any) -> bool:
     return bool(Product(WIDE, layer.weight, layer.weight.dtype, layer.weight.dtype, bias).tuned())
 
 
-def linear(layer: Any, input: Any) -> Any:
+def linear_of() -> Callable[[Any, Any], Any]:
     """What the folder's layer does: one operator, which looks at M when it runs; PyTorch under autocast."""
     import torch
 
     from genkern.engines.called import WIDE, operator
 
-    if torch.is_autocast_enabled(input.device.type) or input.dtype != layer.weight.dtype:
-        return torch.nn.functional.linear(input, layer.weight, layer.bias)
-    return operator(WIDE)(input, layer.weight, layer.bias)
+    product = operator(WIDE)
+
+    def linear(layer: Any, input: Any) -> Any:
+        if torch.is_autocast_enabled(input.device.type) or input.dtype != layer.weight.dtype:
+            return torch.nn.functional.linear(input, layer.weight, layer.bias)
+        return product(input, layer.weight, layer.bias)
+
+    return linear

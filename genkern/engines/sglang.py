@@ -67,6 +67,9 @@ def _resolved(name: str) -> Any:
 
 
 def _linears() -> None:
+    from genkern.engines.called import WIDE, operator
+
+    operator(WIDE)
     _around(
         [
             (f"{_LAYERS}.quantization.unquant.UnquantizedLinearMethod.apply", _APPLY, apply),
@@ -78,9 +81,9 @@ def _linears() -> None:
 def apply(before: Callable[..., Any], self: Any, layer: Any, x: Any, bias: Any = None) -> Any:
     """A linear layer in 16 bits; traced: it sees an attribute, and one operator, which looks at M when it runs."""
     if getattr(layer, "_genkern_serves", False):
-        from genkern.engines.called import WIDE, operator
+        from genkern.engines.called import OPERATORS, WIDE
 
-        return operator(WIDE)(x, layer.weight, bias)
+        return OPERATORS[WIDE](x, layer.weight, bias)
     return before(self, layer, x, bias)
 
 
@@ -135,12 +138,15 @@ def _product(module: Any, method: Any, weight: Any) -> Any:
     out = getattr(module, "orig_dtype", None) or getattr(module, "params_dtype", None)
     out = out if out in (torch.bfloat16, torch.float16) else torch.bfloat16
     if getattr(module, "weight_scale_inv", None) is not None:
+        _serves(weight, weight, out, "")
         return Product(IN_BLOCKS, weight, weight.dtype, out)
     scale = getattr(module, "weight_scale", None)
     if scale is None:
         return None
     # SGLang keeps it as [K, N], column by column.
-    own = (("scales", "per_tensor" if scale.numel() == 1 else "per_token"),)
+    scales = "per_tensor" if scale.numel() == 1 else "per_token"
+    _serves(weight, weight.t(), out, scales)
+    own = (("scales", scales),)
     return Product(SCALED, weight.t(), weight.dtype, out, own=own)
 
 
@@ -152,6 +158,10 @@ def _has_backend() -> bool:
 
 
 def _float8() -> None:
+    from genkern.engines.called import IN_BLOCKS, SCALED, operator
+
+    for op in (SCALED, IN_BLOCKS):
+        operator(op)
     utils = f"{_LAYERS}.quantization.fp8_utils"
     _around(
         [
@@ -172,11 +182,11 @@ def block_linear(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
         wide = input_scale is None and input.dtype.itemsize == 2
         if not (is_plain and wide and _serves(weight, weight, input.dtype, "")):
             return library(input, weight, block_size, weight_scale, input_scale, bias, **more)
-        from genkern.engines.called import IN_BLOCKS, operator
+        from genkern.engines.called import IN_BLOCKS, OPERATORS
 
         flat = input.view(-1, input.shape[-1])
         rows, scale = _group_quant()(flat, 128, column_major_scales=True)
-        out = operator(IN_BLOCKS)(rows, weight, None, input.dtype, scale, weight_scale)
+        out = OPERATORS[IN_BLOCKS](rows, weight, None, input.dtype, scale, weight_scale)
         out = out if bias is None else out + bias
         return out.view(*input.shape[:-1], weight.shape[0])
 
@@ -202,11 +212,11 @@ def scaled_linear(
     known = (dynamic or static) and input.dtype.itemsize == 2 and input_scale_ub is None
     if not (known and _serves(weight, weight.t(), input.dtype, scales)):
         return before(input, weight, weight_scale, input_scale, input_scale_ub, bias, *more, **named)
-    from genkern.engines.called import SCALED, operator
+    from genkern.engines.called import OPERATORS, SCALED
 
     flat = input.view(-1, input.shape[-1])
     rows, scale = _token_quant()(flat) if dynamic else _static_quant()(flat, input_scale, repeat_scale=False)
-    out = operator(SCALED)(
+    out = OPERATORS[SCALED](
         *(rows, weight.t(), bias, input.dtype, scale.view(-1), weight_scale.view(-1)), None, accumulate="fast"
     )
     return out.view(*input.shape[:-1], n)
@@ -216,10 +226,16 @@ _known: dict[tuple[object, ...], bool] = {}
 
 
 def _serves(weight: Any, as_stored: Any, out: Any, scales: str) -> bool:
-    """Whether a layer's weight [N, K] has winners: found at its first call."""
+    """Whether a layer's weight [N, K] has winners: found when its model is loaded, else at its first call; never while
+    that is traced, which cannot look for it.
+    """
+    import torch
+
     from genkern.engines.called import IN_BLOCKS, SCALED, Product
 
-    key = tuple(weight.shape), weight.dtype, out, scales, weight.get_device()
+    key = tuple(as_stored.shape), weight.dtype, out, scales, weight.device
+    if torch.compiler.is_compiling():
+        return _known.get(key, False)
     if key not in _known:
         own = (("scales", scales),) if scales else ()
         _known[key] = bool(Product(SCALED if scales else IN_BLOCKS, as_stored, weight.dtype, out, own=own).tuned())

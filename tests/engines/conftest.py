@@ -36,6 +36,8 @@ def gpu(made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     path = tmp_path / "winners.genkern"
     path.write_bytes(b"a bundle")
     monkeypatch.setenv("GENKERN_CONFIG", str(path))
+    # Inductor sets it, and engines import Inductor.
+    monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "")
     monkeypatch.setattr(default, "_made", SimpleNamespace(context=context))
     calls = [gemm_of(op) for op in (WIDE, SCALED, IN_BLOCKS, BATCHED)]
     calls.append(routed_of(staged_op()))  # type: ignore[arg-type]

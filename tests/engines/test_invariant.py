@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from engine_winners import K, N
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from genkern.engines import invariant
 from genkern.engines.seam import Misfit
@@ -90,8 +91,8 @@ def test_tracing_sees_one_operator(library: ModuleType, mode: Any, gpu: Any) -> 
     """A traced call is one node with symbolic rows: neither the mode nor a kernel is chosen while it is traced."""
     invariant.take_over(library)
     weight = torch.randn(N, K).bfloat16()
-    graph = torch.fx.experimental.proxy_tensor.make_fx(lambda a: library.matmul_persistent(a, weight.T), "symbolic")
-    traced = graph(torch.randn(16, K).bfloat16())
+    graph = make_fx(lambda a, b: library.matmul_persistent(a, b.T), tracing_mode="symbolic")
+    traced = graph(torch.randn(16, K).bfloat16(), weight)
     names = [node.target for node in traced.graph.nodes if "genkern" in str(node.target)]
     assert [str(name) for name in names] == ["genkern.matmul_persistent.default"]
     assert mode.entered == 0

@@ -17,7 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Constant, Integer, Leading, Pointer, Stride
+from genkern.kernels.argument import Constant, Integer, Leading, Pointer, Stride, Workspace
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import PlannedLaunch
@@ -108,7 +108,7 @@ class PlannedBundle(Bundle):
 
 def sizes_of(launch: PlannedLaunch) -> tuple[int, ...]:
     passed = [each for each in launch.arguments if not isinstance(each, Constant)]
-    return tuple(8 if isinstance(each, Pointer) else 4 for each in passed)
+    return tuple(8 if isinstance(each, (Pointer, Workspace)) else 4 for each in passed)
 
 
 def planned(rows: list[TunedRow]) -> tuple[Bundle, dict[str, Kernel]]:

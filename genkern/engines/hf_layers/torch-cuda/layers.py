@@ -2,7 +2,9 @@
 
 import torch
 
-from genkern.engines.hf_kernels import linear
+from genkern.engines.hf_kernels import linear_of
+
+_linear = linear_of()
 
 
 class Linear(torch.nn.Module):
@@ -12,4 +14,4 @@ class Linear(torch.nn.Module):
     has_backward = True
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return linear(self, input)
+        return _linear(self, input)
