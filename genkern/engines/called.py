@@ -40,7 +40,6 @@ class Product:
 
     def tuned(self) -> tuple[int, ...]:
         """For which M a bundle of this process has a winner, or the library's word, on the weight's GPU."""
-        n, k = map(int, self.weight.shape)
         return self.tuned_on(self.weight.get_device())
 
     def tuned_on(self, device: int) -> tuple[int, ...]:
@@ -51,8 +50,9 @@ class Product:
         if gpu is None or None in types:
             return ()
         n, k = map(int, self.weight.shape)
+        of_x, of_weight, out = map(str, types)
         problem = GemmProblem(
-            *(1, n, k, self.op, *map(str, types)),
+            *(1, n, k, self.op, of_x, of_weight, out),
             row_major_b=not row_majors(self.weight)[0],
             bias=self.bias,
             own=parse_own(get_op(self.op).fields, dict(self.own)),

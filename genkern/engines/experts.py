@@ -42,7 +42,7 @@ def by_winners(
     Engines have a layer as one operator, which tracing does not look into: a choice for each call is safe.
     """
     calls = cast(Experts, routed_of(staged_op()))
-    given = x, gate_up, down, routing_weights, ids, gate_up_scale, down_scale, activation, None, x_scale, out_dtype
+    given = x, gate_up, down, routing_weights, ids, gate_up_scale, down_scale, activation, None, x_scale, out_dtype, {}
     forms = (None if each is None else (tuple(each.shape), each.dtype) for each in (gate_up, down, gate_up_scale))
     rows = 0 if invariant else x.shape[0]
     key = rows, x.dtype, ids.shape[-1], x.get_device(), activation, out_dtype, invariant, *forms
@@ -53,9 +53,9 @@ def by_winners(
         return _remember(key, False)
     try:
         if not invariant:
-            return _remember(key, True, calls(*given))
+            return _remember(key, True, calls(*given[:-1]))
         with genkern.batch_invariant():
-            return _remember(key, True, calls(*given))
+            return _remember(key, True, calls(*given[:-1]))
     except GenkernError as error:
         # Once it was served, another kernel would have other bits.
         if invariant and known:
@@ -75,7 +75,7 @@ def _is_tuned(given: tuple[Any, ...]) -> bool:
     context = default_context()
     gpu = context.gpu(given[0].get_device())
     try:
-        layer = Layer.of(get_op(staged_op()), *given, {})
+        layer = Layer.of(get_op(staged_op()), *given)
     except GenkernError:
         # What genkern cannot compute is the engine's.
         return False
@@ -88,7 +88,9 @@ def _is_tuned(given: tuple[Any, ...]) -> bool:
     return reaches and all(context.find(gpu, each).call is not None for each in stages if each is not None)
 
 
-def tuned_for(gate_up: Any, down: Any, dtype_x: Any, top_k: int, scales: tuple[Any, Any] = (None, None)) -> tuple[int, ...]:
+def tuned_for(
+    gate_up: Any, down: Any, dtype_x: Any, top_k: int, scales: tuple[Any, Any] = (None, None)
+) -> tuple[int, ...]:
     """For which numbers of tokens both products of such a layer have winners, whose x is in `dtype_x`."""
     context = default_context()
     gpu = context.gpu(gate_up.get_device())
@@ -98,9 +100,7 @@ def tuned_for(gate_up: Any, down: Any, dtype_x: Any, top_k: int, scales: tuple[A
     ids = gate_up.new_zeros((1, top_k), dtype=torch.int32)
     weights = gate_up.new_zeros((1, top_k), dtype=dtype_x)
     try:
-        layer = Layer.of(
-            get_op(staged_op()), x, gate_up, down, weights, ids, *scales, "silu", None, None, None, {}
-        )
+        layer = Layer.of(get_op(staged_op()), x, gate_up, down, weights, ids, *scales, "silu", None, None, None, {})
     except GenkernError:
         return ()
     if layer.first is None or layer.second is None:

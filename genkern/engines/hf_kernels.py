@@ -6,21 +6,22 @@
     hf_kernels.register()
     model = kernelize(model, mode=Mode.INFERENCE)
 
-Written for kernels 0.17. The folder, hf_layers, has a build for CUDA, one for ROCm and one for CPUs, which are one file.
+Written for kernels 0.17. The folder has a build for each backend, of two lines: the layer itself is in hf_layer.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from pathlib import Path
 from typing import Any
 
+from genkern import __version__
 from genkern.engines.seam import install, is_on, require
 
 LAYER = "GenkernLinear"
-FOLDER = Path(__file__).parent / "hf_layers"
 # As kernels names devices, for which it looks layers up.
 _DEVICES = "cuda", "rocm", "cpu"
+_BUILD = '"""Layers that call winners of genkern."""\n\nfrom genkern.engines import hf_layer as layers\n'
 
 
 def register() -> None:
@@ -43,7 +44,26 @@ def mapping() -> dict[str, dict[str, Any]]:
     """The layer's folder for each device, for `use_kernel_mapping` too."""
     from kernels import LocalLayerRepository
 
-    return {LAYER: {device: LocalLayerRepository(FOLDER, layer_name="Linear") for device in _DEVICES}}
+    repository = LocalLayerRepository(folder(), layer_name="Linear")
+    return {LAYER: dict.fromkeys(_DEVICES, repository)}
+
+
+def folder() -> Path:
+    """The repository's folder, in genkern's cache, for LocalLayerRepository: written where it is not there.
+
+    Raises OutputError.
+    """
+    from genkern.files import cache_folder, write_whole
+
+    found = cache_folder(None) / "hf_kernels" / __version__
+    for device in _DEVICES:
+        said = {"id": f"genkern_{device}", "name": "genkern", "version": 1, "license": "MIT", "python-depends": []}
+        texts = {"metadata.json": json.dumps({**said, "backend": {"type": device}}), "__init__.py": _BUILD}
+        for name, text in texts.items():
+            path = found / f"torch-{device}" / name
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                write_whole(str(path), text)
+    return found
 
 
 def is_tuned(layer: Any) -> bool:
@@ -53,24 +73,7 @@ def is_tuned(layer: Any) -> bool:
     from genkern.engines.called import WIDE, Product
 
     # A subclass, or a weight that is one, does something else.
-    plain = type(layer) is torch.nn.Linear and type(layer.weight) in (torch.nn.Parameter, torch.Tensor)
-    if not plain:
+    if type(layer) is not torch.nn.Linear or type(layer.weight) not in (torch.nn.Parameter, torch.Tensor):
         return False
     bias = layer.bias is not None
     return bool(Product(WIDE, layer.weight, layer.weight.dtype, layer.weight.dtype, bias).tuned())
-
-
-def linear_of() -> Callable[[Any, Any], Any]:
-    """What the folder's layer does: one operator, which looks at M when it runs; PyTorch under autocast."""
-    import torch
-
-    from genkern.engines.called import WIDE, operator
-
-    product = operator(WIDE)
-
-    def linear(layer: Any, input: Any) -> Any:
-        if torch.is_autocast_enabled(input.device.type) or input.dtype != layer.weight.dtype:
-            return torch.nn.functional.linear(input, layer.weight, layer.bias)
-        return product(input, layer.weight, layer.bias)
-
-    return linear

@@ -133,5 +133,3 @@ def _operators() -> dict[str, Callable[..., Any]]:
         _made[_BMM] = define_plain(_BMM, "(Tensor a, Tensor b) -> Tensor", (), _bmm, _fake_bmm)
         _made[_MATMUL] = define_plain(_MATMUL, schema, (), _matmul, _fake_matmul)
     return _made
-
-

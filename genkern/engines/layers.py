@@ -18,7 +18,7 @@ _MOST_NAMED = 12
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer that multiplies by `weights`, `bytes` of them; `served` for which M there are winners, none: by the engine.
+    """A layer whose weights have `bytes`; `served` for which M there are winners, none: the engine serves it.
 
     `module` is marked where it is served.
     """

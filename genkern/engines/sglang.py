@@ -176,9 +176,17 @@ def block_linear(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
     library = before(*given, **named)
 
     def linear(
-        input: Any, weight: Any, block_size: Any, weight_scale: Any, input_scale: Any = None, bias: Any = None, **more: Any
+        input: Any,
+        weight: Any,
+        block_size: Any,
+        weight_scale: Any,
+        input_scale: Any = None,
+        bias: Any = None,
+        **more: Any,
     ) -> Any:
-        is_plain = list(block_size) == [128, 128] and weight_scale.dtype.itemsize == 4 and weight_scale.is_floating_point()
+        is_plain = (
+            list(block_size) == [128, 128] and weight_scale.dtype.itemsize == 4 and weight_scale.is_floating_point()
+        )
         wide = input_scale is None and input.dtype.itemsize == 2
         if not (is_plain and wide and _serves(weight, weight, input.dtype, "")):
             return library(input, weight, block_size, weight_scale, input_scale, bias, **more)
@@ -290,14 +298,16 @@ def _is_plain(said: dict[str, Any]) -> bool:
     limits = "gemm1_alpha", "gemm1_limit", "swiglu_limit"
     kinds = "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16"
     more = "apply_router_weight_on_input", "no_combine", "fuse_swiglu_interleaved", "defer_sum"
-    if any(said.get(name) is not None for name in (*others, *limits)) or any(said.get(each) for each in (*kinds, *more)):
+    if any(said.get(name) is not None for name in (*others, *limits)) or any(
+        said.get(each) for each in (*kinds, *more)
+    ):
         return False
     gated = said.get("is_gated", True) and said.get("activation", "silu") == "silu"
     # Of experts that are elsewhere the rows are left out.
     if not gated or said.get("filter_expert", True):
         return False
     if not said.get("use_fp8_w8a8"):
-        return said["w1"].dtype.itemsize == 2
+        return bool(said["w1"].dtype.itemsize == 2)
     by_blocks = list(said.get("block_shape") or ()) == [128, 128]
     return by_blocks or (said.get("block_shape") is None and bool(said.get("per_channel_quant")))
 

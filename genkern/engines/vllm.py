@@ -18,6 +18,11 @@ from genkern.engines.seam import Misfit, Seam, install, is_on, put, require
 _ENGINE = "vllm"
 _APPLY = ("self", "layer", "x", "bias")
 _LOAD = ("self", "vllm_config", "model_config")
+_EXPERTS = (
+    *("output", "hidden_states", "w1", "w2", "topk_weights", "topk_ids", "activation", "global_num_experts"),
+    *("expert_map", "a1q_scale", "a2_scale", "workspace13", "workspace2", "expert_tokens_meta"),
+    "apply_router_weight_on_input",
+)
 # By which vLLM's compiled programs hang on the bundle: it looks them up by all variables that it knows.
 _VARIABLE = "VLLM_GENKERN_BUNDLES"
 
@@ -165,42 +170,45 @@ def _experts() -> None:
     from vllm.model_executor.layers.fused_moe import modular_kernel
     from vllm.model_executor.layers.fused_moe.experts import triton_moe
 
-    given = ("self", "output", "hidden_states", "w1", "w2", "topk_weights", "topk_ids", "activation")
-    more = ("global_num_experts", "expert_map", "a1q_scale", "a2_scale", "workspace13", "workspace2")
-    last = ("expert_tokens_meta", "apply_router_weight_on_input")
     require(modular_kernel.FusedMoEExperts.process_weights_after_loading, "process_weights_after_loading", ("self",))
-    put([Seam(triton_moe.TritonExperts, "apply", (*given, *more, *last), _apply_experts)])
+    put([Seam(triton_moe.TritonExperts, "apply", ("self", *_EXPERTS), _apply_experts)])
 
 
 def _apply_experts(before: Callable[..., Any]) -> Callable[..., Any]:
     """Within vLLM's operator for a layer of experts, which tracing does not look into."""
 
     @functools.wraps(before)
-    def apply(self: Any, output: Any, hidden_states: Any, w1: Any, w2: Any, *more: Any, **named: Any) -> Any:
+    def apply(self: Any, *given: Any, **named: Any) -> Any:
         from vllm import envs
 
         from genkern.engines import experts
 
-        names = ("topk_weights", "topk_ids", "activation", "global_num_experts", "expert_map")
-        names = (*names, "a1q_scale", "a2_scale", "workspace13", "workspace2", "meta", "apply_router_weight_on_input")
-        said = {**dict(zip(names, more, strict=False)), **named}
+        said = {**dict(zip(_EXPERTS, given, strict=False)), **named}
+        output, w1 = said["output"], said["w1"]
         if _is_plain(self, w1, said):
-            scales = (self.w1_scale, self.w2_scale, said["a1q_scale"]) if w1.dtype.itemsize == 1 else (None,) * 3
+            narrow = w1.dtype.itemsize == 1
             found = experts.by_winners(
-                *(hidden_states, w1, w2, said["topk_weights"], said["topk_ids"], *scales),
-                out_dtype=output.dtype if w1.dtype.itemsize == 1 else None,
+                said["hidden_states"],
+                w1,
+                said["w2"],
+                said["topk_weights"],
+                said["topk_ids"],
+                gate_up_scale=self.w1_scale if narrow else None,
+                down_scale=self.w2_scale if narrow else None,
+                x_scale=said["a1q_scale"] if narrow else None,
+                out_dtype=output.dtype if narrow else None,
                 invariant=bool(envs.VLLM_BATCH_INVARIANT),
             )
             if found is not None:
                 output.copy_(found)
                 return None
-        return before(self, output, hidden_states, w1, w2, *more, **named)
+        return before(self, *given, **named)
 
     return apply
 
 
 def _is_plain(kernel: Any, w1: Any, said: dict[str, Any]) -> bool:
-    """Whether a layer is of the kind that genkern has: gated by silu, all experts here, weights without bias or LoRA."""
+    """Whether genkern has such a layer: gated by silu, all experts here, weights without bias or LoRA."""
     biased = any(getattr(kernel, name, None) is not None for name in ("w1_bias", "w2_bias", "w1_zp", "w2_zp"))
     limited = getattr(getattr(kernel, "activation_config", None), "clamp_limit", None) is not None
     elsewhere = said.get("expert_map") is not None or said.get("apply_router_weight_on_input")
@@ -217,7 +225,7 @@ def _is_plain(kernel: Any, w1: Any, said: dict[str, Any]) -> bool:
 
 
 def _invariant() -> None:
-    """What VLLM_BATCH_INVARIANT=1 sends to a kernel of vLLM's own: mm, bmm, linear layers; experts in their own part."""
+    """What VLLM_BATCH_INVARIANT=1 sends to a kernel of vLLM's own: mm, bmm and linear layers (experts: above)."""
     from vllm.model_executor.determinism import batch_invariant
 
     from genkern.engines.invariant import take_over

@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import genkern
 import pytest
 from computing_gpu import computing_gpu, planned, planned_row
 from engine_winners import problems
 from recording_gpu import FakeGpu
 
+import genkern
 from genkern.engines import experts, invariant
 from genkern.engines.called import BATCHED, IN_BLOCKS, SCALED, WIDE
 from genkern.runtime import default

@@ -37,14 +37,14 @@ def tuned_gemm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     module.solMap = {"torch": torch_gemm}  # type: ignore[attr-defined]
     module.rows = {}  # type: ignore[attr-defined]
 
-    def gemm_a16w16(A: Any, B: Any, bias: Any = None, otype: Any = None, scale_a: Any = None, scale_b: Any = None) -> Any:
+    def gemm_a16w16(
+        A: Any, B: Any, bias: Any = None, otype: Any = None, scale_a: Any = None, scale_b: Any = None
+    ) -> Any:
         m, k = A.shape
         padded = 1 << max(m - 1, 0).bit_length()
         config = module.rows.get((padded, B.shape[0], k), {"libtype": "torch", "solidx": 0})
         function = module.solMap[config["libtype"]]
-        return function(
-            *(A, B, config["solidx"], bias, otype or A.dtype, scale_a, scale_b, None, False), config=config
-        )
+        return function(*(A, B, config["solidx"], bias, otype or A.dtype, scale_a, scale_b, None, False), config=config)
 
     module.gemm_a16w16 = gemm_a16w16  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "aiter", ModuleType("aiter"))

@@ -1,4 +1,4 @@
-"""Tests of genkern.engines.invariant: what takes the place of thinking-machines-lab's kernels, by a stub of its module."""
+"""Tests of genkern.engines.invariant by a stub of batch_invariant_ops' module, whose products it takes over."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,13 +25,12 @@ PARTS = "16-bit linear layers", "fp8 linear layers", "experts", "batch-invariant
 
 
 @pytest.fixture(autouse=True)
-def plugged(gpu: Any, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+def plugged(gpu: Any, caplog: pytest.LogCaptureFixture) -> None:
     """SGLang with the plugin, as its load_plugins() leaves it."""
     with caplog.at_level(logging.INFO, "genkern"):
         plugin.register()
     hook_registry.HookRegistry.apply_hooks()
     plugin._known.clear()
-    yield
 
 
 class Layer(torch.nn.Module):
@@ -70,7 +68,9 @@ def test_every_part_fits_this_sglang(caplog: pytest.LogCaptureFixture) -> None:
 
 def hooks_of() -> dict[str, Any]:
     """Those of genkern."""
-    return {target: hooks for target, hooks in hook_registry.HookRegistry._hooks.items() if target in plugin._registered}
+    return {
+        target: hooks for target, hooks in hook_registry.HookRegistry._hooks.items() if target in plugin._registered
+    }
 
 
 def test_layers_of_a_loaded_model_call_winners(launched: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,7 +164,7 @@ def test_another_sglang_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugin, "_registered", set())
     monkeypatch.setattr(unquant.UnquantizedLinearMethod, "apply", lambda self, given: given)
     before = dict(hook_registry.HookRegistry._hooks)
-    with pytest.raises(Misfit, match="UnquantizedLinearMethod.apply"):
+    with pytest.raises(Misfit, match=r"UnquantizedLinearMethod\.apply"):
         plugin._linears()
     assert dict(hook_registry.HookRegistry._hooks) == before
 

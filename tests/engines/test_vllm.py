@@ -18,12 +18,12 @@ from genkern.engines import vllm as plugin
 from genkern.engines.seam import Misfit
 
 pytest.importorskip("vllm")
-from vllm import envs  # noqa: E402
-from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config  # noqa: E402
-from vllm.distributed import parallel_state  # noqa: E402
-from vllm.model_executor.kernels import linear as kernels  # noqa: E402
-from vllm.model_executor.layers import linear  # noqa: E402
-from vllm.platforms import PlatformEnum, current_platform  # noqa: E402
+from vllm import envs
+from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
+from vllm.distributed import parallel_state
+from vllm.model_executor.kernels import linear as kernels
+from vllm.model_executor.layers import linear
+from vllm.platforms import PlatformEnum, current_platform
 
 PARTS = ("compiled programs' keys", "16-bit linear layers", "fp8 linear layers", "experts", "batch-invariant products")
 
@@ -139,8 +139,12 @@ def test_programs_of_another_bundle_are_other_programs(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("of_x", "of_weight"),
-    [("kFp8DynamicTokenSym", "kFp8StaticTensorSym"), ("kFp8DynamicTokenSym", "kFp8StaticChannelSym")]
-    + [("kFp8StaticTensorSym", "kFp8StaticTensorSym"), ("kFp8Dynamic128Sym", "kFp8Static128BlockSym")],
+    [
+        ("kFp8DynamicTokenSym", "kFp8StaticTensorSym"),
+        ("kFp8DynamicTokenSym", "kFp8StaticChannelSym"),
+        ("kFp8StaticTensorSym", "kFp8StaticTensorSym"),
+        ("kFp8Dynamic128Sym", "kFp8Static128BlockSym"),
+    ],
 )
 def test_fp8_layers_have_genkerns_kernel(of_x: str, of_weight: str, cuda: None, launched: Any) -> None:
     """vLLM chooses it for a layer with winners, and another for one without; its products are launched."""
@@ -190,10 +194,21 @@ def experts(rows: int) -> tuple[Any, tuple[Any, ...], Any]:
     w1, w2 = torch.randn(8, 256, K).bfloat16(), torch.randn(8, K, 128).bfloat16()
     ids = torch.randint(0, 8, (rows, 2), dtype=torch.int32)
     named = {
-        **{"output": output, "hidden_states": x, "w1": w1, "w2": w2, "topk_weights": torch.rand(rows, 2)},
-        **{"topk_ids": ids, "activation": MoEActivation.SILU, "global_num_experts": 8, "expert_map": None},
-        **{"a1q_scale": None, "a2_scale": None, "workspace13": None, "workspace2": None},
-        **{"expert_tokens_meta": None, "apply_router_weight_on_input": False},
+        "output": output,
+        "hidden_states": x,
+        "w1": w1,
+        "w2": w2,
+        "topk_weights": torch.rand(rows, 2),
+        "topk_ids": ids,
+        "activation": MoEActivation.SILU,
+        "global_num_experts": 8,
+        "expert_map": None,
+        "a1q_scale": None,
+        "a2_scale": None,
+        "workspace13": None,
+        "workspace2": None,
+        "expert_tokens_meta": None,
+        "apply_router_weight_on_input": False,
     }
     return kernel, named, output  # type: ignore[return-value]
 

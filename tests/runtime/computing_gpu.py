@@ -91,8 +91,10 @@ class ComputingDriver(FakeDriver):
         status = super()._write_down(function, *asked)
         kernel = self._by_handle[function]
         op = get_op(kernel.problem.op)
-        if not status and op.groups is None and all(
-            each.packed == each.together == 1 for each in op.operands(kernel.problem)
+        if (
+            not status
+            and op.groups is None
+            and all(each.packed == each.together == 1 for each in op.operands(kernel.problem))
         ):
             kernel.compute(self.launched[-1].parameters, True)
         return status

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Console
@@ -15,10 +15,9 @@ from genkern.arguments import Parser, underscored
 from genkern.command.exchange.candidate_times import read_times
 from genkern.errors import InputError, ResultsError
 from genkern.files import require_absent, require_writable, shown_path, write_whole
+from genkern.formats.exchange import tunableop
 from genkern.formats.exchange.peer_config import PeerFile
-from genkern.formats.exchange import sglang, tunableop, vllm
-from genkern.formats.exchange.peers import PEERS
-from genkern.formats.exchange.reach import unreached
+from genkern.formats.exchange.peers import NEAREST, PEERS, FileOf, unreached
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
@@ -26,10 +25,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 
-FileOf = Callable[[GemmProblem, str], str]
-# Files of configs; those whose reader takes the config of the nearest M, with the file of a problem and a device.
-_WITH_CONFIGS = tuple(name for name, peer in PEERS.items() if peer is not tunableop)
-_NEAREST: dict[str, FileOf] = {each.NAME: each.file_of for each in (vllm, sglang)}
+_WITH_CONFIGS = tuple(name for name in PEERS if name != tunableop.NAME)
 
 
 def parse_export(argv: Sequence[str]) -> argparse.Namespace:
@@ -108,8 +104,8 @@ def sizes_of(
     left_out: Counter[str] = Counter()
     rows = list(rows)
     sizes = [size for row in rows if (size := _sized(row, peer, times, said, left_out))]
-    if peer.NAME in _NEAREST and not said.partial:
-        sizes = _reached(rows, sizes, _NEAREST[peer.NAME], said, left_out)
+    if peer.NAME in NEAREST and not said.partial:
+        sizes = _reached(rows, sizes, NEAREST[peer.NAME], said, left_out)
     for reason, count in left_out.items():
         console.print(f"left out: {count} {'size' if count == 1 else 'sizes'}: {reason}")
     if not sizes:
