@@ -102,30 +102,13 @@ TESTED_ELSEWHERE = {
 }
 # Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
 OTHER_PROGRAMS = {
-    "--kernels",
-    "--no-build-isolation",
-    "--kernel-trace",
-    "--linear-backend",
-    "--output-format",
-    "--limit",
-    "--config",
-}
-OTHER_PROGRAMS |= {
-    "--limit_s",
-    "--ncu",
-    "--binaries",
-    "--measure",
-    "--clock-control",
-    "--json",
-    "--each",
-    "--warm",
-    "--bounds",
-    "--inplace",
-    "--brief",
-    *("--array", "--gpus", "--requeue"),
-    *("--key", "--least", "--over", "--vllm", "--skewed"),
-    *("--processes", "--results", "--keep", "--bundle"),
-    *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal", "--tuned", "--seconds", "--seed"),
+    *("--kernels", "--no-build-isolation", "--kernel-trace", "--linear-backend", "--output-format", "--limit"),
+    *("--config", "--limit_s", "--ncu", "--binaries", "--measure", "--clock-control"),
+    *("--json", "--each", "--warm", "--bounds", "--inplace", "--brief"),
+    *("--array", "--gpus", "--requeue", "--key", "--least", "--over"),
+    *("--vllm", "--skewed", "--processes", "--results", "--keep", "--bundle"),
+    *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal"),
+    *("--tuned", "--seconds", "--seed"),
 }
 
 # Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.

@@ -17,7 +17,7 @@ from genkern.errors import InputError, ResultsError
 from genkern.files import require_absent, require_writable, shown_path, write_whole
 from genkern.formats.exchange import tunableop
 from genkern.formats.exchange.peer_config import PeerFile
-from genkern.formats.exchange.peers import NEAREST, PEERS, FileOf, unreached
+from genkern.formats.exchange.peers import NEAREST, PEERS, unreached
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
@@ -105,7 +105,7 @@ def sizes_of(
     rows = list(rows)
     sizes = [size for row in rows if (size := _sized(row, peer, times, said, left_out))]
     if peer.NAME in NEAREST and not said.partial:
-        sizes = _reached(rows, sizes, NEAREST[peer.NAME], said, left_out)
+        sizes = _reached([row for row in rows if not peer.obstacle(row.problem)], sizes, peer.NAME, said, left_out)
     for reason, count in left_out.items():
         console.print(f"left out: {count} {'size' if count == 1 else 'sizes'}: {reason}")
     if not sizes:
@@ -114,9 +114,10 @@ def sizes_of(
 
 
 def _reached(
-    rows: Sequence[TunedRow], sizes: Sequence[TimedSize], file_of: FileOf, said: Said, left_out: Counter[str]
+    rows: Sequence[TunedRow], sizes: Sequence[TimedSize], peer: str, said: Said, left_out: Counter[str]
 ) -> list[TimedSize]:
     """The sizes of files that serve every M that their reader may ask for; the others are counted with the reason."""
+    file_of = NEAREST[peer]
     files: dict[str, list[TimedSize]] = {}
     for size in sizes:
         files.setdefault(file_of(size.problem, size.device), []).append(size)

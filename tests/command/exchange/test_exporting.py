@@ -138,7 +138,10 @@ def test_a_file_that_would_serve_other_rows_badly_is_refused_by_name(
     assert said in refusal
     assert not (tmp_path / "v").exists()
     assert run_here(capsys, *argv, "--partial").status == 0
-    write_results(tmp_path / "r.yaml", [winner(m, 5.0, TILED, **FP8, **H200) for m in (1, 64, 4096)])
+    whole = [winner(m, 5.0, TILED, **FP8, **H200) for m in (1, 64, 4096)]
+    # Rows of which such files cannot speak are no M that they lack.
+    others = [winner(8, 5.0, TILED, **{**FP8, "op": "a8w8"}, **H200, own=(("scales", "per_token"),))]
+    write_results(tmp_path / "r.yaml", [*whole, *others, winner(8, 5.0, TILED, **H200)])
     assert run_here(capsys, *argv, "--overwrite").status == 0
     assert list(json.loads((tmp_path / "v" / NAME).read_text())) == ["1", "64", "4096"]
 
