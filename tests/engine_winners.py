@@ -11,6 +11,7 @@ ROWS, N, K = (1, 16, 64), 256, 128
 FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"
 PER_TOKEN = (("scales", "per_token"),)
 EXPERTS = ("experts", 8), ("top_k", 2)
+BLOCKS = (*EXPERTS, ("scales", "blocks"))
 
 
 def problems() -> list[GemmProblem]:
@@ -23,5 +24,7 @@ def problems() -> list[GemmProblem]:
         found += [
             GemmProblem(m, 128, K, staged_op(), activation="silu", own=(*EXPERTS, ("stage", "gate_up"))),
             GemmProblem(m, K, 128, staged_op(), own=EXPERTS),
+            GemmProblem(m, 128, K, staged_op(), *FP8, activation="silu", own=(*BLOCKS, ("stage", "gate_up"))),
+            GemmProblem(m, K, 128, staged_op(), *FP8, own=BLOCKS),
         ]
     return found

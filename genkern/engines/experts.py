@@ -107,3 +107,18 @@ def tuned_for(
         return ()
     first, second = (set(tuned_of(context, gpu, each)) for each in (layer.first, layer.second))
     return tuple(sorted(first & second))
+
+
+def tuned_in(module: Any) -> tuple[int, ...]:
+    """The same of a module as vLLM and SGLang have them, whose weights are w13_weight and w2_weight."""
+    first, second, top_k = module.w13_weight, module.w2_weight, int(getattr(module, "top_k", 0) or 0)
+    if top_k < 1 or first.dim() != 3 or second.dim() != 3:
+        return ()
+    if first.dtype.itemsize == 2:
+        return tuned_for(first, second, first.dtype, top_k)
+    names = ("w13_weight_scale_inv", "w2_weight_scale_inv"), ("w13_weight_scale", "w2_weight_scale")
+    scales = ((getattr(module, one, None), getattr(module, other, None)) for one, other in names)
+    of_first, of_second = next((each for each in scales if None not in each), (None, None))
+    if of_first is None or not first.dtype.is_floating_point:
+        return ()
+    return tuned_for(first, second, torch.bfloat16, top_k, (of_first, of_second))

@@ -69,6 +69,7 @@ def _resolved(name: str) -> Any:
 def _linears() -> None:
     from genkern.engines.called import WIDE, operator
 
+    _find_mode()
     operator(WIDE)
     _around(
         [
@@ -80,7 +81,8 @@ def _linears() -> None:
 
 def apply(before: Callable[..., Any], self: Any, layer: Any, x: Any, bias: Any = None) -> Any:
     """A linear layer in 16 bits; traced: it sees an attribute, and one operator, which looks at M when it runs."""
-    if getattr(layer, "_genkern_serves", False):
+    # In that mode SGLang's products go to what the part on it has replaced.
+    if getattr(layer, "_genkern_serves", False) and not _mode.is_batch_invariant_mode_enabled():
         from genkern.engines.called import OPERATORS, WIDE
 
         return OPERATORS[WIDE](x, layer.weight, bias)
@@ -112,10 +114,7 @@ def layer_of(module: Any) -> Any:
     if method is None or (type(module) is VocabParallelEmbedding):
         return None
     if getattr(module, "w13_weight", None) is not None:
-        first, second = module.w13_weight, module.w2_weight
-        top_k = int(getattr(module, "top_k", 0) or 0)
-        is_wide = first.dtype.itemsize == 2 and top_k > 0
-        return Layer.of(module, None, experts.tuned_for(first, second, first.dtype, top_k) if is_wide else ())
+        return Layer.of(module, None, experts.tuned_in(module))
     weight = getattr(module, "weight", None)
     if weight is None or weight.dim() != 2:
         return None
@@ -160,6 +159,7 @@ def _has_backend() -> bool:
 def _float8() -> None:
     from genkern.engines.called import IN_BLOCKS, SCALED, operator
 
+    _find_mode()
     for op in (SCALED, IN_BLOCKS):
         operator(op)
     utils = f"{_LAYERS}.quantization.fp8_utils"
@@ -242,6 +242,8 @@ def _serves(weight: Any, as_stored: Any, out: Any, scales: str) -> bool:
     from genkern.engines.called import IN_BLOCKS, SCALED, Product
 
     key = tuple(as_stored.shape), weight.dtype, out, scales, weight.device
+    if _mode.is_batch_invariant_mode_enabled():
+        return False
     if torch.compiler.is_compiling():
         return _known.get(key, False)
     if key not in _known:
@@ -270,6 +272,7 @@ def _static_quant() -> Callable[..., Any]:
 
 
 def _experts() -> None:
+    _find_mode()
     place = f"{_LAYERS}.moe.moe_runner.triton_utils.fused_moe.fused_experts_impl"
     _around([(place, _EXPERTS, fused_experts)])
 
@@ -284,7 +287,9 @@ def fused_experts(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
     x = said["hidden_states"]
     names = "hidden_states", "w1", "w2", "topk_weights", "topk_ids"
     scales = (said["w1_scale"], said["w2_scale"]) if said.get("use_fp8_w8a8") else (None, None)
-    found = experts.by_winners(*(said[name] for name in names), *scales, invariant=_is_invariant())
+    found = experts.by_winners(
+        *(said[name] for name in names), *scales, invariant=bool(_mode.is_batch_invariant_mode_enabled())
+    )
     if found is None:
         return before(*given, **named)
     if (factor := said.get("routed_scaling_factor")) not in (None, 1.0):
@@ -312,9 +317,14 @@ def _is_plain(said: dict[str, Any]) -> bool:
     return by_blocks or (said.get("block_shape") is None and bool(said.get("per_channel_quant")))
 
 
-def _is_invariant() -> bool:
-    found = importlib.import_module(_INVARIANT).is_batch_invariant_mode_enabled()
-    return bool(found)
+# SGLang's module with the mode of equal bits; traced code reads it.
+_mode: Any = None
+
+
+def _find_mode() -> None:
+    global _mode
+    _mode = importlib.import_module(_INVARIANT)
+    require(_mode.is_batch_invariant_mode_enabled, "is_batch_invariant_mode_enabled", ())
 
 
 def _invariant() -> None:

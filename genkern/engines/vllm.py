@@ -113,13 +113,14 @@ def mark(model: Any) -> Any:
 
 def layer_of(module: Any) -> Any:
     """What a module multiplies by, as genkern.engines.layers has it; None of a module without weights of products."""
+    from genkern.engines import experts
     from genkern.engines.layers import Layer
 
     method = getattr(module, "quant_method", None)
     if method is None:
         return None
     if getattr(module, "w13_weight", None) is not None:
-        return Layer.of(module, None, _experts_tuned(module))
+        return Layer.of(module, None, experts.tuned_in(module))
     weight = getattr(module, "weight", None)
     if weight is None or weight.dim() != 2 or not _multiplies(module):
         return None
@@ -154,16 +155,6 @@ def _linear_tuned(module: Any, method: Any, weight: Any) -> tuple[int, ...]:
         return ()
     bias = getattr(module, "bias", None) is not None and not getattr(module, "skip_bias_add", False)
     return Product(WIDE, weight, weight.dtype, weight.dtype, bias).tuned()
-
-
-def _experts_tuned(module: Any) -> tuple[int, ...]:
-    from genkern.engines import experts
-
-    first, second = module.w13_weight, module.w2_weight
-    top_k = getattr(module, "top_k", None) or getattr(getattr(module, "moe_config", None), "experts_per_token", 0)
-    if first.dtype.itemsize != 2 or not top_k:
-        return ()
-    return experts.tuned_for(first, second, first.dtype, int(top_k))
 
 
 def _experts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,6 +82,11 @@ def test_experts_are_served_up_to_twice_what_was_tuned(gpu: Any, launched: Any) 
     _, first, second, _, _ = given(1)
     assert experts.tuned_for(first, second, BF16, 2) == ROWS
     assert experts.tuned_for(first, second, BF16, 3) == ()
+    assert experts.tuned_in(SimpleNamespace(w13_weight=first, w2_weight=second, top_k=2)) == ROWS
+    narrow = SimpleNamespace(w13_weight=first.to(FP8), w2_weight=second.to(FP8), top_k=2)
+    assert experts.tuned_in(narrow) == ()
+    narrow.w13_weight_scale_inv, narrow.w2_weight_scale_inv = torch.ones(8, 2, 1), torch.ones(8, 1, 1)
+    assert experts.tuned_in(narrow) == ROWS
     for rows, served in ((1, True), (100, True), (128, True), (129, False)):
         for _ in range(2):
             found = experts.by_winners(*given(rows))

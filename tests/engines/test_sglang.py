@@ -159,6 +159,16 @@ def test_batch_invariant_products_go_to_winners(launched: Any, mode: Any) -> Non
     assert (launched(), mode.entered) == (3, 3)
 
 
+def test_in_the_mode_of_equal_bits_no_other_winner_is_called(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marked layer, and one in fp8, go SGLang's way, which ends in what was replaced."""
+    module = Layer()
+    plugin.mark(module)
+    monkeypatch.setattr(plugin._mode, "_batch_invariant_MODE", True)
+    module(torch.randn(16, K).bfloat16())
+    assert not plugin._serves(weight := torch.zeros(N, K).to(torch.float8_e4m3fn), weight, torch.bfloat16, "")
+    assert launched() == 0
+
+
 def test_another_sglang_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """A method with other arguments, or none: none of that part's hooks is registered."""
     monkeypatch.setattr(plugin, "_registered", set())
