@@ -42,7 +42,8 @@ def by_winners(
     Engines have a layer as one operator, which tracing does not look into: a choice for each call is safe.
     """
     calls = cast(Experts, routed_of(staged_op()))
-    given = x, gate_up, down, routing_weights, ids, gate_up_scale, down_scale, activation, None, x_scale, out_dtype, {}
+    tensors = x, gate_up, down, routing_weights, ids, gate_up_scale, down_scale
+    given: tuple[Any, ...] = (*tensors, activation, None, x_scale, out_dtype, {})
     forms = (None if each is None else (tuple(each.shape), each.dtype) for each in (gate_up, down, gate_up_scale))
     rows = 0 if invariant else x.shape[0]
     key = rows, x.dtype, ids.shape[-1], x.get_device(), activation, out_dtype, invariant, *forms

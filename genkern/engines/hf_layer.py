@@ -9,7 +9,7 @@ from genkern.engines.called import WIDE, operator
 _product = operator(WIDE)
 
 
-class Linear(torch.nn.Module):
+class Linear(torch.nn.Module):  # type: ignore[misc]
     """nn.Linear by one operator, which looks at M when it runs; by PyTorch under autocast."""
 
     can_torch_compile = True
@@ -17,8 +17,8 @@ class Linear(torch.nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """`input` [..., K], as nn.Linear."""
-        weight: torch.Tensor = self.weight  # type: ignore[assignment]
-        bias: torch.Tensor | None = self.bias  # type: ignore[assignment]
+        weight: torch.Tensor = self.weight
+        bias: torch.Tensor | None = self.bias
         if torch.is_autocast_enabled(input.device.type) or input.dtype != weight.dtype:
             return torch.nn.functional.linear(input, weight, bias)
         made: torch.Tensor = _product(input, weight, bias)

@@ -44,13 +44,11 @@ def gpu(made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     for each in calls:
         monkeypatch.setattr(each, "_context", context)
         each._renew()
-        each._before.clear()
     invariant._serves.clear()
     experts._found.clear()
     yield gpu
     for each in calls:
         each._renew()
-        each._before.clear()
 
 
 @pytest.fixture

@@ -52,7 +52,6 @@ def served(real: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     for each in (*calls, routed_of(staged_op())):
         monkeypatch.setattr(each, "_context", real)
         each._renew()
-        each._before.clear()
     experts._found.clear()
     yield said
     assert said == []

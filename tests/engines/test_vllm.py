@@ -215,6 +215,8 @@ def experts(rows: int) -> tuple[Any, tuple[Any, ...], Any]:
 
 def test_experts_call_winners(launched: Any, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where both products have one for that number of tokens; in the mode of equal bits within genkern's."""
+    from vllm.model_executor.layers.fused_moe.config import fp8_w8a8_moe_quant_config
+
     for rows, invariant in ((16, False), (16, True)):
         monkeypatch.setenv("VLLM_BATCH_INVARIANT", str(int(invariant)))
         kernel, named, output = experts(rows)
@@ -222,6 +224,15 @@ def test_experts_call_winners(launched: Any, mode: Any, monkeypatch: pytest.Monk
         kernel.apply(**named)
         assert launched() >= 2
         assert mode.entered == int(invariant)
+    # In fp8 x is quantised before, and comes with its scales.
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", "0")
+    kernel, named, output = experts(16)
+    scales = torch.ones(8, 2, 1), torch.ones(8, 1, 1)
+    kernel.quant_config = fp8_w8a8_moe_quant_config(*scales, block_shape=[128, 128])
+    for name in ("hidden_states", "w1", "w2"):
+        named[name] = named[name].to(torch.float8_e4m3fn)
+    kernel.apply(**{**named, "a1q_scale": torch.ones(16, 1)})
+    assert launched() >= 2
     # Another kind of layer, and an untuned number, are vLLM's own: Triton's, which needs a GPU.
     for change in ({"expert_map": torch.arange(8)}, {"apply_router_weight_on_input": True}):
         kernel, named, _ = experts(16)
