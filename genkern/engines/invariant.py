@@ -11,6 +11,7 @@ A weight for which genkern has no kernel that serves every M alike is multiplied
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,21 @@ _MATMUL, _BMM = "matmul_persistent", "bmm_batch_invariant"
 _engines: dict[str, Callable[..., Any]] = {}
 # For each weight's form whether genkern serves it, found at its first call: for all M and all calls.
 _serves: dict[tuple[object, ...], bool] = {}
+
+
+class _Inside(threading.local):
+    """Whether this thread is in one of these products."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *raised: object) -> None:
+        self.depth -= 1
+
+
+_inside = _Inside()
 
 
 def matmul_persistent(a: Any, b: Any, bias: Any = None, out_dtype: Any = None) -> Any:
@@ -88,10 +104,11 @@ def _served(name: str, op: str, of_genkern: tuple[Any, ...], of_engine: tuple[An
     serves = _serves.get(form)
     if serves is None and engine is not None and not _is_known(x, weight, out_dtype):
         serves = _serves[form] = False
-    if serves is False and engine is not None:
+    # PyTorch's own product, which a call may end in where a launch fails, comes back here.
+    if engine is not None and (serves is False or _inside.depth):
         return engine(*of_engine)
     try:
-        with genkern.batch_invariant():
+        with genkern.batch_invariant(), _inside:
             found = gemm_of(op).direct(x, weight, bias, out_dtype, None, None, None, {})
     except GenkernError as error:
         # A call with this weight was served before: another kernel now would have other bits.

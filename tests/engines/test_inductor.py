@@ -35,10 +35,10 @@ def test_a_compiled_product_calls_a_winner(gpu: Any, launched: Any) -> None:
     assert inductor.register()  # twice does no more
     x, layer = torch.randn(16, K).bfloat16(), torch.nn.Linear(K, N, bias=False).bfloat16()
     with torch.no_grad():
-        program = compiled(lambda x: layer(x) * 2)
+        program = compiled(lambda x: layer(x))
         program(x)
         launched()
-        torch.testing.assert_close(program(x), layer(x) * 2, rtol=0.02, atol=0.02)
+        torch.testing.assert_close(program(x), layer(x), rtol=0.02, atol=0.02)
     assert launched() == 1
 
 

@@ -78,6 +78,18 @@ def test_what_no_kernel_serves_alike_is_the_librarys_for_every_m(
     assert len(library.calls) == 2
 
 
+def test_what_ends_in_pytorchs_own_product_does_not_come_back(
+    library: ModuleType, mode: Any, gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the library serves a call, its mm is what was replaced: the engine's kernel computes it, once."""
+    monkeypatch.setattr(Gemm, "direct", lambda self, x, weight, *more: library.mm_batch_invariant(x, weight.mT))
+    invariant.take_over(library)
+    a, weight = torch.randn(16, K).bfloat16(), torch.randn(N, K).bfloat16()
+    torch.testing.assert_close(library.mm_batch_invariant(a, weight.T), a @ weight.T)
+    assert library.calls == [(16, K)]
+    assert invariant._inside.depth == 0
+
+
 def test_types_that_genkern_has_not_are_the_librarys(library: ModuleType, mode: Any, gpu: Any) -> None:
     """float64, and no rows."""
     invariant.take_over(library)
