@@ -10,7 +10,9 @@ NATIVE = genkern/runtime/launch/_native.c genkern/runtime/launch/_native_call.h
 RUN = $(VENV)/run.stamp
 DEV = $(VENV)/dev.stamp
 
-.PHONY: help tune test test-long test-cluster lint format bench golden docs results
+ENGINES ?= .venv-engines
+
+.PHONY: help tune test test-long test-cluster test-engines lint format bench golden docs results
 .DELETE_ON_ERROR:
 
 help:
@@ -18,6 +20,7 @@ help:
 	@echo 'make test     all tests but those that need a GPU'
 	@echo 'make test-long  the same, with 50 kills and many more random problems (half an hour)'
 	@echo 'make test-cluster  the tests that start a Dask cluster of processes here'
+	@echo 'make test-engines  the tests of plugins, with the real vLLM, SGLang and kernels (3 GB, no GPU)'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make format   let ruff rewrite the files'
 	@echo 'make bench    the figures of benchmarks/README.md that need no GPU'
@@ -45,6 +48,10 @@ test-long: $(DEV)
 test-cluster: $(DEV)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch,dev,cluster
 	GENKERN_CLUSTER_TESTS=1 $(PY) -m pytest -q tests/farm/remote $(ARGS)
+
+# Engines pin other versions of what they share, and have an environment of their own.
+test-engines: $(ENGINES)/engines.stamp
+	$(ENGINES)/bin/python -m pytest -q -m "not gpu" tests/engines $(ARGS)
 
 lint: $(DEV)
 	$(PY) -m ruff check .
@@ -77,3 +84,9 @@ $(RUN): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 $(DEV): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch,dev
 	@touch $@ $(RUN)
+
+$(ENGINES)/engines.stamp: setup.cfg setup.py constraints.txt .ci/setup tests/engines/engines.txt tests/engines/packages.txt
+	@PYTHON="$(PYTHON)" bash .ci/setup "$(ENGINES)" torch,dev
+	$(ENGINES)/bin/python -m pip install --quiet -c constraints.txt -r tests/engines/packages.txt
+	$(ENGINES)/bin/python -m pip install --quiet --no-deps -r tests/engines/engines.txt
+	@touch $@

@@ -46,6 +46,10 @@ TESTED_ELSEWHERE = {
     "genkern/search/plain/predicted_order.py": "tests/search/test_strategies.py",
     "genkern/search/plain/cached.py": "tests/search/test_strategies.py",
     "genkern/tuned_gemm.py": "tests/runtime/test_torch_ops.py",
+    "genkern/command/exchange/bucket_options.py": "tests/command/exchange/test_bucket.py",
+    **{f"genkern/engines/{name}.py": "tests/engines/test_engine_layers.py" for name in ("called", "layers", "experts")},
+    "genkern/engines/vllm_fp8.py": "tests/engines/test_vllm.py",
+    "genkern/engines/hf_layer.py": "tests/engines/test_hf_kernels.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
     # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.
     "genkern/packing/packer.py": "tests/runtime/launch/test_parameters.py",
@@ -97,23 +101,14 @@ TESTED_ELSEWHERE = {
     "profiling/rocm/launch_job.py": "tests/profiling/rocm/test_rocprof.py",
 }
 # Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
-OTHER_PROGRAMS = {"--kernels", "--no-build-isolation", "--kernel-trace", "--output-format", "--limit", "--config"}
-OTHER_PROGRAMS |= {
-    "--limit_s",
-    "--ncu",
-    "--binaries",
-    "--measure",
-    "--clock-control",
-    "--json",
-    "--each",
-    "--warm",
-    "--bounds",
-    "--inplace",
-    "--brief",
-    *("--array", "--gpus", "--requeue"),
-    *("--key", "--least", "--over", "--vllm", "--skewed"),
-    *("--processes", "--results", "--keep", "--bundle"),
-    *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal", "--tuned", "--seconds", "--seed"),
+OTHER_PROGRAMS = {
+    *("--kernels", "--no-build-isolation", "--kernel-trace", "--linear-backend", "--output-format", "--limit"),
+    *("--config", "--limit_s", "--ncu", "--binaries", "--measure", "--clock-control"),
+    *("--json", "--each", "--warm", "--bounds", "--inplace", "--brief"),
+    *("--array", "--gpus", "--requeue", "--key", "--least", "--over"),
+    *("--vllm", "--skewed", "--processes", "--results", "--keep", "--bundle"),
+    *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal"),
+    *("--tuned", "--seconds", "--seed"),
 }
 
 # Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.

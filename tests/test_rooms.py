@@ -21,6 +21,7 @@ ROOMS = (
     "formats",
     "recorded",
     "runtime",
+    "engines",
     "profiling",
     "tuning",
     "command",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from genkern import __version__
 from genkern.arguments import Parser, number, underscored
+from genkern.command.exchange.bucket_options import add_bucket_options, check_bucket
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.formats.tuned_row import row_keys
@@ -295,19 +296,7 @@ def _results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-o2", "--profile_file", metavar="FILE", help="CSV of every candidate with its outcome (of those not pruned)"
     )
-    group.add_argument(
-        "--bucket",
-        metavar="FOLDER",
-        help="tune each N and K for M = 16, 32 ... 8192, and write AITER's Triton JSON of it into this folder "
-        "(default: no buckets)",
-    )
-    group.add_argument(
-        "--bucket_keys",
-        choices=("bounds", "named"),
-        default="bounds",
-        metavar="KEYS",
-        help="bounds: M_LEQ_16 and so on; named: small, medium_M32 and so on (default: bounds)",
-    )
+    add_bucket_options(group)
     group.add_argument(
         "--all",
         action="store_true",
@@ -336,7 +325,7 @@ def _check_sizes(options: argparse.Namespace) -> None:
             raise InputError(f"{mode} reads a results file: give it with --gemm_size_file FILE, without -m, -n and -k")
         return
     if options.bucket is not None:
-        _check_bucket(options)
+        check_bucket(options)
         single = [0, *single[1:]] if named else single
     if named and None in single:
         raise InputError("a single size needs all of -m, -n and -k")
@@ -344,13 +333,6 @@ def _check_sizes(options: argparse.Namespace) -> None:
         raise InputError("nothing to tune: give -m, -n and -k, or --gemm_size_file FILE (--help shows examples)")
     if options.gemm_size_file is not None and named:
         raise InputError("give either -m, -n and -k, or --gemm_size_file, not both")
-
-
-def _check_bucket(options: argparse.Namespace) -> None:
-    if options.m is not None:
-        raise InputError("--bucket tunes M from 16 to 8192: give -n and -k, or --gemm_size_file, without -m")
-    if options.explain or (options.tuning_results_file and is_stream(options.tuning_results_file)):
-        raise InputError("--bucket writes what a run has found: run without --explain, and give a file as -o")
 
 
 def _check_files(options: argparse.Namespace) -> None:

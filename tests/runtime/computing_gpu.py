@@ -17,7 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Constant, Integer, Leading, Pointer, Stride
+from genkern.kernels.argument import Constant, Integer, Leading, Pointer, Stride, Workspace
 from genkern.kernels.catalogue import sums_of
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.legality import legal
@@ -76,7 +76,8 @@ class Kernel:
 
 @dataclass
 class ComputingDriver(FakeDriver):
-    """Computes what is launched, of kernels by the sha256 of their binaries; not where operands are packed."""
+    """Computes what is launched, of kernels by the sha256 of their binaries; not where operands are packed or rows
+    go to one of many weights."""
 
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     _by_handle: dict[int, Kernel] = field(default_factory=dict)
@@ -90,8 +91,11 @@ class ComputingDriver(FakeDriver):
     def _write_down(self, function: int, *asked: Any) -> int:
         status = super()._write_down(function, *asked)
         kernel = self._by_handle[function]
-        if not status and all(
-            each.packed == each.together == 1 for each in get_op(kernel.problem.op).operands(kernel.problem)
+        op = get_op(kernel.problem.op)
+        if (
+            not status
+            and op.groups is None
+            and all(each.packed == each.together == 1 for each in op.operands(kernel.problem))
         ):
             kernel.compute(self.launched[-1].parameters, True)
         return status
@@ -107,7 +111,7 @@ class PlannedBundle(Bundle):
 
 def sizes_of(launch: PlannedLaunch) -> tuple[int, ...]:
     passed = [each for each in launch.arguments if not isinstance(each, Constant)]
-    return tuple(8 if isinstance(each, Pointer) else 4 for each in passed)
+    return tuple(8 if isinstance(each, (Pointer, Workspace)) else 4 for each in passed)
 
 
 def planned(rows: list[TunedRow]) -> tuple[Bundle, dict[str, Kernel]]:
@@ -118,12 +122,13 @@ def planned(rows: list[TunedRow]) -> tuple[Bundle, dict[str, Kernel]]:
     def call(wanted: Wanted) -> PackedCall:
         problem = wanted.reach.kernels_of
         plan = launch_plan(product_of(problem, get_op(problem.op), "sm_90"), wanted.config, wanted.gpu, any_m=True)
-        (launch,) = plan.launches
-        sha256 = f"{len(kernels) + 1:015x}".ljust(64, "0")
-        kernels[sha256] = Kernel(launch, problem)
-        binaries[sha256] = PackedBinary(sha256, launch.symbol, 128, 0, sizes_of(launch))
+        names = []
+        for launch in plan.launches:
+            names.append(sha256 := f"{len(kernels) + 1:015x}".ljust(64, "0"))
+            kernels[sha256] = Kernel(launch, problem)
+            binaries[sha256] = PackedBinary(sha256, launch.symbol, 128, 0, sizes_of(launch))
         sums = sums_of(problem, wanted.config, "sm_90")
-        return PackedCall(wanted.reach.least_m, wanted.reach.most_m, plan, (sha256,), "", sums=sums)
+        return PackedCall(wanted.reach.least_m, wanted.reach.most_m, plan, tuple(names), "", sums=sums)
 
     packed = rows_of(rows, None, False)
     assert not packed.left_out

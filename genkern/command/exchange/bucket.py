@@ -36,6 +36,11 @@ def bucketed(problems: Sequence[GemmProblem], setting: Setting) -> tuple[GemmPro
         raise InputError(
             f"--bucket writes files for AITER, which runs on AMD's GPUs, not on {target.arch}; give --arch"
         )
+    if not target.measured and not setting.options.predicted:
+        raise InputError(
+            f"--bucket writes what was measured, and times for {target.arch} are predicted here: run it on such a GPU, "
+            "or give --predicted"
+        )
     for problem in problems:
         if reason := peer.obstacle(problem):
             raise InputError(f"--bucket, {problem.size}: {reason}")

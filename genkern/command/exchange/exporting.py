@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Console
 
@@ -14,14 +15,17 @@ from genkern.arguments import Parser, underscored
 from genkern.command.exchange.candidate_times import read_times
 from genkern.errors import InputError, ResultsError
 from genkern.files import require_absent, require_writable, shown_path, write_whole
+from genkern.formats.exchange import tunableop
 from genkern.formats.exchange.peer_config import PeerFile
-from genkern.formats.exchange.peers import PEERS
+from genkern.formats.exchange.peers import NEAREST, PEERS, unreached
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
+
+_WITH_CONFIGS = tuple(name for name in PEERS if name != tunableop.NAME)
 
 
 def parse_export(argv: Sequence[str]) -> argparse.Namespace:
@@ -53,6 +57,12 @@ def export_parser() -> Parser:
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs")
     group.add_argument("--device", metavar="NAME", help="of rows that do not say theirs, as its driver has it")
     group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
+    group.add_argument(
+        "--partial",
+        action="store_true",
+        help="vllm, sglang: also files that lack some of the M that were tuned, or few or many rows, which the nearest "
+        "config serves all the same",
+    )
     group.add_argument("--overwrite", action="store_true", help="replace files that are there")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -60,18 +70,21 @@ def export_parser() -> Parser:
 
 @dataclass(frozen=True)
 class Said:
-    """Of rows that do not say theirs: architecture and device; and whether rows that were predicted are taken."""
+    """Of rows that do not say theirs: architecture and device; whether rows are taken that nobody measured, and files
+    that serve M far from any that they have.
+    """
 
     arch: str | None = None
     device: str = ""
     predicted: bool = False
+    partial: bool = False
 
 
 def run_export(options: argparse.Namespace, console: Console) -> int:
     """Write, and say what was left out. Raises InputError, ResultsError or OutputError."""
     peer = PEERS[options.to]
     rows = [row for path in options.results for row in read_results(path)]
-    said = Said(options.arch, options.device or "", options.predicted)
+    said = Said(options.arch, options.device or "", options.predicted, options.partial)
     sizes = sizes_of(rows, peer, read_times(options.candidates, options.predicted), said, console)
     write_files(peer, sizes, options.output, options.overwrite, console)
     return 0
@@ -89,12 +102,53 @@ def sizes_of(
     Says what is left out. Raises InputError, and ResultsError where nothing stays.
     """
     left_out: Counter[str] = Counter()
+    rows = list(rows)
     sizes = [size for row in rows if (size := _sized(row, peer, times, said, left_out))]
+    if peer.NAME in NEAREST and not said.partial:
+        sizes = _reached([row for row in rows if not peer.obstacle(row.problem)], sizes, peer.NAME, said, left_out)
     for reason, count in left_out.items():
         console.print(f"left out: {count} {'size' if count == 1 else 'sizes'}: {reason}")
     if not sizes:
         raise ResultsError(f"nothing to export to {peer.NAME}: {'; '.join(left_out) or 'the results are empty'}")
     return sizes
+
+
+def _reached(
+    rows: Sequence[TunedRow], sizes: Sequence[TimedSize], peer: str, said: Said, left_out: Counter[str]
+) -> list[TimedSize]:
+    """The sizes of files that serve every M that their reader may ask for; the others are counted with the reason."""
+    file_of = NEAREST[peer]
+    files: dict[str, list[TimedSize]] = {}
+    for size in sizes:
+        files.setdefault(file_of(size.problem, size.device), []).append(size)
+    tuned: dict[str, set[GemmProblem]] = {}
+    for row in rows:
+        if row.device or said.device:
+            with contextlib.suppress(InputError):
+                name = file_of(row.problem, row.device or said.device)
+                tuned.setdefault(name, set()).add(_whatever_c(row.problem))
+    found = []
+    for name, of_file in files.items():
+        written = {_whatever_c(size.problem) for size in of_file}
+        missing = {problem.M for problem in tuned.get(name, written) - written}
+        every = {problem.M for problem in written}
+        if reason := unreached(every | missing, every - missing or every):
+            left_out[f"{name}: {reason} (--partial writes it all the same)"] += len(of_file)
+        else:
+            found += of_file
+    return found
+
+
+def _is_unmeasured(
+    row: TunedRow, problem: GemmProblem, times: Mapping[GemmProblem, Mapping[Config, float]], peer: PeerFile
+) -> bool:
+    """Whether there is no time of it, as of an imported config; sizes alone need none."""
+    return peer.NAME in _WITH_CONFIGS and not (row.duration_us or row.peer_us or problem in times)
+
+
+def _whatever_c(problem: GemmProblem) -> GemmProblem:
+    """A config serves all types of C."""
+    return replace(problem, dtype_c=problem.dtype_a)
 
 
 def write_files(peer: PeerFile, sizes: Sequence[TimedSize], output: str, overwrite: bool, console: Console) -> None:
@@ -125,6 +179,8 @@ def _sized(
         reason = "of another library, or another layout of the weights"
     elif row.predicted and not said.predicted:
         reason = "predicted, nobody checked it (--predicted takes it)"
+    elif _is_unmeasured(row, problem, times, peer) and not said.predicted:
+        reason = "without a time, nobody measured it (--predicted takes it)"
     else:
         reason = peer.obstacle(problem)
     if reason or config is None:

@@ -88,13 +88,7 @@ def render(sizes: Collection[TimedSize], file_name: Callable[[str, str, str, int
     """A file for each (N, K) and kind of scales; `file_name` makes its name of (N and K, device, dtype, blocks)."""
     files: dict[str, dict[int, TimedSize]] = {}
     for size in sizes:
-        problem = size.problem
-        device = size.device.removesuffix(NOT_PRESENT)
-        if not device or not re.fullmatch(r"[\w .()+-]+", device):
-            raise InputError(f"{problem.size} does not say on which device it was tuned; its file's name needs that")
-        dtype = "int8_w8a8" if problem.dtype_a == "int8" else "fp8_w8a8"
-        _, block_n, block_k = _blocks(problem)
-        name = file_name(f"N={problem.N},K={problem.K}", device.replace(" ", "_"), dtype, block_n, block_k)
+        problem, name = size.problem, name_of(size.problem, size.device, file_name)
         rows = files.setdefault(name, {})
         # C may have several types: what is faster serves all.
         if problem.M not in rows or size.best_us < rows[problem.M].best_us:
@@ -103,6 +97,16 @@ def render(sizes: Collection[TimedSize], file_name: Callable[[str, str, str, int
         name: json.dumps({str(M): plain_values(rows[M].best) for M in sorted(rows)}, indent=4) + "\n"
         for name, rows in files.items()
     }
+
+
+def name_of(problem: GemmProblem, device: str, file_name: Callable[[str, str, str, int, int], str]) -> str:
+    """Of the file that speaks of the problem. Raises InputError where its device is not known."""
+    device = device.removesuffix(NOT_PRESENT)
+    if not device or not re.fullmatch(r"[\w .()+-]+", device):
+        raise InputError(f"{problem.size} does not say on which device it was tuned; its file's name needs that")
+    dtype = "int8_w8a8" if problem.dtype_a == "int8" else "fp8_w8a8"
+    _, block_n, block_k = _blocks(problem)
+    return file_name(f"N={problem.N},K={problem.K}", device.replace(" ", "_"), dtype, block_n, block_k)
 
 
 def _blocks(problem: GemmProblem) -> tuple[int, int, int]:

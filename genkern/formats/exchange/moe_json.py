@@ -59,7 +59,7 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
     stages: dict[str, dict[int, dict[str, TimedSize]]] = {}
     for size in sizes:
         own: Any = own_values(get_op(OP).fields, size.problem)
-        by_tokens = stages.setdefault(_file_name(size, own), {})
+        by_tokens = stages.setdefault(name_of(size.problem, size.device), {})
         known = by_tokens.setdefault(size.problem.M, {})
         if own.stage not in known or size.best_us < known[own.stage].best_us:
             known[own.stage] = size
@@ -87,8 +87,10 @@ def _widened(config: Config) -> Config:
     return replace(config, BLOCK_SIZE_N=config.BLOCK_SIZE_N * _GATES)
 
 
-def _file_name(size: TimedSize, own: Any) -> str:
-    problem, device = size.problem, size.device.removesuffix(NOT_PRESENT)
+def name_of(problem: GemmProblem, device: str) -> str:
+    """Of the file that speaks of the problem. Raises InputError where its device is not known."""
+    own: Any = own_values(get_op(OP).fields, problem)
+    device = device.removesuffix(NOT_PRESENT)
     if not device or not re.fullmatch(r"[\w .()+-]+", device):
         raise InputError(f"{problem.size} does not say on which device it was tuned; its file's name needs that")
     width = problem.N if own.stage == "gate_up" else problem.K

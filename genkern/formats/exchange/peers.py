@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from genkern.errors import InputError
 from genkern.files import read_text, shown_path
@@ -19,6 +19,14 @@ PEERS: dict[str, PeerFile] = {
 
 # Those whose files have configs, by the vendors on whose GPUs they run.
 _WITH_CONFIGS: dict[str, tuple[PeerFile, ...]] = {"nvidia": (vllm, sglang), "amd": (vllm, sglang, aiter_triton)}
+
+
+FileOf = Callable[[GemmProblem, str], str]
+# Those whose reader takes the config of the nearest M (vLLM's and SGLang's get_w8a8_block_fp8_configs and
+# get_moe_configs), in the place of its own choice for all M: the file of a problem on a device.
+NEAREST: dict[str, FileOf] = {vllm.NAME: vllm.file_of, sglang.NAME: sglang.file_of}
+# Decoding is fewer rows than the first, prefill more than the second: whoever serves has both.
+_DECODES, _PREFILLS = 64, 1024
 
 
 def run_elsewhere(problem: GemmProblem, configs: Iterable[Config], vendor: str) -> list[Config]:
@@ -37,3 +45,17 @@ def read_peer(path: str, arch: str | None) -> Imported:
             "N=..,K=..,device_name=..json, AITER's ..-GEMM-..-N=..-K=..json and ..tuned_fmoe.csv, and tunableop_*.csv"
         )
     return peer.read(read_text(path), shown_path(path), name, arch)
+
+
+def unreached(tuned: Collection[int], written: Collection[int]) -> str:
+    """Why a file with these M would serve others badly, of all that were tuned for it; "" where it does not.
+
+    `written` have a config that the reader's kernel can run.
+    """
+    if missing := sorted(set(tuned) - set(written)):
+        return f"no config that its reader can run was timed for M = {', '.join(map(str, missing))}"
+    if (least := min(written)) > _DECODES:
+        return f"nothing was tuned below M = {least}, and its config would decode: tune M = 1 and 16 too"
+    if (most := max(written)) < _PREFILLS:
+        return f"nothing was tuned beyond M = {most}, and its config would serve prefill: tune M = 1024 and 4096 too"
+    return ""

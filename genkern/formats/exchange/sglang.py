@@ -7,8 +7,9 @@ from collections.abc import Collection
 from genkern.formats.exchange import block_json
 from genkern.formats.exchange.block_json import config_obstacle, obstacle, read
 from genkern.formats.exchange.timed_size import TimedSize
+from genkern.gemm.problem import GemmProblem
 
-__all__ = ["IS_FOLDER", "NAME", "config_obstacle", "is_named", "obstacle", "read", "render"]
+__all__ = ["IS_FOLDER", "NAME", "config_obstacle", "file_of", "is_named", "obstacle", "read", "render"]
 
 NAME = "sglang"
 IS_FOLDER = True
@@ -22,6 +23,11 @@ def is_named(name: str) -> bool:
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
     """Files for sglang/srt/layers/quantization/configs, by name. Raises InputError."""
     return block_json.render(sizes, _file_name)
+
+
+def file_of(problem: GemmProblem, device: str) -> str:
+    """The file in which SGLang looks for the problem's config. Raises InputError."""
+    return block_json.name_of(problem, device, _file_name)
 
 
 def _file_name(weight: str, device: str, dtype: str, block_n: int, block_k: int) -> str:

@@ -9,7 +9,7 @@ from genkern.formats.exchange.block_json import config_obstacle, read
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.gemm.problem import GemmProblem
 
-__all__ = ["IS_FOLDER", "NAME", "config_obstacle", "is_named", "obstacle", "read", "render"]
+__all__ = ["IS_FOLDER", "NAME", "config_obstacle", "file_of", "is_named", "obstacle", "read", "render"]
 
 NAME = "vllm"
 IS_FOLDER = True
@@ -32,6 +32,13 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
     experts = [size for size in sizes if size.problem.op == moe_json.OP]
     others = [size for size in sizes if size.problem.op != moe_json.OP]
     return block_json.render(others, _file_name) | moe_json.render(experts)
+
+
+def file_of(problem: GemmProblem, device: str) -> str:
+    """The file in which vLLM looks for the problem's config. Raises InputError."""
+    if problem.op == moe_json.OP:
+        return moe_json.name_of(problem, device)
+    return block_json.name_of(problem, device, _file_name)
 
 
 def _file_name(weight: str, device: str, dtype: str, block_n: int, block_k: int) -> str:

@@ -43,15 +43,15 @@ def test_imported_files_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[
     (tmp_path / AITER_NAME).write_text(AITER)
     argv = ["import", tmp_path / VLLM_NAME, tmp_path / AITER_NAME, "-o", tmp_path / "r.yaml"]
     assert run_here(capsys, *argv).status == 0
-    ran = run_here(
-        capsys, "export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v", "--device", "NVIDIA H200"
-    )
-    assert ran.status == 0
+    argv = ["export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v", "--device", "NVIDIA H200"]
+    assert "nobody measured it" in run_here(capsys, *argv).refusal
+    assert run_here(capsys, *argv, "--predicted").status == 0
     assert [path.name for path in (tmp_path / "v").iterdir()] == [VLLM_NAME]
     assert (tmp_path / "v" / VLLM_NAME).read_text() == VLLM
     (tmp_path / VLLM_NAME).unlink()
     assert run_here(capsys, "import", tmp_path / AITER_NAME, "-o", tmp_path / "a.yaml").status == 0
-    assert run_here(capsys, "export", tmp_path / "a.yaml", "--to", "aiter_triton", "-o", tmp_path / "a").status == 0
+    argv = ["export", tmp_path / "a.yaml", "--to", "aiter_triton", "-o", tmp_path / "a", "--predicted"]
+    assert run_here(capsys, *argv).status == 0
     written = json.loads((tmp_path / "a" / "gfx950-GEMM-A16W16-N=256-K=7168.json").read_text())
     assert written["M_LEQ_64"] == json.loads(AITER)["M_LEQ_64"]
 
@@ -60,7 +60,7 @@ def test_winners_of_genkerns_own_kernels_need_candidates(tmp_path: Path, capsys:
     """vLLM cannot run tiled_tma: the size is left out, or gets the fastest config of --candidates that it can run."""
     won = winner(16, 5.0, OWN, **FP8, **H200)
     write_results(tmp_path / "r.yaml", [won])
-    argv = ["export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v"]
+    argv = ["export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v", "--partial"]
     assert "tiled_tma" in run_here(capsys, *argv).refusal
     slower = Config("tiled", 32, 64, 128, 8, 1, 4, 3)
     times: dict[Config | str, float] = {OWN: 5.0, TILED: 6.0, slower: 7.0, "torch": 4.0}
@@ -82,7 +82,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
         winner(64, 5.0, TILED, **H200),
     ]
     write_results(tmp_path / "r.yaml", rows)
-    argv = ["export", tmp_path / "r.yaml", "--to", "sglang", "-o", tmp_path / "s"]
+    argv = ["export", tmp_path / "r.yaml", "--to", "sglang", "-o", tmp_path / "s", "--partial"]
     ran = run_here(capsys, *argv)
     assert ran.status == 0
     assert "left out: 1 size: predicted" in ran.out
@@ -119,12 +119,39 @@ def test_shipped_results_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "nothing to export" in run_here(capsys, "export", SHIPPED, "--to", "tunableop", "-o", tmp_path / "t").refusal
 
 
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({16: TILED, 64: TILED}, "beyond M = 64"),
+        ({128: TILED, 4096: TILED}, "below M = 128"),
+        ({1: TILED, 64: OWN, 512: OWN, 4096: TILED}, "M = 64, 512"),
+    ],
+)
+def test_a_file_that_would_serve_other_rows_badly_is_refused_by_name(
+    rows: dict[int, Config], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """vLLM takes the nearest M: a file of decoding alone would serve prefill. Nothing is written unless asked for."""
+    write_results(tmp_path / "r.yaml", [winner(m, 5.0, config, **FP8, **H200) for m, config in rows.items()])
+    argv = ["export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v"]
+    refusal = run_here(capsys, *argv).refusal
+    assert NAME in refusal
+    assert said in refusal
+    assert not (tmp_path / "v").exists()
+    assert run_here(capsys, *argv, "--partial").status == 0
+    whole = [winner(m, 5.0, TILED, **FP8, **H200) for m in (1, 64, 4096)]
+    # Rows of which such files cannot speak are no M that they lack.
+    others = [winner(8, 5.0, TILED, **{**FP8, "op": "a8w8"}, **H200, own=(("scales", "per_token"),))]
+    write_results(tmp_path / "r.yaml", [*whole, *others, winner(8, 5.0, TILED, **H200)])
+    assert run_here(capsys, *argv, "--overwrite").status == 0
+    assert list(json.loads((tmp_path / "v" / NAME).read_text())) == ["1", "64", "4096"]
+
+
 @pytest.mark.skipif(not DATA.exists(), reason="needs ../shared/data (files of tune_gemm)")
 def test_results_of_tune_gemm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its own results, which have no times: as AITER's files, read back config by config; as sizes for TunableOp."""
     results = DATA / "tune_gemm" / "fallback_tuned_configs.yaml"
     argv = ["export", results, "--arch", "gfx942", "--to"]
-    assert run_here(capsys, *argv, "aiter_triton", "-o", tmp_path / "a").status == 0
+    assert run_here(capsys, *argv, "aiter_triton", "-o", tmp_path / "a", "--predicted").status == 0
     assert run_here(capsys, "import", tmp_path / "a", "-o", tmp_path / "r.yaml").status == 0
     tuned = {(row.problem.N, row.problem.K, row.config) for row in read_results(str(results))}
     assert {(row.problem.N, row.problem.K, row.config) for row in read_results(str(tmp_path / "r.yaml"))} <= tuned

@@ -1,0 +1,36 @@
+"""The options of --bucket: what is tuned for each N and K, and whether predicted times will do."""
+
+from __future__ import annotations
+
+import argparse
+
+from genkern.errors import InputError
+from genkern.files import is_stream
+
+
+def add_bucket_options(group: argparse._ArgumentGroup) -> None:
+    """--bucket, --bucket_keys and --predicted."""
+    group.add_argument(
+        "--bucket",
+        metavar="FOLDER",
+        help="tune each N and K for M = 16, 32 ... 8192, and write AITER's Triton JSON of it into this folder "
+        "(default: no buckets)",
+    )
+    group.add_argument(
+        "--bucket_keys",
+        choices=("bounds", "named"),
+        default="bounds",
+        metavar="KEYS",
+        help="bounds: M_LEQ_16 and so on; named: small, medium_M32 and so on (default: bounds)",
+    )
+    group.add_argument(
+        "--predicted", action="store_true", help="with --bucket: write files of predicted times, which nobody measured"
+    )
+
+
+def check_bucket(options: argparse.Namespace) -> None:
+    """Raises InputError where no buckets can come of the other options."""
+    if options.m is not None:
+        raise InputError("--bucket tunes M from 16 to 8192: give -n and -k, or --gemm_size_file, without -m")
+    if options.explain or (options.tuning_results_file and is_stream(options.tuning_results_file)):
+        raise InputError("--bucket writes what a run has found: run without --explain, and give a file as -o")

@@ -1,0 +1,125 @@
+"""Experts: a mixture of experts of an engine by winners of both its products, or None where the engine serves it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+
+import genkern
+from genkern.engines.called import tuned_of
+from genkern.errors import GenkernError
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import get_op
+from genkern.runtime.default import default_context
+from genkern.runtime.routed.experts import Experts
+from genkern.runtime.routed.layer import Layer
+from genkern.runtime.routed.routed import routed_of, staged_op
+
+_MOST_KEPT = 4096
+# How many times the most tokens that were tuned.
+_BEYOND = 2
+_found: dict[tuple[object, ...], bool] = {}
+
+
+def by_winners(
+    x: Any,
+    gate_up: Any,
+    down: Any,
+    routing_weights: Any,
+    ids: Any,
+    gate_up_scale: Any = None,
+    down_scale: Any = None,
+    x_scale: Any = None,
+    activation: str = "silu",
+    out_dtype: Any = None,
+    *,
+    invariant: bool = False,
+) -> Any:
+    """The layer's result [tokens, K] (genkern.runtime.routed.experts has what the arguments are), None where one of its
+    products has no winner for that number of tokens; with `invariant` where no kernels serve all numbers alike.
+
+    Engines have a layer as one operator, which tracing does not look into: a choice for each call is safe.
+    """
+    calls = cast(Experts, routed_of(staged_op()))
+    tensors = x, gate_up, down, routing_weights, ids, gate_up_scale, down_scale
+    given: tuple[Any, ...] = (*tensors, activation, None, x_scale, out_dtype, {})
+    forms = (None if each is None else (tuple(each.shape), each.dtype) for each in (gate_up, down, gate_up_scale))
+    rows = 0 if invariant else x.shape[0]
+    key = rows, x.dtype, ids.shape[-1], x.get_device(), activation, out_dtype, invariant, *forms
+    known = _found.get(key)
+    if known is False:
+        return None
+    if known is None and not invariant and not _is_tuned(given):
+        return _remember(key, False)
+    try:
+        if not invariant:
+            return _remember(key, True, calls(*given[:-1]))
+        with genkern.batch_invariant():
+            return _remember(key, True, calls(*given[:-1]))
+    except GenkernError as error:
+        # Once it was served, another kernel would have other bits.
+        if invariant and known:
+            raise
+        default_context().say(key, f"experts {tuple(gate_up.shape)}: {error}: they are the engine's own")
+        return _remember(key, False)
+
+
+def _remember(key: tuple[object, ...], is_served: bool, result: Any = None) -> Any:
+    if len(_found) >= _MOST_KEPT:
+        _found.clear()
+    _found[key] = is_served
+    return result
+
+
+def _is_tuned(given: tuple[Any, ...]) -> bool:
+    context = default_context()
+    gpu = context.gpu(given[0].get_device())
+    try:
+        layer = Layer.of(get_op(staged_op()), *given)
+    except GenkernError:
+        # What genkern cannot compute is the engine's.
+        return False
+    stages: list[GemmProblem | None] = [layer.first, layer.second]
+    if gpu is None or None in stages:
+        return False
+    found = [set(tuned_of(context, gpu, each)) for each in stages if each is not None]
+    # Far beyond what was tuned the engine's own choice is as good as a winner of other rows.
+    reaches = all(found) and layer.tokens <= _BEYOND * min(map(max, found))
+    return reaches and all(context.find(gpu, each).call is not None for each in stages if each is not None)
+
+
+def tuned_for(
+    gate_up: Any, down: Any, dtype_x: Any, top_k: int, scales: tuple[Any, Any] = (None, None)
+) -> tuple[int, ...]:
+    """For which numbers of tokens both products of such a layer have winners, whose x is in `dtype_x`."""
+    context = default_context()
+    gpu = context.gpu(gate_up.get_device())
+    if gpu is None:
+        return ()
+    x = gate_up.new_empty((1, gate_up.shape[-1]), dtype=dtype_x)
+    ids = gate_up.new_zeros((1, top_k), dtype=torch.int32)
+    weights = gate_up.new_zeros((1, top_k), dtype=dtype_x)
+    try:
+        layer = Layer.of(get_op(staged_op()), x, gate_up, down, weights, ids, *scales, "silu", None, None, None, {})
+    except GenkernError:
+        return ()
+    if layer.first is None or layer.second is None:
+        return ()
+    first, second = (set(tuned_of(context, gpu, each)) for each in (layer.first, layer.second))
+    return tuple(sorted(first & second))
+
+
+def tuned_in(module: Any) -> tuple[int, ...]:
+    """The same of a module as vLLM and SGLang have them, whose weights are w13_weight and w2_weight."""
+    first, second, top_k = module.w13_weight, module.w2_weight, int(getattr(module, "top_k", 0) or 0)
+    if top_k < 1 or first.dim() != 3 or second.dim() != 3:
+        return ()
+    if first.dtype.itemsize == 2:
+        return tuned_for(first, second, first.dtype, top_k)
+    names = ("w13_weight_scale_inv", "w2_weight_scale_inv"), ("w13_weight_scale", "w2_weight_scale")
+    scales = ((getattr(module, one, None), getattr(module, other, None)) for one, other in names)
+    of_first, of_second = next((each for each in scales if None not in each), (None, None))
+    if of_first is None or not first.dtype.is_floating_point:
+        return ()
+    return tuned_for(first, second, torch.bfloat16, top_k, (of_first, of_second))

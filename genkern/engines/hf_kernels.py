@@ -1,0 +1,79 @@
+"""Hugging Face kernels: a folder of layers that `kernelize` takes, and the mapping that names it.
+
+    from genkern.engines import hf_kernels
+    from kernels import Mode, kernelize
+
+    hf_kernels.register()
+    model = kernelize(model, mode=Mode.INFERENCE)
+
+Written for kernels 0.17. The folder has a build for each backend, of two lines: the layer itself is in hf_layer.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from genkern import __version__
+from genkern.engines.seam import install, is_on, require
+
+LAYER = "GenkernLinear"
+# As kernels names devices, for which it looks layers up.
+_DEVICES = "cuda", "rocm", "cpu"
+_BUILD = '"""Layers that call winners of genkern."""\n\nfrom genkern.engines import hf_layer as layers\n'
+
+
+def register() -> None:
+    """Let `kernelize` give winners to those nn.Linear layers that have any; nothing without a bundle."""
+    if is_on():
+        install("kernels", {"nn.Linear layers": _put})
+
+
+def _put() -> None:
+    import torch
+    from kernels import register_kernel_mapping, replace_kernel_forward_from_hub
+
+    require(replace_kernel_forward_from_hub, "replace_kernel_forward_from_hub", ("cls", "layer_name", "condition"))
+    if getattr(torch.nn.Linear, "kernel_layer_name", LAYER) == LAYER:
+        replace_kernel_forward_from_hub(torch.nn.Linear, LAYER, condition=is_tuned)
+        register_kernel_mapping(mapping())
+
+
+def mapping() -> dict[str, dict[str, Any]]:
+    """The layer's folder for each device, for `use_kernel_mapping` too."""
+    from kernels import LocalLayerRepository
+
+    repository = LocalLayerRepository(folder(), layer_name="Linear")
+    return {LAYER: dict.fromkeys(_DEVICES, repository)}
+
+
+def folder() -> Path:
+    """The repository's folder, in genkern's cache, for LocalLayerRepository: written where it is not there.
+
+    Raises OutputError.
+    """
+    from genkern.files import cache_folder, write_whole
+
+    found = cache_folder(None) / "hf_kernels" / __version__
+    for device in _DEVICES:
+        said = {"id": f"genkern_{device}", "name": "genkern", "version": 1, "license": "MIT", "python-depends": []}
+        texts = {"metadata.json": json.dumps({**said, "backend": {"type": device}}), "__init__.py": _BUILD}
+        for name, text in texts.items():
+            path = found / f"torch-{device}" / name
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                write_whole(str(path), text)
+    return found
+
+
+def is_tuned(layer: Any) -> bool:
+    """Whether a layer's weight has winners: asked of each by `kernelize`."""
+    import torch
+
+    from genkern.engines.called import WIDE, Product
+
+    # A subclass, or a weight that is one, does something else.
+    if type(layer) is not torch.nn.Linear or type(layer.weight) not in (torch.nn.Parameter, torch.Tensor):
+        return False
+    bias = layer.bias is not None
+    return bool(Product(WIDE, layer.weight, layer.weight.dtype, layer.weight.dtype, bias).tuned())

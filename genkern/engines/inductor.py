@@ -1,0 +1,100 @@
+"""Inductor: winners among what torch.compile(mode="max-autotune") times for a product, and calls if they are fastest.
+
+    from genkern.engines import inductor
+
+    inductor.register()
+    model = torch.compile(model, mode="max-autotune")
+
+By torch._inductor.config.external_matmul, which is private: for aten.mm alone, so for nn.Linear without a bias. Of one
+compiled with dynamic sizes a call looks at M when it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from genkern.engines.seam import Misfit, Seam, is_on, put, require, taken_out, version_of
+
+_LOG = logging.getLogger("genkern")
+
+
+def genkern_matmul(a: Any, b: Any) -> Any:
+    """a [M, K] @ b [K, N]: by a winner, else by PyTorch. Programs that Inductor writes call it by this name."""
+    from genkern.engines.called import WIDE
+    from genkern.errors import InputError
+    from genkern.runtime.torch_ops import gemm_of
+
+    try:
+        return gemm_of(WIDE).direct(a, b.mT, None, None, None, None, None, {})
+    except InputError:
+        import torch
+
+        # A type that genkern has not.
+        return torch.mm(a, b)
+
+
+def register() -> bool:
+    """Let Inductor time winners from now on; whether it does. Nothing is done without a bundle."""
+    if not is_on():
+        _LOG.warning("no bundle is named (GENKERN_CONFIG): Inductor is left as it is")
+        return False
+    try:
+        seam, config = _seam(), _config()
+        put([seam])
+    except (Misfit, ImportError, AttributeError, TypeError) as reason:
+        said = " ".join(str(reason).split())[:300]
+        _LOG.warning("torch %s compiles without genkern: %s", version_of("torch"), said)
+        return False
+    if genkern_matmul not in config.external_matmul:
+        config.external_matmul = [*config.external_matmul, genkern_matmul]
+    # Programs of an earlier process that lie in Inductor's cache call it before anything is compiled here.
+    _choice()
+    return True
+
+
+def unregister() -> None:
+    """Undo it; programs that were compiled meanwhile stay as they are."""
+    config = _config()
+    config.external_matmul = [each for each in config.external_matmul if each is not genkern_matmul]
+    taken_out(_seam())
+
+
+def _config() -> Any:
+    import torch._inductor.config as config
+
+    if not isinstance(getattr(config, "external_matmul", None), list):
+        raise Misfit("torch._inductor.config.external_matmul is no list")
+    return config
+
+
+def _seam() -> Seam:
+    """Where Inductor makes a choice of a function of external_matmul: it takes those that write into an `out`, which
+    would cost winners a copy.
+    """
+    from torch._inductor.kernel import mm
+    from torch._inductor.select_algorithm import ExternKernelChoice
+
+    wanted = ("self", "kernel", "cpp_kernel")
+    require(ExternKernelChoice.__init__, "ExternKernelChoice", wanted)
+    return Seam(mm, "lazy_register_extern_choice", ("fn",), _with_ours)
+
+
+def _with_ours(before: Callable[..., Any]) -> Callable[..., Any]:
+    def lazy_register_extern_choice(fn: Any) -> Any:
+        return _choice() if fn is genkern_matmul else before(fn)
+
+    return lazy_register_extern_choice
+
+
+_made: list[Any] = []
+
+
+def _choice() -> Any:
+    """What Inductor times: made once, since it knows functions by their names."""
+    if not _made:
+        from torch._inductor.select_algorithm import ExternKernelChoice
+
+        _made.append(ExternKernelChoice(genkern_matmul, has_out_variant=False))
+    return _made[0]

@@ -1,0 +1,152 @@
+"""Products whose bits do not hang on the batch, for engines that have a switch for it: `matmul_persistent` and
+`bmm_batch_invariant`, as thinking-machines-lab's batch_invariant_ops has them, and vLLM and SGLang after it.
+
+    from batch_invariant_ops import batch_invariant_ops
+    from genkern.engines.invariant import take_over
+
+    take_over(batch_invariant_ops)
+
+A weight for which genkern has no kernel that serves every M alike is multiplied by the engine's own, for all M.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import genkern
+from genkern.engines.called import BATCHED, WIDE, say_once
+from genkern.engines.seam import Misfit, Seam, put
+from genkern.errors import GenkernError
+from genkern.gemm.dtypes import BY_TORCH
+from genkern.runtime.torch_ops import define_plain, gemm_of
+
+_MATMUL, _BMM = "matmul_persistent", "bmm_batch_invariant"
+# What an engine had in their places: serves what genkern cannot.
+_engines: dict[str, Callable[..., Any]] = {}
+# For each weight's form whether genkern serves it, found at its first call: for all M and all calls.
+_serves: dict[tuple[object, ...], bool] = {}
+
+
+class _Inside(threading.local):
+    """Whether this thread is in one of these products."""
+
+    depth = 0
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *raised: object) -> None:
+        self.depth -= 1
+
+
+_inside = _Inside()
+
+
+def matmul_persistent(a: Any, b: Any, bias: Any = None, out_dtype: Any = None) -> Any:
+    """a [M, K] @ b [K, N] + bias [N], in a's type or `out_dtype`; a row has the same bits whatever M is.
+
+    Raises what genkern.batch_invariant() raises where no kernel serves every M alike, and no engine has one.
+    """
+    return _operators()[_MATMUL](a, b, bias, out_dtype)
+
+
+def bmm_batch_invariant(a: Any, b: Any, *, out: Any = None) -> Any:
+    """a [batch, M, K] @ b [batch, K, N], into `out` where it is given."""
+    found = _operators()[_BMM](a, b)
+    return found if out is None else out.copy_(found)
+
+
+def take_over(module: ModuleType) -> None:
+    """Put both in the place of those that a module of this kind has, which keep what genkern has no kernel for.
+
+    `module` is the one that defines them: batch_invariant_ops.batch_invariant_ops, for example. Once; raises Misfit for
+    another module.
+    """
+    if not hasattr(module, _MATMUL):
+        raise Misfit(f"{module.__name__} has no {_MATMUL}")
+
+    def in_place_of(name: str, function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def make(before: Callable[..., Any]) -> Callable[..., Any]:
+            _engines[name] = before
+            _serves.clear()
+
+            # Its own, so that two modules may each have one.
+            def replaced(*given: Any, **named: Any) -> Any:
+                return function(*given, **named)
+
+            return replaced
+
+        return make
+
+    seams = [Seam(module, _MATMUL, ("a", "b", "bias"), in_place_of(_MATMUL, matmul_persistent))]
+    if hasattr(module, _BMM):
+        seams.append(Seam(module, _BMM, ("a", "b"), in_place_of(_BMM, bmm_batch_invariant)))
+    _operators()
+    put(seams)
+
+
+def _matmul(a: Any, b: Any, bias: Any = None, out_dtype: Any = None) -> Any:
+    given = (a, b, bias) if out_dtype is None else (a, b, bias, out_dtype)
+    return _served(_MATMUL, WIDE, (a, b.mT, bias, out_dtype), given)
+
+
+def _bmm(a: Any, b: Any) -> Any:
+    return _served(_BMM, BATCHED, (a, b.mT, None, None), (a, b))
+
+
+def _served(name: str, op: str, of_genkern: tuple[Any, ...], of_engine: tuple[Any, ...]) -> Any:
+    """By genkern where it serves that weight for every M, else by the engine: one of both for all calls with it."""
+    x, weight, bias, out_dtype = of_genkern
+    engine, form = _engines.get(name), _form(op, x, weight, bias, out_dtype)
+    serves = _serves.get(form)
+    if serves is None and engine is not None and not _is_known(x, weight, out_dtype):
+        serves = _serves[form] = False
+    # PyTorch's own product, which a call may end in where a launch fails, comes back here.
+    if engine is not None and (serves is False or _inside.depth):
+        return engine(*of_engine)
+    try:
+        with genkern.batch_invariant(), _inside:
+            found = gemm_of(op).direct(x, weight, bias, out_dtype, None, None, None, {})
+    except GenkernError as error:
+        # A call with this weight was served before: another kernel now would have other bits.
+        if serves or engine is None:
+            raise
+        _serves[form] = False
+        say_once(form, f"{error}: its products are the engine's own, for every M")
+        return engine(*of_engine)
+    _serves[form] = True
+    return found
+
+
+def _form(op: str, x: Any, weight: Any, bias: Any, out_dtype: Any) -> tuple[object, ...]:
+    """What decides which kernels serve all M of a weight."""
+    lies = weight.shape, weight.stride(-1) == 1, x.stride(-1) == 1
+    return op, *lies, x.dtype, weight.dtype, bias is None, out_dtype, x.get_device()
+
+
+def _is_known(x: Any, weight: Any, out_dtype: Any) -> bool:
+    types = [str(each) for each in (x.dtype, weight.dtype, out_dtype) if each is not None]
+    return all(each in BY_TORCH for each in types) and x.numel() > 0
+
+
+def _fake_matmul(a: Any, b: Any, bias: Any = None, out_dtype: Any = None) -> Any:
+    return a.new_empty((a.shape[0], b.shape[1]), dtype=out_dtype or a.dtype)
+
+
+def _fake_bmm(a: Any, b: Any) -> Any:
+    return a.new_empty((*a.shape[:-1], b.shape[-1]))
+
+
+_made: dict[str, Callable[..., Any]] = {}
+
+
+def _operators() -> dict[str, Callable[..., Any]]:
+    """One operator each: tracing does not look into it, so that M is looked at when it runs."""
+    if not _made:
+        schema = "(Tensor a, Tensor b, Tensor? bias=None, ScalarType? out_dtype=None) -> Tensor"
+        _made[_BMM] = define_plain(_BMM, "(Tensor a, Tensor b) -> Tensor", (), _bmm, _fake_bmm)
+        _made[_MATMUL] = define_plain(_MATMUL, schema, (), _matmul, _fake_matmul)
+    return _made

@@ -1,0 +1,183 @@
+"""vLLM's fp8 linear layers: two kernels in its registry, before its own, for layers that have winners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genkern.engines.seam import Misfit, require
+
+_OPERANDS = ("self", "A", "B", "out_dtype", "As", "Bs", "bias", "output_shape")
+_BLOCK_OPERANDS = ("self", "A", "B", "As", "Bs")
+_CONFIG = ("weight_quant_key", "activation_quant_key", "weight_shape", "input_dtype", "out_dtype")
+
+
+def kernels() -> None:
+    """Put both first among what vLLM may choose on CUDA, where it does not keep to what --linear-backend names."""
+    from vllm.model_executor.kernels import linear
+    from vllm.platforms import PlatformEnum
+
+    require(linear.FP8ScaledMMLinearLayerConfig, "FP8ScaledMMLinearLayerConfig", _CONFIG)
+    require(linear.FP8ScaledMMLinearKernel.apply_scaled_mm, "apply_scaled_mm", _OPERANDS)
+    require(linear.Fp8BlockScaledMMLinearKernel.apply_block_scaled_mm, "apply_block_scaled_mm", _BLOCK_OPERANDS)
+    require(linear.FP8ScaledMMLinearKernel.is_supported, "is_supported", ("compute_capability",))
+    require(linear.FP8ScaledMMLinearKernel._get_layer_params, "_get_layer_params", ("self", "layer"))
+    chosen = linear._POSSIBLE_FP8_KERNELS, linear._POSSIBLE_FP8_BLOCK_KERNELS
+    for each, make in zip(chosen, (_scaled, _in_blocks), strict=True):
+        if not isinstance(each.get(PlatformEnum.CUDA), list):
+            raise Misfit("vLLM keeps its fp8 kernels in other lists")
+        names = [kernel.__name__ for kernel in each[PlatformEnum.CUDA]]
+        kernel = make()
+        if kernel.__name__ not in names:
+            # What register_linear_kernel adds comes last, and the first that can do it is chosen.
+            each[PlatformEnum.CUDA].insert(0, kernel)
+
+
+def _tuned(op: str, config: Any, scales: str) -> tuple[int, ...]:
+    """For which M a layer of such a config has winners on this process's GPU; vLLM chooses kernels where it loads."""
+    import torch
+
+    from genkern.engines.called import Product
+
+    weight = torch.empty(tuple(config.weight_shape), dtype=config.weight_quant_key.dtype, device="meta")
+    own = (("scales", scales),) if scales else ()
+    product = Product(op, weight, config.activation_quant_key.dtype, config.out_dtype, own=own)
+    return product.tuned_on(_device())
+
+
+def _device() -> int:
+    import torch
+
+    return torch.cuda.current_device() if torch.cuda.is_available() else -1
+
+
+def _scales(config: Any) -> str:
+    """How a layer's operands are scaled, as the format has it; "" where it is another way.
+
+    A scale for each row of x and one for all of the weight is the first of these with N equal scales.
+    """
+    of_x, of_weight = (key.scale for key in (config.activation_quant_key, config.weight_quant_key))
+    by_rows = of_x.group_shape.is_per_token() and not of_x.static
+    if by_rows and (of_weight.group_shape.is_per_channel() or of_weight.group_shape.is_per_tensor()):
+        return "per_token"
+    return "per_tensor" if of_x.group_shape.is_per_tensor() and of_weight.group_shape.is_per_tensor() else ""
+
+
+def _scaled() -> type:
+    """The kernel of layers with a scale for all of an operand, or for each row and column."""
+    from vllm import envs
+    from vllm.model_executor.kernels.linear import FP8ScaledMMLinearKernel
+
+    from genkern.engines.called import SCALED, operator
+
+    product = operator(SCALED)
+
+    class GenkernFP8ScaledMMLinearKernel(FP8ScaledMMLinearKernel):  # type: ignore[misc]
+        genkern_tuned: tuple[int, ...] = ()
+
+        def __init__(self, c: Any, layer_param_names: Any) -> None:
+            super().__init__(c, layer_param_names)
+            self.genkern_tuned = _tuned(SCALED, c, _scales(c))
+
+        @classmethod
+        def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
+            if envs.VLLM_BATCH_INVARIANT:
+                return False, "leaves fp8 to vLLM's own batch-invariant kernels"
+            return True, None
+
+        @classmethod
+        def can_implement(cls, c: Any) -> tuple[bool, str | None]:
+            if (scales := _scales(c)) == "":
+                return False, "has no products with such scales"
+            return bool(_tuned(SCALED, c, scales)), "has no winner for this N and K"
+
+        def input_quant_key(self) -> Any:
+            """A static scale may be applied before, as vLLM's CUTLASS kernel has it."""
+            key = self.config.activation_quant_key
+            return key if key.scale.static and key.scale.group_shape.is_per_tensor() else None
+
+        def process_weights_after_loading(self, layer: Any) -> None:
+            if _scales(self.config) == "per_token":
+                weight, scale, *_ = super()._get_layer_params(layer)
+                # Of a weight with one scale a copy for each column: kernels read one for each.
+                layer.genkern_scale = scale.detach().float().reshape(-1).expand(weight.shape[1]).contiguous()
+
+        def _get_layer_params(self, layer: Any) -> Any:
+            weight, scale, *others = super()._get_layer_params(layer)
+            return weight, getattr(layer, "genkern_scale", scale), *others
+
+        def apply_scaled_mm(
+            self, *, A: Any, B: Any, out_dtype: Any, As: Any, Bs: Any, bias: Any, output_shape: list[int]
+        ) -> Any:
+            # vLLM's CUTLASS kernels add up fast (KernelTmaWarpSpecializedPingpongFP8FastAccum).
+            out = product(A, B.t(), bias, out_dtype, As.view(-1), Bs, None, accumulate="fast")
+            return out.view(*output_shape)
+
+    return GenkernFP8ScaledMMLinearKernel
+
+
+def _in_blocks() -> type:
+    """The kernel of layers with scales of 1 x 128 and 128 x 128."""
+    from vllm import envs
+    from vllm.model_executor.kernels.linear import Fp8BlockScaledMMLinearKernel
+    from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
+
+    from genkern.engines.called import IN_BLOCKS, operator
+
+    product = operator(IN_BLOCKS)
+
+    class GenkernFp8BlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):  # type: ignore[misc]
+        genkern_tuned: tuple[int, ...] = ()
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.genkern_tuned = _tuned(IN_BLOCKS, config, "")
+            shape = config.activation_quant_key.scale.group_shape
+            # Column by column, as kernels read them.
+            self.quant_fp8 = QuantFP8(static=False, group_shape=shape, column_major_scales=True, use_ue8m0=False)
+            self.own: Any = None
+
+        @classmethod
+        def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
+            if envs.VLLM_BATCH_INVARIANT:
+                return False, "leaves fp8 to vLLM's own batch-invariant kernels"
+            return True, None
+
+        @classmethod
+        def can_implement(cls, config: Any) -> tuple[bool, str | None]:
+            can, reason = super().can_implement(config)
+            shapes = [key.scale.group_shape for key in (config.activation_quant_key, config.weight_quant_key)]
+            if not can or shapes != [(1, 128), (128, 128)]:
+                return False, reason or "has scales of 1 x 128 and 128 x 128 only"
+            return bool(_tuned(IN_BLOCKS, config, "")), "has no winner for this N and K"
+
+        def process_weights_after_loading(self, layer: Any) -> None:
+            if getattr(layer, "is_bmm", False):
+                # vLLM multiplies by it elsewhere, as the kernel that it would have chosen leaves the weight.
+                self.own, self.genkern_tuned = _vllms_own(self.config, type(self)), ()
+                self.own.process_weights_after_loading(layer)
+            else:
+                super().process_weights_after_loading(layer)
+
+        def apply_weights(self, layer: Any, x: Any, bias: Any = None, **kwargs: Any) -> Any:
+            if self.own is not None:
+                return self.own.apply_weights(layer, x, bias, **kwargs)
+            return super().apply_weights(layer, x, bias, **kwargs)
+
+        def apply_block_scaled_mm(self, A: Any, B: Any, As: Any, Bs: Any) -> Any:
+            return product(A, B, None, self.config.out_dtype, As, Bs)
+
+    return GenkernFp8BlockScaledMMKernel
+
+
+def _vllms_own(config: Any, but: type) -> Any:
+    """The kernel that vLLM chooses without genkern's."""
+    from vllm.model_executor.kernels import linear
+
+    possible = {
+        platform: [kernel for kernel in listed if kernel.__name__ != but.__name__]
+        for platform, listed in linear._POSSIBLE_FP8_BLOCK_KERNELS.items()
+    }
+    kind = linear.choose_scaled_mm_linear_kernel(config, possible, quantization="fp8_block_w8a8")
+    if issubclass(kind, linear.FP8ScaledMMLinearKernel):
+        return kind(config, layer_param_names=["weight", "weight_scale", "input_scale", "input_scale_ub"])
+    return kind(config)

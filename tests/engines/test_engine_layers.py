@@ -1,0 +1,118 @@
+"""Tests of genkern.engines.called, layers and experts: what has winners, and what share of a model that is."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from engine_winners import ROWS, K, N
+
+from genkern.engines import experts, layers
+from genkern.engines.called import IN_BLOCKS, SCALED, WIDE, Product
+from genkern.errors import InputError
+from genkern.runtime.routed.experts import Experts
+
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+
+
+def weight(n: int = N, k: int = K, dtype: Any = BF16) -> Any:
+    return torch.zeros(n, k).to(dtype)
+
+
+@pytest.mark.parametrize(
+    ("product", "tuned"),
+    [
+        (lambda: Product(WIDE, weight(), BF16, BF16), ROWS),
+        (lambda: Product(WIDE, weight(), BF16, BF16, bias=True), ROWS),
+        (lambda: Product(SCALED, weight(dtype=FP8), FP8, BF16), ROWS),
+        (lambda: Product(SCALED, weight(dtype=FP8), FP8, BF16, own=(("scales", "per_token"),)), ROWS),
+        (lambda: Product(IN_BLOCKS, weight(dtype=FP8), FP8, BF16), ROWS),
+        # Another size, layout, type of the result, or none that genkern has.
+        (lambda: Product(WIDE, weight(2 * N), BF16, BF16), ()),
+        (lambda: Product(WIDE, weight(K, N).t(), BF16, BF16), ()),
+        (lambda: Product(SCALED, weight(dtype=FP8), FP8, torch.float16), ()),
+        (lambda: Product(WIDE, weight(dtype=torch.float64), torch.float64, torch.float64), ()),
+        (lambda: Product(SCALED, weight(), BF16, BF16), ()),
+    ],
+)
+def test_a_product_is_served_where_its_weight_has_winners(product: Any, tuned: tuple[int, ...], gpu: Any) -> None:
+    """For which M; the weight need not be there yet."""
+    made = product()
+    assert made.tuned() == tuned
+    meta = Product(made.op, made.weight.to("meta"), made.dtype_x, made.dtype_out, made.bias, made.own)
+    assert meta.tuned_on(0) == tuned
+
+
+def test_the_share_is_of_layers_and_bytes(gpu: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """One line; what is served is marked, and marked anew when it is no longer."""
+    model = torch.nn.Sequential(torch.nn.Linear(K, N, bias=False), torch.nn.Linear(K, 3 * N, bias=False)).bfloat16()
+
+    def layer_of(module: Any) -> Any:
+        if not isinstance(module, torch.nn.Linear):
+            return None
+        return layers.Layer.of(module, Product(WIDE, module.weight, BF16, BF16))
+
+    with caplog.at_level(logging.INFO, "genkern"):
+        share = layers.mark("made-up", model, layer_of)
+    assert caplog.messages == [
+        "genkern serves 1 of 2 layers, 25.0 % of their weights' bytes (tuned for M = 1, 16, 64) of this made-up model; "
+        "the others are served as without it"
+    ]
+    assert str(share) in caplog.text
+    assert [layers.is_served(each) for each in model] == [True, False]
+    layers.mark(
+        "made-up", model, lambda module: layers.Layer(module, 1, ()) if len(list(module.children())) == 0 else None
+    )
+    assert not layers.is_served(model[0])
+    assert str(layers.Share.of([])) == "0 of 0 layers, 0.0 % of their weights' bytes"
+
+
+def given(rows: int, width: int = 128) -> tuple[Any, ...]:
+    """What a layer of experts is called with."""
+    first, second = torch.randn(8, 2 * width, K).to(BF16), torch.randn(8, K, width).to(BF16)
+    ids = torch.randint(0, 8, (rows, 2), dtype=torch.int32)
+    return torch.randn(rows, K).to(BF16), first, second, torch.rand(rows, 2), ids
+
+
+def test_experts_are_served_up_to_twice_what_was_tuned(gpu: Any, launched: Any) -> None:
+    """Where both products have winners; the engine is asked for the others, as for layers that genkern has not."""
+    _, first, second, _, _ = given(1)
+    assert experts.tuned_for(first, second, BF16, 2) == ROWS
+    assert experts.tuned_for(first, second, BF16, 3) == ()
+    assert experts.tuned_in(SimpleNamespace(w13_weight=first, w2_weight=second, top_k=2)) == ROWS
+    narrow = SimpleNamespace(w13_weight=first.to(FP8), w2_weight=second.to(FP8), top_k=2)
+    assert experts.tuned_in(narrow) == ()
+    narrow.w13_weight_scale_inv, narrow.w2_weight_scale_inv = torch.ones(8, 2, 1), torch.ones(8, 1, 1)
+    assert experts.tuned_in(narrow) == ROWS
+    for rows, served in ((1, True), (100, True), (128, True), (129, False)):
+        for _ in range(2):
+            found = experts.by_winners(*given(rows))
+            assert (found is not None) == served
+            assert (launched() >= 2) == served
+    assert experts.by_winners(*given(16, width=64)) is None
+    # The shapes do not belong together.
+    x, first, second, weights, ids = given(16)
+    assert experts.by_winners(x, first, second[:4], weights, ids) is None
+    assert launched() == 0
+
+
+def test_experts_whose_bits_hang_on_no_batch(gpu: Any, mode: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within genkern.batch_invariant(), for any number of rows; what it refuses first is the engine's for all numbers,
+    what it served before must not be another kernel's.
+    """
+    assert experts.by_winners(*given(5000), invariant=True) is not None
+    assert (mode.entered, mode.depth) == (1, 0)
+
+    def refuse(self: Any, *given: Any) -> Any:
+        raise InputError("no kernels of one class")
+
+    monkeypatch.setattr(Experts, "__call__", refuse)
+    with pytest.raises(InputError, match="one class"):
+        experts.by_winners(*given(16), invariant=True)
+    experts._found.clear()
+    for rows in (16, 64):
+        assert experts.by_winners(*given(rows), invariant=True) is None
+    assert mode.entered == 3

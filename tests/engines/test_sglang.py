@@ -1,0 +1,192 @@
+"""Tests of genkern.engines.sglang against the real SGLang 0.5.23 (make test-engines), on a machine without a GPU."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import no_torchvision
+import pytest
+import torch
+from engine_winners import K, N
+
+from genkern.engines import sglang as plugin
+from genkern.engines.seam import Misfit
+
+pytest.importorskip("sglang")
+no_torchvision.stand_in()
+from sglang.srt.layers.quantization import fp8_utils, unquant  # noqa: E402
+from sglang.srt.plugins import hook_registry  # noqa: E402
+
+PARTS = "16-bit linear layers", "fp8 linear layers", "experts", "batch-invariant products"
+
+
+@pytest.fixture(autouse=True)
+def plugged(gpu: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """SGLang with the plugin, as its load_plugins() leaves it."""
+    with caplog.at_level(logging.INFO, "genkern"):
+        plugin.register()
+    hook_registry.HookRegistry.apply_hooks()
+    plugin._known.clear()
+
+
+class Layer(torch.nn.Module):
+    """As SGLang's LinearBase is, for its method: a weight, and whether its bias is added elsewhere."""
+
+    def __init__(self, n: int = N, k: int = K) -> None:
+        super().__init__()
+        self.quant_method = unquant.UnquantizedLinearMethod()
+        self.quant_method.create_weights(self, k, [n], k, n, torch.bfloat16)
+        torch.nn.init.normal_(self.weight.data, std=0.5)
+        self.bias, self.skip_bias_add = None, False
+
+    def forward(self, x: Any) -> Any:
+        return self.quant_method.apply(self, x, self.bias)
+
+
+def test_every_part_fits_this_sglang(caplog: pytest.LogCaptureFixture) -> None:
+    """All hooks exist with the arguments that they are given; again changes nothing; SGLang finds the plugin itself."""
+    before, hooks = unquant.UnquantizedLinearMethod.apply, {k: len(v) for k, v in hooks_of().items()}
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "genkern"):
+        plugin.register()
+    hook_registry.HookRegistry.apply_hooks()
+    assert unquant.UnquantizedLinearMethod.apply is before
+    assert {k: len(v) for k, v in hooks_of().items()} == hooks
+    assert set(hooks.values()) == {1}
+    assert set(hooks) <= hook_registry.HookRegistry._patched
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
+    assert all(part in caplog.text for part in PARTS)
+    from sglang.srt.plugins import GENERAL_PLUGINS_GROUP, load_plugins_by_group
+
+    function, _ = load_plugins_by_group(GENERAL_PLUGINS_GROUP)["genkern"]
+    assert function is plugin.register
+
+
+def hooks_of() -> dict[str, Any]:
+    """Those of genkern."""
+    return {
+        target: hooks for target, hooks in hook_registry.HookRegistry._hooks.items() if target in plugin._registered
+    }
+
+
+def test_layers_of_a_loaded_model_call_winners(launched: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Those with winners, by M, also traced; the others are SGLang's; a line says what share that is."""
+    model = torch.nn.ModuleDict({"tuned": Layer(), "other": Layer(n=2 * N)})
+    runner = SimpleNamespace(model=None)
+
+    def load(self: Any) -> None:
+        self.model = model
+
+    with caplog.at_level(logging.INFO, "genkern"):
+        plugin.load_model(load, runner)
+    assert "1 of 2 layers, 33.3 %" in caplog.text
+    program = torch.compile(model["tuned"], dynamic=True, fullgraph=True, backend="eager")
+    for name, called in (("tuned", model["tuned"]), ("tuned", program), ("other", model["other"])):
+        for rows in (16, 64, 5000):
+            x = torch.randn(rows, K).bfloat16()
+            torch.testing.assert_close(called(x), x @ model[name].weight.T, rtol=0.02, atol=0.1)
+            assert launched() == int(name == "tuned" and rows < 5000)
+    torch._dynamo.reset()
+
+
+def test_fp8_layers_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales of blocks through what SGLang dispatches to, of rows and of all through apply_fp8_linear; quantised by
+    SGLang's own functions, here stand-ins of its CUDA kernels.
+    """
+    fp8 = torch.float8_e4m3fn
+
+    def quantised(x: Any, *given: Any, **named: Any) -> Any:
+        scale = torch.ones(x.shape[0], K // 128) if named.get("column_major_scales") else torch.ones(x.shape[0], 1)
+        return x.to(fp8), given[0] if "repeat_scale" in named else scale
+
+    for name in ("per_token_group_quant_fp8", "sglang_per_token_quant_fp8", "static_quant_fp8"):
+        assert callable(getattr(fp8_utils, name, quantised))
+        monkeypatch.setattr(fp8_utils, name, quantised, raising=False)
+    x, weight = torch.randn(16, K).bfloat16(), torch.randn(N, K).to(fp8)
+    wanted = (x.to(fp8).float() @ weight.float().T).bfloat16()
+    calls = []
+    linear = plugin.block_linear(lambda *given: lambda *more, **named: calls.append(more[0].shape), None)
+    for call in (
+        lambda: linear(x, weight, [128, 128], torch.ones(N // 128, K // 128)),
+        lambda: fp8_utils.apply_fp8_linear(x, weight.t(), torch.ones(N, 1)),
+        lambda: fp8_utils.apply_fp8_linear(x, weight.t(), torch.ones(1), input_scale=torch.ones(1)),
+    ):
+        torch.testing.assert_close(call(), wanted, rtol=0.02, atol=1.0)
+        assert launched() == 1
+    # Other blocks, and x that is quantised already, are SGLang's.
+    linear(x, weight, [64, 128], torch.ones(N // 64, K // 128))
+    linear(x, weight, [128, 128], torch.ones(N // 128, K // 128), torch.ones(16, 1))
+    linear(torch.randn(16, 2 * K).bfloat16(), torch.randn(N, 2 * K).to(fp8), [128, 128], torch.ones(N // 128, 2))
+    assert (len(calls), launched()) == (3, 0)
+
+
+def test_experts_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place or not, times the factor of the routing; other kinds of layers are SGLang's."""
+    calls = []
+
+    def before(*given: Any, **named: Any) -> str:
+        calls.append(named)
+        return "SGLang's"
+
+    def given(rows: int, **named: Any) -> Any:
+        x, ids = torch.randn(rows, K).bfloat16(), torch.randint(0, 8, (rows, 2), dtype=torch.int32)
+        w1, w2 = torch.randn(8, 256, K).bfloat16(), torch.randn(8, K, 128).bfloat16()
+        return plugin.fused_experts(before, x, w1, w2, torch.rand(rows, 2), ids, filter_expert=False, **named)
+
+    assert given(16).shape == (16, K)
+    assert launched() >= 2
+    assert given(16, inplace=True, routed_scaling_factor=2.5).shape == (16, K)
+    assert launched() >= 2
+    for other in ({"activation": "gelu"}, {"gemm1_limit": 7.0}, {"no_combine": True}, {"b1": torch.ones(1)}):
+        assert given(16, **other) == "SGLang's"
+    assert given(5000) == "SGLang's"
+    assert (launched(), len(calls)) == (0, 5)
+
+
+def test_batch_invariant_products_go_to_winners(launched: Any, mode: Any) -> None:
+    """What SGLang's mode sends to batch_invariant_ops: mm, addmm and bmm."""
+    from sglang.srt.batch_invariant_ops import batch_invariant_ops
+
+    x, weight = torch.randn(16, K).bfloat16(), torch.randn(N, K).bfloat16()
+    out = batch_invariant_ops.mm_batch_invariant(x, weight.t())
+    torch.testing.assert_close(out, x @ weight.T, rtol=0.02, atol=0.1)
+    batch_invariant_ops.addmm_batch_invariant(torch.zeros(N).bfloat16(), x, weight.t())
+    batch_invariant_ops.bmm_batch_invariant(torch.randn(3, 16, K).bfloat16(), torch.randn(3, N, K).bfloat16().mT)
+    assert (launched(), mode.entered) == (3, 3)
+
+
+def test_in_the_mode_of_equal_bits_no_other_winner_is_called(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A marked layer, and one in fp8, go SGLang's way, which ends in what was replaced."""
+    module = Layer()
+    plugin.mark(module)
+    monkeypatch.setattr(plugin._mode, "_batch_invariant_MODE", True)
+    module(torch.randn(16, K).bfloat16())
+    assert not plugin._serves(weight := torch.zeros(N, K).to(torch.float8_e4m3fn), weight, torch.bfloat16, "")
+    assert launched() == 0
+
+
+def test_another_sglang_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method with other arguments, or none: none of that part's hooks is registered."""
+    monkeypatch.setattr(plugin, "_registered", set())
+    monkeypatch.setattr(unquant.UnquantizedLinearMethod, "apply", lambda self, given: given)
+    before = dict(hook_registry.HookRegistry._hooks)
+    with pytest.raises(Misfit, match=r"UnquantizedLinearMethod\.apply"):
+        plugin._linears()
+    assert dict(hook_registry.HookRegistry._hooks) == before
+
+
+def test_exported_files_are_read_by_sglangs_own_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each M's config comes back as it was tuned."""
+    from exported_files import exported
+    from sglang.kernels.ops.gemm import fp8_kernel
+
+    (text,) = exported("sglang", tmp_path / "configs").values()
+    monkeypatch.setattr(fp8_kernel, "get_device_name", lambda *given: "NVIDIA H200")
+    monkeypatch.setattr(fp8_kernel, "__file__", str(tmp_path / "fp8_kernel.py"))
+    getattr(fp8_kernel.get_w8a8_block_fp8_configs, "cache_clear", lambda: None)()
+    found = fp8_kernel.get_w8a8_block_fp8_configs(4096, 7168, 128, 128)
+    assert found == {int(m): values for m, values in json.loads(text).items()}
