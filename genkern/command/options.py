@@ -13,6 +13,7 @@ from pathlib import Path
 from genkern import __version__
 from genkern.arguments import Parser, number, underscored
 from genkern.errors import InputError
+from genkern.farm.remote.address import CLUSTER_HELP, read_cluster
 from genkern.files import is_stream
 from genkern.formats.tuned_row import row_keys
 from genkern.gemm.dtypes import DTYPES
@@ -242,9 +243,8 @@ def _target(group: argparse._ArgumentGroup) -> None:
         help=f"which libraries may win: {ALL}, or some of {', '.join(LIBRARIES)}, separated by commas "
         f"(default: {ALL}, with cute where CuTe DSL is installed)",
     )
-    group.add_argument(
-        "--icache_flush", action="store_true", help="make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
-    )
+    cold = "make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
+    group.add_argument("--icache_flush", action="store_true", help=cold)
     group.add_argument(
         "--init_type",
         choices=("randn", "hpl", "trig_float", "zeros"),
@@ -263,6 +263,8 @@ def _search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--jobs", "--num_threads", type=_positive, metavar="N", help="compile processes (default: one a CPU)"
     )
+    instead = f"compile on Dask's nodes: {CLUSTER_HELP} (default: here)"
+    group.add_argument("--cluster", type=read_cluster, metavar="ADDRESS", help=instead)
     group.add_argument(
         "--cache_dir",
         metavar="DIR",

@@ -20,9 +20,10 @@ from pathlib import Path
 from genkern.errors import BugError, OutputError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileJob, CompileProcess, forked
-from genkern.farm.remote.unit import Foreign, Result, Unit, answered
+from genkern.farm.remote.unit import Foreign, Result, There, Unit, answered
 from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.files import cache_folder
+from genkern.gemm.gpus import detect_devices
 from genkern.gemm.records import Binary
 from genkern.gemm.triton_release import triton_version
 from genkern.kernels.kernel import Target
@@ -43,9 +44,13 @@ def made_here(text: str) -> bytes:
     return answered(_made(Unit.read(text)))
 
 
-def mismatch_here(made_for: str) -> str:
-    """Why this node cannot make kernels that are to be as the `MadeFor` of this text says; "" where it can."""
-    return _mismatch(MadeFor(**{name: str(value) for name, value in json.loads(made_for).items()}))
+def greet(made_for: str) -> str:
+    """What this node says of itself, as JSON: `why` it cannot make kernels that are to be as the `MadeFor` of this text
+    says ("" where it can), the architectures of its GPUs, and its host.
+    """
+    why = _mismatch(MadeFor(**{name: str(value) for name, value in json.loads(made_for).items()}))
+    archs = [device.arch for device in detect_devices()]
+    return json.dumps({"why": why, "archs": archs, "host": socket.gethostname()})
 
 
 def _mismatch(wanted: MadeFor) -> str:
@@ -60,7 +65,8 @@ def _mismatch(wanted: MadeFor) -> str:
 def _made(unit: Unit) -> Result:
     if why := _mismatch(unit.made_for):
         return Foreign(_address(), why)
-    cache = BinaryCache(cache_folder(None) / "binaries")
+    shared = unit.shared if unit.shared is not None and unit.shared.is_seen else None
+    cache = BinaryCache(cache_folder(None) / "binaries" if shared is None else shared.folder)
     # A scheduler that loses a worker has others repeat what that one had finished.
     result = cache.get(unit.key)
     if result is None:
@@ -70,7 +76,7 @@ def _made(unit: Unit) -> Result:
             return error
     if isinstance(result, Failure) and cache.get(unit.key) is None:
         return result
-    return cache.files(unit.key)
+    return cache.files(unit.key) if shared is None or shared.whole else There(unit.key)
 
 
 def _compiled(unit: Unit, cache: BinaryCache) -> Binary | Failure:
