@@ -57,6 +57,8 @@ class Nodes:
         try:
             from distributed import Client, LocalCluster
             from distributed.security import Security
+
+            from genkern.farm.pool import children_ignore_interrupts
         except ImportError:
             raise InputError(_NO_DASK) from None
         # The one names every key that was on a lost worker, which are done again; the others say that a peer went.
@@ -73,13 +75,10 @@ class Nodes:
         self.on_look: Callable[[], object] = lambda: None
         try:
             if address.workers:
-                self._cluster = LocalCluster(
-                    n_workers=address.workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    dashboard_address=":0",
-                    env=dict(environment),
-                )
+                own = {"n_workers": address.workers, "threads_per_worker": 1, "processes": True}
+                quiet = {"dashboard_address": ":0", "silence_logs": logging.ERROR}
+                with children_ignore_interrupts():
+                    self._cluster = LocalCluster(**own, **quiet, env=dict(environment))
             elif address.script:
                 self._cluster = _own_scheduler(LocalCluster, Security())
             # Certificates are those of Dask's own configuration.
