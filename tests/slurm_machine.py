@@ -137,7 +137,7 @@ def _idle(running: Slurm) -> int:
 
 
 def _start(stack: contextlib.ExitStack, at: Path, name: str, command: list[str], running: Slurm) -> None:
-    log = stack.enter_context(open(at / f"{name}.out", "w"))
+    log = stack.enter_context((at / f"{name}.out").open("w"))
     process = subprocess.Popen(command, env=os.environ | running.environment, stdout=log, stderr=log)
     stack.callback(process.wait, _WAIT_S)
     stack.callback(process.terminate)

@@ -14,7 +14,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from rich.console import Console
 
 from genkern.arguments import Parser, number
-from genkern.cluster.batch_values import account, duration, gpus, partitions, require_plain
+from genkern.cluster.batch_values import absolute, account, duration, gpus, partitions, require_plain
 from genkern.cluster.compiling import add_chosen, check_search
 from genkern.command.options import parse
 from genkern.command.shipped.kernels import sizes_for
@@ -108,7 +108,7 @@ def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         "python": shlex.quote(sys.executable),
         "genkern": shlex.join([sys.executable, "-m", "genkern"]),
         "which": shlex.join([*which, "--search", options.search, *cache]),
-        "tuning": shlex.join([*cache, *options.tuning]),
+        "tuning": shlex.join([*cache, *absolute(options.tuning)]),
     }
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from genkern.errors import InputError
 
+_FILES = frozenset(("--space", "--kernels", "--cache_dir", "--cache-dir", "--op", "--family", "--search"))
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 
 
@@ -30,6 +32,20 @@ duration = _matching(
     "a time as Slurm has it: minutes, HH:MM:SS or D-HH:MM:SS",
 )
 gpus = _matching(rf"({_NAME}:)?[1-9][0-9]{{0,2}}", "a number of GPUs, with their type before a colon")
+
+
+def absolute(tuning: Sequence[str]) -> list[str]:
+    """Options of tuning with the files that they name as these are found from a process that begins elsewhere."""
+    made = []
+    for before, option in zip(("", *tuning), tuning, strict=False):
+        name, equals, value = option.partition("=")
+        if before in _FILES and os.path.exists(option):
+            made.append(os.path.abspath(option))
+        elif equals and name in _FILES and os.path.exists(value):
+            made.append(f"{name}={os.path.abspath(value)}")
+        else:
+            made.append(option)
+    return made
 
 
 def require_plain(path: str, what: str) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from genkern.arguments import Parser
+from genkern.cluster.batch_values import absolute
 from genkern.cluster.collecting import CollectedRow, rows_in, rows_of, write_rows
 from genkern.cluster.lab_node import Done, Share, tuned_here
 from genkern.cluster.lab_sizes import LabSizes, Place
@@ -43,8 +44,8 @@ _TAKEN = frozenset(
     ("-i", "--gemm_size_file", "-o", "--tuning_results_file", "--arch", "--gpu_ids", "--ngpus", "--mp", "--cluster")
 )
 _LOOK_S = 0.5
-# GPUs that all went may come back within that.
-_WITHOUT_GPUS_S = 120.0
+# GPUs that come late, or went and come back, come within that, unless nodes are still in a queue.
+_WITHOUT_GPUS_S = 30.0
 
 
 def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
@@ -56,6 +57,7 @@ def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
     given = {argument.partition("=")[0].replace("-", "_").replace("__", "--", 1) for argument in options.tuning}
     if taken := sorted((given | {argument.partition("=")[0] for argument in options.tuning}) & _TAKEN):
         raise InputError(f"{taken[0]}: genkern lab says that itself, to each of its nodes")
+    options.tuning = absolute(options.tuning)
     for arch in options.arch:
         # What the nodes would refuse is refused here.
         parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", arch])
@@ -153,9 +155,9 @@ class _Lab:
                             *(tuned_here, share.text()), workers=[place.node], resources={GPU: 1}, pure=False
                         )
                         pending.add_done_callback(lambda done, number=number: self._heard.put((number, done)))
-                    if self._has_gpus(gpus):
+                    if self._pending or {place.arch for place in gpus}.issuperset(self.sizes.waiting()):
                         with_gpus_s = time.monotonic()
-                    elif time.monotonic() > with_gpus_s + _WITHOUT_GPUS_S or not self._pending:
+                    elif self._is_hopeless(time.monotonic() - with_gpus_s):
                         raise InputError(self._nobody())
                     before = self._count()
                     self._hear()
@@ -179,15 +181,17 @@ class _Lab:
             if node.gpus and not node.why and arch in node.said.get("archs", ())
         }
 
-    def _has_gpus(self, gpus: dict[Place, int]) -> bool:
-        there = {place.arch for place in gpus}
-        return there.issuperset(self.sizes.waiting()) or bool(self._pending)
+    def _is_hopeless(self, waited_s: float) -> bool:
+        """Whether no GPU is to be expected, after so long without one that is wanted."""
+        measuring = [node for node in self.nodes.there if node.gpus]
+        of_no_use = bool(measuring) and all(node.why for node in measuring)
+        return (of_no_use or waited_s > _WITHOUT_GPUS_S) and not self.nodes.expects_more
 
     def _nobody(self) -> str:
         seen = sorted({arch for node in self.nodes.there if node.gpus for arch in node.said.get("archs", ())})
         why = next((f"; {node.address}: {node.why}" for node in self.nodes.there if node.gpus and node.why), "")
-        wanted = ", ".join(self.sizes.waiting())
-        return f"--cluster: no worker with --resources GPU=1 has a {wanted} GPU; they have {', '.join(seen) or 'none'}{why}"
+        wanted, have = ", ".join(self.sizes.waiting()), ", ".join(seen) or "none"
+        return f"--cluster: no worker with --resources GPU=1 has a {wanted} GPU; they have {have}{why}"
 
     def _news(self, event: Any) -> None:
         with contextlib.suppress(LookupError, TypeError, ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,13 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from genkern.gemm.gpus import detect_devices
+from genkern.gemm.gpus import DetectedDevice, detect_devices
+from genkern.journal.file_lock import Locked, held
 
 _LOOK_S = 0.5
 _ERROR_CHARACTERS = 300
-# Numbers of the GPUs of this machine that this process measures on.
-_taken: set[int] = set()
-_taking = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -104,17 +103,22 @@ def _text_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def _gpu(arch: str) -> Iterator[int | None]:
-    """The number of a GPU that nobody else of this process has meanwhile; None where there is none."""
-    with _taking:
-        free = [device.index for device in detect_devices() if device.arch == arch and device.index not in _taken]
-        index = free[0] if free else None
-        if index is not None:
-            _taken.add(index)
-    try:
-        yield index
-    finally:
-        with _taking:
-            _taken.discard(-1 if index is None else index)
+    """The number of a GPU that no other worker of this machine has meanwhile; None where there is none."""
+    with contextlib.ExitStack() as stack:
+        for device in detect_devices():
+            if device.arch == arch:
+                with contextlib.suppress(Locked, OSError):
+                    stack.enter_context(held(_lock_of(device)))
+                    yield device.index
+                    return
+        yield None
+
+
+def _lock_of(device: DetectedDevice) -> Path:
+    """Its number is another in a worker that sees some of the GPUs only."""
+    shown = "".join(os.environ.get(name, "") for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"))
+    name = device.uuid or f"{device.arch}-{shown}-{device.index}"
+    return Path(tempfile.gettempdir()) / f"genkern-{re.sub(r'[^A-Za-z0-9-]', '_', name)}.gpu"
 
 
 def _of_dask(share: Share) -> Callable[[str], object]:

@@ -49,7 +49,7 @@ class LabSizes:
         return [arch for arch, left in self.left.items() if left]
 
     def take(self, gpus: Mapping[Place, int]) -> list[tuple[int, Place, Sequence[GemmProblem]]]:
-        """What GPUs that are free begin with now, each share with a number; `gpus`: how many a node has, free or not."""
+        """What free GPUs begin with now, each share with a number; `gpus`: how many a node has, free or not."""
         busy = Counter(place for place, _ in self.under_way.values())
         free = [place for place, count in gpus.items() for _ in range(count - busy[place])]
         shares = []

@@ -113,6 +113,11 @@ class Nodes:
         usable = [node for node in self.there if not node.why]
         return [node for node in usable if not node.gpus] or usable
 
+    @property
+    def expects_more(self) -> bool:
+        """Whether nodes may still be in a queue."""
+        return self._job is not None and self._job.is_alive()
+
     def leave_out(self, node: str, why: str) -> bool:
         """This node, by its address, is of no use; whether that is news."""
         with self._lock:
@@ -121,7 +126,7 @@ class Nodes:
             self._foreign[node] = why
             if (there := self._nodes.get(node)) is not None:
                 self._nodes[node] = Node(there.address, there.threads, there.gpus, there.said, why)
-        self._say(f"note: {node} does not compile: {why}")
+        self._say(f"note: {node} is left out: {why}")
         return True
 
     def end(self) -> None:
