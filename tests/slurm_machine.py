@@ -11,14 +11,16 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 _PROGRAMS = "slurmctld", "slurmd", "sbatch", "munged"
 _INSTALL = "apt-get", "install", "-y", "--no-install-recommends", "slurm-wlm", "munge"
 _WAIT_S = 60.0
+_JOB_S = 300.0
 # A job that was requeued waits until credentials of its first start have expired, which takes two minutes as a rule:
 # https://slurm.schedmd.com/slurm.conf.html, AuthInfo, cred_expire.
 _CONF = """ClusterName=tests
@@ -87,19 +89,25 @@ class Slurm:
         said = self.ask("scontrol", "show", "job", job, "--oneliner")
         return [line.partition("JobState=")[2].partition(" ")[0] for line in said.splitlines()]
 
-    def wait(self, job: str, wanted: Sequence[str] = ("COMPLETED",), wait_s: float = 200.0) -> None:
-        """Wait until all tasks of the job are in one of these states."""
-        deadline_s = time.monotonic() + wait_s
-        while not {*self.states(job)} <= {*wanted}:
-            assert time.monotonic() < deadline_s, self.ask("scontrol", "show", "job", job)
+    def wait(self, job: str, said: Callable[[], str] = lambda: "") -> None:
+        """Wait until all tasks of the job have ended well."""
+        deadline_s = time.monotonic() + _JOB_S
+        while (states := {*self.states(job)}) != {"COMPLETED"}:
+            assert time.monotonic() < deadline_s, said()
+            assert not states & {"FAILED", "CANCELLED", "TIMEOUT"}, (states, said())
             time.sleep(0.2)
 
 
 @contextlib.contextmanager
-def slurm(at: Path) -> Iterator[Slurm]:
-    """Start it in this folder, and end it with all its jobs."""
-    at.mkdir(parents=True)
-    # munged and slurmd want that nobody else may write on the way there.
+def slurm() -> Iterator[Slurm]:
+    """Start it, and end it with all its jobs."""
+    # munged wants that only root may write on the way to its socket, whose name is to be short.
+    with tempfile.TemporaryDirectory(prefix="slurm-", dir="/run") as at, _running(Path(at)) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def _running(at: Path) -> Iterator[Slurm]:
     for folder in ("state", "spool.n1", "spool.n2"):
         (at / folder).mkdir()
     host = socket.gethostname().partition(".")[0]
@@ -123,9 +131,8 @@ def slurm(at: Path) -> Iterator[Slurm]:
         try:
             yield running
         finally:
-            for job in running.ask("squeue", "--noheader", "--format=%A").split():
-                running.ask("scancel", "--signal=KILL", "--full", job)
             with contextlib.suppress(AssertionError):
+                running.ask("scancel", "--user=root")
                 _until(lambda: not running.ask("squeue", "--noheader"), at)
 
 
@@ -143,9 +150,9 @@ def _start(stack: contextlib.ExitStack, at: Path, name: str, command: list[str],
     stack.callback(process.terminate)
 
 
-def _until(condition: object, at: Path) -> None:
+def _until(condition: Callable[[], object], at: Path) -> None:
     deadline_s = time.monotonic() + _WAIT_S
-    while not condition():  # type: ignore[operator]
+    while not condition():
         if time.monotonic() > deadline_s:
             logs = [
                 path.read_text(errors="replace")[-2000:] for path in sorted(at.glob("*.log")) + sorted(at.glob("*.out"))

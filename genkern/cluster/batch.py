@@ -33,7 +33,8 @@ def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
 
     Raises InputError; SystemExit(0) after printing for --help.
     """
-    options, options.tuning = sbatch_parser().parse_known_args(argv)
+    options, tuning = sbatch_parser().parse_known_args(argv)
+    options.tuning = absolute(tuning)
     check_search(options)
     # What measuring would refuse is refused here.
     parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", options.arch])
@@ -108,7 +109,7 @@ def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         "python": shlex.quote(sys.executable),
         "genkern": shlex.join([sys.executable, "-m", "genkern"]),
         "which": shlex.join([*which, "--search", options.search, *cache]),
-        "tuning": shlex.join([*cache, *absolute(options.tuning)]),
+        "tuning": shlex.join([*cache, *options.tuning]),
     }
 
 

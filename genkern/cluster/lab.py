@@ -53,11 +53,11 @@ def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
 
     Raises InputError; SystemExit(0) after printing for --help.
     """
-    options, options.tuning = lab_parser().parse_known_args(argv)
+    options, tuning = lab_parser().parse_known_args(argv)
+    options.tuning = absolute(tuning)
     given = {argument.partition("=")[0].replace("-", "_").replace("__", "--", 1) for argument in options.tuning}
     if taken := sorted((given | {argument.partition("=")[0] for argument in options.tuning}) & _TAKEN):
         raise InputError(f"{taken[0]}: genkern lab says that itself, to each of its nodes")
-    options.tuning = absolute(options.tuning)
     for arch in options.arch:
         # What the nodes would refuse is refused here.
         parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", arch])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from genkern.gemm.problem import GemmProblem
@@ -48,7 +48,7 @@ class LabSizes:
         """Architectures of which sizes are left that no GPU has."""
         return [arch for arch, left in self.left.items() if left]
 
-    def take(self, gpus: Mapping[Place, int]) -> list[tuple[int, Place, Sequence[GemmProblem]]]:
+    def take(self, gpus: Mapping[Place, int]) -> list[tuple[int, Place, tuple[GemmProblem, ...]]]:
         """What free GPUs begin with now, each share with a number; `gpus`: how many a node has, free or not."""
         busy = Counter(place for place, _ in self.under_way.values())
         free = [place for place, count in gpus.items() for _ in range(count - busy[place])]
