@@ -153,7 +153,9 @@ class Nodes:
             time.sleep(_LOOK_S)
 
     def _workers(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
+        # Client.scheduler_info may hand out what a thread of Dask's has put into its place, which has no workers.
+        said: dict[str, Any] = self.client.sync(self.client.scheduler.identity, n_workers=-1)
+        found: dict[str, Any] = said["workers"]
         return found
 
     def _watch(self) -> None:
