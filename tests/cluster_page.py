@@ -13,6 +13,7 @@ from pathlib import Path
 from command import ROOT, environment
 from machines import machine
 
+SIZES_LIST = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256, 'dtype_a': 'bf16'}}\n" for m in (16, 32, 48))
 _PAGE = ROOT / "docs" / "cluster.md"
 # Kernels of two configs, where the page has what a model would prefer of thousands.
 _SPACE = """archs: [sm_90, sm_80]
