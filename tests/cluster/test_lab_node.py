@@ -25,6 +25,7 @@ def begin(lab: Lab, *options: str, arch: str = "sm_90") -> subprocess.Popen[str]
     return subprocess.Popen(command, env=lab.environment, cwd=lab.at, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.skipif(not os.environ.get("GENKERN_CLUSTER_TESTS"), reason="make test-cluster")
 def test_two_shares_have_two_gpus(tmp_path: Path) -> None:
     """Also those of two workers; the third finds none, as one for another architecture does. A worker that is killed
     takes its genkern along.

@@ -10,7 +10,7 @@ from trouble_kernels import trouble_spec
 
 from genkern.errors import BugError, OutputError
 from genkern.farm.cache import Failure
-from genkern.farm.remote.unit import Foreign, Unit, answered, read_answer
+from genkern.farm.remote.unit import Foreign, Shared, There, Unit, answered, read_answer
 from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.gemm.records import Outcome
 from genkern.kernels.kernel import KernelSpec
@@ -26,6 +26,8 @@ def test_a_unit_is_the_same_there(spec: KernelSpec, arch: str) -> None:
     target = target_of(arch)
     unit = Unit(KEY, "text 'with' \n \u00e9", spec, target, 30.0, MadeFor.here(target, TRITON_VERSION))
     assert (read := Unit.read(unit.text())) == unit
+    shared = replace(unit, shared=Shared("/a 'b'", ".unborn/c", whole=True))
+    assert Unit.read(shared.text()) == shared
     assert read.spec.key(target, TRITON_VERSION) == spec.key(target, TRITON_VERSION)
 
 
@@ -36,6 +38,7 @@ def test_a_unit_is_the_same_there(spec: KernelSpec, arch: str) -> None:
         {"genkern.json": b"{}\n\n", "kernel.cubin": bytes(range(256)), "kernel.json": b""},
         Failure(KEY, Outcome.COMPILE_TIMED_OUT, "no 'result' \n", False),
         Failure(KEY, Outcome.COMPILE_FAILED, "killed", True),
+        There(KEY),
         Foreign("tcp://node:1", "Triton 3.6.0"),
     ],
 )
