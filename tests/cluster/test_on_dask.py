@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from cluster_page import Lab, commands, free_port
-from processes import relatives, until
+from processes import assert_gone, relatives, until
 from tiny_space import traced
 
 from genkern.formats.kind import read_results
@@ -117,6 +117,21 @@ def _child(pid: int) -> int:
             ):
                 return int(process.name)
     raise AssertionError("the nanny has no worker")
+
+
+def test_a_stop_by_a_terminal_says_one_line(tmp_path: Path) -> None:
+    """It reaches every process of the run, also the nodes that were started for it, which end quietly."""
+    lab = Lab(tmp_path / "lab", 1, gate=[1, str(tmp_path / "gate")], trace=str(tmp_path / "trace"))
+    with lab.start("genkern -i sizes.yaml -o r.yaml --cluster local:2") as process:
+        until(lambda: traced(tmp_path / "trace"), process)
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    lines = [
+        line for line in said.splitlines() if not line.startswith(("note: no key names the types", "cluster: http"))
+    ]
+    assert lines == ["genkern: stopped; run the same command again to go on"]
+    assert_gone(lab.at)
 
 
 def test_what_cannot_be_done_is_refused(address: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -83,6 +84,8 @@ class Nodes:
                 self._cluster = _own_scheduler(LocalCluster, Security())
             # Certificates are those of Dask's own configuration.
             where = self._cluster or address.scheduler
+            if self._cluster is None:
+                asyncio.run(_reach(address.scheduler, Security()))
             self.client = Client(where, timeout=_WAIT_S, set_as_default=False)
             self.scheduler: str = self.client.scheduler.address
             if address.script:
@@ -193,6 +196,19 @@ def _said(answer: object) -> dict[str, Any]:
     except ValueError:
         said = None
     return said if isinstance(said, dict) else {"why": "it has another genkern"}
+
+
+async def _reach(scheduler: str, security: Any) -> None:
+    """Raises OSError or TypeError where no scheduler answers, or it wants another certificate.
+
+    A client that cannot connect says so too, and waits for itself when it goes.
+    """
+    import dask
+    from distributed.comm import connect
+
+    if dask.config.get("distributed.client.security-loader", None) is None:
+        comm = await connect(scheduler, timeout=_WAIT_S, **security.get_connection_args("client"))
+        await comm.close()
 
 
 def _own_scheduler(cluster: Any, security: Any) -> Any:
