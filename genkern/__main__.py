@@ -31,7 +31,7 @@ COMMANDS = {
     "compile": "genkern.cluster.compiling",
     "measure": "genkern.cluster.measuring",
     "collect": "genkern.cluster.collecting",
-    "sbatch": "genkern.cluster.batch",
+    "sbatch": "genkern.cluster.batch_scripts",
     "lab": "genkern.cluster.lab",
     "record": "genkern.command.recorded.recording",
     "replay": "genkern.command.recorded.replaying",

@@ -110,7 +110,7 @@ OTHER_PROGRAMS |= {
     "--bounds",
     "--inplace",
     "--brief",
-    *("--array", "--gpus", "--requeue"),
+    *("--array", "--gpus", "--requeue", "--nthreads", "--port", "--resources"),
     *("--key", "--least", "--over", "--vllm", "--skewed"),
     *("--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal", "--tuned", "--seconds", "--seed"),

@@ -10,7 +10,7 @@ import pytest
 from cluster_page import SIZES_LIST
 from command import ROOT, run_here
 
-from genkern.cluster.batch import SCRIPTS
+from genkern.cluster.batch_scripts import SCRIPTS
 
 
 @pytest.fixture
