@@ -119,7 +119,7 @@ class DaskPool:
             nodes = self.connect()
             where = self._where(nodes, asked)
             with self._lock:
-                pending = nodes.client.submit(made_here, asked.unit.text(), pure=False, **where)
+                pending = nodes.client.submit(made_here, asked.unit.data(), pure=False, **where)
                 self._under_way[pending] = asked
         except Exception as error:
             asked.future.set_exception(error if isinstance(error, GenkernError) else _lost_cluster(error))

