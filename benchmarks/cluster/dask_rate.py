@@ -3,7 +3,8 @@
     python -m benchmarks.cluster.dask_rate [rate] [units] [kill] [--kernels 24] [--rounds 4] [--units 10000]
 
     rate    the same kernels by the farm's own processes and by `--cluster local:N`, in turns, each time into an empty
-            cache; both have compiled before. dask_over_loky is the median of the ratios of the rounds
+            cache; both have compiled before. dask_over_loky is the median of the ratios of the rounds, by seconds of
+            processors, all of which a farm uses: they do not change where others use them too, as the clock does
     units   10,000 units that find their kernel in the node's cache: what a unit costs this process, in which client and
             scheduler are, and so how many a second it could do at most; and bytes
     kill    kernels on four nodes, of which one is killed after a quarter of them, beside none, in turns:
@@ -86,21 +87,42 @@ class Bench:
 
 
 def rate(bench: Bench, jobs: int, rounds: int) -> None:
-    ratios, warm = [], bench.specs[:jobs]
+    by_wall, by_processor, warm = [], [], [warm_spec(spec) for spec in bench.specs[:jobs]]
     with bench.pool(jobs, first := bench.empty_cache()) as pool:
         bench.seconds(bench.farm(first, jobs, pool), warm)
         bench.seconds(bench.farm(bench.empty_cache(), jobs), warm)
         for number in range(rounds):
-            took = {}
+            took, used = {}, {}
             for name in ("dask", "loky") if number % 2 else ("loky", "dask"):
-                cache = bench.empty_cache()
                 # As on nodes that do not see the folder: what they make comes back as bytes.
-                pool._cache, pool._shared = cache, None
-                took[name] = bench.seconds(bench.farm(cache, jobs, pool if name == "dask" else None), bench.specs)
+                pool._cache, pool._shared = bench.empty_cache(), None
+                before_s = processor_s()
+                farm = bench.farm(pool._cache, jobs, pool if name == "dask" else None)
+                took[name] = bench.seconds(farm, bench.specs)
+                used[name] = processor_s() - before_s
                 remove_entries(first)
-            ratios.append(took["loky"] / took["dask"])
-            say(f"loky {took['loky']:.1f} s, dask {took['dask']:.1f} s, {load()}")
-    print(f"dask_over_loky: {median(ratios):.3f} ({len(bench.specs)} kernels, {jobs} processes; {spread(ratios)})")
+            by_wall.append(took["loky"] / took["dask"])
+            by_processor.append(used["loky"] / used["dask"])
+            seconds = "; ".join(f"{name} {took[name]:.1f} s, {used[name]:.2f} s of processors" for name in took)
+            say(f"{seconds}; {load()}")
+    print(f"by the clock: {median(by_wall):.3f} ({spread(by_wall)})")
+    print(
+        f"dask_over_loky: {median(by_processor):.3f} ({len(bench.specs)} kernels, {jobs} processes; {spread(by_processor)})"
+    )
+
+
+def processor_s() -> float:
+    """Seconds of processors of this process and all that it has started, which stay from round to round."""
+    # Dask needs it.
+    import psutil
+
+    own = psutil.Process()
+    total = 0.0
+    for process in [own, *own.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 def remove_entries(cache: BinaryCache) -> None:

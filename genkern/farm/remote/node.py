@@ -14,7 +14,6 @@ import os
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from genkern.errors import BugError, OutputError
@@ -27,6 +26,9 @@ from genkern.gemm.gpus import detect_devices
 from genkern.gemm.records import Binary
 from genkern.gemm.triton_release import triton_version
 from genkern.kernels.kernel import Target
+
+# More than a node has threads, so that none is removed before it is read.
+_MODULES_KEPT = 256
 
 
 class _OfThread(threading.local):
@@ -80,14 +82,14 @@ def _made(unit: Unit) -> Result:
 
 
 def _compiled(unit: Unit, cache: BinaryCache) -> Binary | Failure:
-    with _module(unit.module) as path:
-        job = CompileJob(unit.key, path, unit.spec, unit.target, str(cache.folder), unit.timeout_s)
-        if _own.process is None or not _own.process.alive:
-            _own.process = _new_process()
-        result = _own.process.run(job)
-        if not _own.process.alive:
-            _own.process = None
-        return result
+    path = _modules.path(unit.module)
+    job = CompileJob(unit.key, path, unit.spec, unit.target, str(cache.folder), unit.timeout_s)
+    if _own.process is None or not _own.process.alive:
+        _own.process = _new_process()
+    result = _own.process.run(job)
+    if not _own.process.alive:
+        _own.process = None
+    return result
 
 
 def _new_process() -> CompileProcess:
@@ -104,13 +106,31 @@ def _new_process() -> CompileProcess:
             config["daemon"] = before
 
 
-@contextlib.contextmanager
-def _module(text: str) -> Iterator[str]:
-    """A module's file, for as long as it takes: a name says which text it is, since compile processes keep modules."""
-    with tempfile.TemporaryDirectory(prefix="genkern-unit-") as folder:
-        path = Path(folder) / f"kernels_{hashlib.sha256(text.encode()).hexdigest()[:16]}.py"
-        path.write_text(text, encoding="utf-8")
-        yield str(path)
+class _Modules:
+    """Modules of the last units, as files that stay: a compile process keeps what it has imported, by path."""
+
+    def __init__(self) -> None:
+        self._writing = threading.Lock()
+        self._paths: dict[str, Path] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def path(self, text: str) -> str:
+        """The file with this text, whose name says which text it is."""
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        with self._writing:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="genkern-units-")
+            path = self._paths.pop(digest, None)
+            if path is None or not path.exists():
+                path = Path(self._folder.name) / f"kernels_{digest}.py"
+                path.write_text(text, encoding="utf-8")
+            self._paths[digest] = path
+            if len(self._paths) > _MODULES_KEPT:
+                self._paths.pop(next(iter(self._paths))).unlink(missing_ok=True)
+        return str(path)
+
+
+_modules = _Modules()
 
 
 def _address() -> str:
