@@ -19,7 +19,7 @@ help:
 	@echo 'make tune     tune the three sizes of input_sizes/quickstart.yaml: measured on the GPU found, else predicted'
 	@echo 'make test     all tests but those that need a GPU'
 	@echo 'make test-long  the same, with 50 kills and many more random problems (half an hour)'
-	@echo 'make test-cluster  the tests that start a Dask cluster of processes here'
+	@echo 'make test-cluster  the tests that start clusters here: Dask, and Slurm'
 	@echo 'make test-engines  the tests of plugins, with the real vLLM, SGLang and kernels (3 GB, no GPU)'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make format   let ruff rewrite the files'
@@ -44,10 +44,10 @@ test: $(DEV)
 test-long: $(DEV)
 	GENKERN_LONG_TESTS=1 $(PY) -m pytest -m "not gpu" -n 3 --dist worksteal $(ARGS)
 
-# Dask is in no other environment: the package is optional.
+# Dask is in no other environment: the package is optional. With root and apt-get Slurm is installed, and runs.
 test-cluster: $(DEV)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch,dev,cluster
-	GENKERN_CLUSTER_TESTS=1 $(PY) -m pytest -q tests/farm/remote $(ARGS)
+	GENKERN_CLUSTER_TESTS=1 $(PY) -m pytest -q tests/farm/remote tests/cluster $(ARGS)
 
 # Engines pin other versions of what they share, and have an environment of their own.
 test-engines: $(ENGINES)/engines.stamp

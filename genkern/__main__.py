@@ -31,6 +31,8 @@ COMMANDS = {
     "compile": "genkern.cluster.compiling",
     "measure": "genkern.cluster.measuring",
     "collect": "genkern.cluster.collecting",
+    "sbatch": "genkern.cluster.batch_scripts",
+    "lab": "genkern.cluster.lab",
     "record": "genkern.command.recorded.recording",
     "replay": "genkern.command.recorded.replaying",
     "train": "genkern.command.recorded.learning",

@@ -105,8 +105,8 @@ OTHER_PROGRAMS = {
     *("--kernels", "--no-build-isolation", "--kernel-trace", "--linear-backend", "--output-format", "--limit"),
     *("--config", "--limit_s", "--ncu", "--binaries", "--measure", "--clock-control"),
     *("--json", "--each", "--warm", "--bounds", "--inplace", "--brief"),
-    *("--array", "--gpus", "--requeue", "--key", "--least", "--over"),
-    *("--vllm", "--skewed", "--processes", "--results", "--keep", "--bundle"),
+    *("--array", "--gpus", "--requeue", "--nthreads", "--port", "--resources"),
+    *("--key", "--least", "--over", "--vllm", "--skewed", "--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal"),
     *("--tuned", "--seconds", "--seed"),
 }

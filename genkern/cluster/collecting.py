@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import re
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,15 +84,13 @@ def run_collect(options: argparse.Namespace, console: Console) -> int:
             paths = sorted(map(str, folder.results.glob("*.yaml")))
         for path in paths:
             files += 1
-            for row in _rows(path):
+            for row in rows_in(path):
                 rows += 1
                 if row.key not in best or rank_of(row.row) < rank_of(best[row.key].row):
                     best[row.key] = row
     if not best:
         raise InputError(f"nothing to join: no results in {files} files")
-    kept = sorted(best.values(), key=lambda each: each.row.problem)
-    head, _ = tune_gemm_yaml.render((), 0, "")
-    write_whole(options.output, head + "".join(each.origin + each.text for each in kept))
+    kept = write_rows(options.output, best.values())
     doubles = f"; {rows - len(kept)} others of the same size and device are left out" if rows > len(kept) else ""
     console.print(f"{len(kept)} rows of {files} files are in {shown_path(options.output)}{doubles}")
     if missing := wanted - {each.row.problem for each in kept}:
@@ -100,17 +98,30 @@ def run_collect(options: argparse.Namespace, console: Console) -> int:
     return 1 if missing else 0
 
 
-def _rows(path: str) -> Iterator[CollectedRow]:
+def write_rows(path: str, rows: Iterable[CollectedRow]) -> list[CollectedRow]:
+    """Write these into a results file, sorted by size, and return them so. Raises OutputError."""
+    kept = sorted(rows, key=lambda each: each.row.problem)
+    head, _ = tune_gemm_yaml.render((), 0, "")
+    write_whole(path, head + "".join(each.origin + each.text for each in kept))
+    return kept
+
+
+def rows_in(path: str) -> list[CollectedRow]:
     """The rows of a results file, each with its own origin where that file was joined too. Raises ResultsError."""
-    text, where = read_text(path, ResultsError), shown_path(path)
+    return rows_of(read_text(path, ResultsError), shown_path(path), f"{Path(path).name!r}{_hosts(path)}")
+
+
+def rows_of(text: str, where: str, origin: str) -> list[CollectedRow]:
+    """The same of the text of such a file; those that say of no origin are from `origin`, which is one line."""
     found = tune_gemm_yaml.read_rows(text, where, GemmDefaults())
     head, texts = tune_gemm_yaml.split(text if text.endswith("\n") else text + "\n", where)
-    here = f"# from {Path(path).name!r}{_hosts(path)}\n"
+    rows = []
     # What stands above a row is the end of what comes before it.
     above = [head, *texts]
     for row, before, own in zip(found, above[:-1], texts, strict=True):
         said = _ORIGIN.findall(before)
-        yield CollectedRow(row, own.splitlines(keepends=True)[0], said[-1] if said else here)
+        rows.append(CollectedRow(row, own.splitlines(keepends=True)[0], said[-1] if said else f"# from {origin}\n"))
+    return rows
 
 
 def _hosts(results: str) -> str:

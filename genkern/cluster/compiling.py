@@ -32,12 +32,17 @@ def parse_compile(argv: Sequence[str]) -> argparse.Namespace:
     """The options of `genkern compile`. Raises InputError; SystemExit(0) after printing for --help."""
     options = compile_parser().parse_args(argv)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
+    options.most = check_search(options)
+    return options
+
+
+def check_search(options: argparse.Namespace) -> int:
+    """How many units of each size --search wants. Raises InputError for a strategy that has to measure."""
     if (strategy := chosen_strategy(options.search)).name != PREDICTED:
         raise InputError(
             f"--search {options.search}: nothing is measured here, which it wants to know: give {PREDICTED}[:N]"
         )
-    options.most = strategy.number or sys.maxsize
-    return options
+    return strategy.number or sys.maxsize
 
 
 def compile_parser() -> Parser:
@@ -47,6 +52,16 @@ def compile_parser() -> Parser:
         description="Compile kernels for sizes into a folder for `genkern measure`. Neither GPU nor PyTorch is needed.",
     )
     group = p.add_argument_group("which kernels")
+    add_chosen(group)
+    group.add_argument("--shard", type=read_shard, metavar="I/N", help=SHARD_HELP)
+    group.add_argument("-o", "--output", metavar="FOLDER", required=True, help="the folder to write")
+    group.add_argument("--overwrite", action="store_true", help="replace what an earlier compile wrote there")
+    add_compiling(group)
+    return p
+
+
+def add_chosen(group: argparse._ArgumentGroup) -> None:
+    """The options that say which kernels are compiled, for what."""
     group.add_argument("--arch", choices=known_archs(), required=True, metavar="ARCH", help="the GPU to compile for")
     group.add_argument(
         *("-i", "--gemm_size_file"), nargs="+", required=True, metavar="SIZES", help="lists as genkern takes them"
@@ -59,11 +74,6 @@ def compile_parser() -> Parser:
         default=_USUAL,
         help=f"predicted:N: what a model prefers; predicted: everything (default: {_USUAL})",
     )
-    group.add_argument("--shard", type=read_shard, metavar="I/N", help=SHARD_HELP)
-    group.add_argument("-o", "--output", metavar="FOLDER", required=True, help="the folder to write")
-    group.add_argument("--overwrite", action="store_true", help="replace what an earlier compile wrote there")
-    add_compiling(group)
-    return p
 
 
 def run_compile(options: argparse.Namespace, console: Console) -> int:

@@ -14,6 +14,7 @@ from genkern import __version__
 from genkern.arguments import Parser, number, underscored
 from genkern.command.exchange.bucket_options import add_bucket_options, check_bucket
 from genkern.errors import InputError
+from genkern.farm.remote.address import CLUSTER_HELP, read_cluster
 from genkern.files import is_stream
 from genkern.formats.tuned_row import row_keys
 from genkern.gemm.dtypes import DTYPES
@@ -41,7 +42,7 @@ _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern ops [RESULTS...]
        genkern kernels --arch ARCH -o FILE
        genkern cache [--trim SIZE]
-       genkern compile | measure | collect ..."""
+       genkern compile | measure | collect | sbatch | lab ..."""
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
@@ -243,9 +244,8 @@ def _target(group: argparse._ArgumentGroup) -> None:
         help=f"which libraries may win: {ALL}, or some of {', '.join(LIBRARIES)}, separated by commas "
         f"(default: {ALL}, with cute where CuTe DSL is installed)",
     )
-    group.add_argument(
-        "--icache_flush", action="store_true", help="make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
-    )
+    cold = "make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
+    group.add_argument("--icache_flush", action="store_true", help=cold)
     group.add_argument(
         "--init_type",
         choices=("randn", "hpl", "trig_float", "zeros"),
@@ -264,6 +264,8 @@ def _search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--jobs", "--num_threads", type=_positive, metavar="N", help="compile processes (default: one a CPU)"
     )
+    instead = f"compile on Dask's nodes: {CLUSTER_HELP} (default: here)"
+    group.add_argument("--cluster", type=read_cluster, metavar="ADDRESS", help=instead)
     group.add_argument(
         "--cache_dir",
         metavar="DIR",

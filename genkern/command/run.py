@@ -181,7 +181,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         foresight = stack.enter_context(
             foresights(len(setting.device_indices), len(remaining), setting.strategy.foresees)
         )
-        workshop = stack.enter_context(setting.workshop())
+        workshop = stack.enter_context(setting.workshop(console))
         profilers = [setting.profiler(index, workshop) for index in setting.device_indices]
         closings = [stack.enter_context(contextlib.ExitStack()) for _ in profilers]
         for profiler, closing in zip(profilers, closings, strict=True):
@@ -225,6 +225,8 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
             tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
         else:
             stack.callback(own[0].close)
+        # Threads begin with it, and there are no forks from here on.
+        workshop.farm.connect()
         stack.enter_context(progress)
         bug_log = BugLog(RunFiles(setting.results_path).bug_log, setting.versions, options.command)
         reporting = {"batch": options.batch, "verbose": options.verbose > 0, "errors": options.compare}

@@ -12,11 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 from genkern.command.target import RunTarget, choose_target, make_profiler, versions
 from genkern.errors import InputError
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
-from genkern.farm.shipped.kernels_file import KernelsFile
+from genkern.farm.remote.dask_pool import DaskPool
+from genkern.farm.shipped.kernels_file import KernelsFile, MadeFor
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
@@ -73,7 +76,7 @@ class Setting:
         return self.target.gpu_ids or (0,)
 
     @contextlib.contextmanager
-    def workshop(self) -> Iterator[Workshop]:
+    def workshop(self, console: Console) -> Iterator[Workshop]:
         """The workshop of this run, with a folder for its modules and logs. Raises OutputError."""
         options, folder = self.options, cache_folder(self.options.cache_dir)
         cache = BinaryCache(folder / "binaries", self.kernels)
@@ -84,12 +87,14 @@ class Setting:
             # Not in the cache's folder, which may be a slow one that nodes share.
             everyones = Path(tempfile.gettempdir())
             temporary = stack.enter_context(run_folder(everyones, "genkern", "another TMPDIR"))
+            made_for = MadeFor.here(self.target.triton, self.versions["triton"])
             farm = Farm(
                 *(cache, self.target.triton, self.versions["triton"]),
                 jobs=options.jobs,
                 timeout_s=options.timeout,
                 temporary_dir=str(temporary),
                 may_compile=options.may_compile,
+                pool=DaskPool(options.cluster, cache, made_for, console.print) if options.cluster else None,
             )
             stack.callback(farm.close)
             yield Workshop(

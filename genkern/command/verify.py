@@ -91,7 +91,7 @@ def verify(setting: Setting, console: Console) -> int:
     path, claims = _fitting(setting, console)
     bug_log = _bug_log(setting)
     wrong, unchecked, bugs = [], [], 0
-    with setting.workshop() as workshop, contextlib.closing(_checks(claims, setting, workshop)) as checks:
+    with setting.workshop(console) as workshop, contextlib.closing(_checks(claims, setting, workshop)) as checks:
         for claim, check in checks:
             if isinstance(check, BugError):
                 console.print(bug_log.append(claim_text(claim), check))
@@ -150,7 +150,7 @@ def benchmark(setting: Setting, console: Console) -> int:
 
     index = setting.device_indices[0]
     with (
-        setting.workshop() as workshop,
+        setting.workshop(console) as workshop,
         contextlib.closing(setting.profiler(index, workshop)) as profiler,
         contextlib.ExitStack() as at_end,
     ):

@@ -134,6 +134,14 @@ class BinaryCache:
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
                     shutil.rmtree(path, ignore_errors=True)
 
+    def unborn(self, name: str) -> Path:
+        """A new folder of this name beside what is being stored, which is removed when nobody has touched it for an
+        hour. Raises OSError.
+        """
+        folder = self._unborn / name
+        folder.mkdir(parents=True)
+        return folder
+
     def path(self, key: str) -> Path:
         return self.folder / key[:2] / key
 

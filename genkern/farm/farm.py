@@ -51,6 +51,13 @@ class FarmCounts:
 class Pool(Protocol):
     """Others' processes that compile in the place of the farm's own: `genkern.farm.remote` has Dask's."""
 
+    def connect(self) -> object:
+        """Begin, unless that is done: threads may begin with it. Raises InputError where nobody is there."""
+
+    @property
+    def size(self) -> int:
+        """How many jobs they do at a time, now."""
+
     def begin(self, job: CompileJob) -> Future[Binary | Failure]: ...
 
     def end(self) -> None: ...
@@ -60,7 +67,7 @@ class Farm:
     """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`.
 
     What a compile needs on the way lies in `temporary_dir` (none: TMPDIR), from where a killed one does not remove it.
-    Others' processes do it where there is a `pool`, as many as `jobs` says.
+    Others' processes do it where there is a `pool`, as many as there are then.
     Where it may not compile, what the cache lacks ends as a failure that says nothing of the kernel.
     A thread, which is there while there is something to do, hands jobs to the pool: as many as it has workers and a
     few, so that what is ordered later but wanted more need not wait for the rest.
@@ -81,7 +88,7 @@ class Farm:
         self.cache = cache
         self.target = target
         self.triton_version = triton_version
-        self.jobs = jobs
+        self._jobs = jobs
         self.timeout_s = timeout_s
         self.temporary_dir = temporary_dir
         self.may_compile = may_compile
@@ -101,6 +108,16 @@ class Farm:
         self._busy_since_s = 0.0
         self._pooled = False
         self._closed = False
+
+    @property
+    def jobs(self) -> int:
+        """How many kernels are compiled at a time."""
+        return self._jobs if self._pool is None else self._pool.size
+
+    def connect(self) -> None:
+        """Have the pool begin, before there is a job for it: there are no forks afterwards. Raises InputError."""
+        if self._pool is not None:
+            self._pool.connect()
 
     def key(self, spec: KernelSpec) -> str:
         return spec.key(self.target, self.triton_version, self._environment)
@@ -220,18 +237,16 @@ class Farm:
         # joblib, which takes as long to import as genkern: a run whose binaries are all in the cache does without.
         from genkern.farm.pool import WorkerDiedError, begin
 
-        room = self.jobs + max(2, self.jobs // 4) if self.jobs > 1 else 1
-        room_behind = self.jobs - self.jobs // _SPARED
         while True:
             with self._changed:
-                while (job := self._next(room, room_behind)) is None:
+                while (job := self._next()) is None:
                     if self._closed or not len(self._orders):
                         self._thread = None
                         return
                     self._changed.wait()
                 self._pooled, number = True, self._pool_number
             try:
-                future = begin(job, self.jobs) if self._pool is None else self._pool.begin(job)
+                future = begin(job, self._jobs) if self._pool is None else self._pool.begin(job)
             except WorkerDiedError:
                 self._lost(job, number)
             except Exception as error:
@@ -239,8 +254,9 @@ class Farm:
             else:
                 future.add_done_callback(partial(self._returned, job, number))
 
-    def _next(self, room: int, room_behind: int) -> CompileJob | None:
-        under_way = self._orders.under_way
+    def _next(self) -> CompileJob | None:
+        jobs, under_way = self.jobs, self._orders.under_way
+        room, room_behind = jobs + max(2, jobs // 4) if jobs > 1 else 1, jobs - jobs // _SPARED
         return self._orders.take(also_behind=under_way < room_behind) if under_way < room else None
 
     def _returned(self, job: CompileJob, number: int, future: Future[Binary | Failure]) -> None:

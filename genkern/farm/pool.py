@@ -44,7 +44,7 @@ def begin(job: CompileJob, workers: int) -> Future[Binary | Failure]:
         except Exception as error:
             future.set_exception(error)
         return future
-    with _children_ignore_interrupts():
+    with children_ignore_interrupts():
         future = executor(workers).submit(run_job, job, os.getpid())
         return future
 
@@ -59,7 +59,7 @@ def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: 
     if workers == 1:
         yield from map(function, items)
         return
-    with _children_ignore_interrupts():
+    with children_ignore_interrupts():
         futures = [executor(workers).submit(function, item) for item in items]
     for future in futures:
         yield future.result()
@@ -90,7 +90,7 @@ process_executor.kill_process_tree = _kill
 
 
 @contextlib.contextmanager
-def _children_ignore_interrupts() -> Iterator[None]:
+def children_ignore_interrupts() -> Iterator[None]:
     """Processes started in here do not see Ctrl-C, which a terminal sends to them too: `close` ends them.
 
     They inherit the mask of blocked signals. The trackers of shared resources unblock the signal for this

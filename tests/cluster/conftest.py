@@ -6,20 +6,20 @@ import shutil
 from pathlib import Path
 
 import pytest
+from cluster_page import SIZES_LIST
 from rich.console import Console
 
 from genkern.cluster.compiling import parse_compile, run_compile
 from genkern.cluster.work_folder import WorkFolder
 
 SPACE = Path(__file__).parents[1] / "tiny_amd.yaml"
-LIST = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256, 'dtype_a': 'bf16'}}\n" for m in (16, 32, 48))
 
 
 @pytest.fixture(scope="session")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder beside which lie the list of its sizes and the cache of the machine that compiled it."""
     at = tmp_path_factory.mktemp("compiled")
-    (at / "sizes.yaml").write_text(LIST)
+    (at / "sizes.yaml").write_text(SIZES_LIST)
     given = ["-i", at / "sizes.yaml", "--space", SPACE, "--search", "predicted:1", "-o", at / "work"]
     given += ["--arch", "gfx942", "--jobs", 1, "--cache_dir", at / "cache"]
     assert run_compile(parse_compile([str(each) for each in given]), Console(quiet=True)) == 0

@@ -43,7 +43,7 @@ def test_a_killed_worker_is_told(trouble: Path, hostile_path: Path) -> None:
 IDLE = """
 import os, time
 from genkern.farm import pool
-with pool._children_ignore_interrupts():
+with pool.children_ignore_interrupts():
     pool.executor(2).submit(os.getpid).result()
 print("idle", flush=True)
 time.sleep(600)

@@ -6,11 +6,10 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -20,6 +19,8 @@ from genkern.command.target import versions
 from genkern.errors import InputError, OutputError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
+from genkern.farm.remote.address import CLUSTER_HELP, read_cluster
+from genkern.farm.remote.dask_pool import DaskPool
 from genkern.farm.shipped.kernels_file import SUFFIX, Files, KernelsFile, MadeFor, write_kernels
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder, require_absent, require_writable, shown_path
@@ -37,9 +38,6 @@ from genkern.space.space import Space
 from genkern.timing.libraries import ALL, CUTE, parse_libraries
 from genkern.timing.session import Budget
 from genkern.tuning.progress import Progress
-
-if TYPE_CHECKING:
-    from genkern.farm.remote.dask_pool import DaskPool
 
 _COUNT, _MOST = 4000, 100_000
 _SHARING = 8
@@ -91,9 +89,7 @@ def add_compiling(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--timeout", type=_seconds, default=60.0, metavar="S", help="seconds for one kernel (60)")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument(
-        "--cluster",
-        metavar="ADDRESS",
-        help="compile on a Dask cluster: dask://HOST:PORT, tls://..., or local:N processes",
+        "--cluster", type=read_cluster, metavar="ADDRESS", help=f"compile on Dask's nodes: {CLUSTER_HELP}"
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
 
@@ -152,12 +148,12 @@ def compiled_entries(
         modules = str(stack.enter_context(modules_folder(folder)))
         where = {"jobs": options.jobs, "timeout_s": options.timeout, "temporary_dir": modules}
         stack.callback(_end_workers, options.jobs)
-        pool = stack.enter_context(cluster_of(options.cluster, cache, MadeFor.here(target, triton), console))
-        if pool is not None:
-            where["jobs"] = pool.size
+        made_for = MadeFor.here(target, triton)
+        pool = DaskPool(options.cluster, cache, made_for, console.print) if options.cluster else None
         farm = Farm(cache, target, triton, pool=pool, **where)
         stack.callback(farm.close)
         wanted = ranked_by_size(problems, Ranking(options.arch, target, triton, spaces, most), options.jobs)
+        farm.connect()
         choice = chosen(wanted, sys.maxsize if count is None else count)
         gpu = gpu_for_arch(options.arch)
         workshop = Workshop(
@@ -166,25 +162,7 @@ def compiled_entries(
         results = compiled(choice, workshop, stack.enter_context(Progress(console)))
     entries = {key: cache.files(key) for key in results if cache.get(key) is not None}
     refused = sum(isinstance(results[key], Failure) for key in entries)
-    return Compiled(entries, refused, len(results) - len(entries), choice.first, MadeFor.here(target, triton))
-
-
-@contextlib.contextmanager
-def cluster_of(
-    address: str | None, cache: BinaryCache, made_for: MadeFor, console: Console
-) -> Iterator[DaskPool | None]:
-    """The nodes of --cluster; None without. Raises InputError."""
-    if address is None:
-        yield None
-        return
-    # Dask, which is optional.
-    from genkern.farm.remote.dask_pool import DaskPool
-
-    pool = DaskPool(address, cache, made_for, console.print)
-    try:
-        yield pool
-    finally:
-        pool.end()
+    return Compiled(entries, refused, len(results) - len(entries), choice.first, made_for)
 
 
 def note_lost(made: Compiled, console: Console) -> None:

@@ -4,89 +4,79 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
-import re
+import os
+import secrets
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from genkern.errors import GenkernError, InputError, one_line
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileJob
-from genkern.farm.remote.node import made_here, mismatch_here
-from genkern.farm.remote.unit import Foreign, Unit, read_answer
+from genkern.farm.remote.address import Address
+from genkern.farm.remote.node import greet, made_here
+from genkern.farm.remote.nodes import Nodes
+from genkern.farm.remote.unit import Foreign, Shared, There, Unit, read_answer
 from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.gemm.records import Binary, Outcome
 
-_ADDRESS = re.compile(
-    r"dask://(?P<tcp>[^/\s]+:[0-9]+)|(?P<whole>(tcp|tls|ucx|wss?)://\S+)|local:(?P<workers>[1-9][0-9]{0,3})"
-)
-_WAIT_S = 60.0
-_LOOK_AGAIN_S = 0.5
 # A unit comes to a node that is known not to compile where all others were lost: so often it is tried again.
 _TRIES = 2
-_NO_DASK = "--cluster needs Dask, here and on every node: pip install 'genkern[cluster]'"
+# Nodes may come back within that, and no look shows any.
+_LOOKS_WITHOUT_NODES = 120
 
 
-def require_address(text: str) -> str:
-    """The address as it is written. Raises InputError for what is none."""
-    if _ADDRESS.fullmatch(text) is None:
-        raise InputError(f"--cluster {text[:60]}: give local:N, dask://HOST:PORT or tls://HOST:PORT")
-    return text
+@dataclass
+class _Asked:
+    """A unit with the cluster: whom it is for, where it may be made (None: anywhere), and what it is tried again by."""
+
+    job: CompileJob
+    unit: Unit
+    future: Future[Binary | Failure]
+    tries: int
+    able: frozenset[str] | None = None
 
 
 class DaskPool:
-    """Has the nodes of a cluster compile, each with its own cache, and stores what they made in `cache`.
+    """Has the nodes of a cluster compile and stores what they made in `cache`, unless they see that folder too.
 
     A node that has another Triton than the run is left out, and `say` is told its name. What was under way on a node
     that is lost is done by another; a unit that nodes were lost with again and again fails, as from outside.
     """
 
     def __init__(self, address: str, cache: BinaryCache, made_for: MadeFor, say: Callable[[str], object]) -> None:
-        """Connect, or start processes here (`local:N`). Raises InputError where no node can compile."""
-        try:
-            from distributed import Client, LocalCluster
-        except ImportError:
-            raise InputError(_NO_DASK) from None
-        match = _ADDRESS.fullmatch(require_address(address))
-        assert match is not None
-        # It names every key that was on a lost worker, which are done again.
-        logging.getLogger("distributed.scheduler").setLevel(logging.ERROR)
+        """Nothing is started yet. Raises InputError for what is no address."""
+        self._address = Address.read(address)
         self._cache, self._made_for, self._say = cache, made_for, say
+        self._nodes: Nodes | None = None
         self._lock = threading.Lock()
-        self._foreign: dict[str, str] = {}
-        self._under_way: set[Any] = set()
+        self._under_way: dict[Any, _Asked] = {}
         self._texts: dict[str, str] = {}
-        self._cluster = None
-        try:
-            if workers := match["workers"]:
-                # Their cache is this one.
-                shared = {"GENKERN_CACHE_DIR": str(cache.folder.resolve().parent)}
-                self._cluster = LocalCluster(
-                    n_workers=int(workers), threads_per_worker=1, processes=True, dashboard_address=":0", env=shared
-                )
-            where = self._cluster or (f"tcp://{match['tcp']}" if match["tcp"] else match["whole"])
-            self._client = Client(where, timeout=_WAIT_S, set_as_default=False)
-            self._client.wait_for_workers(1, timeout=_WAIT_S)
-        except (OSError, TimeoutError) as error:
-            raise InputError(f"--cluster {address}: no nodes answer ({one_line(error)})") from None
-        say(f"cluster: {self._client.dashboard_link}")
-        # Nodes that come later say so of their first unit.
-        made_for_text = json.dumps(asdict(made_for))
-        for node, why in self._client.run(mismatch_here, made_for_text, on_error="return").items():
-            if why:
-                self._leave_out(Foreign(str(node), why if isinstance(why, str) else one_line(why)))
-        self._able()
+        self._shared: Shared | None = None
+        self._probe: Path | None = None
+        self._looks_without = 0
+
+    def connect(self) -> Nodes:
+        """Connect, unless that is done; threads begin with it. Raises InputError where no node can compile."""
+        if self._nodes is None:
+            self._offer_folder()
+            # Processes that are started here have the same cache, and what each would have done by itself they share.
+            here = {"GENKERN_CACHE_DIR": str(self._cache.folder.resolve().parent)}
+            nodes = self._nodes = Nodes(self._address, self._say, (greet, json.dumps(asdict(self._made_for))), here)
+            if not nodes.able:
+                raise InputError(_nobody(nodes))
+            nodes.on_look = self._looked
+        return self._nodes
 
     @property
     def size(self) -> int:
-        """How many units the cluster does at a time."""
-        threads: dict[str, int] = self._client.nthreads()
-        return max(1, sum(count for node, count in threads.items() if node not in self._foreign))
+        """How many units the cluster does at a time, as far as that is known."""
+        if self._nodes is None:
+            return self._address.workers or 1
+        return max(1, sum(node.threads for node in self._nodes.able))
 
     def begin(self, job: CompileJob) -> Future[Binary | Failure]:
         """Have a node do the job. CuTe kernels, whose texts lie in files, are made by this machine."""
@@ -95,80 +85,120 @@ class DaskPool:
 
             return begin(job, 2)
         future: Future[Binary | Failure] = Future()
-        self._submit(job, self._unit(job).text(), future)
+        self._submit(_Asked(job, self._unit(job), future, _TRIES))
         return future
 
     def end(self) -> None:
         """Withdraw what is under way, and let the nodes go."""
-        with contextlib.suppress(Exception):
-            self._client.cancel(list(self._under_way))
-        with contextlib.suppress(Exception):
-            self._client.close()
-        if self._cluster is not None:
+        with self._lock:
+            left = list(self._under_way)
+            self._under_way.clear()
+        if self._nodes is not None:
             with contextlib.suppress(Exception):
-                self._cluster.close()
+                self._nodes.client.cancel(left)
+            self._nodes.end()
+        if self._probe is not None:
+            with contextlib.suppress(OSError):
+                self._probe.rmdir()
+
+    def _offer_folder(self) -> None:
+        """Nodes that find a folder of this name in it see the same cache: a path by itself says nothing elsewhere."""
+        folder = self._cache.folder.resolve()
+        # A cache that only others write to is shared by nobody.
+        with contextlib.suppress(OSError):
+            self._probe = self._cache.unborn(f"shared-{secrets.token_hex(8)}")
+            self._shared = Shared(str(folder), str(self._probe.relative_to(self._cache.folder)))
 
     def _unit(self, job: CompileJob) -> Unit:
         if job.module_path not in self._texts:
             self._texts[job.module_path] = Path(job.module_path).read_text(encoding="utf-8")
-        return Unit.of(job, self._texts[job.module_path], self._made_for)
+        return Unit.of(job, self._texts[job.module_path], self._made_for, self._shared)
 
-    def _submit(self, job: CompileJob, text: str, future: Future[Binary | Failure], tries: int = _TRIES) -> None:
+    def _submit(self, asked: _Asked) -> None:
         try:
-            # A node that is started anew has another address: a unit that only those of now might do would wait for
-            # ever where all of them are lost.
-            workers = {"workers": self._able(_WAIT_S), "allow_other_workers": True} if self._foreign else {}
-            asked = self._client.submit(made_here, text, pure=False, **workers)
+            nodes = self.connect()
+            where = self._where(nodes, asked)
+            with self._lock:
+                pending = nodes.client.submit(made_here, asked.unit.data(), pure=False, **where)
+                self._under_way[pending] = asked
         except Exception as error:
-            future.set_exception(error if isinstance(error, GenkernError) else _lost_cluster(error))
+            asked.future.set_exception(error if isinstance(error, GenkernError) else _lost_cluster(error))
             return
-        with self._lock:
-            self._under_way.add(asked)
-        asked.add_done_callback(lambda done: self._answered(job, text, future, done, tries))
+        pending.add_done_callback(self._answered)
 
-    def _able(self, wait_s: float = 0.0) -> list[str]:
-        """The nodes that are there and can compile. Raises InputError where there is none in so many seconds."""
-        until_s = time.monotonic() + wait_s
-        while True:
-            there = list(self._client.scheduler_info(n_workers=-1)["workers"])
-            if able := [node for node in there if node not in self._foreign]:
-                return able
-            if time.monotonic() >= until_s:
-                break
-            time.sleep(_LOOK_AGAIN_S)
-        raise InputError(f"--cluster: no node can compile: {next(iter(self._foreign.values()))}")
+    def _where(self, nodes: Nodes, asked: _Asked) -> dict[str, Any]:
+        """Where this unit may be made: nothing is said where all nodes are alike, which Dask is fastest with."""
+        able, there = nodes.able, nodes.there
+        asked.able = None if len(able) == len(there) or not able else frozenset(node.address for node in able)
+        return {} if asked.able is None else {"workers": sorted(asked.able)}
 
-    def _answered(self, job: CompileJob, text: str, future: Future[Binary | Failure], done: Any, tries: int) -> None:
+    def _looked(self) -> None:
+        """Units of which all the nodes that may make them are gone are asked of others: with Dask alone they would wait
+        for ever, as a node that is started anew has another address.
+        """
+        nodes = self._nodes
+        assert nodes is not None
+        if self._probe is not None:
+            # Old ones are removed by whoever uses the cache.
+            with contextlib.suppress(OSError):
+                os.utime(self._probe)
+        there = {node.address for node in nodes.there}
+        self._looks_without = 0 if nodes.able else self._looks_without + 1
         with self._lock:
-            self._under_way.discard(done)
+            stuck = {
+                pending: asked
+                for pending, asked in self._under_way.items()
+                if (asked.able is not None and asked.able.isdisjoint(there) and nodes.able)
+                or self._looks_without > _LOOKS_WITHOUT_NODES
+            }
+            for pending in stuck:
+                del self._under_way[pending]
+        for pending, asked in stuck.items():
+            pending.cancel()
+            if nodes.able:
+                self._submit(asked)
+            else:
+                asked.future.set_exception(InputError(_nobody(nodes)))
+
+    def _answered(self, done: Any) -> None:
+        with self._lock:
+            # Withdrawn, and asked of others.
+            if (asked := self._under_way.pop(done, None)) is None:
+                return
+        key, future = asked.job.key, asked.future
         try:
             result = read_answer(done.result())
             if isinstance(result, Foreign):
-                tries -= not self._leave_out(result)
-                if tries:
-                    self._submit(job, text, future, tries)
+                asked.tries -= self._nodes is None or not self._nodes.leave_out(result.node, result.why)
+                if asked.tries:
+                    self._submit(asked)
                 else:
-                    future.set_result(_deadly(job.key))
+                    future.set_result(_deadly(key))
+            elif isinstance(result, There):
+                if (found := self._cache.get(key)) is not None:
+                    future.set_result(found)
+                elif (shared := asked.unit.shared) is not None and not shared.whole:
+                    asked.unit = replace(asked.unit, shared=replace(shared, whole=True))
+                    self._submit(asked)
+                else:
+                    future.set_result(_damaged(key))
             elif isinstance(result, Failure):
                 future.set_result(result)
             elif isinstance(result, Exception):
                 future.set_exception(result)
             else:
-                future.set_result(self._cache.take_over(job.key, result) or _damaged(job.key))
+                future.set_result(self._cache.take_over(key, result) or _damaged(key))
         except Exception as error:
             if type(error).__name__ == "KilledWorker":
-                future.set_result(_deadly(job.key))
+                future.set_result(_deadly(key))
             else:
                 future.set_exception(error if isinstance(error, GenkernError) else _lost_cluster(error))
 
-    def _leave_out(self, node: Foreign) -> bool:
-        """Ask this node no more; whether that is news."""
-        with self._lock:
-            known = node.node in self._foreign
-            self._foreign[node.node] = f"{node.node}: {node.why}"
-        if not known:
-            self._say(f"note: {node.node} does not compile: {node.why}")
-        return not known
+
+def _nobody(nodes: Nodes) -> str:
+    """Why no node can compile, by the example of one."""
+    node = next((node for node in nodes.there if node.why), None)
+    return f"--cluster: no node can compile: {f'{node.address}: {node.why}' if node else 'none is there'}"
 
 
 def _deadly(key: str) -> Failure:

@@ -14,18 +14,21 @@ import os
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 from genkern.errors import BugError, OutputError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileJob, CompileProcess, forked
-from genkern.farm.remote.unit import Foreign, Result, Unit, answered
+from genkern.farm.remote.unit import Foreign, Result, There, Unit, answered
 from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.files import cache_folder
+from genkern.gemm.gpus import detect_devices
 from genkern.gemm.records import Binary
 from genkern.gemm.triton_release import triton_version
 from genkern.kernels.kernel import Target
+
+# More than a node has threads, so that none is removed before it is read.
+_MODULES_KEPT = 256
 
 
 class _OfThread(threading.local):
@@ -38,14 +41,18 @@ _own = _OfThread()
 _forking = threading.Lock()
 
 
-def made_here(text: str) -> bytes:
-    """What comes of the unit of this text (genkern.farm.remote.unit): the entry of this node's cache, if it has it."""
-    return answered(_made(Unit.read(text)))
+def made_here(data: bytes) -> bytes:
+    """What comes of the unit that this is (genkern.farm.remote.unit): the entry of this node's cache, if it has it."""
+    return answered(_made(Unit.read(data)))
 
 
-def mismatch_here(made_for: str) -> str:
-    """Why this node cannot make kernels that are to be as the `MadeFor` of this text says; "" where it can."""
-    return _mismatch(MadeFor(**{name: str(value) for name, value in json.loads(made_for).items()}))
+def greet(made_for: str) -> str:
+    """What this node says of itself, as JSON: `why` it cannot make kernels that are to be as the `MadeFor` of this text
+    says ("" where it can), the architectures of its GPUs, and its host.
+    """
+    why = _mismatch(MadeFor(**{name: str(value) for name, value in json.loads(made_for).items()}))
+    archs = [device.arch for device in detect_devices()]
+    return json.dumps({"why": why, "archs": archs, "host": socket.gethostname()})
 
 
 def _mismatch(wanted: MadeFor) -> str:
@@ -60,7 +67,8 @@ def _mismatch(wanted: MadeFor) -> str:
 def _made(unit: Unit) -> Result:
     if why := _mismatch(unit.made_for):
         return Foreign(_address(), why)
-    cache = BinaryCache(cache_folder(None) / "binaries")
+    shared = unit.shared if unit.shared is not None and unit.shared.is_seen else None
+    cache = BinaryCache(cache_folder(None) / "binaries" if shared is None else shared.folder)
     # A scheduler that loses a worker has others repeat what that one had finished.
     result = cache.get(unit.key)
     if result is None:
@@ -70,18 +78,18 @@ def _made(unit: Unit) -> Result:
             return error
     if isinstance(result, Failure) and cache.get(unit.key) is None:
         return result
-    return cache.files(unit.key)
+    return cache.files(unit.key) if shared is None or shared.whole else There(unit.key)
 
 
 def _compiled(unit: Unit, cache: BinaryCache) -> Binary | Failure:
-    with _module(unit.module) as path:
-        job = CompileJob(unit.key, path, unit.spec, unit.target, str(cache.folder), unit.timeout_s)
-        if _own.process is None or not _own.process.alive:
-            _own.process = _new_process()
-        result = _own.process.run(job)
-        if not _own.process.alive:
-            _own.process = None
-        return result
+    path = _modules.path(unit.module)
+    job = CompileJob(unit.key, path, unit.spec, unit.target, str(cache.folder), unit.timeout_s)
+    if _own.process is None or not _own.process.alive:
+        _own.process = _new_process()
+    result = _own.process.run(job)
+    if not _own.process.alive:
+        _own.process = None
+    return result
 
 
 def _new_process() -> CompileProcess:
@@ -98,13 +106,31 @@ def _new_process() -> CompileProcess:
             config["daemon"] = before
 
 
-@contextlib.contextmanager
-def _module(text: str) -> Iterator[str]:
-    """A module's file, for as long as it takes: a name says which text it is, since compile processes keep modules."""
-    with tempfile.TemporaryDirectory(prefix="genkern-unit-") as folder:
-        path = Path(folder) / f"kernels_{hashlib.sha256(text.encode()).hexdigest()[:16]}.py"
-        path.write_text(text, encoding="utf-8")
-        yield str(path)
+class _Modules:
+    """Modules of the last units, as files that stay: a compile process keeps what it has imported, by path."""
+
+    def __init__(self) -> None:
+        self._writing = threading.Lock()
+        self._paths: dict[str, Path] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def path(self, text: str) -> str:
+        """The file with this text, whose name says which text it is."""
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        with self._writing:
+            if self._folder is None:
+                self._folder = tempfile.TemporaryDirectory(prefix="genkern-units-")
+            path = self._paths.pop(digest, None)
+            if path is None or not path.exists():
+                path = Path(self._folder.name) / f"kernels_{digest}.py"
+                path.write_text(text, encoding="utf-8")
+            self._paths[digest] = path
+            if len(self._paths) > _MODULES_KEPT:
+                self._paths.pop(next(iter(self._paths))).unlink(missing_ok=True)
+        return str(path)
+
+
+_modules = _Modules()
 
 
 def _address() -> str:

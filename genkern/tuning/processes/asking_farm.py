@@ -30,6 +30,10 @@ class AskingFarm(Farm):
         self._next_numbers = itertools.count()
         self._tells: dict[int, dict[str, Tell]] | None = {}
 
+    def has_jobs(self, jobs: int) -> None:
+        """So many kernels are compiled at a time now."""
+        self._jobs = jobs
+
     def claim(self, keys: Collection[str]) -> None:
         self._send("claim", tuple(keys))
 

@@ -185,7 +185,7 @@ class DriverProcess:
         with self._sending, contextlib.suppress(OSError):
             news = self._shared.news[self._told :]
             self._told += len(news)
-            self.pipe.send((what, problem, news))
+            self.pipe.send((what, problem, news, self._shared.farm.jobs))
 
     def _send(self, *message: Any) -> None:
         with self._sending:
@@ -310,7 +310,8 @@ class _Driver:
                 if kind == "compiled":
                     self._farm.receive(*values)
                     continue
-                problem, news = values
+                problem, news, jobs = values
+                self._farm.has_jobs(jobs)
                 self._journal.read_lines(news)
                 if kind == "tune":
                     self._asked.put(problem)

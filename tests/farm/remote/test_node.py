@@ -14,8 +14,9 @@ from trouble_kernels import trouble_spec, write_trouble
 
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.remote import node
-from genkern.farm.remote.unit import Foreign, Unit, read_answer
+from genkern.farm.remote.unit import Foreign, Shared, There, Unit, read_answer
 from genkern.farm.shipped.kernels_file import MadeFor
+from genkern.gemm.gpus import DetectedDevice
 from genkern.gemm.records import Binary, Outcome
 
 TARGET = target_of("gfx942")
@@ -42,15 +43,37 @@ def unit_of(name: str, folder: Path, timeout_s: float = 60.0) -> Unit:
 def test_an_entry_comes_back_and_stays_in_the_nodes_cache(own_cache: BinaryCache, tmp_path: Path) -> None:
     """So that a unit which a scheduler repeats is not compiled again; another cache takes it over whole."""
     unit = unit_of("plain", tmp_path)
-    files = read_answer(node.made_here(unit.text()))
+    files = read_answer(node.made_here(unit.data()))
     assert isinstance(files, dict)
     assert files == own_cache.files(unit.key)
     taken = BinaryCache(tmp_path / "driver").take_over(unit.key, files)
     assert isinstance(taken, Binary)
     assert Path(taken.path).parents[1] == tmp_path / "driver"
-    assert read_answer(node.made_here(replace(unit, module="no module").text())) == files
+    assert read_answer(node.made_here(replace(unit, module="no module").data())) == files
     files["kernel.hsaco"] = files["kernel.hsaco"][:-1]
     assert BinaryCache(tmp_path / "other").take_over(unit.key, files) is None
+
+
+def test_an_entry_lands_in_a_folder_that_both_see(own_cache: BinaryCache, tmp_path: Path) -> None:
+    """Only its name comes back, unless the bytes are asked for; a folder of the same name is not the same folder."""
+    seen = BinaryCache(tmp_path / "shared")
+    shared = Shared(str(seen.folder), str(seen.unborn("probe").relative_to(seen.folder)))
+    unit = replace(unit_of("plain", tmp_path), shared=shared)
+    assert read_answer(node.made_here(unit.data())) == There(unit.key)
+    assert isinstance(seen.get(unit.key), Binary)
+    assert own_cache.get(unit.key) is None
+    files = seen.files(unit.key)
+    assert read_answer(node.made_here(replace(unit, shared=replace(shared, whole=True)).data())) == files
+    other = replace(unit_of("plain_1", tmp_path), shared=replace(shared, probe="no probe"))
+    assert isinstance(read_answer(node.made_here(other.data())), dict)
+    assert isinstance(own_cache.get(other.key), Binary)
+
+
+def test_a_node_says_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The architectures of its GPUs, each as often as there are such."""
+    gpu = DetectedDevice(0, "NVIDIA H200", "sm_90", 132)
+    monkeypatch.setattr(node, "detect_devices", lambda: [gpu, replace(gpu, index=1)])
+    assert json.loads(node.greet(json.dumps(asdict(HERE))))["archs"] == ["sm_90", "sm_90"]
 
 
 def test_each_thread_of_a_daemon_has_a_compile_process(
@@ -62,7 +85,7 @@ def test_each_thread_of_a_daemon_has_a_compile_process(
 
     def ask(name: str) -> None:
         unit = unit_of(name, tmp_path / name, timeout_s=1.0 if name == "hang" else 60.0)
-        answers[name] = read_answer(node.made_here(unit.text()))
+        answers[name] = read_answer(node.made_here(unit.data()))
         if node._own.process is not None:
             node._own.process.kill()
 
@@ -93,9 +116,9 @@ def test_each_thread_of_a_daemon_has_a_compile_process(
 def test_a_foreign_node_says_why(change: dict[str, str], said: str, own_cache: BinaryCache, tmp_path: Path) -> None:
     """Before anything is compiled."""
     wanted = replace(HERE, **change)
-    assert node.mismatch_here(json.dumps(asdict(wanted))) == said
+    assert json.loads(node.greet(json.dumps(asdict(wanted))))["why"] == said
     if said:
-        answer = read_answer(node.made_here(replace(unit_of("plain", tmp_path), made_for=wanted).text()))
+        answer = read_answer(node.made_here(replace(unit_of("plain", tmp_path), made_for=wanted).data()))
         assert isinstance(answer, Foreign)
         assert answer.why == said
         assert not list(own_cache.folder.glob("??"))

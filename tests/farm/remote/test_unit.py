@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from trouble_kernels import trouble_spec
 
 from genkern.errors import BugError, OutputError
 from genkern.farm.cache import Failure
-from genkern.farm.remote.unit import Foreign, Unit, answered, read_answer
+from genkern.farm.remote.unit import Foreign, Shared, There, Unit, answered, read_answer
 from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.gemm.records import Outcome
 from genkern.kernels.kernel import KernelSpec
@@ -25,7 +26,9 @@ def test_a_unit_is_the_same_there(spec: KernelSpec, arch: str) -> None:
     """To the letter of its key, which decides where it is found."""
     target = target_of(arch)
     unit = Unit(KEY, "text 'with' \n \u00e9", spec, target, 30.0, MadeFor.here(target, TRITON_VERSION))
-    assert (read := Unit.read(unit.text())) == unit
+    assert (read := Unit.read(unit.data())) == unit
+    shared = replace(unit, shared=Shared("/a 'b'", ".unborn/c", whole=True))
+    assert Unit.read(shared.data()) == shared
     assert read.spec.key(target, TRITON_VERSION) == spec.key(target, TRITON_VERSION)
 
 
@@ -36,6 +39,7 @@ def test_a_unit_is_the_same_there(spec: KernelSpec, arch: str) -> None:
         {"genkern.json": b"{}\n\n", "kernel.cubin": bytes(range(256)), "kernel.json": b""},
         Failure(KEY, Outcome.COMPILE_TIMED_OUT, "no 'result' \n", False),
         Failure(KEY, Outcome.COMPILE_FAILED, "killed", True),
+        There(KEY),
         Foreign("tcp://node:1", "Triton 3.6.0"),
     ],
 )
@@ -59,8 +63,12 @@ def test_what_is_no_answer_is_refused(data: bytes) -> None:
 
 
 def test_a_unit_that_is_none_is_refused() -> None:
-    text = Unit(KEY, "", SPEC, target_of("sm_90"), 1.0, MadeFor("a", "b", "c", "d", "e")).text()
+    data = Unit(KEY, "", SPEC, target_of("sm_90"), 1.0, MadeFor("a", "b", "c", "d", "e")).data()
+    text = zlib.decompress(data).decode()
     for wrong in ("", "[]", text.replace('"spec"', '"other"'), text.replace('"function"', '"called"')):
         with pytest.raises((ValueError, TypeError, LookupError)):
-            Unit.read(wrong)
-    assert replace(Unit.read(text), key="") != Unit.read(text)
+            Unit.read(zlib.compress(wrong.encode()))
+    for damaged in (b"", data[:-1], text.encode()):
+        with pytest.raises(ValueError, match="Error"):
+            Unit.read(damaged)
+    assert Unit.read(data).key == KEY

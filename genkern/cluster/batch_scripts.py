@@ -1,0 +1,131 @@
+"""`genkern sbatch`: scripts with which Slurm does both steps: compile on any nodes, measure on those with GPUs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+from jinja2.sandbox import SandboxedEnvironment
+from rich.console import Console
+
+from genkern.arguments import Parser, number
+from genkern.cluster.batch_values import absolute, account, duration, gpus, partitions, require_plain
+from genkern.cluster.compiling import add_chosen, check_search
+from genkern.command.options import parse
+from genkern.command.shipped.kernels import sizes_for
+from genkern.errors import InputError, OutputError
+from genkern.files import require_absent, require_writable, shown_path, write_whole
+
+# In the order in which they are written: what is there and whole is submitted by the last.
+SCRIPTS = ("compile.sh", "measure.sh", "collect.sh", "workers.sh", "gpu_workers.sh", "submit.sh")
+_LOGS = "logs"
+_count = number("a whole number from 1 to 9999", 1, 9999, integer=True)
+_retries = number("a whole number from 0 to 99", 0, 99, integer=True)
+
+
+def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern sbatch`; `tuning` are those of tuning among them, for `genkern measure`.
+
+    Raises InputError; SystemExit(0) after printing for --help.
+    """
+    options, tuning = sbatch_parser().parse_known_args(argv)
+    options.tuning = absolute(tuning)
+    check_search(options)
+    # What measuring would refuse is refused here.
+    parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", options.arch])
+    return options
+
+
+def sbatch_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern sbatch",
+        usage="genkern sbatch --arch ARCH -i SIZES... -o FOLDER [options of tuning]",
+        description="Write the scripts with which Slurm compiles and measures; FOLDER/submit.sh submits them. Options "
+        "of tuning may follow.",
+    )
+    group = p.add_argument_group("which kernels")
+    add_chosen(group)
+    group.add_argument("-o", "--output", metavar="FOLDER", required=True, help="the folder to write, which nodes see")
+    group.add_argument("--overwrite", action="store_true", help="replace scripts that are there")
+    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: FOLDER/cache)")
+    jobs = p.add_argument_group("which jobs")
+    jobs.add_argument("--jobs", type=_count, default=8, metavar="N", help="tasks of the array that compiles (8)")
+    jobs.add_argument("--gpu_jobs", type=_count, default=4, metavar="N", help="GPUs that measure at a time (4)")
+    jobs.add_argument("--cpus", type=_count, default=8, metavar="N", help="CPUs of a task (8)")
+    jobs.add_argument("--gpus", type=gpus, default="1", metavar="SPEC", help="GPUs of a task, as sbatch has it (1)")
+    jobs.add_argument("--partition", type=partitions, metavar="NAME", help="for compiling (default: Slurm's)")
+    jobs.add_argument("--gpu_partition", type=partitions, metavar="NAME", help="for measuring (default: Slurm's)")
+    jobs.add_argument("--account", type=account, metavar="NAME", help="whose hours they are (default: Slurm's)")
+    jobs.add_argument("--time", type=duration, metavar="TIME", help="limit of a task (default: the partition's)")
+    jobs.add_argument("--retries", type=_retries, default=10, metavar="N", help="times that a task begins again (10)")
+    jobs.add_argument("--templates", metavar="FOLDER", help="your own templates/batch/ (default: genkern's)")
+    jobs.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_sbatch(options: argparse.Namespace, console: Console) -> int:
+    """Write the scripts. Raises InputError or OutputError."""
+    folder = Path(options.output).absolute()
+    for path in (str(folder), *options.gemm_size_file, options.space or "", options.cache_dir or ""):
+        require_plain(path, "the path")
+    sizes = len(sizes_for(options, console))
+    if sizes < options.jobs:
+        raise InputError(f"--jobs {options.jobs}: the lists have {sizes} sizes, and each task has one at least")
+    for name in SCRIPTS:
+        require_absent(str(folder / name), options.overwrite)
+        require_writable(str(folder / name))
+    said = values(options, folder)
+    texts = {name: rendered(name, said, options.templates) for name in SCRIPTS}
+    for name, text in texts.items():
+        write_whole(str(folder / name), text)
+    try:
+        # Slurm makes no folders.
+        (folder / _LOGS).mkdir(exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make {shown_path(str(folder / _LOGS))} ({error.strerror})") from None
+    console.print(f"{sizes} sizes in {options.jobs} tasks; to submit: sh {shlex.quote(str(folder / SCRIPTS[-1]))}")
+    return 0
+
+
+def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """What templates may say: numbers, names that were checked, and commands as a shell reads them."""
+    space = options.space
+    if space and os.path.exists(space):
+        space = os.path.abspath(space)
+    which = ["--arch", options.arch, "-i", *map(os.path.abspath, options.gemm_size_file)]
+    which += ["--op", *options.op] if options.op else []
+    which += ["--space", space] if space else []
+    cache = ["--cache_dir", os.path.abspath(options.cache_dir or folder / "cache")]
+    names = ("jobs", "gpu_jobs", "cpus", "gpus", "partition", "account", "time", "retries")
+    return {
+        **{name: getattr(options, name) for name in names},
+        "gpu_partition": options.gpu_partition or options.partition,
+        "python": shlex.quote(sys.executable),
+        "genkern": shlex.join([sys.executable, "-m", "genkern"]),
+        "which": shlex.join([*which, "--search", options.search, *cache]),
+        "tuning": shlex.join([*cache, *options.tuning]),
+    }
+
+
+def rendered(name: str, said: dict[str, object], own: str | None) -> str:
+    """The script. Raises InputError for a template of someone's own that cannot be read or rendered."""
+    loader = jinja2.FileSystemLoader(own) if own else jinja2.PackageLoader("genkern.templates", "batch")
+    templates = SandboxedEnvironment(
+        loader=loader,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    templates.globals.update(said)
+    try:
+        return templates.get_template(f"{name}.j2").render().lstrip("\n")
+    except (jinja2.TemplateError, OSError, UnicodeDecodeError, TypeError) as error:
+        where = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        raise InputError(f"{shown_path(f'{own or chr(0)}/{name}.j2')}: {where}{' '.join(str(error).split())}") from None

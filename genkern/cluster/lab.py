@@ -1,0 +1,261 @@
+"""`genkern lab`: tune on the GPUs of all nodes of a cluster, a results file for each architecture."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import queue
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from genkern.arguments import Parser
+from genkern.cluster.batch_values import absolute
+from genkern.cluster.collecting import CollectedRow, rows_in, rows_of, write_rows
+from genkern.cluster.lab_node import Done, Share, tuned_here
+from genkern.cluster.lab_sizes import LabSizes, Place
+from genkern.command.options import parse
+from genkern.command.target import versions
+from genkern.errors import GenkernError, InputError, one_line
+from genkern.farm.farm import FarmCounts
+from genkern.farm.remote.address import CLUSTER_HELP, Address, read_cluster
+from genkern.farm.remote.node import greet
+from genkern.farm.remote.nodes import GPU, Nodes
+from genkern.farm.shipped.kernels_file import MadeFor
+from genkern.files import require_writable, shown_path
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.sizes import read_sizes
+from genkern.formats.tune_gemm_yaml import size_line
+from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
+from genkern.gemm.problem import GemmProblem
+from genkern.kernels.kernel import Target
+from genkern.ops.op import check_problem
+from genkern.tuning.progress import Progress
+
+# What this command says itself of each share.
+_TAKEN = frozenset(
+    ("-i", "--gemm_size_file", "-o", "--tuning_results_file", "--arch", "--gpu_ids", "--ngpus", "--mp", "--cluster")
+)
+_LOOK_S = 0.5
+# GPUs that come late, or went and come back, come within that, unless nodes are still in a queue.
+_WITHOUT_GPUS_S = 30.0
+
+
+def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern lab`; `tuning` are those of tuning among them, for the nodes.
+
+    Raises InputError; SystemExit(0) after printing for --help.
+    """
+    options, tuning = lab_parser().parse_known_args(argv)
+    options.tuning = absolute(tuning)
+    given = {argument.partition("=")[0].replace("-", "_").replace("__", "--", 1) for argument in options.tuning}
+    if taken := sorted((given | {argument.partition("=")[0] for argument in options.tuning}) & _TAKEN):
+        raise InputError(f"{taken[0]}: genkern lab says that itself, to each of its nodes")
+    for arch in options.arch:
+        # What the nodes would refuse is refused here.
+        parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", arch])
+    return options
+
+
+def lab_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern lab",
+        usage="genkern lab --cluster ADDRESS --arch ARCH... -i SIZES... -o FOLDER [options of tuning]",
+        description="Tune on all GPUs of a cluster: on its workers with --resources GPU=1; the others compile. Options "
+        "of tuning may follow.",
+    )
+    group = p.add_argument_group("what to tune, and where")
+    group.add_argument("--cluster", type=read_cluster, required=True, metavar="ADDRESS", help=CLUSTER_HELP)
+    group.add_argument(
+        "--arch", nargs="+", choices=known_archs(), required=True, metavar="ARCH", help="each gets all sizes"
+    )
+    group.add_argument(
+        *("-i", "--gemm_size_file"), nargs="+", required=True, metavar="SIZES", help="lists as genkern takes them"
+    )
+    group.add_argument(
+        "-o", "--output", metavar="FOLDER", required=True, help="results_ARCH.yaml go there; sizes in them are skipped"
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_lab(options: argparse.Namespace, console: Console) -> int:
+    """Tune; 1 where a size has no winner, 3 where that is so by a bug. Raises InputError or OutputError."""
+    archs = list(dict.fromkeys(options.arch))
+    files = {arch: str(Path(options.output) / f"results_{arch}.yaml") for arch in archs}
+    rows: dict[str, list[CollectedRow]] = {}
+    wanted: dict[str, list[GemmProblem]] = {}
+    for arch, path in files.items():
+        rows[arch] = rows_in(path) if os.path.exists(path) else []
+        require_writable(path)
+        done = {each.row.problem for each in rows[arch]}
+        found = [
+            problem for each in options.gemm_size_file for problem in read_sizes(each, GemmDefaults(), arch).problems
+        ]
+        for problem in found:
+            check_problem(problem, arch)
+        wanted[arch] = [problem for problem in dict.fromkeys(found) if problem not in done]
+        if skipped := len(dict.fromkeys(found)) - len(wanted[arch]):
+            console.print(f"note: {skipped} of {len(dict.fromkeys(found))} sizes are in {shown_path(path)} already")
+    sizes = LabSizes.of(wanted)
+    if sizes.is_done:
+        return 0
+    target = Target(*triton_target(gpu_for_arch(archs[0])))
+    greeting = greet, json.dumps(asdict(MadeFor.here(target, versions()["triton"])))
+    nodes = Nodes(Address.read(options.cluster), console.print, greeting, {})
+    try:
+        lab = _Lab(nodes, sizes, files, rows, tuple(options.tuning), console)
+        lab.work()
+    finally:
+        nodes.end()
+    for arch, path in files.items():
+        devices = sorted({str(each.row.device) for each in rows[arch]})
+        console.print(f"{arch}: {len(rows[arch])} sizes in {shown_path(path)}, of {', '.join(devices) or 'no device'}")
+    return 3 if lab.bugs else 1 if lab.failed or sizes.given_up else 0
+
+
+@dataclass
+class _Lab:
+    """A run: hands shares to GPUs as they are free, and writes what comes back."""
+
+    nodes: Nodes
+    sizes: LabSizes
+    files: dict[str, str]
+    rows: dict[str, list[CollectedRow]]
+    tuning: tuple[str, ...]
+    console: Console
+    failed: int = 0
+    bugs: int = 0
+    # What nodes say, from threads of Dask's: news of a share, or its end.
+    _heard: queue.SimpleQueue[tuple[int, Any]] = field(default_factory=queue.SimpleQueue)
+    _pending: dict[int, Any] = field(default_factory=dict)
+
+    def work(self) -> None:
+        topic = f"genkern-lab-{secrets.token_hex(8)}"
+        client = self.nodes.client
+        client.subscribe_topic(topic, self._news)
+        total = sum(map(len, self.sizes.left.values()))
+        with_gpus_s = time.monotonic()
+        try:
+            with Progress(self.console) as progress, progress.problem("sizes", total, FarmCounts()) as advance:
+                while not self.sizes.is_done:
+                    gpus = self._gpus()
+                    for number, place, problems in self.sizes.take(gpus):
+                        share = Share(place.arch, "".join(map(size_line, problems)), self._options(), topic, number)
+                        # The one that was asked for: all candidates of a size on one GPU.
+                        self._pending[number] = pending = client.submit(
+                            *(tuned_here, share.text()), workers=[place.node], resources={GPU: 1}, pure=False
+                        )
+                        pending.add_done_callback(lambda done, number=number: self._heard.put((number, done)))
+                    if self._pending or {place.arch for place in gpus}.issuperset(self.sizes.waiting()):
+                        with_gpus_s = time.monotonic()
+                    elif self._is_hopeless(time.monotonic() - with_gpus_s):
+                        raise InputError(self._nobody())
+                    before = self._count()
+                    self._hear()
+                    self._forget_lost()
+                    advance(self._count() - before)
+        finally:
+            with contextlib.suppress(Exception):
+                client.cancel(list(self._pending.values()))
+
+    def _options(self) -> tuple[str, ...]:
+        """Nodes that do not measure compile for those that do."""
+        compiles = any(not node.gpus and not node.why for node in self.nodes.there)
+        return (*self.tuning, *(("--cluster", self.nodes.scheduler) if compiles else ()))
+
+    def _gpus(self) -> dict[Place, int]:
+        """How many GPUs of the architectures that are asked for each node has."""
+        return {
+            Place(node.address, arch): min(node.gpus, node.said["archs"].count(arch))
+            for node in self.nodes.there
+            for arch in self.sizes.left
+            if node.gpus and not node.why and arch in node.said.get("archs", ())
+        }
+
+    def _is_hopeless(self, waited_s: float) -> bool:
+        """Whether no GPU is to be expected, after so long without one that is wanted."""
+        measuring = [node for node in self.nodes.there if node.gpus]
+        of_no_use = bool(measuring) and all(node.why for node in measuring)
+        return (of_no_use or waited_s > _WITHOUT_GPUS_S) and not self.nodes.expects_more
+
+    def _nobody(self) -> str:
+        seen = sorted({arch for node in self.nodes.there if node.gpus for arch in node.said.get("archs", ())})
+        why = next((f"; {node.address}: {node.why}" for node in self.nodes.there if node.gpus and node.why), "")
+        wanted, have = ", ".join(self.sizes.waiting()), ", ".join(seen) or "none"
+        return f"--cluster: no worker with --resources GPU=1 has a {wanted} GPU; they have {have}{why}"
+
+    def _news(self, event: Any) -> None:
+        with contextlib.suppress(LookupError, TypeError, ValueError):
+            said = event[1]
+            self._heard.put((int(said["number"]), str(said["news"])))
+
+    def _hear(self) -> None:
+        """Wait for a while, then take all that was said."""
+        heard = []
+        with contextlib.suppress(queue.Empty):
+            heard.append(self._heard.get(timeout=_LOOK_S))
+            while True:
+                heard.append(self._heard.get_nowait())
+        for number, what in heard:
+            if isinstance(what, str):
+                self._take_rows(number, Done.read(what))
+            elif self._pending.pop(number, None) is not None:
+                self._ended(number, what)
+
+    def _ended(self, number: int, pending: Any) -> None:
+        place, _ = self.sizes.under_way[number]
+        try:
+            done = Done.read(pending.result())
+        except GenkernError:
+            raise
+        except Exception as error:
+            self.console.print(f"note: {place.node} is lost ({one_line(error)}): others take its sizes")
+            self.sizes.lost(number)
+            return
+        self._take_rows(number, done)
+        if done.status in (0, 1, 3):
+            self.bugs += done.status == 3
+            for problem in self.sizes.ended(number):
+                self.failed += 1
+                self.console.print(f"{problem.size}: no winner on {done.origin}: {done.said}")
+            return
+        if done.status == 2:
+            self.nodes.leave_out(place.node, done.said)
+        self.sizes.lost(number)
+
+    def _take_rows(self, number: int, done: Done) -> None:
+        """Write the rows of a share that are not written yet."""
+        if number not in self.sizes.under_way or not done.results:
+            return
+        place, problems = self.sizes.under_way[number]
+        rows = self.rows[place.arch]
+        new = [row for row in rows_of(done.results, place.node, done.origin) if row.row.problem in problems]
+        for row in new:
+            self.sizes.finished(number, row.row.problem)
+            self.console.print(f"{place.arch} {row.row.problem.size}: {row.row.duration_us:.2f} us, {done.origin}")
+        rows += new
+        if new:
+            write_rows(self.files[place.arch], rows)
+
+    def _forget_lost(self) -> None:
+        """Dask would wait for a node that has gone; its sizes are others' now."""
+        there = {node.address for node in self.nodes.there}
+        for number, pending in list(self._pending.items()):
+            place, _ = self.sizes.under_way[number]
+            if place.node not in there:
+                del self._pending[number]
+                pending.cancel()
+                self.console.print(f"note: {place.node} is lost: others take its sizes")
+                self.sizes.lost(number)
+
+    def _count(self) -> int:
+        return sum(map(len, self.rows.values())) + self.failed

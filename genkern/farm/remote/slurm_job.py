@@ -1,0 +1,76 @@
+"""SlurmJob: a batch script that starts Dask's workers on nodes, handed to Slurm and taken back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+from pathlib import Path
+
+from genkern.errors import InputError
+from genkern.files import shown_path
+
+# How the script learns of the scheduler: templates/batch/workers.sh.j2 reads it.
+SCHEDULER = "GENKERN_SCHEDULER"
+_ANSWER_S = 60.0
+_JOB = re.compile(r"([0-9]+)(;\S+)?")
+# What squeue says of jobs that may still have nodes.
+_ALIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING"}
+
+
+class SlurmJob:
+    """A job, by its number; the script runs with the scheduler's address in its environment."""
+
+    def __init__(self, script: str, scheduler: str) -> None:
+        """Submit. Raises InputError where there is no such script, no Slurm, or Slurm refuses it."""
+        if not Path(script).is_file():
+            raise InputError(f"--cluster slurm:{shown_path(script)}: no such file; genkern sbatch writes workers.sh")
+        # Their logs lie beside the script, wherever this was started.
+        at, name = os.path.split(os.path.abspath(script))
+        said = _slurm("sbatch", "--parsable", "--export=ALL", name, cwd=at, changes={SCHEDULER: scheduler})
+        if (match := _JOB.fullmatch(said.strip())) is None:
+            raise InputError(f"--cluster slurm: sbatch gave no job number, but {said.strip()[:80]!r}")
+        self.number = match[1]
+
+    def is_alive(self) -> bool:
+        """Whether a task of it waits or runs; also where Slurm does not answer just now."""
+        with contextlib.suppress(InputError):
+            states = _slurm("squeue", "--noheader", "--jobs", self.number, "--format=%T").split()
+            return not _ALIVE.isdisjoint(states)
+        return _is_known(self.number)
+
+    def cancel(self) -> None:
+        with contextlib.suppress(InputError):
+            _slurm("scancel", self.number)
+
+
+def _is_known(number: str) -> bool:
+    """squeue fails for the number of a job that is long gone, and where the controller is away."""
+    with contextlib.suppress(InputError):
+        _slurm("squeue", "--noheader", "--format=%T")
+        return False
+    return True
+
+
+def _slurm(*command: str, cwd: str | None = None, changes: dict[str, str] | None = None) -> str:
+    """What one of Slurm's programs says. Raises InputError."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd,
+            env=os.environ | (changes or {}),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_ANSWER_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        raise InputError(f"--cluster slurm: there is no {command[0]} here; run on a node that submits jobs") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"--cluster slurm: {command[0]} does not answer ({error})") from None
+    if done.returncode:
+        said = " ".join(done.stderr.split())[:200]
+        raise InputError(f"--cluster slurm: {command[0]} refuses: {said or f'exit status {done.returncode}'}")
+    return done.stdout

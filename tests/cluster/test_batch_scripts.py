@@ -1,0 +1,141 @@
+"""`genkern sbatch` as a user meets it; tests/cluster/test_on_slurm.py hands what it writes to Slurm."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cluster_page import SIZES_LIST
+from command import ROOT, run_here
+
+from genkern.cluster.batch_scripts import SCRIPTS
+
+
+@pytest.fixture
+def written(hostile_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The folder that a command with hostile names has written."""
+    (hostile_path / "sizes.yaml").write_text(SIZES_LIST)
+    given = ["sbatch", "--arch", "gfx942", "-i", hostile_path / "sizes.yaml", "-o", hostile_path / "work"]
+    given += [
+        "--jobs",
+        3,
+        "--gpu_jobs",
+        2,
+        "--cpus",
+        4,
+        "--gpus",
+        "mi300x:1",
+        "--partition",
+        "cpu",
+        "--time",
+        "2:00:00",
+    ]
+    ran = run_here(capsys, *given, "--gpu_partition", "gpu", "--account", "lab", "--retries", 5, "--compare")
+    assert (ran.status, ran.err) == (0, "")
+    assert "3 sizes in 3 tasks" in ran.out
+    return hostile_path / "work"
+
+
+def test_every_script_is_one(written: Path) -> None:
+    """A shell can read it, and sbatch finds what is asked for above the first command."""
+    assert sorted(path.name for path in written.glob("*.sh")) == sorted(SCRIPTS)
+    assert (written / "logs").is_dir()
+    for path in written.glob("*.sh"):
+        assert subprocess.run(["bash", "-n", path], capture_output=True).stderr == b""
+        asked, _, rest = path.read_text().partition("\n\n")
+        assert "#SBATCH" not in rest
+        if path.name != "submit.sh":
+            assert "#SBATCH --requeue" in asked
+            assert "#SBATCH --account=lab" in asked
+            assert "#SBATCH --time=2:00:00" in asked
+            assert rest.count("\nexec ") == 1
+            assert '"${SLURM_RESTART_COUNT:-0}" -gt 5' in rest
+            gpu = path.name in ("measure.sh", "gpu_workers.sh")
+            assert ("--gpus=mi300x:1" in asked) is gpu
+            assert f"--partition={'gpu' if gpu else 'cpu'}" in asked
+
+
+def test_commands_are_what_was_asked_for(written: Path) -> None:
+    """Their words come out of a shell as they went in, whatever names have in them."""
+    asks = {
+        "SLURM_ARRAY_TASK_ID": "2",
+        "SLURM_CPUS_PER_TASK": "4",
+        "GENKERN_SCHEDULER": "tcp://node:1",
+        "PATH": "/bin:/usr/bin",
+    }
+    said = {}
+    for name in SCRIPTS[:-1]:
+        text = (written / name).read_text().replace("\nexec ", "\nprintf '%s\\n' ")
+        said[name] = subprocess.run(["bash", "-c", text], env=asks, capture_output=True, text=True).stdout.splitlines()
+    sizes = str(written.parent / "sizes.yaml")
+    cache = ["--cache_dir", str(written / "cache")]
+    search = ["--search", "predicted:64", *cache]
+    share = ["--shard", "2/3", "-o", "part_2", "--overwrite", "--jobs", "4"]
+    assert said["compile.sh"][3:] == ["compile", "--arch", "gfx942", "-i", sizes, *search, *share]
+    assert said["measure.sh"][3:] == ["measure", "part_2", *cache, "--compare"]
+    assert said["collect.sh"][3:] == ["collect", "part_1", "part_2", "part_3", "-o", "tuned.yaml", "--overwrite"]
+    assert said["workers.sh"][3:7] == ["worker", "tcp://node:1", "--nthreads", "4"]
+    assert said["gpu_workers.sh"][3:8] == ["worker", "tcp://node:1", "--nthreads", "1", "--resources"]
+
+
+def test_a_job_that_begins_too_often_ends(written: Path) -> None:
+    text = (written / "measure.sh").read_text()
+    done = subprocess.run(["bash", "-c", text], env={"SLURM_RESTART_COUNT": "6"}, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "more than --retries" in done.stderr
+
+
+def test_templates_of_ones_own(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Are rendered in the place of genkern's, and reach nothing but what they are given."""
+    own = tmp_path / "own"
+    shutil.copytree(ROOT / "templates" / "batch", own)
+    collect = own / "collect.sh.j2"
+    command = ["sbatch", "--arch", "gfx942", "-i", written.parent / "sizes.yaml", "-o", written, "--jobs", 3]
+    command += ["--templates", own]
+    assert "is there already; --overwrite replaces it" in run_here(capsys, *command).refusal
+    collect.write_text(collect.read_text() + "# ours: {{ jobs }}\n")
+    assert run_here(capsys, *command, "--overwrite").status == 0
+    assert (written / "collect.sh").read_text().endswith("# ours: 3\n")
+    for wrong, said in (
+        ("{% if %}", "line 1: "),
+        ("{{ nothing }}", "undefined"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    ):
+        collect.write_text(wrong)
+        assert said in run_here(capsys, *command, "--overwrite").refusal
+    collect.unlink()
+    assert "collect.sh.j2" in run_here(capsys, *command, "--overwrite").refusal
+    assert (written / "collect.sh").read_text().endswith("# ours: 3\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--jobs", "4"), "--jobs 4: the lists have 3 sizes"),
+        (("--partition", "a b"), "'a b' is not a partition"),
+        (("--search", "guided"), "--search guided: nothing is measured here"),
+        (("--no-such-option",), "--no-such-option"),
+        (("--gpus", "0"), "'0' is not a number of GPUs"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    options: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, before anything is written."""
+    (tmp_path / "sizes.yaml").write_text(SIZES_LIST)
+    command = (
+        "sbatch",
+        "--arch",
+        "gfx942",
+        "-i",
+        tmp_path / "sizes.yaml",
+        "-o",
+        tmp_path / "work",
+        "--jobs",
+        3,
+        *options,
+    )
+    assert said in run_here(capsys, *command).refusal
+    assert not (tmp_path / "work").exists()

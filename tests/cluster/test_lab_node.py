@@ -1,0 +1,62 @@
+"""Tests of genkern.cluster.lab_node: a share on a machine with stand-ins for GPUs, without a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster_page import Lab
+from processes import until
+from tiny_space import traced
+
+from genkern.cluster.lab_node import Done, Share
+
+# A process of its own, since its environment is the machine.
+_PROGRAM = "import sys; from genkern.cluster.lab_node import tuned_here; print(tuned_here(sys.argv[1]))"
+
+
+def begin(lab: Lab, *options: str, arch: str = "sm_90") -> subprocess.Popen[str]:
+    share = Share(arch, (lab.at / "sizes.yaml").read_text(), ("--space", f"{lab.at}/space.yaml", *options), "topic", 7)
+    command = [sys.executable, "-c", _PROGRAM, share.text()]
+    return subprocess.Popen(command, env=lab.environment, cwd=lab.at, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.skipif(not os.environ.get("GENKERN_CLUSTER_TESTS"), reason="make test-cluster")
+def test_two_shares_have_two_gpus(tmp_path: Path) -> None:
+    """Also those of two workers; the third finds none, as one for another architecture does. A worker that is killed
+    takes its genkern along.
+    """
+    gate, trace = tmp_path / "gate", tmp_path / "trace"
+    lab = Lab(tmp_path / "lab", 1, gate=[1, str(gate)], trace=str(trace))
+    with begin(lab) as one, begin(lab) as two:
+        until(lambda: len(traced(trace)) == 2, one)
+        for arch in ("sm_90", "gfx942"):
+            with begin(lab, arch=arch) as third:
+                done = Done.read(third.communicate(timeout=60)[0])
+            assert (done.status, done.said) == (2, f"no free {arch} GPU is here")
+        os.kill(two.pid, signal.SIGKILL)
+        gate.touch()
+        done = Done.read(one.communicate(timeout=60)[0])
+    assert done.status == 0
+    assert done.results.count("\n- ") == 1
+    assert done.origin.startswith("GPU ")
+    assert {event["device"] for event in traced(trace)} == {"0", "1"}
+    with begin(lab, "--space", "gone.yaml") as refused:
+        done = Done.read(refused.communicate(timeout=60)[0])
+    assert done.status == 2
+    assert "gone.yaml: no such space file" in done.said
+
+
+def test_what_is_said_is_read_as_data() -> None:
+    share = Share("sm_90", "- {'M': 1}\n", ("--space", "a 'b'"), "topic", 3)
+    assert Share.read(share.text()) == share
+    done = Done(1, "text\n", "said", "GPU 0 of 'a'")
+    assert Done.read(done.text()) == done
+    for wrong in ("", "[]", "{}", '{"status": "x"}'):
+        for read in (Share.read, Done.read):
+            with pytest.raises((ValueError, TypeError, LookupError)):
+                read(wrong)
