@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from genkern.errors import InputError
+from genkern.gemm.rates import Rates
 
 VENDORS = ("amd", "nvidia")
 # The encodings of fp8: OCP's, and those without negative zeros and infinities of AMD's CDNA 3.
@@ -96,6 +97,7 @@ class Gpu:
     ask for, `shared_reserved_bytes` what the driver takes on top. `last_level_cache_mib` is L2, or MALL on AMD.
     `sources` names the documents the figures are from. `has` is what the device can do. `like`
     is the architecture whose spaces are taken where there is none for its own; "" where there is no such.
+    `rates` are what the predictor counts with; None where its own constants (H200) stand for them.
     """
 
     name: str
@@ -124,6 +126,7 @@ class Gpu:
     has: Capabilities
     peak_tflops: Mapping[str, float] = field(hash=False)
     like: str = ""
+    rates: Rates | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for figures that no device has."""
