@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.gemm.gpu import Capabilities, Gpu
-from genkern.gemm.rates import Rates
+from genkern.gemm.gpu import Capabilities, Gpu, Rates
 
 # Files, separated as in PATH.
 ENVIRONMENT = "GENKERN_GPU_FILES"
