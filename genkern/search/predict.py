@@ -60,7 +60,8 @@ def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -
     """`configs` in the order in which to compile and launch them: by predicted time, nothing being known of binaries.
 
     A good time among the first tells soon what is hopeless. Configs that differ in GROUP_SIZE_M alone stand together,
-    the one nearest to 8 first: what it takes tells how good the others can be.
+    the one nearest to 8 first: what it takes tells how good the others can be. On GPUs with rates, variants of one tile
+    stand apart (`genkern.search.rates.variants`).
     """
     siblings: dict[tuple[object, ...], list[Config]] = {}
     for config in configs:
@@ -68,7 +69,10 @@ def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -
     for group in siblings.values():
         group.sort(key=from_usual)
     groups = list(siblings.values())
-    times_us = predicted_us(problem, [group[0] for group in groups], gpu)
+    firsts = [group[0] for group in groups]
+    times_us = predicted_us(problem, firsts, gpu)
+    if gpu.rates is not None:
+        times_us = _apart(firsts, times_us)
     order = sorted(range(len(groups)), key=times_us.__getitem__)
     return [config for place in order for config in groups[place]]
 
@@ -89,6 +93,15 @@ def _by_rates_us(problem: GemmProblem, configs: Sequence[Config], resources: Res
         return []
     found: list[float] = times_us(problem, gpu, columns_of(configs, resources), peak_tflops(problem, gpu)).tolist()
     return found
+
+
+def _apart(configs: Sequence[Config], times_us: Sequence[float]) -> list[float]:
+    import numpy as np
+
+    from genkern.search.rates.variants import variants_octaves
+
+    octaves = np.log2(np.array(times_us))
+    return (octaves + variants_octaves(configs, octaves)).tolist()  # type: ignore[no-any-return]
 
 
 def from_usual(config: Config) -> tuple[int, int]:

@@ -71,7 +71,7 @@ def matrix_clocks(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns
 
 
 def lds_clocks(problem: GemmProblem, rates: Rates, columns: Columns) -> Numbers:
-    """[configs] clocks in which a step is written to LDS, and read by warps that tile the block as squarely as can be."""
+    """[configs] clocks in which a step is written to LDS, and read by warps that tile the block squarely."""
     size_a, size_b = element_bytes(problem)
     warps_n = 2.0 ** (np.floor(np.log2(columns["num_warps"])) // 2)
     warps_m = np.maximum(1, columns["num_warps"] / warps_n)
