@@ -7,8 +7,9 @@ The folders have configs that others publish by size, under their own names: AIT
 blocks (`N=1536,K=7168,device_name=AMD_Instinct_MI300X,...json`). None is part of genkern. Of each, for the largest M
 that it is for: whether a config with its tile and SPLIT_K is left in the default space after pruning, at which place
 among the distinct tiles the predicted order has it (0: first, 1: last), and whether it is among the first 64 binaries.
-Places are among what the other program's kernel can run, which for vLLM and SGLang is no split K. SPLIT_K counts by how many K-blocks a program has: 8 of 12 blocks are six programs of two, as 6 are, and two of nothing.
-A winner comes out of a search with near ties, so being early is what counts. Nothing here runs on a GPU.
+Places are among what the other program's kernel can run, which for vLLM and SGLang is no split K. SPLIT_K counts by how
+many K-blocks a program has: 8 of 12 blocks are six programs of two, as 6 are, and two of nothing. A winner comes out of
+a search with near ties, so being early is what counts. Nothing here runs on a GPU.
 """
 
 from __future__ import annotations
@@ -109,7 +110,6 @@ def winners(path: Path) -> Iterator[tuple[str, GemmProblem | None, Winner | None
     peer = next(peer for peer in PEERS.values() if peer.is_named(path.name))
 
     def runs(config: Config) -> bool:
-        # Forms and options of genkern's own are there to be tried before the other program's, too.
         return config.SPLIT_K == 1 or not peer.config_obstacle(Config("tiled", 64, 64, 64, SPLIT_K=2))
 
     for candidate in imported.candidates:

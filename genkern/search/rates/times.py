@@ -27,9 +27,7 @@ from genkern.search.rates.unit import (
 
 # What should overlap does so in part: of several times the p-norm counts, the longest alone for a large p. Chosen with
 # the rates (gpus.yaml).
-_NORM_OF_STEP, _NORM_OF_KERNEL = 3.0, 2.3
-# Without a pipeline nothing overlaps, and the copy to LDS stands in the chain as well.
-_UNPIPELINED = 0.75
+_NORM_OF_STEP, _NORM_OF_KERNEL = 3.5, 2.3
 
 
 def times_us(problem: GemmProblem, gpu: Gpu, columns: Columns, peak_tflops: float) -> Numbers:
@@ -52,13 +50,15 @@ def times_us(problem: GemmProblem, gpu: Gpu, columns: Columns, peak_tflops: floa
     matrix = matrix_clocks(problem, gpu, rates, columns, peak_tflops) / gpu.clock_mhz
     lds = lds_clocks(problem, rates, columns) / gpu.clock_mhz
     load = load_clocks(problem, gpu, rates, columns, registers) / gpu.clock_mhz
-    under_way = depth(problem, gpu, columns, _UNPIPELINED)
+    ahead = depth(problem, gpu, columns)
 
     def round_us(workgroups: Numbers) -> Numbers:
         """Of so many workgroups of a CU, from their start to the last byte of their tiles."""
         # Few waves leave SIMDs without any.
         matrix_us = workgroups * matrix * gpu.simds_per_unit / np.minimum(gpu.simds_per_unit, workgroups * warps)
-        chain_us = (rates.latency_us + load + lds + matrix_us / workgroups) / under_way
+        # Loads of a step come while another is multiplied; without a pipeline all stands in one chain.
+        arrives_us = rates.latency_us + load
+        chain_us = np.where(ahead > 0, arrives_us / np.maximum(ahead, 1), arrives_us + lds + matrix_us / workgroups)
         step_us = _overlapped(_NORM_OF_STEP, matrix_us, workgroups * lds, workgroups * load, chain_us)
         return steps * (step_us + rates.step_us / workgroups) + rates.start_us + rates.latency_us
 

@@ -31,10 +31,9 @@ def tile_bytes(problem: GemmProblem, columns: Columns) -> Numbers:
     return (columns["BLOCK_SIZE_M"] * size_a + columns["BLOCK_SIZE_N"] * size_b) * columns["BLOCK_SIZE_K"]
 
 
-def depth(problem: GemmProblem, gpu: Gpu, columns: Columns, unpipelined: float) -> Numbers:
-    """[configs] steps whose loads are under way at a time."""
-    stages = columns["num_stages"]
-    return np.where((stages > 1) & is_pipelined(problem, _ANY, gpu), stages - 1, unpipelined)
+def depth(problem: GemmProblem, gpu: Gpu, columns: Columns) -> Numbers:
+    """[configs] later steps whose loads are under way while one is multiplied; 0 where the loop is not pipelined."""
+    return np.where(is_pipelined(problem, _ANY, gpu), columns["num_stages"] - 1, 0.0)
 
 
 def matrix_clocks(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns, peak_tflops: float) -> Numbers:
@@ -109,7 +108,7 @@ def registers_of(problem: GemmProblem, gpu: Gpu, columns: Columns) -> Numbers:
     threads = columns["num_warps"] * gpu.warp_size
     sums = columns["BLOCK_SIZE_M"] * columns["BLOCK_SIZE_N"] * columns_of_b(problem) / threads
     step = tile_bytes(problem, columns) / 4 / threads
-    on_its_way = 0.0 if gpu.has.async_copies else depth(problem, gpu, columns, 0.0) > 0
+    on_its_way = 0.0 if gpu.has.async_copies else depth(problem, gpu, columns) > 0
     estimate = sums + step * (on_its_way + 0.5) + _OTHER_REGISTERS
     return np.where(columns["registers"] > 0, columns["registers"], estimate)
 
@@ -120,7 +119,7 @@ def resident(problem: GemmProblem, gpu: Gpu, columns: Columns, registers: Number
     held = tile_bytes(problem, columns) * np.where(stages <= 1, 0.5, stages - 1)
     # A loop that Triton does not pipeline keeps fewer tiles. The workgroups for which that leaves room are not counted,
     # though narrow loads fill the queues of a unit (as in predict_loads).
-    narrow = (stages > 1) & (depth(problem, gpu, columns, 0.0) == 0)
+    narrow = (stages > 1) & (depth(problem, gpu, columns) == 0)
     lds = np.where(has_binary, np.maximum(columns["shared_bytes"], np.where(narrow, held, 0)), held)
     by_lds = gpu.shared_bytes_per_unit // np.maximum(lds, 1)
     of_simd = gpu.registers_per_unit // (gpu.simds_per_unit * gpu.warp_size)
