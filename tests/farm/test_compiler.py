@@ -128,6 +128,8 @@ def test_compiles_for_every_target(
         assert result.symbol.encode() + b"\0" in binary
         assert result.resources.registers in range(1, 513)
         assert result.resources.shared_bytes is not None
+        if spec.function.startswith("matmul") and config.family == "tiled":
+            assert (result.resources.loop_matrix or 0) > 0
         assert read_spec(result.path) == spec
         assert getattr(loaded, spec.function).arg_names == [name for name, _ in (*spec.signature, *spec.constants)]
 
