@@ -14,8 +14,7 @@ from genkern.gemm.gpu import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import columns_of_b, row_tiles
 from genkern.search.rates.columns import Columns, Numbers, each
-from genkern.search.rates.traffic import behind_l2_us, splitting_us
-from genkern.search.rates.unit import (
+from genkern.search.rates.compute_unit import (
     depth,
     lds_clocks,
     load_clocks,
@@ -24,6 +23,7 @@ from genkern.search.rates.unit import (
     registers_of,
     resident,
 )
+from genkern.search.rates.traffic import behind_l2_us, splitting_us
 
 # What should overlap does so in part: of several times the p-norm counts, the longest alone for a large p. Chosen with
 # the rates (gpus.yaml).

@@ -1,4 +1,4 @@
-"""Tests of genkern.search.rates.unit: what a CU does in a step, by what its instructions and its registers are."""
+"""Tests of genkern.search.rates.compute_unit: what a CU does in a step, by its instructions and registers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.search.predict import peak_tflops
-from genkern.search.rates import unit
+from genkern.search.rates import compute_unit
 from genkern.search.rates.columns import Numbers, columns_of
 
 MI300X, MI355X, RX9070 = map(gpu_for_arch, ("gfx942", "gfx950", "gfx1201"))
@@ -27,7 +27,7 @@ def rates_of(gpu: Gpu) -> Rates:
 
 def clocks(problem: GemmProblem, gpu: Gpu, *configs: Config) -> Numbers:
     """Of the matrix instructions."""
-    return unit.matrix_clocks(problem, gpu, rates_of(gpu), columns_of(configs), peak_tflops(problem, gpu))
+    return compute_unit.matrix_clocks(problem, gpu, rates_of(gpu), columns_of(configs), peak_tflops(problem, gpu))
 
 
 def test_rows_are_padded_to_the_instruction() -> None:
@@ -76,11 +76,11 @@ def test_warps_beyond_the_instructions_of_a_tile_repeat_them() -> None:
 def test_registers_are_those_of_the_binary_where_there_is_one() -> None:
     """Else accumulators alone are no fewer than what a thread has of the tile."""
     tile = [Config("tiled", 128, 128, 64)]
-    assert unit.registers_of(PROBLEM, MI300X, columns_of(tile, Resources(registers=90)))[0] == 90
-    assert unit.registers_of(PROBLEM, MI300X, columns_of(tile))[0] > 128 * 128 / 256
+    assert compute_unit.registers_of(PROBLEM, MI300X, columns_of(tile, Resources(registers=90)))[0] == 90
+    assert compute_unit.registers_of(PROBLEM, MI300X, columns_of(tile))[0] > 128 * 128 / 256
     # Copies that go straight to LDS need none on their way.
     direct = replace(MI300X, has=replace(MI300X.has, async_copies=True))
-    found = [unit.registers_of(PROBLEM, gpu, columns_of(tile))[0] for gpu in (MI300X, direct)]
+    found = [compute_unit.registers_of(PROBLEM, gpu, columns_of(tile))[0] for gpu in (MI300X, direct)]
     assert found[0] > found[1]
 
 
@@ -90,7 +90,7 @@ def test_lds_and_registers_say_how_many_workgroups_run() -> None:
     def fit(gpu: Gpu = MI300X, **needs: int) -> float:
         resources = Resources(registers=needs.get("registers", 64), shared_bytes=needs.get("shared_bytes", 0))
         columns = columns_of([Config("tiled", 64, 64, 64, num_warps=4)], resources)
-        return float(unit.resident(PROBLEM, gpu, columns, unit.registers_of(PROBLEM, gpu, columns))[0])
+        return float(compute_unit.resident(PROBLEM, gpu, columns, compute_unit.registers_of(PROBLEM, gpu, columns))[0])
 
     assert fit(shared_bytes=32768) == 2
     assert fit(MI355X, shared_bytes=32768) == 5
@@ -104,8 +104,8 @@ def test_spilled_registers_are_loaded_again() -> None:
 
     def load(config: Config, resources: Resources | None = None) -> float:
         columns = columns_of([config], resources)
-        registers = unit.registers_of(PROBLEM, MI300X, columns)
-        return float(unit.load_clocks(PROBLEM, MI300X, rates_of(MI300X), columns, registers)[0])
+        registers = compute_unit.registers_of(PROBLEM, MI300X, columns)
+        return float(compute_unit.load_clocks(PROBLEM, MI300X, rates_of(MI300X), columns, registers)[0])
 
     binary = Resources(registers=200, scratch_bytes=0)
     assert load(tile, replace(binary, scratch_bytes=64)) > load(tile, binary)

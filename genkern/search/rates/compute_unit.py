@@ -1,4 +1,4 @@
-"""Unit: what a CU does in one step along K for one tile, and how many workgroups it runs at a time."""
+"""Compute unit: what a CU does in one step along K for one tile, and how many workgroups it runs at a time."""
 
 from __future__ import annotations
 
