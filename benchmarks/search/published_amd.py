@@ -7,8 +7,9 @@ The folders have configs that others publish by size, under their own names: AIT
 blocks (`N=1536,K=7168,device_name=AMD_Instinct_MI300X,...json`). None is part of genkern. Of each, for the largest M
 that it is for: whether a config with its tile and SPLIT_K is left in the default space after pruning, at which place
 among the distinct tiles the predicted order has it (0: first, 1: last), and whether it is among the first 64 binaries.
-SPLIT_K counts by how many K-blocks a program has: 8 of 12 blocks are six programs of two, as 6 are, and two of nothing.
-A winner comes out of a search with near ties, so being early is what counts. Nothing here runs on a GPU.
+Places are among what the other program's kernel can run, which for vLLM and SGLang is no split K. SPLIT_K counts by how
+many K-blocks a program has: 8 of 12 blocks are six programs of two, as 6 are, and two of nothing. A winner comes out of
+a search with near ties, so being early is what counts. Nothing here runs on a GPU.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 from benchmarks.common.figures import percentile, table
 from genkern.errors import InputError
-from genkern.formats.exchange.peers import read_peer
+from genkern.formats.exchange.peers import PEERS, read_peer
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -36,6 +37,8 @@ from genkern.space.space import load_space
 FIRST = 64
 ARCHS = ("gfx942", "gfx950", "gfx1201")
 Tile = tuple[int, int, int, int]
+# A winner's tile, and which configs its program's kernel can run.
+Winner = tuple[Tile, Callable[[Config], bool]]
 
 
 @dataclass
@@ -53,6 +56,9 @@ class Found:
     slowest_s: float = 0.0
 
 
+FoundBy = dict[tuple[str, str, str], Found]
+
+
 def tile_of(problem: GemmProblem, config: Config) -> Tile:
     """What a published config and one of genkern's must have in common: blocks, and K-blocks of a program."""
     blocks = -(-problem.K // config.BLOCK_SIZE_K)
@@ -65,53 +71,68 @@ def place_of(problem: GemmProblem, tile: Tile, order: Iterable[Config]) -> float
     return tiles.index(tile) / max(1, len(tiles) - 1) if tile in tiles else None
 
 
-def judge(found: Found, problem: GemmProblem, tiles: Sequence[Tile], arch: str) -> None:
-    """Add what becomes of a size's winners."""
-    started_s = time.perf_counter()
+def kept_of(problem: GemmProblem, arch: str) -> list[Config]:
+    """What pruning leaves of the default space."""
     try:
-        kept = prune(load_space(None, arch, problem.op), problem, gpu_for_arch(arch)).kept
+        return prune(load_space(None, arch, problem.op), problem, gpu_for_arch(arch)).kept
     except InputError:
-        kept = []
-    found.slowest_s = max(found.slowest_s, time.perf_counter() - started_s)
+        return []
+
+
+def judge(problem: GemmProblem, arch: str, published: Mapping[str, Sequence[Winner]], found: FoundBy) -> None:
+    """Add what becomes of a size's winners, by their source."""
+    started_s = time.perf_counter()
+    kept = kept_of(problem, arch)
+    seconds = time.perf_counter() - started_s
     order = promising_first(problem, kept, gpu_for_arch(arch))
     first = {tile_of(problem, config) for unit in units_of(order)[:FIRST] for config in unit.configs}
-    for tile in tiles:
-        place = place_of(problem, tile, order)
-        if place is None:
-            found.missing.append(f"{arch} {problem.name}: {'x'.join(map(str, tile[:3]))}, {tile[3]} K-blocks a program")
-        else:
-            found.places.append(place)
-            found.early += tile in first
+    for source, of_source in published.items():
+        of = found[arch, problem.op, source]
+        of.slowest_s = max(of.slowest_s, seconds)
+        for tile, runs in of_source:
+            place = place_of(problem, tile, (config for config in order if runs(config)))
+            if place is None:
+                of.missing.append(
+                    f"{arch} {problem.name}: {'x'.join(map(str, tile[:3]))}, {tile[3]} K-blocks a program"
+                )
+            else:
+                of.places.append(place)
+                of.early += tile in first
 
 
-def winners(folders: Iterable[Path]) -> Iterator[tuple[str, GemmProblem | None, Tile | None, int]]:
-    """Of each file its target and a size with its winner's tile, or Nones and how many configs genkern has not."""
+def winners(path: Path) -> Iterator[tuple[str, GemmProblem | None, Winner | None, int]]:
+    """Of a file its target and a size with its winner, or Nones and how many configs genkern has not."""
+    try:
+        imported = read_peer(str(path), None)
+    except InputError:
+        # Of other kernels, or devices.
+        return
+    peer = next(peer for peer in PEERS.values() if peer.is_named(path.name))
+
+    def runs(config: Config) -> bool:
+        return config.SPLIT_K == 1 or not peer.config_obstacle(Config("tiled", 64, 64, 64, SPLIT_K=2))
+
+    for candidate in imported.candidates:
+        if candidate.config is not None:
+            yield imported.arch, candidate.problem, (tile_of(candidate.problem, candidate.config), runs), 1
+    for why, count in imported.left_out.items():
+        # Files that are no GEMM's of genkern's are no winners that it lost.
+        if not why.startswith(("of another format", "of no one N and K", "of fused MoE")):
+            yield imported.arch, None, None, count
+
+
+def judged(folders: Iterable[Path]) -> FoundBy:
+    """All winners, by target, format and folder; those that genkern's kernels have not are of a format "none"."""
+    found: FoundBy = defaultdict(Found)
+    sizes: dict[tuple[str, GemmProblem], dict[str, list[Winner]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(path for folder in folders for path in folder.glob("*.json")):
-        try:
-            imported = read_peer(str(path), None)
-        except InputError:
-            # Of other kernels, or devices.
-            continue
-        for candidate in imported.candidates:
-            if candidate.config is not None:
-                yield imported.arch, candidate.problem, tile_of(candidate.problem, candidate.config), 1
-        for why, count in imported.left_out.items():
-            # Files that are no GEMM's of genkern's are no winners that it lost.
-            if not why.startswith(("of another format", "of no one N and K", "of fused MoE")):
-                yield imported.arch, None, None, count
-
-
-def judged(folders: Iterable[Path]) -> dict[tuple[str, str], Found]:
-    """All winners, by target and format; those that genkern's kernels do not have count as another format, "none"."""
-    found: dict[tuple[str, str], Found] = defaultdict(Found)
-    sizes: dict[tuple[str, GemmProblem], list[Tile]] = defaultdict(list)
-    for arch, problem, tile, count in winners(folders):
-        if arch in ARCHS:
-            found[arch, problem.op if problem else "none"].published += count
-            if problem is not None and tile is not None:
-                sizes[arch, problem].append(tile)
-    for (arch, problem), tiles in sizes.items():
-        judge(found[arch, problem.op], problem, tiles, arch)
+        for arch, problem, winner, count in winners(path):
+            if arch in ARCHS:
+                found[arch, problem.op if problem else "none", path.parent.name].published += count
+                if problem is not None and winner is not None:
+                    sizes[arch, problem][path.parent.name].append(winner)
+    for (arch, problem), published in sizes.items():
+        judge(problem, arch, published, found)
     return dict(found)
 
 
@@ -140,19 +161,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     found = judged(options.folders)
     rows = []
-    for (arch, op), of in sorted(found.items()):
+    for (arch, op, source), of in sorted(found.items()):
         places = [f"{percentile(of.places, share):.2f}" if of.places else "-" for share in (0.5, 0.9)]
         early = f"{of.early / of.published:.2f}" if of.published else "-"
-        rows.append((arch, op, of.published, len(of.places), *places, early, f"{of.slowest_s:.2f}"))
-    print(table(("target", "format", "published", "kept", "median", "p90", "first 64", "slowest prune, s"), rows))
+        rows.append((arch, op, source, of.published, len(of.places), *places, early, f"{of.slowest_s:.2f}"))
+    print(
+        table(
+            ("target", "format", "folder", "published", "kept", "median", "p90", "first 64", "slowest prune, s"), rows
+        )
+    )
     if options.each:
         print("\n".join(line for of in found.values() for line in of.missing))
-    cdna = [of for (arch, _), of in found.items() if arch != "gfx1201"]
+    cdna = [of for (arch, *_), of in found.items() if arch != "gfx1201"]
     places = [place for of in cdna for place in of.places]
     published = sum(of.published for of in cdna)
     figures = {
         "amd_published_kept": _kept(cdna),
-        "gfx1201_published_kept": _kept(of for (arch, _), of in found.items() if arch == "gfx1201"),
+        "gfx1201_published_kept": _kept(of for (arch, *_), of in found.items() if arch == "gfx1201"),
         "amd_median_place": f"{median(places):.2f}" if places else "-",
         "amd_p90_place": f"{percentile(places, 0.9):.2f}" if places else "-",
         "amd_predicted64_found": f"{sum(of.early for of in cdna) / published:.2f}" if published else "-",

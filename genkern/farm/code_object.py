@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from genkern.errors import ResultsError
-from genkern.farm.main_loop import main_loop
+from genkern.farm.main_loop import MainLoop, main_loop
 from genkern.gemm.records import Resources
 
 _EM_CUDA, _EM_AMDGPU = 190, 224
@@ -138,8 +138,11 @@ def _nvidia(binary: bytes, shared_bytes: int) -> Resources:
         shared_bytes=shared_bytes,
         scratch_bytes=stack,
     )
-    if loop is None:
-        return resources
+    return resources if loop is None else with_loop(resources, loop)
+
+
+def with_loop(resources: Resources, loop: MainLoop) -> Resources:
+    """The same with what the main loop has."""
     return replace(
         resources,
         loop_instructions=loop.instructions,

@@ -21,8 +21,9 @@ from multiprocessing.connection import Connection
 
 from genkern.errors import BugError, OutputError, bugs_told
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.code_object import read_resources
+from genkern.farm.code_object import read_resources, with_loop
 from genkern.farm.cute_compiler import compile_cute
+from genkern.farm.main_loop import main_loop_of_assembly
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.lowering import DEFAULT_SETTINGS, SETTINGS
@@ -102,6 +103,8 @@ def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
     started_s = time.monotonic()
     with bugs_told(where):
         source = ast_source(load_module(job.module_path), job.spec)
+    # AMD's assembly says what the main loop has; of NVIDIA's kernels the binary does.
+    os.environ["TRITON_STORE_BINARY_ONLY"] = "0" if job.target.backend == "hip" else "1"
     try:
         kernel = triton_compile(source, target=target, options=dict(job.spec.options))
     except OSError:
@@ -123,6 +126,8 @@ def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
     with open(metadata, "rb") as file:
         files = {f"kernel.{extension}": binary, "kernel.json": file.read()}
     resources = read_resources(binary, job.target.backend, kernel.metadata.shared)
+    if (loop := main_loop_of_assembly(kernel.asm.get("amdgcn", ""))) is not None:
+        resources = with_loop(resources, loop)
     compile_s = round(time.monotonic() - started_s, 3)
     return cache.put(job.key, job.spec, kernel.metadata.name, resources, files, compile_s)
 

@@ -1,4 +1,4 @@
-"""The main loop of an NVIDIA kernel, from its machine code: where it is, and how many instructions of each kind it has.
+"""The main loop of a kernel, from NVIDIA's machine code or AMD's assembly: how many instructions of each kind it has.
 
 No public text gives the encodings. Those below are what nvdisasm prints for kernels and for hand-written PTX of
 sm_80 to sm_121: an instruction has 16 bytes, and its operation is in the lowest 12 bits, of which the highest 3
@@ -7,6 +7,7 @@ say what its operands are (a register, a constant, a uniform register).
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,18 @@ _HFMA2_MMA = 0x035
 # HFMA2 and HFMA2.MMA with a constant: how ptxas writes a number into a register.
 _NO_FMA = (0x431, 0x435)
 _BRA = 0x947
+# AMD's by their names (ISA guides of CDNA 3 and RDNA 4, LLVM's AMDGPU syntax); what begins with none is another one.
+_NAMES = {
+    _MATRIX: ("v_mfma_", "v_smfmac_", "v_wmma_", "v_swmmac_"),
+    _FMA: ("v_fma_", "v_fmac_", "v_pk_fma_", "v_dot"),
+    _SHARED: ("ds_read", "ds_write", "ds_load", "ds_store"),
+    _LOAD: ("buffer_load_", "global_load_", "flat_load_"),
+    _SYNC: ("s_waitcnt", "s_wait_", "s_barrier"),
+    _BRANCH: ("s_branch", "s_cbranch_"),
+    _END: ("s_endpgm", "s_setpc_", "s_swappc_"),
+}
+_LABEL = re.compile(r"([.\w$]+):")
+_INSTRUCTION = re.compile(r"\s+([a-z]\w*)(?:\s+([.\w$]+))?")
 
 
 def _kinds_of(operations: dict[int, tuple[int, ...]]) -> bytes:
@@ -93,7 +106,15 @@ def main_loop(code: bytes, compute_capability: int) -> MainLoop | None:
     if not _OLDEST <= compute_capability <= _NEWEST:
         return None
     kind_of = _KINDS if compute_capability >= 100 else _KINDS_BEFORE_SM_100
-    blocks = _blocks(code, kind_of, compute_capability >= _WITH_LONG_BRANCHES)
+    return _main_loop(_blocks(code, kind_of, compute_capability >= _WITH_LONG_BRANCHES))
+
+
+def main_loop_of_assembly(text: str) -> MainLoop | None:
+    """The same of an AMD kernel, from the assembly that LLVM writes (Triton's asm["amdgcn"])."""
+    return _main_loop(_blocks_of_assembly(text))
+
+
+def _main_loop(blocks: _Blocks) -> MainLoop | None:
     numbers = range(len(blocks.follows))
     # Innermost of those with work in them: waits for a barrier are loops as well, inside of the main one.
     for kind in (_MATRIX, _FMA, None):
@@ -134,6 +155,27 @@ def _blocks(code: bytes, kind_of: bytes, long_branches: bool) -> _Blocks:
             after.append(numbers[target])
         follows.append(after)
     return _Blocks(kinds, starts, follows)
+
+
+def _blocks_of_assembly(text: str) -> _Blocks:
+    kinds, labels, branches = bytearray(), dict[str, int](), dict[int, tuple[str, bool]]()
+    for line in text.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(kinds)
+        elif found := _INSTRUCTION.match(line):
+            kind = next((kind for kind, names in _NAMES.items() if found[1].startswith(names)), _OTHER)
+            if kind >= _BRANCH:
+                branches[len(kinds)] = found[2] or "", not found[1].startswith("s_cbranch_")
+            kinds.append(kind)
+    size = len(kinds)
+    starts = sorted({0, size, *(at + 1 for at in branches), *(at for at in labels.values() if at < size)})
+    numbers = {start: number for number, start in enumerate(starts)}
+    follows = []
+    for number, end in enumerate(starts[1:]):
+        target, is_always_taken = branches.get(end - 1, ("", False))
+        after = [number + 1] if not is_always_taken and end < size else []
+        follows.append([*after, *(numbers[at] for at in [labels.get(target, size)] if at < size)])
+    return _Blocks(bytes(kinds), starts, follows)
 
 
 def _target(at: int, low: int, high: int, long_branches: bool, size: int) -> int | None:

@@ -21,6 +21,8 @@ WARPGROUP_SHARED_BYTES = 227 * 1024
 FLOAT32_BITS = 24
 # Capabilities that are numbers from 1 on.
 _FROM_ONE = ("matrix_rows", "matrix_columns", "matrix_warps", "cluster_programs_max", "pipelined_bytes", "kpack_max")
+# Rates that are shares of a stated peak.
+_SHARES = ("matrix_share", "memory_share")
 # Figures of a GPU that may be 0.
 _MAY_BE_ZERO = ("shared_reserved_bytes",)
 
@@ -87,6 +89,43 @@ class Capabilities:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What units, caches and memory of a device are taken to sustain, for the predictor.
+
+    They are in gpus.yaml, each with its source there. A file of one's own in the same form (GENKERN_GPU_FILES), or
+    `dataclasses.replace(gpu, rates=...)`, puts measured ones in their place.
+
+    `matrix_share` and `memory_share`: of the stated peaks, what dense kernels and copies sustain.
+    `l2_tb_per_s` and `last_level_tb_per_s`: all L2 caches together, and the cache behind them (MALL, Infinity Cache).
+    `load_bytes_per_clock` and `lds_bytes_per_clock`: of one CU, from L2, and to and from LDS.
+    `packed_matrix_ratio`: the peak for two operands of 4 bits over that for 8 bits.
+    `latency_us`: from a load to the first use of what it brings from memory. `step_us`: barrier, waits and addresses of
+    a step along K, for one workgroup. `start_us`: from the start of a workgroup to its first load.
+    `kernel_us`: first to last timestamp of an empty kernel. `gap_us`: from a kernel's end to the next one's start.
+    """
+
+    matrix_share: float
+    memory_share: float
+    l2_tb_per_s: float
+    last_level_tb_per_s: float
+    load_bytes_per_clock: float
+    lds_bytes_per_clock: float
+    packed_matrix_ratio: float
+    latency_us: float
+    step_us: float
+    start_us: float
+    kernel_us: float
+    gap_us: float
+
+    def __post_init__(self) -> None:
+        """Raises InputError for rates that no device has."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if not math.isfinite(value) or value <= 0 or (each.name in _SHARES and value > 1):
+                raise InputError(f"rates: {each.name} = {value} is no {'share' if each.name in _SHARES else 'rate'}")
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One device. A unit is a compute unit (AMD) or streaming multiprocessor (NVIDIA).
 
@@ -96,6 +135,7 @@ class Gpu:
     ask for, `shared_reserved_bytes` what the driver takes on top. `last_level_cache_mib` is L2, or MALL on AMD.
     `sources` names the documents the figures are from. `has` is what the device can do. `like`
     is the architecture whose spaces are taken where there is none for its own; "" where there is no such.
+    `rates` are what the predictor counts with; None where its own constants (H200) stand for them.
     """
 
     name: str
@@ -124,6 +164,7 @@ class Gpu:
     has: Capabilities
     peak_tflops: Mapping[str, float] = field(hash=False)
     like: str = ""
+    rates: Rates | None = None
 
     def __post_init__(self) -> None:
         """Raises InputError for figures that no device has."""

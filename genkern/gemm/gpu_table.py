@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.gemm.gpu import Capabilities, Gpu
+from genkern.gemm.gpu import Capabilities, Gpu, Rates
 
 # Files, separated as in PATH.
 ENVIRONMENT = "GENKERN_GPU_FILES"
@@ -100,16 +100,19 @@ def _architecture(arch: str, entry: object, table: Mapping[str, Architecture]) -
 
 
 def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """What `own` says, and of the rest what is common; sources are those of both, capabilities one by one."""
+    """What `own` says, and of the rest what is common; sources are those of both, capabilities and rates one by one."""
     if unknown := set(own) - _KEYS:
         raise InputError(f"there is no key {str(min(unknown, key=str))[:40]!r}")
     sources = (*common.get("sources", ()), *_listed(own.get("sources", ())))
-    has = {**common.get("has", {}), **_mapping("has", own.get("has", {}))}
-    return {**common, **own, "sources": sources, "has": has}
+    inner = {
+        key: {**common.get(key, {}), **_mapping(key, own[key])} if key in own else common.get(key, {})
+        for key in ("has", "rates")
+    }
+    return {**common, **own, "sources": sources, **inner}
 
 
 def _device(arch: str, values: dict[str, Any]) -> tuple[frozenset[str], Gpu]:
-    for key in sorted(_KEYS - {"like"}):
+    for key in sorted(_KEYS - {"like", "rates"}):
         if key not in values:
             raise InputError(f"{values.get('name', 'a device')} has no {key}")
     match, flops_per_clock = values.pop("match"), _mapping("flops_per_clock", values.pop("flops_per_clock"))
@@ -118,6 +121,7 @@ def _device(arch: str, values: dict[str, Any]) -> tuple[frozenset[str], Gpu]:
     if not values["sources"]:
         raise InputError("sources names no document")
     has = Capabilities(**_typed(Capabilities, values.pop("has")))
+    rates = values.pop("rates")
     figures = _typed(Gpu, values)
     if not figures["name"].isprintable():
         raise InputError(f"name = {figures['name'][:40]!r} is no line of text")
@@ -125,7 +129,8 @@ def _device(arch: str, values: dict[str, Any]) -> tuple[frozenset[str], Gpu]:
         raise InputError("flops_per_clock has something that is no positive number")
     rate = figures["compute_units"] * figures["clock_mhz"] * 1e-6
     peaks = {dtype: rate * flops for dtype, flops in flops_per_clock.items()}
-    gpu = Gpu(**figures, arch=arch, has=has, peak_tflops=peaks)
+    reached = Rates(**_typed(Rates, rates)) if rates else None
+    gpu = Gpu(**figures, arch=arch, has=has, peak_tflops=peaks, rates=reached)
     _require_consistent(gpu)
     return frozenset(match.lower().split()), gpu
 

@@ -6,13 +6,15 @@ times where there is no GPU.
 The model, per compute unit: rounds of resident workgroups step along K; a step takes as long as the slowest of
 matrix instructions, shared-memory reads, L2 reads and the latency that the pipeline does not hide. The whole kernel
 also takes no less than its device-memory traffic. It ranks; it does not replace a measurement.
+
+GPUs whose rates are known have a model of their own, which takes many configs at once (`genkern.search.rates`).
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.dtypes import DTYPES
@@ -58,15 +60,48 @@ def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -
     """`configs` in the order in which to compile and launch them: by predicted time, nothing being known of binaries.
 
     A good time among the first tells soon what is hopeless. Configs that differ in GROUP_SIZE_M alone stand together,
-    the one nearest to 8 first: what it takes tells how good the others can be.
+    the one nearest to 8 first: what it takes tells how good the others can be. On GPUs with rates, variants of one tile
+    stand apart (`genkern.search.rates.variants`).
     """
     siblings: dict[tuple[object, ...], list[Config]] = {}
     for config in configs:
         siblings.setdefault(BUT_GROUP_SIZE_M(config), []).append(config)
     for group in siblings.values():
         group.sort(key=from_usual)
-    order = sorted(siblings.values(), key=lambda group: predict_us(problem, group[0], Resources(), gpu))
-    return [config for group in order for config in group]
+    groups = list(siblings.values())
+    firsts = [group[0] for group in groups]
+    times_us = predicted_us(problem, firsts, gpu)
+    if gpu.rates is not None:
+        times_us = _apart(firsts, times_us)
+    order = sorted(range(len(groups)), key=times_us.__getitem__)
+    return [config for place in order for config in groups[place]]
+
+
+def predicted_us(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> list[float]:
+    """`predict_us` of each config, nothing being known of binaries."""
+    if gpu.rates is not None:
+        return _by_rates_us(problem, configs, Resources(), gpu)
+    return [predict_us(problem, config, Resources(), gpu) for config in configs]
+
+
+def _by_rates_us(problem: GemmProblem, configs: Sequence[Config], resources: Resources, gpu: Gpu) -> list[float]:
+    # NumPy, which nothing else at the start of a run needs.
+    from genkern.search.rates.columns import columns_of
+    from genkern.search.rates.times import times_us
+
+    if not configs:
+        return []
+    found: list[float] = times_us(problem, gpu, columns_of(configs, resources), peak_tflops(problem, gpu)).tolist()
+    return found
+
+
+def _apart(configs: Sequence[Config], times_us: Sequence[float]) -> list[float]:
+    import numpy as np
+
+    from genkern.search.rates.variants import variants_octaves
+
+    octaves = np.log2(np.array(times_us))
+    return (octaves + variants_octaves(configs, octaves)).tolist()  # type: ignore[no-any-return]
 
 
 def from_usual(config: Config) -> tuple[int, int]:
@@ -79,6 +114,8 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     Never below what the peaks of compute and bandwidth allow; infinite when the kernel cannot launch. Equal arguments
     give equal results.
     """
+    if gpu.rates is not None:
+        return _by_rates_us(problem, [config], resources, gpu)[0]
     per_unit = resident_workgroups(problem, config, resources, gpu)
     if per_unit == 0:
         return math.inf

@@ -20,7 +20,7 @@ from triton_matmul import compile_matmul
 
 from genkern.farm.cache import _RECORD, BinaryCache, _sealed, _unsealed
 from genkern.farm.code_object import read_resources
-from genkern.farm.main_loop import MainLoop, main_loop
+from genkern.farm.main_loop import MainLoop, main_loop, main_loop_of_assembly
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Resources
@@ -154,3 +154,36 @@ def test_entries_without_counts_are_still_read(tmp_path: Path) -> None:
     found = cache.get("00" * 32)
     assert isinstance(found, Binary)
     assert found.resources == Resources(90)
+
+
+AMD_LOOP = """
+kernel:                                 ; @kernel
+; %bb.0:
+	s_load_dwordx4 s[0:3], s[0:1], 0x0
+	buffer_load_dwordx4 v[0:3], v4, s[8:11], 0 offen
+	s_cbranch_scc1 .LBB0_3
+.LBB0_1:                                ; =>This Inner Loop Header: Depth=1
+	s_waitcnt vmcnt(0)
+	ds_write_b128 v5, v[0:3]
+	s_barrier
+	ds_read_b128 v[6:9], v10
+	buffer_load_dwordx4 v[0:3], v4, s[8:11], 0 offen
+	v_mfma_f32_16x16x16_bf16 a[0:3], v[6:7], v[8:9], a[0:3]
+	v_mfma_f32_16x16x16_bf16 a[4:7], v[6:7], v[8:9], a[4:7]
+	s_add_i32 s4, s4, -1
+	s_cbranch_scc0 .LBB0_1
+; %bb.2:
+	s_branch .LBB0_4
+.LBB0_3:
+	v_mov_b32_e32 v1, 0
+.LBB0_4:
+	s_endpgm
+	.section	.rodata
+"""
+
+
+def test_amds_assembly_says_as_much() -> None:
+    """What lies before and behind the loop does not count; without a loop there is none."""
+    assert main_loop_of_assembly(AMD_LOOP) == MainLoop(9, matrix=2, fma=0, shared=2, global_loads=1, syncs=2)
+    assert main_loop_of_assembly(AMD_LOOP.replace("s_cbranch_scc0 .LBB0_1", "s_nop 0")) is None
+    assert main_loop_of_assembly("") is None

@@ -72,3 +72,18 @@ def test_figures_of_no_device_are_refused(values: dict[str, Any], message: str) 
     """In one line."""
     with pytest.raises(InputError, match=message):
         replace(B200, **values)
+
+
+def test_amds_gpus_have_rates_and_others_none() -> None:
+    """The predictor counts with them on AMD's, and with its own constants on the others."""
+    for gpu in map(gpu_for_arch, known_archs()):
+        assert (gpu.rates is not None) == (gpu.vendor == "amd")
+
+
+@pytest.mark.parametrize(("field", "value"), [("memory_share", 1.5), ("latency_us", 0.0), ("gap_us", float("nan"))])
+def test_rates_that_no_device_has_are_refused(field: str, value: float) -> None:
+    """One line says which."""
+    rates = gpu_for_arch("gfx942").rates
+    assert rates is not None
+    with pytest.raises(InputError, match=f"rates: {field}"):
+        replace(rates, **{field: value})

@@ -18,16 +18,14 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Resources
 from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import FAMILIES, form_of
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, operands_of
-from genkern.search.predict import peak_tflops, predict_us
+from genkern.search.predict import peak_tflops, predicted_us
 
 Numbers = npt.NDArray[np.float64]
 # Pitches of rows beyond this are as good as any: a line of L2.
 _LINE_BYTES = 128
-_NO_BINARY = Resources()
 _CORE = tuple(parameter.name for parameter in CORE)
 # Bytes a clock that an SM gets of L2, as the predictor has it for NVIDIA's (H200).
 _L2_BYTES_PER_CLOCK = 48
@@ -37,7 +35,7 @@ _MOST_WAVES, _MOST_RESIDENT = 64.0, 8.0
 
 def physics_us(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> Numbers:
     """The predictor's microseconds of each config, nothing being known of binaries."""
-    return np.array([predict_us(problem, config, _NO_BINARY, gpu) for config in configs], dtype=np.float64)
+    return np.array(predicted_us(problem, configs, gpu), dtype=np.float64)
 
 
 def roofline_us(problem: GemmProblem, gpu: Gpu) -> float:

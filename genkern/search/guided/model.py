@@ -16,6 +16,7 @@ from genkern.search.guided.features import Numbers, features_of
 from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.passed import passed
 from genkern.search.guided.trees import Places, Trees
+from genkern.search.rates.variants import variants_octaves
 
 # Names a file of `genkern train`, which stands for what is shipped.
 MODEL_VARIABLE = "GENKERN_MODEL"
@@ -39,7 +40,8 @@ _STEPS = {
 class Prior:
     """The model of one size: `octaves` [rows] is its prediction of the configs, log2 of time up to a constant.
 
-    What was learned of the predictor's errors on the GPU's architecture, or the predictor alone where nothing was.
+    What was learned of the predictor's errors on the GPU's architecture, or the predictor alone where nothing was; that
+    of GPUs with rates, which no time has judged, with variants of one tile apart.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class Prior:
         else:
             self._places = np.array([columns[name] / step for name, step in _STEPS.items()])
             self.octaves = columns["log_physics"]
+            if gpu.rates is not None:
+                self.octaves = self.octaves + variants_octaves(configs, self.octaves)
 
     def alike(self, row: int) -> Numbers:
         """[rows] how alike errors are: by the share of trees in which both end in one leaf, or by distance."""

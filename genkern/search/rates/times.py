@@ -1,0 +1,76 @@
+"""Times: the microseconds of many configs at once on a GPU whose rates are known (`genkern.gemm.gpu.Rates`).
+
+Per CU, rounds of resident workgroups step along K. A step takes as long as matrix instructions, LDS, loads, and the
+latency that neither the pipeline nor other workgroups hide, as far as these overlap. The kernel takes as long as its
+busiest CU and the traffic of L2, last-level cache and memory do, as far as these overlap. Launches, and split K's sums,
+are added. None of it was measured by genkern: it orders candidates, and its microseconds are worth no more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genkern.gemm.gpu import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import columns_of_b, row_tiles
+from genkern.search.rates.columns import Columns, Numbers, each
+from genkern.search.rates.compute_unit import (
+    depth,
+    lds_clocks,
+    load_clocks,
+    loaded_bytes,
+    matrix_clocks,
+    registers_of,
+    resident,
+)
+from genkern.search.rates.traffic import behind_l2_us, splitting_us
+
+# What should overlap does so in part: of several times the p-norm counts, the longest alone for a large p. Chosen with
+# the rates (gpus.yaml).
+_NORM_OF_STEP, _NORM_OF_KERNEL = 3.5, 2.3
+
+
+def times_us(problem: GemmProblem, gpu: Gpu, columns: Columns, peak_tflops: float) -> Numbers:
+    """[configs] microseconds of a call, all kernels of the config included; infinite where its binary cannot launch.
+
+    `peak_tflops` is the GPU's for the type in which the problem is multiplied.
+    """
+    rates = gpu.rates
+    assert rates is not None, "asked of GPUs with rates alone"
+    block_m, split, warps = columns["BLOCK_SIZE_M"], columns["SPLIT_K"], columns["num_warps"]
+    tiles = each(block_m, lambda block: row_tiles(problem, block)), np.ceil(problem.N / columns["BLOCK_SIZE_N"])
+    blocks = np.ceil(problem.K / columns["BLOCK_SIZE_K"])
+    all_tiles = tiles[0] * tiles[1] * problem.batch * columns_of_b(problem)
+    steps = np.ceil(blocks / split)
+
+    registers = registers_of(problem, gpu, columns)
+    fit = resident(problem, gpu, columns, registers)
+    busiest = np.ceil(all_tiles * split / gpu.compute_units)
+    at_once = np.minimum(np.maximum(fit, 1), busiest)
+    matrix = matrix_clocks(problem, gpu, rates, columns, peak_tflops) / gpu.clock_mhz
+    lds = lds_clocks(problem, rates, columns) / gpu.clock_mhz
+    load = load_clocks(problem, gpu, rates, columns, registers) / gpu.clock_mhz
+    ahead = depth(problem, gpu, columns)
+
+    def round_us(workgroups: Numbers) -> Numbers:
+        """Of so many workgroups of a CU, from their start to the last byte of their tiles."""
+        # Few waves leave SIMDs without any.
+        matrix_us = workgroups * matrix * gpu.simds_per_unit / np.minimum(gpu.simds_per_unit, workgroups * warps)
+        # Loads of a step come while another is multiplied; without a pipeline all stands in one chain.
+        arrives_us = rates.latency_us + load
+        chain_us = np.where(ahead > 0, arrives_us / np.maximum(ahead, 1), arrives_us + lds + matrix_us / workgroups)
+        step_us = _overlapped(_NORM_OF_STEP, matrix_us, workgroups * lds, workgroups * load, chain_us)
+        return steps * (step_us + rates.step_us / workgroups) + rates.start_us + rates.latency_us
+
+    rounds, rest = np.divmod(busiest, at_once)
+    units_us = rounds * round_us(at_once) + np.where(rest > 0, round_us(np.maximum(rest, 1)), 0.0)
+    l2_us = all_tiles * blocks * np.add(*loaded_bytes(problem, columns)) / rates.l2_tb_per_s * 1e-6
+    behind_us = behind_l2_us(problem, gpu, rates, columns, tiles, at_once)
+    kernel_us = rates.kernel_us + _overlapped(_NORM_OF_KERNEL, units_us, l2_us, *behind_us)
+    return np.where(fit > 0, kernel_us + splitting_us(problem, gpu, rates, columns), np.inf)
+
+
+def _overlapped(norm: float, *times_us: Numbers) -> Numbers:
+    longest = np.maximum.reduce(times_us)
+    total: Numbers = longest * sum((each_us / longest) ** norm for each_us in times_us) ** (1 / norm)
+    return total

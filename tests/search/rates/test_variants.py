@@ -1,0 +1,46 @@
+"""Tests of genkern.search.rates.variants: tiles mix in the order, and a NVIDIA GPU's order is what its times say."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.problem import GemmProblem
+from genkern.search.guided.model import ranked
+from genkern.search.predict import predicted_us, promising_first
+from genkern.search.rates.variants import variants_octaves
+from genkern.space.prune import prune
+from genkern.space.space import load_space
+
+PROBLEM = GemmProblem(64, 2112, 7168)
+
+
+def test_binaries_more_of_a_tile_count_longer() -> None:
+    """The first of each tile not at all; splits that share a binary alike."""
+    configs = [
+        Config("tiled", 16, 64, 128, num_warps=4),
+        Config("tiled", 16, 64, 128, num_warps=2),
+        Config("tiled", 16, 64, 128, num_warps=8),
+        Config("tiled", 32, 64, 128),
+        Config("tiled", 16, 64, 128, SPLIT_K=2),
+        Config("tiled", 16, 64, 128, SPLIT_K=4),
+    ]
+    added = variants_octaves(configs, np.array([0.0, 2.0, 1.0, 3.0, 4.0, 5.0]))
+    assert added[0] == added[3] == added[4] == added[5] == 0
+    assert 0 < added[2] == added[1] / 2
+
+
+def test_tiles_mix_among_the_first() -> None:
+    """The first 64 have more tiles than by time alone, the very first is the same, and both orders are one."""
+    gpu = gpu_for_arch("gfx942")
+    kept = prune(load_space(None, gpu.arch, PROBLEM.op), PROBLEM, gpu).kept[::7]
+    order = promising_first(PROBLEM, kept, gpu)
+    assert sorted(order) == sorted(kept)
+    by_time = sorted(zip(predicted_us(PROBLEM, kept, gpu), kept, strict=True), key=lambda pair: pair[0])
+
+    def tiles(configs: list[Config]) -> int:
+        return len({(each.BLOCK_SIZE_M, each.BLOCK_SIZE_N, each.BLOCK_SIZE_K) for each in configs[:64]})
+
+    assert tiles(order) > tiles([config for _, config in by_time])
+    assert order[:200] == ranked(PROBLEM, kept, gpu)[:200]
