@@ -1,7 +1,7 @@
 """The measured process: loads one generated module at a time, and launches, times and checks what it is told to.
 
     python -m genkern.profiling.harness JOB.json     launches a schedule under a profiler (rocprofv3, rocprof)
-    python -m genkern.profiling.harness --serve T    answers requests, timing with T (cudagraph or cupti)
+    python -m genkern.profiling.harness --serve T    answers requests, timing with T (cudagraph, hipgraph ...)
 
 Serving speaks JSON lines over standard input and output: one answer to each request, in order (to "screen" one for each
 of its configs), and before it any number of {"running": NAME}. What breaks the device ends the process: the first

@@ -20,7 +20,7 @@ from genkern.kernels.refusal import is_out_of_memory, refused_by_device, refused
 from genkern.ops.op import get_op
 from genkern.profiling.algorithms import Algorithms, sampled_us, to_race, to_sample
 from genkern.profiling.checking.verdict import Checking, Subject
-from genkern.profiling.clocks import ThrottleGuard, open_clock
+from genkern.profiling.clocks import AmdSmiClock, ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, SampleFailed, confirmation_rounds, run_finals, semifinal
@@ -44,7 +44,7 @@ Tell = Callable[[Answer], None]
 
 
 class Server:
-    """Holds one open session at a time. `time_source` is "cudagraph" or "cupti"."""
+    """Holds one open session at a time. `time_source` is a name of cuda/timers.py."""
 
     def __init__(self, time_source: str) -> None:
         self._time_source = time_source
@@ -99,7 +99,7 @@ class Server:
             # CUPTI wants to be there before the context.
             self._timer = make_timer(self._time_source)
             uuid = str(torch.cuda.get_device_properties(0).uuid)
-            self._guard = ThrottleGuard(None if torch.version.hip else open_clock(uuid))
+            self._guard = ThrottleGuard(AmdSmiClock() if torch.version.hip else open_clock(uuid))
 
     def _open(self, session: Session) -> Answer:
         import torch

@@ -1,4 +1,4 @@
-"""SupervisedProfiler: candidates timed and checked in one long-lived supervised process, by CUDA graphs or CUPTI.
+"""SupervisedProfiler: candidates timed and checked in one long-lived supervised process, by one of cuda/timers.py.
 
 A config that hangs, faults or ends the process costs itself and a restart, at every stage; what else was under way
 is asked for again. The stages differ in how the culprit is known: in screening it is the first request without an
@@ -31,6 +31,7 @@ from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorErro
 from genkern.timing.libraries import CUBLASLT, OURS, TORCH, library_of
 from genkern.timing.profiler import Raced
 from genkern.timing.session import Session
+from genkern.timing.time_sources import visible_variable
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
 # Candidates that are asked for and have no answer yet: enough that the measured process never waits for this one.
@@ -54,11 +55,10 @@ class _Fault(Exception):
 
 
 class SupervisedProfiler:
-    """`time_source` is "cudagraph" or "cupti". One instance serves one device, problem after problem.
+    """`time_source` is a name of cuda/timers.py. One instance serves one device, problem after problem.
 
-    `visible` is the variable that shows the process its one device: CUDA_VISIBLE_DEVICES, or
-    HIP_VISIBLE_DEVICES on AMD, where this serves for checks only. Methods raise ProfilerError when the
-    device itself cannot be used any more; then it is left alone.
+    The process sees its one device alone, by the variable that the timer's vendor heeds. Methods raise ProfilerError
+    when the device itself cannot be used any more; then it is left alone.
     """
 
     def __init__(
@@ -67,13 +67,12 @@ class SupervisedProfiler:
         device_index: int,
         cache_dir: str,
         log_dir: str,
-        visible: str = "CUDA_VISIBLE_DEVICES",
         *,
         harness: Sequence[str] = HARNESS,
     ) -> None:
         self.time_source = time_source
         self._device_index = device_index
-        environment = environment_of(visible, device_index, cache_dir)
+        environment = environment_of(visible_variable(time_source), device_index, cache_dir)
         log_stem = str(Path(log_dir) / f"harness_{device_index}")
         self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index)
         self._losses = 0
