@@ -26,6 +26,7 @@ from genkern.kernels.cute.own import files as family_files
 from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.ops.command_line import said_fields
+from genkern.search.calibrated.constants import constants_for, shipped_constants
 from genkern.search.command_line import asked_limit, asked_strategy
 from genkern.search.limit import Limit
 from genkern.search.strategies import ZERO, ChosenStrategy
@@ -108,6 +109,14 @@ class Setting:
             self.target, self.options.profiler, index, str(workshop.farm.cache.folder), workshop.module_dir
         )
 
+    @property
+    def _calibration(self) -> str:
+        """A digest of the constants that were fitted on this GPU; "" where the predictor has its shipped ones."""
+        constants = constants_for(self.target.gpu)
+        if constants == shipped_constants(self.target.gpu):
+            return ""
+        return hashlib.sha256(json.dumps(asdict(constants), sort_keys=True).encode()).hexdigest()[:16]
+
     def journal_header(self, spaces: Mapping[str, Space], time_source: str) -> dict[str, object]:
         """What the facts of a journal depend on, and whether they belong to a run with --all."""
         budget = asdict(self.budget)
@@ -126,6 +135,7 @@ class Setting:
             "strategy": self.strategy.said,
             **({"limit": self.limit.said} if self.limit.said else {}),
             **({"families": families} if (families := _families()) else {}),
+            **({"calibration": calibration} if (calibration := self._calibration) else {}),
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
             "checks": self.checks,
