@@ -33,7 +33,11 @@ from genkern.profiling.supervised import SupervisedProfiler
 from genkern.timing.profiler import Profiler
 from genkern.timing.time_sources import TIMERS, usual_timer
 
-_VENDORS = {"rocprofv3": "amd", "rocprof": "amd", **{name: vendor for vendor, names in TIMERS.items() for name in names}}
+_VENDORS = {
+    "rocprofv3": "amd",
+    "rocprof": "amd",
+    **{name: vendor for vendor, names in TIMERS.items() for name in names},
+}
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,9 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
         if rest:
             tiles_us += _round_us(problem, config, resources, gpu, rest, steps)
 
-    kernel_us = constants_for(gpu).kernel_us + max(tiles_us, _traffic_us(problem, config, gpu, tiles_m, tiles_n, per_unit))
+    kernel_us = constants_for(gpu).kernel_us + max(
+        tiles_us, _traffic_us(problem, config, gpu, tiles_m, tiles_n, per_unit)
+    )
     return kernel_us + splitting_us(problem, config, gpu) + realigning_us(problem, config, gpu)
 
 

@@ -132,11 +132,11 @@ def test_profilers_follow_the_target(tmp_path: object) -> None:
     target = choose_target(options(), H200)
     chosen = [(target, choice) for choice in ("cudagraph", "cudaevents", "cupti")]
     chosen += [(choose_target(options(), MI300X), choice) for choice in ("hipgraph", "hipevents")]
-    for target, choice, source in [(target, "auto", "cudagraph"), *((*each, each[1]) for each in chosen)]:
-        profiler = make_profiler(target, choice, 1, *places)
+    for of, choice, source in [(target, "auto", "cudagraph"), *((*each, each[1]) for each in chosen)]:
+        profiler = make_profiler(of, choice, 1, *places)
         assert isinstance(profiler, SupervisedProfiler)
         assert profiler.time_source == source
-        assert make_device_checker(target, profiler, 1, *places) is profiler
+        assert make_device_checker(of, profiler, 1, *places) is profiler
 
 
 def test_a_missing_rocprof_is_refused_at_once(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

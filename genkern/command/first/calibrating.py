@@ -19,11 +19,10 @@ from genkern.arguments import Parser, number, underscored
 from genkern.command.options import PROFILERS, parse
 from genkern.command.screen import aligned
 from genkern.command.target import RunTarget, choose_target, versions
-from genkern.errors import InputError, ResultsError
+from genkern.errors import InputError
 from genkern.farm.sharing import compiled_of
 from genkern.files import shown_path, write_whole
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome, Resources
 from genkern.journal.facts import ProblemFacts, read_journal
@@ -34,7 +33,14 @@ from genkern.search.calibrated.spread import USUAL
 from genkern.search.calibrated.store import Calibration, calibration_path, write_calibration
 
 # Each shows some constants: short calls latency and launches, long thin ones bandwidth, large ones the matrix units.
-SIZES = ((16, 4096, 4096), (64, 6144, 2048), (256, 2048, 8192), (1024, 4096, 1024), (2048, 4096, 4096), (8192, 1024, 4096))
+SIZES = (
+    (16, 4096, 4096),
+    (64, 6144, 2048),
+    (256, 2048, 8192),
+    (1024, 4096, 1024),
+    (2048, 4096, 4096),
+    (8192, 1024, 4096),
+)
 QUICK = (SIZES[0], SIZES[2], SIZES[4])
 # Never fitted on.
 FRESH = ((384, 5376, 3584),)
@@ -94,7 +100,9 @@ def run_calibrate(options: argparse.Namespace, console: Console) -> int:
     fresh = {problem: kernels for problem, kernels in timed.items() if _size(problem) in FRESH}
     known = {problem: kernels for problem, kernels in timed.items() if problem not in fresh}
     if len(known) < 2:
-        console.print(f"too few kernels ran to fit anything ({sum(map(len, timed.values()))} in all): see genkern status")
+        console.print(
+            f"too few kernels ran to fit anything ({sum(map(len, timed.values()))} in all): see genkern status"
+        )
         return 1
     shipped = shipped_constants(target.gpu)
     found = fit(known, target.gpu, shipped)
@@ -125,7 +133,17 @@ def tuning_arguments(options: argparse.Namespace, folder: Path) -> list[str]:
     """The options of the tuning that measures."""
     argv = ["-i", str(folder / "sizes.yaml"), "-o", str(folder / "results.yaml")]
     # The order is of screened times, which need neither proof nor many rounds.
-    argv += ["--dtype_a", "bf16", "--search", f"spread:{options.kernels_a_size}", "--libtype", "triton", "--no_check", "--iters", "10"]
+    argv += [
+        "--dtype_a",
+        "bf16",
+        "--search",
+        f"spread:{options.kernels_a_size}",
+        "--libtype",
+        "triton",
+        "--no_check",
+        "--iters",
+        "10",
+    ]
     argv += ["--profiler", options.profiler]
     passed_on = {"--gpu_ids": options.gpu_id, "--jobs": options.jobs, "--cache_dir": options.cache_dir}
     for name, value in (passed_on | {"--space": options.space}).items():
@@ -186,6 +204,7 @@ def _fitted_on(
         "is_better": found.is_better,
         "error_left_out": {"shipped": found.shipped_held_out, "fitted": found.held_out},
         "orders": {
-            problem.size: {name: asdict(order) for name, order in by_name.items()} for problem, by_name in orders.items()
+            problem.size: {name: asdict(order) for name, order in by_name.items()}
+            for problem, by_name in orders.items()
         },
     }

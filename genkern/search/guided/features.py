@@ -50,9 +50,7 @@ def _flops(problem: GemmProblem) -> float:
     return 2.0 * problem.M * problem.N * problem.K * problem.batch * columns_of_b(problem)
 
 
-def features_of(
-    problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shipped: bool = True
-) -> dict[str, Numbers]:
+def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shipped: bool = True) -> dict[str, Numbers]:
     """By name, a number for each of the configs (at least one); every feature is there whatever their families.
 
     "log_physics" is what the predictor says, in octaves above the roofline; with `shipped`, by its shipped constants,

@@ -10,7 +10,7 @@ from fake_gpu import FakeGpu
 
 from genkern.gemm.records import Dispatch
 from genkern.profiling.cuda import icache, timers
-from genkern.profiling.cuda.timers import BusyStream, CuptiTimer, EventTimer, GraphTimer, busy_ns
+from genkern.profiling.cuda.timers import BusyStream, CuptiTimer, GraphTimer, busy_ns
 
 
 @pytest.fixture
@@ -88,7 +88,9 @@ def test_a_flush_comes_before_each_call_and_is_not_timed(gpu: FakeGpu) -> None:
         seen.append(copy)
         gpu.run("main", 3.0)
 
-    sample = GraphTimer("cudagraph").prepare_flushed(call, lambda: next(copies), lambda _stream: gpu.run("evict", 200.0))
+    sample = GraphTimer("cudagraph").prepare_flushed(
+        call, lambda: next(copies), lambda _stream: gpu.run("evict", 200.0)
+    )
     assert [sample(), sample()] == pytest.approx([3.0, 3.0])
     assert gpu.launched == ["evict", "sleep", "main"] * 4
     assert seen == [0, 1, 2, 3]
