@@ -16,7 +16,7 @@ from genkern.errors import BugError, GenkernError, bugs_told
 from genkern.files import own_descriptor, printable
 from genkern.outlet import lost, outlet
 
-# Words in front of the options, and the modules that have WORD_parser, parse_WORD and run_WORD (first_run for first-run).
+# Words in front of the options, and the modules that have WORD_parser, parse_WORD and run_WORD (_ for - in them).
 COMMANDS = {
     "status": "genkern.command.status",
     "pack": "genkern.packing.command",

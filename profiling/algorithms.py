@@ -1,4 +1,4 @@
-"""Algorithms: what cuBLASLt has for an open session's GEMM, as calls beside those of configs; and which of them race.
+"""Algorithms: what cuBLASLt or hipBLASLt has for an open session's GEMM, as calls, and which of them race.
 
 The screening is short, since there are few of them and the best of them are all that counts: one launch of each, a few
 rounds of samples of those that it leaves, and the best of those are finalists among the others. Long calls are sampled
@@ -16,11 +16,11 @@ from typing import Any
 from genkern.profiling.checking.verdict import Subject
 from genkern.profiling.finals import SampleFailed
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
-from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends.lt import backend_of
+from genkern.runtime.backends.lt_api import LtError
+from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Pointers
 from genkern.timing.libraries import kept_algorithm
 
-# So many are launched at most: all that the heuristic returns (some eight), then what enumeration finds beyond it.
-MOST = 32
 # So many are sampled at most, and none whose one launch took so many times the shortest.
 _SAMPLED = 6
 _SAMPLED_RATIO = 1.15
@@ -40,21 +40,22 @@ _LONG_BEST_RATIO = 1.03
 class Algorithms:
     """The library's algorithms on the operands of `gemm`, by their names in results.
 
-    Raises NotCovered or CublasLtError where the library is not there, or does not compute the problem.
+    Raises NotCovered or LtError where the library is not there, or does not compute the problem.
     """
 
     def __init__(self, gemm: LoadedGemm, device: str = "cuda") -> None:
         import torch
 
         self._gemm = gemm
-        self._matmul = cublaslt.prepare(gemm.session.problem, torch.cuda.current_device())
-        self._workspace = torch.empty(cublaslt.WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        self._algorithms: dict[str, cublaslt.Algorithm] = {}
+        self._backend = backend_of("nvidia" if torch.version.hip is None else "amd")
+        self._matmul = self._backend.prepare(gemm.session.problem, torch.cuda.current_device())
+        self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._algorithms: dict[str, Algorithm] = {}
 
     def names(self) -> list[str]:
-        """Up to MOST of them, in the library's order; empty where it supports no such product."""
-        found = cublaslt.candidates(self._matmul, pointers_of(self._gemm.operands), MOST)
-        self._algorithms |= {cublaslt.kept(self._matmul, algorithm).name: algorithm for algorithm in found}
+        """Those to launch once, in the library's order; empty where it supports no such product."""
+        found = self._backend.candidates(self._matmul, pointers_of(self._gemm.operands), self._backend.most)
+        self._algorithms |= {self._backend.kept(self._matmul, algorithm).name: algorithm for algorithm in found}
         return list(self._algorithms)
 
     def source(self, name: str) -> str:
@@ -87,29 +88,24 @@ class Algorithms:
 
         return Subject(launch, refuses=lambda operands: "not asked for slices")
 
-    def _bound(self, algorithm: cublaslt.Algorithm, operands: Mapping[str, Any]) -> Any:
-        size = cublaslt.WORKSPACE_BYTES
+    def _bound(self, algorithm: Algorithm, operands: Mapping[str, Any]) -> Any:
+        size = WORKSPACE_BYTES
         return self._matmul.bind(algorithm, pointers_of(operands), self._workspace.data_ptr(), size)
 
-    def _algorithm(self, name: str) -> cublaslt.Algorithm:
+    def _algorithm(self, name: str) -> Algorithm:
         """By its name; the process that found it may have been another."""
         if (known := self._algorithms.get(name)) is not None:
             return known
-        kept = kept_algorithm(name)
-        found = None
-        if kept is not None and kept.version == self._matmul.library.version:
-            found = self._matmul.check(
-                cublaslt.Algorithm(kept.data, 0, source="kept"), pointers_of(self._gemm.operands)
-            )
+        found = self._backend.found(self._matmul, pointers_of(self._gemm.operands), kept_algorithm(name))
         if found is None:
-            raise cublaslt.CublasLtError(f"{name[:40]!r} is no algorithm of this library for this product")
+            raise LtError(f"{name[:40]!r} is no algorithm of this library for this product")
         return found
 
 
-def pointers_of(operands: Mapping[str, Any]) -> cublaslt.Pointers:
+def pointers_of(operands: Mapping[str, Any]) -> Pointers:
     """Where the operands that the library takes lie."""
-    names = (field.name for field in fields(cublaslt.Pointers))
-    return cublaslt.Pointers(**{name: operands[name].data_ptr() for name in names if name in operands})
+    names = (field.name for field in fields(Pointers))
+    return Pointers(**{name: operands[name].data_ptr() for name in names if name in operands})
 
 
 def to_sample(launch_us: Mapping[str, float]) -> list[str]:

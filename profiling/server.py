@@ -25,7 +25,7 @@ from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, SampleFailed, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
-from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
+from genkern.timing.libraries import LT, VENDOR, library_of
 from genkern.timing.session import Session
 
 # A graph of calls runs for so long that an event's 1 to 2 us are below 2 % of it; short calls are repeated so often.
@@ -204,7 +204,7 @@ class Server:
                 calls[name] = call
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]
-        if request.get("cublaslt"):
+        if request.get("lt"):
             raced = self._algorithms_to_race(gemm, timer, calls.get(VENDOR), tell)
             calls |= raced
             if self._best_us == math.inf:
@@ -273,12 +273,13 @@ class Server:
         calls: dict[str, Call] = {}
         launch_us: dict[str, float] = {}
         samplers: dict[str, Sampler] = {}
-        tell({"running": CUBLASLT})
+        library = LT["nvidia" if torch.version.hip is None else "amd"]
+        tell({"running": library})
         try:
             self._algorithms = algorithms = Algorithms(gemm)
             names = algorithms.names()
         except Exception as error:
-            self._failed(CUBLASLT, error)
+            self._failed(library, error)
             return {}
         for name in names:
             tell({"running": name})
@@ -339,7 +340,7 @@ class Server:
         launchable = Launchable.of(request)
         if launchable.name == VENDOR:
             return Subject(gemm.module.vendor, refuses=lambda operands: "not asked for slices")
-        if library_of(launchable.name) == CUBLASLT:
+        if library_of(launchable.name) in LT.values():
             self._algorithms = self._algorithms or Algorithms(gemm)
             return self._algorithms.subject(launchable.name)
         return gemm.subject(launchable)

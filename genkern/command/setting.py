@@ -31,7 +31,7 @@ from genkern.search.command_line import asked_limit, asked_strategy
 from genkern.search.limit import Limit
 from genkern.search.strategies import ZERO, ChosenStrategy
 from genkern.space.space import Space
-from genkern.timing.libraries import CUTE, parse_libraries
+from genkern.timing.libraries import CUTE, LT, parse_libraries
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import TOLERANCE, Budget
 
@@ -193,10 +193,10 @@ def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
     return defaults
 
 
-def _libraries(text: str) -> str:
-    """The libraries that may win: of all, CuTe DSL where it is installed; said by its name, also where it is not."""
-    said = CUTE in text.lower() or cute_installed()
-    return ",".join(name for name in parse_libraries(text).split(",") if said or name != CUTE)
+def _libraries(text: str, vendor: str) -> str:
+    """The libraries that may win: of all, CuTe DSL where it is installed and the vendor's own; any that is named."""
+    others = {name for of, name in LT.items() if of != vendor} | (set() if cute_installed() else {CUTE})
+    return ",".join(name for name in parse_libraries(text).split(",") if name in text.lower() or name not in others)
 
 
 def make_budget(options: argparse.Namespace, target: RunTarget, strategy: ChosenStrategy) -> Budget:
@@ -217,6 +217,6 @@ def make_budget(options: argparse.Namespace, target: RunTarget, strategy: Chosen
         icache_flush=options.icache_flush,
         exhaustive=strategy.every,
         timeout_s=options.timeout,
-        libraries=_libraries(options.libtype),
+        libraries=_libraries(options.libtype, target.gpu.vendor),
         rotating_mb=2 * target.gpu.last_level_cache_mib if rotating is None else rotating,
     )

@@ -19,8 +19,8 @@ from genkern.timing.time_sources import vendor_of
 _BUSY_CYCLES = 100_000
 _MOST_TIMES = 200
 _TRIES = 10
-# What that is meant to take; on HIP the unit of `_sleep` is another from target to target (PyTorch's Sleep.cu: gfx11 counts
-# a clock of 100 MHz), so there it is measured.
+# What that is meant to take. On HIP the unit of `_sleep` differs by target (PyTorch's Sleep.cu: gfx11 counts ticks of
+# 10 ns), so there it is measured.
 _BUSY_US = 50.0
 # A sweep on HIP, whose L2_cache_size is that of one XCD: over the 256 MiB of an MI300X's last level.
 _HIP_SWEEP_BYTES = 512 * 2**20

@@ -1,7 +1,8 @@
 """`genkern calibrate`: measure kernels from all over the space, fit the predictor's constants to them, keep these.
 
 What was fitted is used from then on where no model was learned for the GPU, if it orders sizes better that it was not
-fitted on than what is shipped does. A fresh size, which no fit saw, is measured as well: it says what the order is worth.
+fitted on than what is shipped does. A fresh size, which no fit saw, is measured as well, and says what the order is
+worth.
 """
 
 from __future__ import annotations

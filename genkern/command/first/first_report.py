@@ -17,22 +17,27 @@ _PROOF = re.compile(r"^\S+ .*?: (ok|not checked|WRONG): ")
 _TAIL_LINES = 12
 
 
-def report_text(title: str, steps: Sequence[tuple[Step, Ended]], sections: Mapping[str, Sequence[str]]) -> str:
-    """The page: how each step ended, then what it found; of one that failed the end of what it said."""
+def report_text(
+    title: str, steps: Sequence[tuple[Step, Ended]], sections: Mapping[str, Sequence[str]], heads: Mapping[str, str]
+) -> str:
+    """The page: how each step ended, then what it found; by name of a step, where its head is not the step's title."""
     total_s = sum(ended.seconds for _, ended in steps)
     lines = [
         f"# {title}",
         "",
         f"{total_s / 60:.1f} minutes. Times are measured on this machine; nothing was averaged with",
     ]
-    lines += ["another's. Send this folder's archive to the project: it is what is known of your GPU.", ""]
+    lines += [
+        "another's. The archive beside this page holds what the project would like to see; look through it first,"
+    ]
+    lines += ["since journals say the host's name and folders.", ""]
     lines += ["| step | what | ended | seconds |", "|---|---|---|---|"]
     for step, ended in steps:
         said = f": {ended.said}" if ended.said and ended.state != DONE else ""
         lines.append(f"| {step.name} | {step.title} | {_cell(ended.state + said)} | {ended.seconds:.0f} |")
     for step, _ in steps:
         if found := sections.get(step.name):
-            lines += ["", f"## {step.title}", "", *found]
+            lines += ["", f"## {heads.get(step.name, step.title)}", "", *found]
     return "\n".join(lines) + "\n"
 
 
@@ -78,11 +83,11 @@ def tuned_lines(rows: Iterable[TunedRow]) -> list[str]:
     lines = ["| size | us | library / us | PyTorch / us | checked | winner |", "|---|---|---|---|---|---|"]
     ratios: list[float] = []
     for row in rows:
-        vendor, torch = (_over(each, row.time_us) for each in (row.vendor_us, row.torch_us))
-        if row.vendor_us and row.time_us:
-            ratios.append(math.log(row.vendor_us / row.time_us))
+        vendor, torch = (_over(each, row.duration_us) for each in (row.vendor_us, row.torch_us))
+        if row.vendor_us and row.duration_us:
+            ratios.append(math.log(row.vendor_us / row.duration_us))
         name = row.config.name if row.config else row.choice
-        time_us = f"{row.time_us:.2f}" if row.time_us else "none"
+        time_us = f"{row.duration_us:.2f}" if row.duration_us else "none"
         lines.append(f"| {row.problem.size} | {time_us} | {vendor} | {torch} | {row.check} | {name} |")
     if ratios:
         mean = math.exp(sum(ratios) / len(ratios))

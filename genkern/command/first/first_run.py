@@ -115,6 +115,10 @@ class _FirstRun:
         """The timers' steps that gave times of all that they were to time."""
         return [step.name for step, ended in self.steps if step.name.startswith("time_") and ended.status == 0]
 
+    @property
+    def _timers(self) -> list[str]:
+        return [step.name for step, _ in self.steps if step.name.startswith("time_")]
+
     def do(self, step: Step) -> None:
         """Run the step, unless it is done or there is no time for it, and write the report."""
         left_s = self._until_s - time.monotonic()
@@ -139,6 +143,7 @@ class _FirstRun:
             f"First run on {self._target.device_name} ({gpu.arch})",
             self.steps,
             {step.name: self._section(step, ended) for step, ended in self.steps},
+            dict.fromkeys(self._timers[-1:], "Timers compared"),
         )
 
     def packed(self) -> Path:
@@ -159,7 +164,7 @@ class _FirstRun:
     def _section(self, step: Step, ended: Ended) -> list[str]:
         try:
             found = self._found(step)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, GenkernError):
+        except (OSError, ValueError, LookupError, TypeError, GenkernError):
             # A step that was cut off leaves what it had.
             found = []
         return [*found, *report.failure_lines(ended, self._kept.output(step.name) + self._kept.errors(step.name))]
@@ -170,9 +175,9 @@ class _FirstRun:
             return report.machine_lines(self.machine)
         if step.name == "prove":
             return report.proof_lines(self._kept.output("prove"), self._kept.output("compile"))
-        timers = [name for name, _ in self.steps if name.name.startswith("time_")]
-        if timers and step == timers[-1]:
-            files = {each.name.removeprefix("time_"): folder / f"times_{each.name[5:]}.csv" for each in timers}
+        if step.name in self._timers[-1:]:
+            timers = [name.removeprefix("time_") for name in self._timers]
+            files = {name: folder / f"times_{name}.csv" for name in timers}
             return report.timer_lines({name: path.read_text() for name, path in files.items() if path.exists()})
         if step.name == "calibrate":
             return report.calibration_lines((folder / "calibration" / "calibration.json").read_text())

@@ -11,25 +11,27 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from genkern.command.target import asked_of_amd_smi, versions
 from genkern.errors import GenkernError, one_line
 from genkern.gemm.gpus import detect_devices, gpu_for_device, output_of
 from genkern.profiling.rocm.rocprof_command import find_executable
-from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends.lt import BACKENDS
+from genkern.runtime.backends.lt_backend import Backend
 
 
 def facts() -> dict[str, Any]:
     """By question the answer, or in its place {"missing": why}."""
     questions: dict[str, Callable[[], Any]] = {
-        "host": lambda: f"{platform.node()}, {len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
+        "host": lambda: f"{len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
         "gpus": _gpus,
         "versions": versions,
         "rocm": lambda: _first_line(os.path.join(os.environ.get("ROCM_PATH", "/opt/rocm"), ".info", "version")),
         "rocprofv3": lambda: _program("rocprofv3"),
         "rocprof": lambda: _program("rocprof"),
-        "cublaslt": lambda: cublaslt.available() or f"version {cublaslt.library().version}",
+        **{name: partial(_library, backend) for name, backend in BACKENDS.items()},
         "aiter": lambda: "installed" if importlib.util.find_spec("aiter") else "not installed",
         "pytorch": _pytorch,
     }
@@ -41,6 +43,10 @@ def _answer(ask: Callable[[], Any]) -> Any:
         return ask()
     except Exception as error:  # whatever a broken installation raises is the answer
         return {"missing": one_line(error)}
+
+
+def _library(backend: Backend) -> str:
+    return backend.available() or f"{backend.library().path}, version {backend.library().version}"
 
 
 def _gpus() -> list[str]:

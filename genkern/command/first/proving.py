@@ -1,4 +1,4 @@
-"""Which kernels a first run proves and times: of each family and format the most promising one; and their compiles.
+"""Which kernels a first run proves and times: of each kind and format the most promising one; and their compiles.
 
     python -m genkern.command.first.proving FOLDER [--ops A,B] [--space FILE] [options of tuning]
 
@@ -33,12 +33,14 @@ from genkern.space.prune import prune
 SIZE = {"M": 128, "N": 512, "K": 1024}
 # What timers are compared on: short, and long enough that launches do not count.
 TIMED = ((16, 4096, 4096), (256, 4096, 4096), (2048, 4096, 4096), (4096, 4096, 4096))
+# Rows of the usual matrix instructions.
+_WHOLE_ROWS = 16
 # One such format is compiled with each of so many threads; the farm compiles their kernels side by side.
 _AT_ONCE = 6
 
 
 def proofs(setting: Setting, ops: Collection[str]) -> Iterator[tuple[GemmProblem, list[Config]]]:
-    """Of each format that the target takes its problem, and a config of each form of a family, the most promising."""
+    """Of each format that the target takes its problem, and of each kind of kernel the most promising config."""
     gpu, arch = setting.target.gpu, setting.target.arch
     for op in ops:
         try:
@@ -47,10 +49,16 @@ def proofs(setting: Setting, ops: Collection[str]) -> Iterator[tuple[GemmProblem
         except GenkernError as error:
             print(f"{op}: left out: {error}")
             continue
-        forms: dict[str, Config] = {}
+        kinds: dict[object, Config] = {}
         for config in promising_first(problem, prune(space, problem, gpu).kept, gpu):
-            forms.setdefault(form_of(config).stem, config)
-        yield problem, list(forms.values())
+            kinds.setdefault(_kind(config), config)
+        yield problem, list(kinds.values())
+
+
+def _kind(config: Config) -> object:
+    """What has to be proved apart: a family's form, whether it adds up parts of K, and tiles of few rows, which AMD
+    GPUs multiply by other instructions."""
+    return form_of(config).stem, config.SPLIT_K > 1, config.BLOCK_SIZE_M < _WHOLE_ROWS
 
 
 def timed(setting: Setting, sizes: Sequence[tuple[int, int, int]]) -> Iterator[tuple[GemmProblem, Config]]:
@@ -93,7 +101,8 @@ def main(argv: Sequence[str]) -> int:
     with setting.workshop() as workshop:
         refused = compile_all(workshop, [*found, *((problem, [config]) for problem, config in pairs)])
     for problem, configs in found:
-        print(f"{problem.op} {problem.size}: {', '.join(sorted({form_of(config).stem for config in configs}))}")
+        forms = sorted({form_of(config).stem for config in configs})
+        print(f"{problem.op} {problem.size}: {len(configs)} kernels, {', '.join(forms)}")
     for line in refused:
         print(f"not compiled: {line}")
     return 0

@@ -1,8 +1,9 @@
 """Fits the predictor's constants to measured kernels, and says how well an order is one. Pure.
 
-What is minimised is about order: of each size the spread of log(predicted / measured) about its median, the fast kernels
-counting most, and little of the median itself. A constant at a time is moved along its range, in steps that grow finer,
-until a round of all of them brings nothing: the predictor is a maximum of terms, which has no gradient where it matters.
+What is minimised is about order: of each size the spread of log(predicted / measured) about its median, where fast
+kernels count most, and little of the median itself. A constant at a time is moved along its range, in steps that grow
+finer, until a round of all of them brings nothing: the predictor is a maximum of terms, which has no gradient where it
+matters.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ one nearby; of a kernel that splits K at run time, several splits. `genkern cali
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -46,7 +47,7 @@ def spread(task: Task, count: int) -> list[Unit]:
     seen: Counter[tuple[str, object]] = Counter()
     chosen: list[Unit] = []
     taken: set[int] = set()
-    for first, last in zip(bounds, bounds[1:], strict=False):
+    for first, last in itertools.pairwise(bounds):
         width = max(1, round((last - first) * _NEARBY))
         nearby = [place for place in range(first, min(len(units), first + width)) if place not in taken]
         if not nearby:
