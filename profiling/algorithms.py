@@ -7,19 +7,23 @@ until the power management has acted, and more of them race: at the power limit 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
+from genkern.errors import one_line
+from genkern.kernels.refusal import refused_by_device
 from genkern.profiling.checking.verdict import Subject
+from genkern.profiling.cuda.timers import Sampler, Timer
 from genkern.profiling.finals import SampleFailed
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
 from genkern.runtime.backends.lt import backend_of
 from genkern.runtime.backends.lt_api import LtError
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Pointers
-from genkern.timing.libraries import kept_algorithm
+from genkern.timing.libraries import VENDOR, kept_algorithm
 
 # So many are sampled at most, and none whose one launch took so many times the shortest.
 _SAMPLED = 6
@@ -106,6 +110,66 @@ def pointers_of(operands: Mapping[str, Any]) -> Pointers:
     """Where the operands that the library takes lie."""
     names = (field.name for field in fields(Pointers))
     return Pointers(**{name: operands[name].data_ptr() for name in names if name in operands})
+
+
+@dataclass(frozen=True)
+class Screening:
+    """How the best of many calls are found quickly. `copies` gives the numbers of the next so many copies of the
+    weights, `repeats` how often a call of so many microseconds is in a sample; `tell` says beforehand who is running,
+    and `failed` raises for an error that is no refusal.
+    """
+
+    timer: Timer
+    copies: Callable[[int], list[int]]
+    repeats: Callable[[float], int]
+    tell: Callable[[dict[str, Any]], None]
+    failed: Callable[[str, Exception], object]
+
+    def best(self, binds: Mapping[str, Callable[[], Call]], torch_call: Call | None) -> dict[str, Call]:
+        """Those that are to race, by name, the fastest first; a refusal leaves one out. PyTorch's own is sampled."""
+        import torch
+
+        calls: dict[str, Call] = {}
+        launch_us: dict[str, float] = {}
+        samplers: dict[str, Callable[[], float]] = {}
+        for name, bind in binds.items():
+            self.tell({"running": name})
+            try:
+                calls[name] = call = bind()
+                call(self.copies(1)[0])
+                torch.cuda.synchronize()
+                launch_us[name] = self.timer.launch_us(call, *self.copies(1))
+            except Exception as error:
+                self.failed(name, error)
+        timed = {name: calls[name] for name in to_sample(launch_us)}
+        for name, call in [*timed.items(), *([] if torch_call is None else [(VENDOR, torch_call)])]:
+            self.tell({"running": name})
+            try:
+                repeats = self.repeats(launch_us.get(name) or min(launch_us.values(), default=math.inf))
+                samplers[name] = told(name, self.timer.prepare(call, self.copies(repeats)), self.tell)
+            except Exception as error:
+                self.failed(name, error)
+        sample_us = sampled_us(samplers)
+        torch_us = sample_us.pop(VENDOR, None)
+        return {name: calls[name] for name in to_race(sample_us, torch_us)}
+
+
+def told(name: str, sampler: Sampler, tell: Callable[[dict[str, Any]], None]) -> Sampler:
+    """The sampler, saying beforehand whose it is; a refusal becomes SampleFailed."""
+
+    def sample() -> float:
+        import torch
+
+        tell({"running": name})
+        try:
+            return sampler()
+        except Exception as error:
+            torch.cuda.synchronize()
+            if not refused_by_device(error):
+                raise
+            raise SampleFailed(one_line(error)) from None
+
+    return sample
 
 
 def to_sample(launch_us: Mapping[str, float]) -> list[str]:

@@ -75,6 +75,11 @@ def call_name(name: str) -> str:
     return TORCH if name == VENDOR else name
 
 
+def finals_name(call: str) -> str:
+    """The name among the finals of a library's call in results."""
+    return VENDOR if call == TORCH else call
+
+
 def parse_libraries(text: str) -> str:
     """Names of libraries, `all` or some with commas between them, as `Budget.libraries` has them.
 
