@@ -112,6 +112,22 @@ def calibration_lines(text: str) -> list[str]:
     return [*lines, "", f"Fitted constants ({kept}): {constants}. The last size was never fitted on."]
 
 
+def peer_lines(text: str, left_out: Sequence[str]) -> list[str]:
+    """Another's kernels beside genkern's winners, from CSV: of each size the fastest that is right; what was left out."""
+    best: dict[str, tuple[float, str, str]] = {}
+    wrong = 0
+    for row in csv.DictReader(io.StringIO(text)):
+        try:
+            us = float(row["us"])
+            best[row["size"]] = min(best.get(row["size"], (math.inf, "", "")), (us, row["call"], row["genkern_us"]))
+        except (KeyError, TypeError, ValueError):
+            wrong += 1
+    lines = ["| size | fastest of theirs | us | genkern, us |", "|---|---|---|---|"] if best else []
+    lines += [f"| {size} | {_cell(call)} | {us:.2f} | {own} |" for size, (us, call, own) in best.items()]
+    lines += [f"{wrong} calls were refused or wrong (peers.csv)."] if wrong else []
+    return lines + [f"- {_cell(line)}" for line in left_out]
+
+
 def failure_lines(ended: Ended, output: str) -> list[str]:
     """The end of what a step said that did not end well."""
     if ended.state in (DONE, LEFT_OUT):

@@ -86,7 +86,7 @@ def run_first_run(options: argparse.Namespace, console: Console) -> int:
     for step in first_steps(wanted, target.gpu, run.machine):
         run.do(step)
     timer = chosen_timer(target.gpu, [name.removeprefix("time_") for name in run.timed_well])
-    for step in last_steps(wanted, timer):
+    for step in last_steps(wanted, target.gpu, timer):
         run.do(step)
     archive = run.packed()
     console.print(run.text())
@@ -183,6 +183,9 @@ class _FirstRun:
             return report.calibration_lines((folder / "calibration" / "calibration.json").read_text())
         if step.name == "tune":
             return report.tuned_lines(read_results(str(folder / "tuned.yaml")))
+        if step.name == "aiter":
+            left_out = [line for line in self._kept.output("aiter").splitlines() if line.startswith("left out: ")]
+            return report.peer_lines((folder / "peers.csv").read_text() if not left_out else "", left_out)
         return []
 
 

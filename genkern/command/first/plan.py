@@ -11,6 +11,7 @@ from genkern.command.first.calibrating import FRESH
 from genkern.command.first.proving import TIMED
 from genkern.command.first.steps import Step, genkern_step
 from genkern.gemm.gpus import Gpu
+from genkern.ops.op import op_by_type
 from genkern.timing.time_sources import TIMERS, usual_timer
 
 # Decoding and prompts of models of 8 to 70 billion parameters, and small ones: nothing that was fitted on.
@@ -19,8 +20,9 @@ TUNED = (
     *((512, 4096, 4096), (1024, 6144, 4096), (4096, 4096, 4096), *FRESH, (32, 2048, 7168), (2000, 1536, 7168)),
 )
 _QUICK_TUNED = 3
-_QUICK_OPS = "a16w16", "a8w8"
 _QUICK_TIMED = 2
+# Formats by the types that mean them.
+_QUICK_TYPES = "bf16", "fp8e4m3fn"
 _ROCPROF = "rocprofv3", "rocprof"
 
 
@@ -48,7 +50,7 @@ def first_steps(wanted: Wanted, gpu: Gpu, machine: Mapping[str, Any]) -> list[St
     """Those up to the comparison of timers, which says with what the others measure."""
     folder, timer = wanted.folder, ("--profiler", usual_timer(gpu.vendor))
     argv = ["-m", "genkern.command.first.proving", str(folder), "--timed_sizes", str(_timed(wanted))]
-    argv += ["--ops", ",".join(_QUICK_OPS)] if wanted.quick else []
+    argv += ["--ops", ",".join(dict.fromkeys(op_by_type(dtype).name for dtype in _QUICK_TYPES))] if wanted.quick else []
     proof = ["--compare_wo_tuning", "-i", str(folder / "proof.yaml")]
     return [
         Step("compile", "A kernel of each family and format, compiled", (*argv, *wanted.passed_on), 420.0, False),
@@ -68,7 +70,7 @@ def first_steps(wanted: Wanted, gpu: Gpu, machine: Mapping[str, Any]) -> list[St
     ]
 
 
-def last_steps(wanted: Wanted, timer: str) -> list[Step]:
+def last_steps(wanted: Wanted, gpu: Gpu, timer: str) -> list[Step]:
     """Those that measure by `timer`, a --profiler."""
     folder = wanted.folder
     calibrate = ["calibrate", "-o", str(folder / "calibration"), "--profiler", timer]
@@ -76,10 +78,14 @@ def last_steps(wanted: Wanted, timer: str) -> list[Step]:
     tune = ["-i", str(folder / "sizes.yaml"), "-o", str(folder / "tuned.yaml"), "--dtype_a", "bf16"]
     tune += ["--profiler", timer]
     calibrated = _passed_to(calibrate, wanted.passed_on)
-    return [
+    steps = [
         genkern_step("calibrate", "The predictor's constants, fitted here", calibrated, 480.0),
         genkern_step("tune", "Sizes tuned, beside the library", [*tune, *wanted.passed_on], 600.0),
     ]
+    if gpu.vendor == "amd":
+        argv = "-m", "genkern.command.first.peers", str(folder), *wanted.passed_on
+        steps.append(Step("aiter", "AITER's own kernels beside these", argv, 240.0))
+    return steps
 
 
 def sizes_text(wanted: Wanted) -> str:

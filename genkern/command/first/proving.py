@@ -62,9 +62,9 @@ def _kind(config: Config) -> object:
 
 
 def timed(setting: Setting, sizes: Sequence[tuple[int, int, int]]) -> Iterator[tuple[GemmProblem, Config]]:
-    """A promising config of each of these sizes, 16-bit."""
+    """A promising config of each of these sizes, in the format of sizes that say no type."""
     for m, n, k in sizes:
-        problem = resolve({"M": m, "N": n, "K": k, "op": "a16w16"}, GemmDefaults(), setting.target.arch).problem
+        problem = resolve({"M": m, "N": n, "K": k}, GemmDefaults(), setting.target.arch).problem
         space = space_for_libraries(setting.options.space, setting.target.arch, problem.op, ["triton"])
         yield problem, promising_first(problem, prune(space, problem, setting.target.gpu).kept, setting.target.gpu)[0]
 

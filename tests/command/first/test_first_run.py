@@ -12,7 +12,8 @@ from machines import machine
 from made_winners import winner, write_results
 
 from genkern.command.first import first_run, plan
-from genkern.command.first.first_report import proof_lines, timer_lines, tuned_lines
+from genkern.command.first.first_report import peer_lines, proof_lines, timer_lines, tuned_lines
+from genkern.command.first.peers import table
 from genkern.command.first.plan import TUNED, Wanted, chosen_timer, first_steps, last_steps, sizes_text, timers_of
 from genkern.command.first.steps import Step
 from genkern.formats.kind import read_results
@@ -96,7 +97,7 @@ def test_every_command_of_the_plan_is_one_that_genkern_takes(tmp_path: Path, mon
     for quick in (True, False):
         wanted = Wanted(tmp_path, quick, ("--gpu_ids", "0", "--cache_dir", str(tmp_path)))
         for gpu in (MI300X, H200):
-            steps = [*first_steps(wanted, gpu, {"rocprofv3": "there"}), *last_steps(wanted, "auto")]
+            steps = [*first_steps(wanted, gpu, {"rocprofv3": "there"}), *last_steps(wanted, gpu, "auto")]
             assert len({step.name for step in steps}) == len(steps)
             for step in steps:
                 module, *argv = step.argv[1:]
@@ -125,6 +126,20 @@ def test_tables_say_what_is_there() -> None:
     lines = proof_lines(output, "a8w8: left out: no space\nnot compiled: a16w4 c: refused\na16w16 1x1x1: tiled\n")
     assert lines[0] == "1 of 2 kernels are right to the bit."
     assert [line[:12] for line in lines[1:]] == ["- 16x8x4 a8w", "- a8w8: left", "- not compil"]
+
+
+def test_others_kernels_stand_beside_ours() -> None:
+    """The fastest of each size that is right; what could not be raced is named."""
+    rows = [
+        {"size": "16x8x4", "op": "x", "call": "aiter asm a", "us": 9.0, "genkern_us": 8.0, "message": ""},
+        {"size": "16x8x4", "op": "x", "call": "aiter asm b", "us": 7.5, "genkern_us": 8.0, "message": ""},
+        {"size": "16x8x4", "op": "x", "call": "aiter asm c", "us": None, "genkern_us": 8.0, "message": "C is 0"},
+    ]
+    lines = peer_lines(table(rows), [])
+    assert lines[2:] == ["| 16x8x4 | aiter asm b | 7.50 | 8.0 |", "1 calls were refused or wrong (peers.csv)."]
+    assert peer_lines("", ["left out: aiter's kernels: not installed"]) == [
+        "- left out: aiter's kernels: not installed"
+    ]
 
 
 def test_what_was_tuned_stands_beside_the_library(tmp_path: Path) -> None:
