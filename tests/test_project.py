@@ -47,6 +47,20 @@ TESTED_ELSEWHERE = {
     "genkern/search/plain/cached.py": "tests/search/test_strategies.py",
     "genkern/tuned_gemm.py": "tests/runtime/test_torch_ops.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
+    **{
+        f"genkern/ops/{path.parent.name}/aiter.py": "tests/command/first/test_aiter_race.py"
+        for path in OPS.glob("*/aiter.py")
+    },
+    **{
+        f"genkern/command/first/{name}.py": "tests/command/first/test_first_run.py"
+        for name in ("first_report", "machine", "plan")
+    },
+    "genkern/search/calibrated/constants.py": "tests/search/calibrated/test_store.py",
+    **{
+        f"genkern/runtime/backends/{name}.py": "tests/runtime/backends/test_hipblaslt.py"
+        for name in ("hipblaslt_api", "hipblaslt_library", "lt", "lt_backend")
+    },
+    "genkern/runtime/backends/lt_api.py": "tests/runtime/backends/test_cublaslt_api.py",
     # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.
     "genkern/packing/packer.py": "tests/runtime/launch/test_parameters.py",
     "genkern/runtime/packed.py": "tests/runtime/test_bundle.py",
@@ -163,7 +177,9 @@ def modules() -> list[str]:
 
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
-    of_words = [getattr(importlib.import_module(name), f"{word}_parser")() for word, name in COMMANDS.items()]
+    of_words = [
+        getattr(importlib.import_module(name), f"{word.replace('-', '_')}_parser")() for word, name in COMMANDS.items()
+    ]
     return [parser(), *of_words]
 
 

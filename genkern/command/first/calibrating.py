@@ -58,23 +58,22 @@ def calibrate_parser() -> Parser:
     """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern calibrate",
-        description="Fit the predictor's constants to this GPU: measure kernels of a few sizes, keep what they fit.\n"
-        "Without a model that was learned for the GPU, the fitted constants order what is tried first.",
+        description="Fit the predictor's constants to this GPU: without a learned model they order what is tried first.",
     )
     group = p.add_argument_group("what to measure")
     count = f"kernels a size (default: {USUAL})"
     group.add_argument("--kernels_a_size", type=_positive, default=USUAL, metavar="N", help=count)
-    group.add_argument("--quick", action="store_true", help="half of the sizes")
-    group.add_argument("--space", metavar="FILE", help="search space (default: as when tuning)")
+    group.add_argument("--quick", action="store_true", help="half the sizes")
+    group.add_argument("--space", metavar="FILE", help="as when tuning")
     group.add_argument("--profiler", choices=PROFILERS[:-1], default="auto", metavar="NAME", help="as when tuning")
     group.add_argument("--gpu_id", metavar="N", help="the GPU (default: the first)")
-    group.add_argument("--jobs", metavar="N", help="compile processes (default: one a CPU)")
-    group.add_argument("--cache_dir", metavar="DIR", help="where compiled kernels are kept (default: as when tuning)")
+    group.add_argument("--jobs", metavar="N", help="as when tuning")
+    group.add_argument("--cache_dir", metavar="DIR", help="as when tuning")
     group.add_argument(
         *("-o", "--output"),
         metavar="FOLDER",
         default="output/calibration",
-        help="for what was measured; the same command goes on there (default: output/calibration)",
+        help="what was measured (default: output/calibration)",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p

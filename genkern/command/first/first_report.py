@@ -113,7 +113,7 @@ def calibration_lines(text: str) -> list[str]:
 
 
 def peer_lines(text: str, left_out: Sequence[str]) -> list[str]:
-    """Another's kernels beside genkern's winners, from CSV: of each size the fastest that is right; what was left out."""
+    """Another's kernels beside genkern's winners, from CSV: of each size the fastest that is right."""
     best: dict[str, tuple[float, str, str]] = {}
     wrong = 0
     for row in csv.DictReader(io.StringIO(text)):

@@ -48,20 +48,19 @@ def first_run_parser() -> Parser:
     """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern first-run",
-        description="The first run on a GPU, AMD's above all: see what the machine has, prove a kernel of each family\n"
-        "and format, compare timers, fit the predictor's constants, tune twelve sizes beside the library. A step that\n"
-        "fails is told in the report, and the others go on; the same command goes on where it was stopped.",
+        description="See what a GPU's machine has, prove a kernel of each family and format, compare timers, calibrate,\n"
+        "tune twelve sizes beside the library. A step that fails is told in the report; the same command goes on.",
     )
     group = p.add_argument_group("what to do")
     group.add_argument("--quick", action="store_true", help="less of each: some two minutes")
     group.add_argument(
-        "--minutes", type=_minutes, default=30.0, metavar="M", help="no step begins or lasts beyond these (default: 30)"
+        "--minutes", type=_minutes, default=30.0, metavar="M", help="no step lasts beyond these (default: 30)"
     )
-    group.add_argument("--again", action="store_true", help="run all steps again, also those that are done")
+    group.add_argument("--again", action="store_true", help="run done steps again too")
     group.add_argument("--gpu_id", metavar="N", help="the GPU (default: the first)")
-    group.add_argument("--jobs", metavar="N", help="compile processes (default: one a CPU)")
-    group.add_argument("--cache_dir", metavar="DIR", help="where compiled kernels are kept (default: as when tuning)")
-    group.add_argument("--space", metavar="FILE", help="search space (default: as when tuning)")
+    group.add_argument("--jobs", metavar="N", help="as when tuning")
+    group.add_argument("--cache_dir", metavar="DIR", help="as when tuning")
+    group.add_argument("--space", metavar="FILE", help="as when tuning")
     group.add_argument(
         *("-o", "--output"),
         metavar="FOLDER",

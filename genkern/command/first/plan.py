@@ -83,7 +83,7 @@ def last_steps(wanted: Wanted, gpu: Gpu, timer: str) -> list[Step]:
         genkern_step("tune", "Sizes tuned, beside the library", [*tune, *wanted.passed_on], 600.0),
     ]
     if gpu.vendor == "amd":
-        argv = "-m", "genkern.command.first.peers", str(folder), *wanted.passed_on
+        argv = "-m", "genkern.command.first.aiter_race", str(folder), *wanted.passed_on
         steps.append(Step("aiter", "AITER's own kernels beside these", argv, 240.0))
     return steps
 

@@ -12,8 +12,8 @@ from machines import machine
 from made_winners import winner, write_results
 
 from genkern.command.first import first_run, plan
+from genkern.command.first.aiter_race import table
 from genkern.command.first.first_report import peer_lines, proof_lines, timer_lines, tuned_lines
-from genkern.command.first.peers import table
 from genkern.command.first.plan import TUNED, Wanted, chosen_timer, first_steps, last_steps, sizes_text, timers_of
 from genkern.command.first.steps import Step
 from genkern.formats.kind import read_results

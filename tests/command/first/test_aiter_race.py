@@ -1,4 +1,4 @@
-"""Tests of command/first/peers.py and the formats' aiter.py, against a stub with the signatures of AITER's source."""
+"""Tests of command/first/aiter_race.py and the formats' aiter.py, against a stub with the signatures of AITER's source."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 from lt_problems import expected_of, operands_of
 
-from genkern.command.first import peers
-from genkern.command.first.peers import Timed, calls_of, main, timed
+from genkern.command.first import aiter_race
+from genkern.command.first.aiter_race import Timed, calls_of, main, timed
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling.checking.verdict import Subject
 
@@ -120,8 +120,8 @@ def test_without_aiter_it_is_left_out_by_name(
     def setting(options: object) -> Any:
         return SimpleNamespace(target=SimpleNamespace(gpu=SimpleNamespace(vendor="amd")), device_indices=(0,))
 
-    monkeypatch.setattr(peers, "make_setting", setting)
-    monkeypatch.setattr(peers, "environment_of", lambda *_: {})
+    monkeypatch.setattr(aiter_race, "make_setting", setting)
+    monkeypatch.setattr(aiter_race, "environment_of", lambda *_: {})
     monkeypatch.setitem(sys.modules, "aiter", None)
     assert main([str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith("left out: aiter's kernels: ModuleNotFoundError")

@@ -1,6 +1,6 @@
 """AITER's own kernels beside genkern's winners: its assembly and CK kernels, where aiter is installed and offers them.
 
-    python -m genkern.command.first.peers FOLDER [options of tuning]
+    python -m genkern.command.first.aiter_race FOLDER [options of tuning]
 
 takes the sizes of FOLDER/tuned.yaml, checks each of AITER's calls as a winner is checked, times it on cold weights, and
 writes FOLDER/peers.csv after each size. They are measured for people to see: what genkern calls does not hang on them.
