@@ -58,7 +58,7 @@ def calibrate_parser() -> Parser:
     """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern calibrate",
-        description="Fit the predictor's constants to this GPU: without a learned model they order what is tried first.",
+        description="Fit the predictor's constants to this GPU: without a learned model they say what is tried first.",
     )
     group = p.add_argument_group("what to measure")
     count = f"kernels a size (default: {USUAL})"

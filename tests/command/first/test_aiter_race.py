@@ -1,4 +1,4 @@
-"""Tests of command/first/aiter_race.py and the formats' aiter.py, against a stub with the signatures of AITER's source."""
+"""Tests of command/first/aiter_race.py and the formats' aiter.py, against a stub with AITER's signatures."""
 
 from __future__ import annotations
 
