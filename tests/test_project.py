@@ -54,7 +54,6 @@ TESTED_ELSEWHERE = {
         f"genkern/command/first/{name}.py": f"{_FIRST}/test_first_run.py"
         for name in ("first_report", "machine", "plan")
     },
-    "genkern/search/calibrated/constants.py": "tests/search/calibrated/test_store.py",
     **{f"{_LT}/{name}.py": f"tests/{_LT[8:]}/test_hipblaslt.py" for name in _OF_BOTH},
     # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.
     "genkern/packing/packer.py": "tests/runtime/launch/test_parameters.py",

@@ -49,7 +49,7 @@ def first_run_parser() -> Parser:
     p = Parser(
         prog="genkern first-run",
         description="See what a GPU's machine has, prove a kernel of each family and format, compare timers,\n"
-        "calibrate, tune twelve sizes beside the library. A step that fails is told in the report; the same command goes on.",
+        "calibrate, tune twelve sizes beside the library. What fails is told in the report; the same command goes on.",
     )
     group = p.add_argument_group("what to do")
     group.add_argument("--quick", action="store_true", help="less of each: some two minutes")

@@ -1,4 +1,4 @@
-"""Tests of search/calibrated/store.py and constants.py: what was fitted on a device is used there, and is data."""
+"""Tests of search/calibrated/store.py: what was fitted on a device is used there, and is data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.search.calibrated.constants import (
     constants_for,
-    counting_with,
     forget_calibrations,
     shipped_constants,
 )
 from genkern.search.calibrated.store import Calibration, calibration_path, read_calibration, write_calibration
-from genkern.search.guided.features import features_of
 from genkern.search.predict import predict_us
 
 MI300X, H200 = gpu_for_arch("gfx942"), gpu_for_arch("sm_90")
@@ -61,15 +59,6 @@ def test_a_file_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("GENKERN_CALIBRATION", str(tmp_path / "none.json"))
     with pytest.raises(ResultsError, match=r"none\.json"):
         read_calibration(MI300X)
-
-
-def test_a_learned_model_sees_the_shipped_constants() -> None:
-    """It was learned with them; what has no model goes by the fitted ones."""
-    problem, configs = GemmProblem(16, 4096, 4096), [Config("tiled", 16, 64, 128)]
-    shipped = features_of(problem, configs, MI300X)["log_physics"]
-    with counting_with(SLOW):
-        assert features_of(problem, configs, MI300X)["log_physics"] == shipped
-        assert features_of(problem, configs, MI300X, shipped=False)["log_physics"] > shipped
 
 
 @pytest.mark.parametrize(
