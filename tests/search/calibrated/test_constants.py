@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict, replace
 
 import pytest
@@ -27,9 +28,9 @@ def test_a_learned_model_sees_the_shipped_constants() -> None:
 
 def test_given_constants_hold_for_a_while() -> None:
     """Also where what counts with them fails."""
-    with pytest.raises(ValueError, match="on purpose"), counting_with(SLOW):
+    with contextlib.suppress(ValueError), counting_with(SLOW):
         assert constants_for(MI300X) == SLOW
-        raise ValueError("on purpose")
+        raise ValueError
     assert constants_for(MI300X) == shipped_constants(MI300X)
 
 
