@@ -27,7 +27,7 @@ def parsers() -> Iterator[argparse.ArgumentParser]:
     """The parser of tuning, and that of each command."""
     yield parser()
     for word, module in COMMANDS.items():
-        yield getattr(importlib.import_module(module), f"{word}_parser")()
+        yield getattr(importlib.import_module(module), f"{word.replace('-', '_')}_parser")()
 
 
 def page() -> str:

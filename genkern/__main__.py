@@ -16,7 +16,7 @@ from genkern.errors import BugError, GenkernError, bugs_told
 from genkern.files import own_descriptor, printable
 from genkern.outlet import lost, outlet
 
-# Words in front of the options, and the modules that have WORD_parser, parse_WORD and run_WORD.
+# Words in front of the options, and the modules that have WORD_parser, parse_WORD and run_WORD (_ for - in them).
 COMMANDS = {
     "status": "genkern.command.status",
     "pack": "genkern.packing.command",
@@ -36,6 +36,8 @@ COMMANDS = {
     "record": "genkern.command.recorded.recording",
     "replay": "genkern.command.recorded.replaying",
     "train": "genkern.command.recorded.learning",
+    "calibrate": "genkern.command.first.calibrating",
+    "first-run": "genkern.command.first.first_run",
 }
 
 
@@ -58,10 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if (word := "".join(arguments[:1])) in COMMANDS:
                 command = importlib.import_module(COMMANDS[word])
-                others = getattr(command, f"parse_{word}")(arguments[1:])
+                name = word.replace("-", "_")
+                others = getattr(command, f"parse_{name}")(arguments[1:])
                 status: int
                 with bugs_told():
-                    status = getattr(command, f"run_{word}")(
+                    status = getattr(command, f"run_{name}")(
                         others, Screen(stderr=_is_taken(getattr(others, "output", None)))
                     )
                 return status

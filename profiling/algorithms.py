@@ -1,4 +1,4 @@
-"""Algorithms: what cuBLASLt has for an open session's GEMM, as calls beside those of configs; and which of them race.
+"""Algorithms: what cuBLASLt or hipBLASLt has for an open session's GEMM, as calls, and which of them race.
 
 The screening is short, since there are few of them and the best of them are all that counts: one launch of each, a few
 rounds of samples of those that it leaves, and the best of those are finalists among the others. Long calls are sampled
@@ -7,20 +7,24 @@ until the power management has acted, and more of them race: at the power limit 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
+from genkern.errors import one_line
+from genkern.kernels.refusal import refused_by_device
 from genkern.profiling.checking.verdict import Subject
+from genkern.profiling.cuda.timers import Sampler, Timer
 from genkern.profiling.finals import SampleFailed
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
-from genkern.runtime.backends import cublaslt
-from genkern.timing.libraries import kept_algorithm
+from genkern.runtime.backends.lt import backend_of
+from genkern.runtime.backends.lt_api import LtError
+from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Pointers
+from genkern.timing.libraries import VENDOR, kept_algorithm
 
-# So many are launched at most: all that the heuristic returns (some eight), then what enumeration finds beyond it.
-MOST = 32
 # So many are sampled at most, and none whose one launch took so many times the shortest.
 _SAMPLED = 6
 _SAMPLED_RATIO = 1.15
@@ -40,21 +44,22 @@ _LONG_BEST_RATIO = 1.03
 class Algorithms:
     """The library's algorithms on the operands of `gemm`, by their names in results.
 
-    Raises NotCovered or CublasLtError where the library is not there, or does not compute the problem.
+    Raises NotCovered or LtError where the library is not there, or does not compute the problem.
     """
 
     def __init__(self, gemm: LoadedGemm, device: str = "cuda") -> None:
         import torch
 
         self._gemm = gemm
-        self._matmul = cublaslt.prepare(gemm.session.problem, torch.cuda.current_device())
-        self._workspace = torch.empty(cublaslt.WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        self._algorithms: dict[str, cublaslt.Algorithm] = {}
+        self._backend = backend_of("nvidia" if torch.version.hip is None else "amd")
+        self._matmul = self._backend.prepare(gemm.session.problem, torch.cuda.current_device())
+        self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._algorithms: dict[str, Algorithm] = {}
 
     def names(self) -> list[str]:
-        """Up to MOST of them, in the library's order; empty where it supports no such product."""
-        found = cublaslt.candidates(self._matmul, pointers_of(self._gemm.operands), MOST)
-        self._algorithms |= {cublaslt.kept(self._matmul, algorithm).name: algorithm for algorithm in found}
+        """Those to launch once, in the library's order; empty where it supports no such product."""
+        found = self._backend.candidates(self._matmul, pointers_of(self._gemm.operands), self._backend.most)
+        self._algorithms |= {self._backend.kept(self._matmul, algorithm).name: algorithm for algorithm in found}
         return list(self._algorithms)
 
     def source(self, name: str) -> str:
@@ -87,29 +92,84 @@ class Algorithms:
 
         return Subject(launch, refuses=lambda operands: "not asked for slices")
 
-    def _bound(self, algorithm: cublaslt.Algorithm, operands: Mapping[str, Any]) -> Any:
-        size = cublaslt.WORKSPACE_BYTES
+    def _bound(self, algorithm: Algorithm, operands: Mapping[str, Any]) -> Any:
+        size = WORKSPACE_BYTES
         return self._matmul.bind(algorithm, pointers_of(operands), self._workspace.data_ptr(), size)
 
-    def _algorithm(self, name: str) -> cublaslt.Algorithm:
+    def _algorithm(self, name: str) -> Algorithm:
         """By its name; the process that found it may have been another."""
         if (known := self._algorithms.get(name)) is not None:
             return known
-        kept = kept_algorithm(name)
-        found = None
-        if kept is not None and kept.version == self._matmul.library.version:
-            found = self._matmul.check(
-                cublaslt.Algorithm(kept.data, 0, source="kept"), pointers_of(self._gemm.operands)
-            )
+        found = self._backend.found(self._matmul, pointers_of(self._gemm.operands), kept_algorithm(name))
         if found is None:
-            raise cublaslt.CublasLtError(f"{name[:40]!r} is no algorithm of this library for this product")
+            raise LtError(f"{name[:40]!r} is no algorithm of this library for this product")
         return found
 
 
-def pointers_of(operands: Mapping[str, Any]) -> cublaslt.Pointers:
+def pointers_of(operands: Mapping[str, Any]) -> Pointers:
     """Where the operands that the library takes lie."""
-    names = (field.name for field in fields(cublaslt.Pointers))
-    return cublaslt.Pointers(**{name: operands[name].data_ptr() for name in names if name in operands})
+    names = (field.name for field in fields(Pointers))
+    return Pointers(**{name: operands[name].data_ptr() for name in names if name in operands})
+
+
+@dataclass(frozen=True)
+class Screening:
+    """How the best of many calls are found quickly. `copies` gives the numbers of the next so many copies of the
+    weights, `repeats` how often a call of so many microseconds is in a sample; `tell` says beforehand who is running,
+    and `failed` raises for an error that is no refusal.
+    """
+
+    timer: Timer
+    copies: Callable[[int], list[int]]
+    repeats: Callable[[float], int]
+    tell: Callable[[dict[str, Any]], None]
+    failed: Callable[[str, Exception], object]
+
+    def best(self, binds: Mapping[str, Callable[[], Call]], torch_call: Call | None) -> dict[str, Call]:
+        """Those that are to race, by name, the fastest first; a refusal leaves one out. PyTorch's own is sampled."""
+        import torch
+
+        calls: dict[str, Call] = {}
+        launch_us: dict[str, float] = {}
+        samplers: dict[str, Callable[[], float]] = {}
+        for name, bind in binds.items():
+            self.tell({"running": name})
+            try:
+                calls[name] = call = bind()
+                call(self.copies(1)[0])
+                torch.cuda.synchronize()
+                launch_us[name] = self.timer.launch_us(call, *self.copies(1))
+            except Exception as error:
+                self.failed(name, error)
+        timed = {name: calls[name] for name in to_sample(launch_us)}
+        for name, call in [*timed.items(), *([] if torch_call is None else [(VENDOR, torch_call)])]:
+            self.tell({"running": name})
+            try:
+                repeats = self.repeats(launch_us.get(name) or min(launch_us.values(), default=math.inf))
+                samplers[name] = told(name, self.timer.prepare(call, self.copies(repeats)), self.tell)
+            except Exception as error:
+                self.failed(name, error)
+        sample_us = sampled_us(samplers)
+        torch_us = sample_us.pop(VENDOR, None)
+        return {name: calls[name] for name in to_race(sample_us, torch_us)}
+
+
+def told(name: str, sampler: Sampler, tell: Callable[[dict[str, Any]], None]) -> Sampler:
+    """The sampler, saying beforehand whose it is; a refusal becomes SampleFailed."""
+
+    def sample() -> float:
+        import torch
+
+        tell({"running": name})
+        try:
+            return sampler()
+        except Exception as error:
+            torch.cuda.synchronize()
+            if not refused_by_device(error):
+                raise
+            raise SampleFailed(one_line(error)) from None
+
+    return sample
 
 
 def to_sample(launch_us: Mapping[str, float]) -> list[str]:

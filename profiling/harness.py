@@ -1,7 +1,7 @@
 """The measured process: loads one generated module at a time, and launches, times and checks what it is told to.
 
     python -m genkern.profiling.harness JOB.json     launches a schedule under a profiler (rocprofv3, rocprof)
-    python -m genkern.profiling.harness --serve T    answers requests, timing with T (cudagraph or cupti)
+    python -m genkern.profiling.harness --serve T    answers requests, timing with T (cudagraph, hipgraph ...)
 
 Serving speaks JSON lines over standard input and output: one answer to each request, in order (to "screen" one for each
 of its configs), and before it any number of {"running": NAME}. What breaks the device ends the process: the first
@@ -15,16 +15,24 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import IO, Any
 
 from genkern.errors import one_line
 from genkern.kernels.refusal import refused_by_device, refused_by_library
+from genkern.profiling.algorithms import Algorithms, Screening
 from genkern.profiling.clocks import AmdSmiClock
+from genkern.profiling.cuda.timers import make_timer
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
-from genkern.profiling.rocm.launch_job import FENCE
+from genkern.profiling.rocm.launch_job import FENCE, PLACES
 from genkern.profiling.server import Server
-from genkern.timing.libraries import VENDOR
+from genkern.runtime.backends.lt_api import LtError
+from genkern.timing.libraries import OURS, VENDOR, library_of
 from genkern.timing.session import Session
+from genkern.timing.time_sources import TIMERS
+
+# Calls in a sample of an algorithm, when the best are looked for.
+_SAMPLED_CALLS = 8
 
 
 def serve(requests: IO[str], answers: IO[str], time_source: str, make: Callable[[str], Server] = Server) -> None:
@@ -72,7 +80,7 @@ def _launch_all(job: dict[str, Any], log: IO[str]) -> None:
 
     gemm = LoadedGemm(Session.from_json(json.dumps(job["session"])))
     next_copy = 0
-    vendor: Call | None = None
+    library = _Library(gemm)
     clock = AmdSmiClock()
     under_way: int | None = None
 
@@ -86,8 +94,8 @@ def _launch_all(job: dict[str, Any], log: IO[str]) -> None:
             read_clock(under_way)
         log.write(json.dumps({"config": name, "start": True}) + "\n")
         try:
-            if name == VENDOR:
-                call = vendor = vendor or _fenced_vendor(gemm)
+            if is_library := library_of(name) not in OURS:
+                call = library.fenced(name)
             else:
                 call = gemm.bind(Launchable.of(entry))
         except Exception as error:
@@ -99,25 +107,66 @@ def _launch_all(job: dict[str, Any], log: IO[str]) -> None:
             call(next_copy)
             next_copy += 1
         torch.cuda.synchronize()
-        symbols = [FENCE, FENCE] if name == VENDOR else [_symbol(path) for path in entry["binaries"]]
-        log.write(json.dumps({"config": name, "symbols": symbols, "calls": entry["calls"]}) + "\n")
+        symbols = [FENCE, FENCE] if is_library else [_symbol(path) for path in entry["binaries"]]
+        real = {"call": library.named[name]} if name in library.named else {}
+        log.write(json.dumps({"config": name, "symbols": symbols, "calls": entry["calls"], **real}) + "\n")
     if under_way is not None:
         read_clock(under_way + 1)
 
 
-def _fenced_vendor(gemm: LoadedGemm) -> Call:
-    """The vendor library's call between fences, none of which is launched yet.
+class _Library:
+    """Calls of the vendor library between fences, none of which is launched before the call is.
 
-    Its first call is made before them: it loads the library, makes workspaces and is refused, if it is.
+    Each call is made once before: it loads the library, makes workspaces and is refused, if it is. `named` says which
+    algorithms the places of a job turned out to be.
     """
-    import torch
 
-    from genkern.profiling.rocm.fence import fenced
+    def __init__(self, gemm: LoadedGemm) -> None:
+        self._gemm = gemm
+        self._calls: dict[str, Call] = {}
+        self._algorithms: Algorithms | None = None
+        self._best: dict[str, Call] | None = None
+        self.named: dict[str, str] = {}
 
-    vendor = gemm.vendor()
-    vendor(0)
-    torch.cuda.synchronize()
-    return fenced(vendor)
+    def fenced(self, name: str) -> Call:
+        """VENDOR's call, an algorithm's by its name, or that of a place. Raises what the library refuses."""
+        import torch
+
+        from genkern.profiling.rocm.fence import fenced
+
+        if name not in self._calls:
+            call = self._call(name)
+            call(0)
+            torch.cuda.synchronize()
+            self._calls[name] = fenced(call)
+        return self._calls[name]
+
+    def _call(self, name: str) -> Call:
+        if name == VENDOR:
+            return self._gemm.vendor()
+        self._algorithms = self._algorithms or Algorithms(self._gemm)
+        if name not in PLACES:
+            return self._algorithms.call(name)
+        if self._best is None:
+            algorithms, timer = self._algorithms, make_timer(TIMERS["amd"][-1])
+            binds = {each: partial(algorithms.call, each) for each in algorithms.names()}
+            screening = Screening(timer, lambda count: [*range(count)], lambda _: _SAMPLED_CALLS, _nothing, _failed)
+            self._best = screening.best(binds, None)
+        place = PLACES.index(name)
+        if place >= len(self._best):
+            raise LtError("the library has no further algorithm for it")
+        self.named[name] = list(self._best)[place]
+        return self._best[self.named[name]]
+
+
+def _nothing(told: object) -> None:
+    """The log says whose turn it is."""
+
+
+def _failed(name: str, error: Exception) -> None:
+    """A refusal leaves an algorithm out."""
+    if not refused_by_device(error):
+        raise error
 
 
 def _symbol(entry: str) -> str:

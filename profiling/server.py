@@ -18,14 +18,14 @@ from genkern.errors import one_line
 from genkern.gemm.parameter import GROUP_SIZE_M
 from genkern.kernels.refusal import is_out_of_memory, refused_by_device, refused_by_library
 from genkern.ops.op import get_op
-from genkern.profiling.algorithms import Algorithms, sampled_us, to_race, to_sample
+from genkern.profiling.algorithms import Algorithms, Screening, told
 from genkern.profiling.checking.verdict import Checking, Subject
-from genkern.profiling.clocks import ThrottleGuard, open_clock
+from genkern.profiling.clocks import AmdSmiClock, ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
-from genkern.profiling.finals import Rounds, SampleFailed, confirmation_rounds, run_finals, semifinal
+from genkern.profiling.finals import Rounds, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
-from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
+from genkern.timing.libraries import LT, VENDOR, library_of
 from genkern.timing.session import Session
 
 # A graph of calls runs for so long that an event's 1 to 2 us are below 2 % of it; short calls are repeated so often.
@@ -44,7 +44,7 @@ Tell = Callable[[Answer], None]
 
 
 class Server:
-    """Holds one open session at a time. `time_source` is "cudagraph" or "cupti"."""
+    """Holds one open session at a time. `time_source` is a name of cuda/timers.py."""
 
     def __init__(self, time_source: str) -> None:
         self._time_source = time_source
@@ -99,7 +99,7 @@ class Server:
             # CUPTI wants to be there before the context.
             self._timer = make_timer(self._time_source)
             uuid = str(torch.cuda.get_device_properties(0).uuid)
-            self._guard = ThrottleGuard(None if torch.version.hip else open_clock(uuid))
+            self._guard = ThrottleGuard(AmdSmiClock() if torch.version.hip else open_clock(uuid))
 
     def _open(self, session: Session) -> Answer:
         import torch
@@ -204,7 +204,7 @@ class Server:
                 calls[name] = call
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]
-        if request.get("cublaslt"):
+        if request.get("lt"):
             raced = self._algorithms_to_race(gemm, timer, calls.get(VENDOR), tell)
             calls |= raced
             if self._best_us == math.inf:
@@ -218,7 +218,7 @@ class Server:
         for name, call in calls.items():
             tell({"running": name})
             try:
-                samplers[name] = _told(name, self._sampler(gemm, timer, call, copies), tell)
+                samplers[name] = told(name, self._sampler(gemm, timer, call, copies), tell)
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]
         finals = run_finals(samplers, rounds, self._guard)
@@ -259,7 +259,7 @@ class Server:
         for name, call in calls.items():
             tell({"running": name})
             try:
-                samplers[name] = _told(name, timer.prepare(call, copies), tell)
+                samplers[name] = told(name, timer.prepare(call, copies), tell)
             except Exception as error:
                 self._failed(name, error)
         return {"fastest": semifinal(samplers, request["most"])}
@@ -270,36 +270,16 @@ class Server:
         """Calls of the library's best algorithms, found by a short screening. A refusal leaves an algorithm out."""
         import torch
 
-        calls: dict[str, Call] = {}
-        launch_us: dict[str, float] = {}
-        samplers: dict[str, Sampler] = {}
-        tell({"running": CUBLASLT})
+        library = LT["nvidia" if torch.version.hip is None else "amd"]
+        tell({"running": library})
         try:
             self._algorithms = algorithms = Algorithms(gemm)
             names = algorithms.names()
         except Exception as error:
-            self._failed(CUBLASLT, error)
+            self._failed(library, error)
             return {}
-        for name in names:
-            tell({"running": name})
-            try:
-                calls[name] = call = algorithms.call(name)
-                call(self._copies(1)[0])
-                torch.cuda.synchronize()
-                launch_us[name] = timer.launch_us(call, *self._copies(1))
-            except Exception as error:
-                self._failed(name, error)
-        timed = {name: calls[name] for name in to_sample(launch_us)}
-        for name, call in [*timed.items(), *([] if torch_call is None else [(VENDOR, torch_call)])]:
-            tell({"running": name})
-            try:
-                repeats = self._repeats(gemm, launch_us.get(name) or min(launch_us.values(), default=math.inf))
-                samplers[name] = _told(name, timer.prepare(call, self._copies(repeats)), tell)
-            except Exception as error:
-                self._failed(name, error)
-        sample_us = sampled_us(samplers)
-        torch_us = sample_us.pop(VENDOR, None)
-        return {name: calls[name] for name in to_race(sample_us, torch_us)}
+        screening = Screening(timer, self._copies, partial(self._repeats, gemm), tell, self._failed)
+        return screening.best({name: partial(algorithms.call, name) for name in names}, torch_call)
 
     def _algorithm_call(self, gemm: LoadedGemm, name: str) -> Call:
         self._algorithms = self._algorithms or Algorithms(gemm)
@@ -339,7 +319,7 @@ class Server:
         launchable = Launchable.of(request)
         if launchable.name == VENDOR:
             return Subject(gemm.module.vendor, refuses=lambda operands: "not asked for slices")
-        if library_of(launchable.name) == CUBLASLT:
+        if library_of(launchable.name) in LT.values():
             self._algorithms = self._algorithms or Algorithms(gemm)
             return self._algorithms.subject(launchable.name)
         return gemm.subject(launchable)
@@ -380,21 +360,3 @@ def _launchables(request: dict[str, Any]) -> list[Launchable]:
     names, binaries, plan = request["configs"], tuple(request["binaries"]), request.get("plan", "")
     run_times = request.get("run_times") or [{}] * len(names)
     return [Launchable(name, binaries, plan, given) for name, given in zip(names, run_times, strict=True)]
-
-
-def _told(name: str, sampler: Sampler, tell: Tell) -> Sampler:
-    """The sampler, saying beforehand whose it is; a refusal becomes SampleFailed."""
-
-    def sample() -> float:
-        import torch
-
-        tell({"running": name})
-        try:
-            return sampler()
-        except Exception as error:
-            torch.cuda.synchronize()
-            if not refused_by_device(error):
-                raise
-            raise SampleFailed(one_line(error)) from None
-
-    return sample

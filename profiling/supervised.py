@@ -1,4 +1,4 @@
-"""SupervisedProfiler: candidates timed and checked in one long-lived supervised process, by CUDA graphs or CUPTI.
+"""SupervisedProfiler: candidates timed and checked in one long-lived supervised process, by one of cuda/timers.py.
 
 A config that hangs, faults or ends the process costs itself and a restart, at every stage; what else was under way
 is asked for again. The stages differ in how the culprit is known: in screening it is the first request without an
@@ -28,9 +28,10 @@ from genkern.profiling.measured_process import (
     samples_of,
 )
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
-from genkern.timing.libraries import CUBLASLT, OURS, TORCH, library_of
+from genkern.timing.libraries import LT, OURS, TORCH, library_of
 from genkern.timing.profiler import Raced
 from genkern.timing.session import Session
+from genkern.timing.time_sources import vendor_of, visible_variable
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
 # Candidates that are asked for and have no answer yet: enough that the measured process never waits for this one.
@@ -54,11 +55,10 @@ class _Fault(Exception):
 
 
 class SupervisedProfiler:
-    """`time_source` is "cudagraph" or "cupti". One instance serves one device, problem after problem.
+    """`time_source` is a name of cuda/timers.py. One instance serves one device, problem after problem.
 
-    `visible` is the variable that shows the process its one device: CUDA_VISIBLE_DEVICES, or
-    HIP_VISIBLE_DEVICES on AMD, where this serves for checks only. Methods raise ProfilerError when the
-    device itself cannot be used any more; then it is left alone.
+    The process sees its one device alone, by the variable that the timer's vendor heeds. Methods raise ProfilerError
+    when the device itself cannot be used any more; then it is left alone.
     """
 
     def __init__(
@@ -67,13 +67,14 @@ class SupervisedProfiler:
         device_index: int,
         cache_dir: str,
         log_dir: str,
-        visible: str = "CUDA_VISIBLE_DEVICES",
         *,
         harness: Sequence[str] = HARNESS,
     ) -> None:
         self.time_source = time_source
+        # The library whose algorithms race beside PyTorch's own call.
+        self._lt = LT[vendor_of(time_source)]
         self._device_index = device_index
-        environment = environment_of(visible, device_index, cache_dir)
+        environment = environment_of(visible_variable(time_source), device_index, cache_dir)
         log_stem = str(Path(log_dir) / f"harness_{device_index}")
         self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index)
         self._losses = 0
@@ -150,15 +151,15 @@ class SupervisedProfiler:
         """The finalists and the vendor library, in rounds until it is clear who won.
 
         The library's measurements are named VENDOR, for PyTorch's own call of it, and after the best algorithms of
-        cuBLASLt. They are missing when it does not support the problem.
+        cuBLASLt or hipBLASLt. They are missing when it does not support the problem.
         When one of them ends the process, the others are all timed again without it, so that their times compare; one
         of the library's algorithms takes all of them along.
         """
-        return self._raced(session, finalists, {TORCH, CUBLASLT} if session.budget.may_win(CUBLASLT) else {TORCH})
+        return self._raced(session, finalists, {TORCH, self._lt} if session.budget.may_win(self._lt) else {TORCH})
 
     def confirm(self, session: Session, finalists: Sequence[Raced], calls: Sequence[str]) -> list[Measurement]:
         """These and these calls of libraries in rounds of their own; faults cost what they cost in the finals."""
-        algorithms = [name for name in calls if library_of(name) == CUBLASLT]
+        algorithms = [name for name in calls if library_of(name) == self._lt]
         return self._raced(session, finalists, {library_of(name) for name in calls}, algorithms)
 
     def _raced(
@@ -168,10 +169,10 @@ class SupervisedProfiler:
         libraries: set[str],
         algorithms: Sequence[str] | None = None,
     ) -> list[Measurement]:
-        """Finals, or with `algorithms`, those of cuBLASLt that are in it, a confirmation."""
+        """Finals, or with `algorithms`, those of the library that are in it, a confirmation."""
         left = {candidate.name: candidate for candidate in finalists}
         lost: list[Measurement] = []
-        chances = Counter(dict.fromkeys(("", TORCH, CUBLASLT, *left), _CHANCES))
+        chances = Counter(dict.fromkeys(("", TORCH, self._lt, *left), _CHANCES))
         # Libraries race alone where nobody was to race with them.
         while left or (libraries and not finalists):
             try:
@@ -273,8 +274,8 @@ class SupervisedProfiler:
             "min_rounds": min(rounds),
             "max_rounds": rounds[1],
             "vendor": TORCH in libraries,
-            "cublaslt": CUBLASLT in libraries and algorithms is None,
-            "algorithms": list(algorithms or ()) if CUBLASLT in libraries else [],
+            "lt": self._lt in libraries and algorithms is None,
+            "algorithms": list(algorithms or ()) if self._lt in libraries else [],
             "confirm": algorithms is not None,
             # With a flush before each, launches are in no graph.
             "compared": algorithms is not None and not session.budget.icache_flush,

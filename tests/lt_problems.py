@@ -12,8 +12,8 @@ import torch
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
-from genkern.runtime.backends.cublaslt_api import Api
-from genkern.runtime.backends.cublaslt_matmul import Pointers
+from genkern.runtime.backends.lt_api import Api
+from genkern.runtime.backends.lt_matmul import Pointers
 
 WORKSPACE_BYTES = 8 << 20
 

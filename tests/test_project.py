@@ -32,6 +32,8 @@ MOST_MODULES = 7
 MOST_GOLDEN_LINES = 4000
 
 # Modules without a test file of their own name, and where they are tested instead.
+_FIRST, _LT = "tests/command/first", "genkern/runtime/backends"
+_OF_BOTH = "hipblaslt_api", "hipblaslt_library", "lt", "lt_api", "lt_backend"
 TESTED_ELSEWHERE = {
     "genkern/formats/model_config.py": "tests/packing/test_shapes.py",
     "genkern/packing/model_layers.py": "tests/packing/test_shapes.py",
@@ -51,6 +53,12 @@ TESTED_ELSEWHERE = {
     "genkern/engines/vllm_fp8.py": "tests/engines/test_vllm.py",
     "genkern/engines/hf_layer.py": "tests/engines/test_hf_kernels.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
+    **{f"genkern/ops/{at.parent.name}/aiter.py": f"{_FIRST}/test_aiter_race.py" for at in OPS.glob("*/aiter.py")},
+    **{
+        f"genkern/command/first/{name}.py": f"{_FIRST}/test_first_run.py"
+        for name in ("first_report", "machine", "plan")
+    },
+    **{f"{_LT}/{name}.py": f"tests/{_LT[8:]}/test_hipblaslt.py" for name in _OF_BOTH},
     # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.
     "genkern/packing/packer.py": "tests/runtime/launch/test_parameters.py",
     "genkern/runtime/packed.py": "tests/runtime/test_bundle.py",
@@ -158,7 +166,8 @@ def modules() -> list[str]:
 
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
-    of_words = [getattr(importlib.import_module(name), f"{word}_parser")() for word, name in COMMANDS.items()]
+    named = {word.replace("-", "_"): name for word, name in COMMANDS.items()}
+    of_words = [getattr(importlib.import_module(name), f"{word}_parser")() for word, name in named.items()]
     return [parser(), *of_words]
 
 

@@ -25,8 +25,7 @@ from benchmarks.serving.dispatching import Place, Rotated, argument_parser, disp
 from genkern.formats.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling.loaded_gemm import Call
-from genkern.runtime.backends import cublaslt
-from genkern.runtime.backends.cublaslt_search import heuristic
+from genkern.runtime.backends import cublaslt, lt_matmul
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.table import Choice
 
@@ -80,14 +79,14 @@ def chosen_sizes(sizes: Sequence[str], more: Sequence[str], count: int, seed: in
 def lt_calls(rotated: Rotated, workspace: torch.Tensor, racing: int = RACING) -> dict[str, Call]:
     """Of what cuBLASLt's heuristic returns the `racing` fastest by three launches each, by their place in it."""
     gpu, timer = rotated.place.gpu, rotated.place.timer
-    matmul = cublaslt.prepare(rotated.problem, gpu.index)
+    matmul = cublaslt.BACKEND.prepare(rotated.problem, gpu.index)
     c = rotated.x.new_empty((rotated.problem.M, rotated.problem.N))
     bias = rotated.more["bias"].data_ptr() if "bias" in rotated.more else 0
     pointers = [
-        cublaslt.Pointers(rotated.x.data_ptr(), each.data_ptr(), c.data_ptr(), bias) for each in rotated.weights
+        lt_matmul.Pointers(rotated.x.data_ptr(), each.data_ptr(), c.data_ptr(), bias) for each in rotated.weights
     ]
     calls: dict[str, Call] = {}
-    for place, algorithm in enumerate(heuristic(matmul, pointers[0])):
+    for place, algorithm in enumerate(matmul.heuristic(pointers[0], lt_matmul.WORKSPACE_BYTES, cublaslt.BACKEND.asked)):
         bound = [matmul.bind(algorithm, each, workspace.data_ptr(), workspace.numel()) for each in pointers]
 
         def call(copy: int, bound: Sequence[object] = tuple(bound), _keep: torch.Tensor = c) -> None:
@@ -171,10 +170,10 @@ def run(place: Place, argv: Sequence[str]) -> str:
     problems = chosen_sizes(arguments.sizes, arguments.more, arguments.count, arguments.seed)
     bundle, setting = read_bundle(arguments.bundle), place.setting(__file__, arguments.bundle)
     workspace = None
-    if why := cublaslt.available():
+    if why := cublaslt.BACKEND.available():
         say(f"no cuBLASLt: {why}")
     else:
-        workspace = torch.empty(cublaslt.WORKSPACE_BYTES, dtype=torch.uint8, device=place.device)
+        workspace = torch.empty(lt_matmul.WORKSPACE_BYTES, dtype=torch.uint8, device=place.device)
     known = {problem: kept.of(f"{setting} {problem.name}") for problem in problems}
     with torch.no_grad():
         for problem in limit.until([problem for problem, entry in known.items() if entry is None]):

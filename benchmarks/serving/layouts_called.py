@@ -29,6 +29,7 @@ from benchmarks.serving.dispatching import Place, Rotated, argument_parser, comp
 from genkern.formats.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends.lt_operation import NotCovered
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.table import Choice
 
@@ -96,7 +97,7 @@ def called(bundle: Bundle, place: Place, problem: GemmProblem, rounds: int, work
     assert choice is not None
     calls = {GENKERN: rotated.by(gemm), TORCH: rotated.by_torch()}
     if workspace is not None:
-        with contextlib.suppress(cublaslt.NotCovered):
+        with contextlib.suppress(NotCovered):
             calls |= lt_calls(rotated, workspace)
     times = alternate(rotated.samplers(calls), rounds)
     won = any(each.problem == problem and each.choice == "config" for each in bundle.winners)
@@ -145,7 +146,7 @@ def run(place: Place, argv: Sequence[str]) -> str:
     problems = sizes_of(arguments.sizes)
     bundle, setting = read_bundle(arguments.bundle), place.setting(__file__, arguments.bundle)
     workspace = None
-    if why := cublaslt.available():
+    if why := cublaslt.BACKEND.available():
         say(f"no cuBLASLt: {why}")
     else:
         workspace = torch.empty(cublaslt.WORKSPACE_BYTES, dtype=torch.uint8, device=place.device)

@@ -28,8 +28,9 @@ from genkern.search.command_line import add_strategy
 from genkern.space.space import shipped_names
 from genkern.timing.libraries import ALL, LIBRARIES
 from genkern.timing.session import TOLERANCE
+from genkern.timing.time_sources import TIMERS
 
-PROFILERS = ("auto", "rocprofv3", "rocprof", "cupti", "cudagraph", "predict")
+PROFILERS = ("auto", "rocprofv3", "rocprof", *TIMERS["amd"], *TIMERS["nvidia"], "predict")
 # Of no effect where there is no GPU.
 ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive")
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]

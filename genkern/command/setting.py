@@ -29,11 +29,12 @@ from genkern.kernels.cute.own import files as family_files
 from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.ops.command_line import said_fields
+from genkern.search.calibrated.constants import constants_for, shipped_constants
 from genkern.search.command_line import asked_limit, asked_strategy
 from genkern.search.limit import Limit
 from genkern.search.strategies import ZERO, ChosenStrategy
 from genkern.space.space import Space
-from genkern.timing.libraries import CUTE, parse_libraries
+from genkern.timing.libraries import CUTE, LT, parse_libraries
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import TOLERANCE, Budget
 
@@ -113,6 +114,14 @@ class Setting:
             self.target, self.options.profiler, index, str(workshop.farm.cache.folder), workshop.module_dir
         )
 
+    @property
+    def _calibration(self) -> str:
+        """A digest of the constants that were fitted on this GPU; "" where the predictor has its shipped ones."""
+        constants = constants_for(self.target.gpu)
+        if constants == shipped_constants(self.target.gpu):
+            return ""
+        return hashlib.sha256(json.dumps(asdict(constants), sort_keys=True).encode()).hexdigest()[:16]
+
     def journal_header(self, spaces: Mapping[str, Space], time_source: str) -> dict[str, object]:
         """What the facts of a journal depend on, and whether they belong to a run with --all."""
         budget = asdict(self.budget)
@@ -131,6 +140,7 @@ class Setting:
             "strategy": self.strategy.said,
             **({"limit": self.limit.said} if self.limit.said else {}),
             **({"families": families} if (families := _families()) else {}),
+            **({"calibration": calibration} if (calibration := self._calibration) else {}),
             "init_type": self.options.init_type,
             "errRatio": self.options.errRatio,
             "checks": self.checks,
@@ -188,10 +198,10 @@ def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
     return defaults
 
 
-def _libraries(text: str) -> str:
-    """The libraries that may win: of all, CuTe DSL where it is installed; said by its name, also where it is not."""
-    said = CUTE in text.lower() or cute_installed()
-    return ",".join(name for name in parse_libraries(text).split(",") if said or name != CUTE)
+def _libraries(text: str, vendor: str) -> str:
+    """The libraries that may win: of all, CuTe DSL where it is installed and the vendor's own; any that is named."""
+    others = {name for of, name in LT.items() if of != vendor} | (set() if cute_installed() else {CUTE})
+    return ",".join(name for name in parse_libraries(text).split(",") if name in text.lower() or name not in others)
 
 
 def make_budget(options: argparse.Namespace, target: RunTarget, strategy: ChosenStrategy) -> Budget:
@@ -212,6 +222,6 @@ def make_budget(options: argparse.Namespace, target: RunTarget, strategy: Chosen
         icache_flush=options.icache_flush,
         exhaustive=strategy.every,
         timeout_s=options.timeout,
-        libraries=_libraries(options.libtype),
+        libraries=_libraries(options.libtype, target.gpu.vendor),
         rotating_mb=2 * target.gpu.last_level_cache_mib if rotating is None else rotating,
     )

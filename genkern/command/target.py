@@ -31,8 +31,13 @@ from genkern.profiling.rocm.amd_smi import parse_drivers, parse_max_clocks
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.timing.profiler import Profiler
+from genkern.timing.time_sources import TIMERS, usual_timer
 
-_VENDORS = {"rocprofv3": "amd", "rocprof": "amd", "cupti": "nvidia", "cudagraph": "nvidia"}
+_VENDORS = {
+    "rocprofv3": "amd",
+    "rocprof": "amd",
+    **{name: vendor for vendor, names in TIMERS.items() for name in names},
+}
 
 
 @dataclass(frozen=True)
@@ -153,8 +158,9 @@ def make_profiler(target: RunTarget, choice: str, index: int, cache_dir: str, lo
     """The profiler of GPU number `index`. Raises ProfilerError when its program is missing."""
     if not target.measured:
         return PredictProfiler()
-    if target.gpu.vendor == "nvidia":
-        return SupervisedProfiler("cupti" if choice == "cupti" else "cudagraph", index, cache_dir, log_dir)
+    if choice in TIMERS[target.gpu.vendor] or target.gpu.vendor == "nvidia":
+        time_source = usual_timer(target.gpu.vendor) if choice == "auto" else choice
+        return SupervisedProfiler(time_source, index, cache_dir, log_dir)
     if choice == "rocprof":
         return RocprofProfiler()
     return RocprofV3Profiler()
@@ -163,10 +169,10 @@ def make_profiler(target: RunTarget, choice: str, index: int, cache_dir: str, lo
 def make_device_checker(
     target: RunTarget, profiler: Profiler, index: int, cache_dir: str, log_dir: str
 ) -> SupervisedProfiler:
-    """The process that checks outputs on GPU number `index`: the profiler's own on NVIDIA, another one on AMD."""
+    """The process that checks outputs on GPU number `index`: the profiler's own, or another one beside rocprof's."""
     if isinstance(profiler, SupervisedProfiler):
         return profiler
-    return SupervisedProfiler("cudagraph", index, cache_dir, log_dir, "HIP_VISIBLE_DEVICES")
+    return SupervisedProfiler(usual_timer(target.gpu.vendor), index, cache_dir, log_dir)
 
 
 def versions() -> dict[str, str]:

@@ -53,10 +53,11 @@ from genkern.formats.tuned_row import (
 from genkern.gemm.config import name_today
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import PREDICTED, Winner
+from genkern.gemm.records import CONFIG_WINS, PREDICTED, Winner
 from genkern.kernels.catalogue import sums_of
 from genkern.ops.fields import own_text
 from genkern.ops.op import gb_per_s
+from genkern.timing.libraries import HIPBLASLT, kept_algorithm
 from genkern.timing.standing import SHARED
 
 # No column says where a time comes from; AITER passes over rows of a library that it does not know.
@@ -221,8 +222,8 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "outdtype": f"torch.{DTYPES[problem.dtype_c].torch}",
         "scaleAB": problem.op == "a8w8",
         "bpreshuffle": False,
-        "libtype": _libtype(winner.time_source),
-        "solidx": 0,
+        "libtype": _libtype(winner),
+        "solidx": _solution(winner) or 0,
         "kernelId": 0,
         "splitK": winner.config.SPLIT_K,
         "us": round(winner.duration_us, 4),
@@ -255,10 +256,24 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
     }
 
 
-def _libtype(time_source: str) -> str:
-    if time_source == PREDICTED:
+def _libtype(winner: Winner) -> str:
+    if winner.time_source == PREDICTED:
         return LIBTYPE_PREDICTED
-    return LIBTYPE_SHARED if time_source.endswith(SHARED) else LIBRARY
+    if winner.time_source.endswith(SHARED):
+        return LIBTYPE_SHARED
+    return LIBRARY if _solution(winner) is None else HIPBLASLT
+
+
+def _solution(winner: Winner) -> int | None:
+    """hipBLASLt's index of the solution that won, None where anything else did.
+
+    AITER's own operator then calls it (libtype hipblaslt and solidx: aiter/tuned_gemm.py, which does not look at
+    kernelName there), for the same library on the same GPU.
+    """
+    if winner.choice == CONFIG_WINS or "solidx" not in TUNED_COLUMNS.get(winner.problem.op, ()):
+        return None
+    kept = kept_algorithm(winner.vendor)
+    return None if kept is None else kept.solution
 
 
 def _rounded(value: float | None) -> float | None:
@@ -275,6 +290,9 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
     values["activation"] = "none"
     libtype = cells.get("libtype", "")
     name = cells["kernelName"]
+    if libtype == HIPBLASLT and kept_algorithm(cells.get("vendor") or "") is not None:
+        # Ours: AITER has no column that says it so. What is known of the config stands in the row as ever.
+        libtype = LIBRARY
     cu_num = number(cells["cu_num"]) if cells.get("cu_num") else None
     if cu_num is not None and not isinstance(cu_num, int):
         raise InputError(f"cu_num = {shown(cu_num)} is not a number of compute units")

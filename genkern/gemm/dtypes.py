@@ -24,8 +24,8 @@ class DType:
     bytes it may hold, where a format says what they mean (Op.encodes).
 
     Its codes: `tensor_map` is CUtensorMapDataType (cuda.h; 8-bit types are moved as bytes), `cuda` cudaDataType
-    (library_types.h; None: cuBLASLt has no such type). `outputs`: what C may be where A has it, from the table of
-    supported types of cublasLtMatmul().
+    (library_types.h; None: cuBLASLt has no such type), `hip` hipDataType where that is no cudaDataType. `outputs`: what
+    C may be where A has it, from the table of supported types of cublasLtMatmul().
     `ptx`: wgmma's name of it ("": wgmma does not multiply it), and `ptx_flags` its operands behind the predicate (PTX
     ISA, "wgmma.mma_async"): neither matrix is negated, where floating-point ones could be, nor transposed, where 16-bit
     ones could be.
@@ -52,6 +52,7 @@ class DType:
     codes: tuple[str, ...] = ()
     tensor_map: int = 0
     cuda: int | None = None
+    hip: int | None = None
     outputs: tuple[str, ...] = ()
     ptx: str = ""
     ptx_flags: str = ""
@@ -67,7 +68,7 @@ class DType:
         assert self.is_float8 == (self.encoding in FP8_ENCODINGS), f"{self.name}: encoding {self.encoding!r}"
         assert self.is_float8 or not self.targets_own, f"{self.name}: the target's own is for 8-bit floats"
         assert self.bits == 8 or self.tensor_map, f"{self.name}: no code for tensor maps"
-        assert not self.outputs or self.cuda is not None, f"{self.name}: outputs of a product that cuBLASLt has not"
+        assert not self.outputs or (self.cuda, self.hip) != (None, None), f"{self.name}: outputs that no library has"
         assert self.ptx or not self.ptx_flags, f"{self.name}: flags without a name in PTX"
         assert all((self.triton, self.language, self.torch)), f"{self.name}: a name is missing"
 
@@ -156,12 +157,12 @@ for _row in (
     DType(
         name="fp8e4m3fnuz", bits=8, kind="float", exact=2**4, largest=240.0, encoding="fnuz", peak="fp8", guard=0x80,
         triton="fp8e4b8", language="float8e4b8", torch="float8_e4m3fnuz", aten="Float8_e4m3fnuz",
-        aliases=("e4m3fnuz",), targets_own=("fp8", "fp8e4m3"), interpreted_as="fp8e4m3fn",
+        aliases=("e4m3fnuz",), targets_own=("fp8", "fp8e4m3"), hip=1000, outputs=_FLOATS, interpreted_as="fp8e4m3fn",
     ),
     DType(
         name="fp8e5m2fnuz", bits=8, kind="float", exact=2**3, largest=57344.0, encoding="fnuz", peak="fp8", guard=0x80,
         triton="fp8e5b16", language="float8e5b16", torch="float8_e5m2fnuz", aten="Float8_e5m2fnuz",
-        aliases=("e5m2fnuz",), targets_own=("bf8",), interpreted_as="fp8e5m2",
+        aliases=("e5m2fnuz",), targets_own=("bf8",), hip=1001, outputs=_FLOATS, interpreted_as="fp8e5m2",
     ),
 ):  # fmt: skip
     add_dtype(_row)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from genkern.errors import BugError, InputError, ProfilerError
+from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpus import DetectedDevice
 from genkern.gemm.records import Check
 from genkern.kernels.generate import generate
@@ -22,6 +23,7 @@ from genkern.runtime.packed import Contents, PackedWinner
 from genkern.runtime.routed.row_kernels import needed
 from genkern.runtime.untuned import Relatives
 from genkern.timing.session import Budget, Session
+from genkern.timing.time_sources import usual_timer
 
 SERVER = (sys.executable, "-m", "genkern.packing.bundle_server")
 # Of one M, whose operands take seconds to fill where they are gigabytes.
@@ -75,8 +77,8 @@ class Sessions:
 
 def server_on(device: DetectedDevice, cache_dir: str, log_dir: str) -> SupervisedProfiler:
     """The measured process of bundles on a GPU."""
-    visible = "HIP_VISIBLE_DEVICES" if device.arch.startswith("gfx") else "CUDA_VISIBLE_DEVICES"
-    return SupervisedProfiler("cudagraph", device.index, cache_dir, log_dir, visible, harness=SERVER)
+    time_source = usual_timer(arch_vendor(device.arch))
+    return SupervisedProfiler(time_source, device.index, cache_dir, log_dir, harness=SERVER)
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         "form of a family, then in the predictor's order, until N in a row brought nothing faster; "
         "racing: some kernels of each form, then more of those whose best is near the best; "
         "random: everything, in an order drawn from SEED; exhaustive: everything, also each GROUP_SIZE_M of a slow "
-        "kernel, and copies of the same machine code; cached: what needs no compile. "
+        "kernel, and copies of the same machine code; cached: what needs no compile; "
+        "spread: kernels from all over the space. "
         "Or a file with strategy(task) (genkern/search/strategy.py). "
         f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))}; without a GPU {ZERO}, if there is a model)",
     )

@@ -24,25 +24,15 @@ from genkern.gemm.records import Resources
 from genkern.kernels.catalogue import form_of, k_shares
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
+from genkern.search.calibrated.constants import constants_for
 from genkern.search.predict_copies import realigning_us
 from genkern.search.predict_cute import programs_us
 from genkern.search.predict_loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
-from genkern.search.predict_splits import (
-    KERNEL_US,
-    L2_BYTES_PER_CLOCK,
-    LATENCY_US,
-    MEMORY_EFFICIENCY,
-    sharers,
-    splitting_us,
-)
+from genkern.search.predict_splits import sharers, splitting_us
 
 # The constants marked (H200) were chosen on 2,166 timings of 134 tiles and 7 sizes there (bf16, Triton 3.6, cold
 # weights), where they give: rank correlation 0.84 to 0.95 a size, the best of the first 10 within 1 % of the best, time
 # right to 23 % (one sigma). The AMD values are scaled from documents, not measured.
-# Share of the stated peak that dense kernels sustain before power limits the clock (H200).
-_MATRIX_EFFICIENCY = 0.85
-# Shared-memory (LDS) bandwidth of one unit, bytes per clock: 32 banks of 4 bytes on every target of the table.
-_SHARED_BYTES_PER_CLOCK = 128
 # Without a pipeline there is no overlap, and the copy to shared memory stands in the chain as well.
 _UNPIPELINED = 0.75
 # Matrix instructions issue from a wave only while its operands are ready: two waves per SIMD are needed to keep the
@@ -128,7 +118,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     tiles = tiles_m * tiles_n * split_k * problem.batch * columns_of_b(problem)
 
     if (turn := form_of(config).cost.turn) is not None:
-        unit_tflops = peak_tflops(problem, gpu) / gpu.compute_units * _MATRIX_EFFICIENCY
+        unit_tflops = peak_tflops(problem, gpu) / gpu.compute_units * constants_for(gpu).matrix_efficiency
         tiles_us = programs_us(problem, config, turn, gpu, unit_tflops)
     elif shares:
         # One program a unit: whole tiles, then an equal share of what is left.
@@ -144,12 +134,15 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
         if rest:
             tiles_us += _round_us(problem, config, resources, gpu, rest, steps)
 
-    kernel_us = KERNEL_US + max(tiles_us, _traffic_us(problem, config, gpu, tiles_m, tiles_n, per_unit))
+    kernel_us = constants_for(gpu).kernel_us + max(
+        tiles_us, _traffic_us(problem, config, gpu, tiles_m, tiles_n, per_unit)
+    )
     return kernel_us + splitting_us(problem, config, gpu) + realigning_us(problem, config, gpu)
 
 
 def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu, resident: int, steps: int) -> float:
     """Time in which `resident` workgroups of one unit compute one tile each, `steps` steps of BLOCK_SIZE_K."""
+    constants = constants_for(gpu)
     size_a, size_b = element_bytes(problem)
     block_m, block_n, block_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
     waves_per_simd = resident * config.num_warps / gpu.simds_per_unit
@@ -162,7 +155,7 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     unit_tflops = peak_tflops(problem, gpu) / gpu.compute_units
     if cost.vector:
         unit_tflops = _VECTOR_FLOPS_PER_CLOCK * gpu.clock_mhz * 1e-6
-    matrix_us = resident * flops / (unit_tflops * _MATRIX_EFFICIENCY * busy) * 1e-6
+    matrix_us = resident * flops / (unit_tflops * constants.matrix_efficiency * busy) * 1e-6
     if promotes_products(problem, gpu.arch) and not cost.vector:
         added_us = resident * block_m * block_n / (_VECTOR_FLOPS_PER_CLOCK / 2 * gpu.clock_mhz)
         # One group of warps adds while another multiplies, where they have buffers of their own to wait for.
@@ -173,9 +166,9 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     warps_n = 1 << (config.num_warps.bit_length() - 1) // 2
     warps_m = max(1, config.num_warps // warps_n)
     shared = (block_m * size_a * warps_n + block_n * size_b * warps_m) * block_k
-    shared_us = resident * shared / (_SHARED_BYTES_PER_CLOCK * gpu.clock_mhz)
+    shared_us = resident * shared / (constants.shared_bytes_per_clock * gpu.clock_mhz)
 
-    l2_bytes = L2_BYTES_PER_CLOCK[gpu.vendor]
+    l2_bytes = constants.l2_bytes_per_clock
     lane_a, lane_b = lane_bytes(problem, config)
     load_a = load_clocks(min(block_m, problem.M) * block_k * size_a, lane_a, l2_bytes, gpu)
     load_b = load_clocks(min(block_n, problem.N) * block_k * size_b, lane_b, l2_bytes, gpu)
@@ -185,7 +178,7 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
 
     # One workgroup's chain: a load travels, its bytes arrive, they are multiplied. num_stages - 1 chains overlap where
     # the loop is pipelined.
-    latency_us = LATENCY_US[gpu.vendor]
+    latency_us = constants.latency_us
     chain_us = latency_us + (l2_us + max(matrix_us, shared_us)) / resident
     chains = config.num_stages - 1 if is_pipelined(problem, config, gpu) else _UNPIPELINED
     step_us = max(matrix_us, shared_us, l2_us, chain_us / chains)
@@ -201,7 +194,7 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     """
     if groups_of(problem) is not None:
         # A group's weight is read by few tiles, which run side by side.
-        return bytes_moved(problem) / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY) * 1e-6
+        return bytes_moved(problem) / (gpu.memory_tb_per_s * constants_for(gpu).memory_efficiency) * 1e-6
     size_a, size_b = element_bytes(problem)
     together = min(tiles_m * tiles_n, gpu.compute_units * per_unit)
     rows = min(config.GROUP_SIZE_M, tiles_m)
@@ -213,7 +206,7 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     inputs = (problem.M * size_a + problem.N * size_b) * problem.K
     missed = max(0.0, 1.0 - gpu.last_level_cache_mib * 2**20 / inputs)
     moved = bytes_moved(problem) + missed * problem.batch * max(0, sets * per_set - inputs)
-    return moved / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY) * 1e-6
+    return moved / (gpu.memory_tb_per_s * constants_for(gpu).memory_efficiency) * 1e-6
 
 
 def _ceil(value: int, step: int) -> int:

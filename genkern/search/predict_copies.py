@@ -8,7 +8,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.families.realigned import copied_operands
 from genkern.ops.op import get_op
-from genkern.search.predict_splits import GAP_US, KERNEL_US, moved_us
+from genkern.search.predict_splits import another_us, moved_us
 
 
 def realigning_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
@@ -18,4 +18,4 @@ def realigning_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     a, b, *_ = get_op(problem.op).operands(problem)
     copied = copied_operands(problem)
     copied_bytes = sum(operand.size_bytes for operand in (a, b) if operand.name in copied)
-    return GAP_US + KERNEL_US + moved_us(2 * copied_bytes, gpu)
+    return another_us(gpu) + moved_us(2 * copied_bytes, gpu)

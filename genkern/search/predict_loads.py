@@ -66,6 +66,6 @@ def resident_workgroups(problem: GemmProblem, config: Config, resources: Resourc
     return per_unit if resources.shared_bytes is None else max(1, occupancy(pipelined, config.num_warps, gpu))
 
 
-def load_clocks(bytes_loaded: float, lane: int, l2_bytes_per_clock: int, gpu: Gpu) -> float:
+def load_clocks(bytes_loaded: float, lane: int, l2_bytes_per_clock: float, gpu: Gpu) -> float:
     """Clocks in which a unit loads so many bytes, `lane` of them for each lane at a time."""
     return bytes_loaded / min(l2_bytes_per_clock, lane * _LANES_PER_CLOCK[gpu.vendor])

@@ -6,17 +6,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
+from genkern.search.calibrated.constants import constants_for
 
-# Share of the stated bandwidth that a copy kernel sustains (BabelStream: 0.80 to 0.93 on HBM parts).
-MEMORY_EFFICIENCY = 0.88
-# L2 read bandwidth per unit, bytes per clock: a 64-byte line to a CU (CDNA 3 white paper); 48 to an SM (H200).
-L2_BYTES_PER_CLOCK = {"amd": 64, "nvidia": 48}
-# From issuing a load that misses L2 to its use, microseconds (H200); longer through Infinity Fabric.
-LATENCY_US = {"amd": 1.0, "nvidia": 0.7}
-# First to last timestamp of an empty kernel, microseconds.
-KERNEL_US = 2.0
-# From the end of one kernel to the start of the next in the same stream, microseconds.
-GAP_US = 1.0
 # The accumulator's type, fp32 or int32.
 _SUM_BYTES = 4
 # A partial sum is stored and counted by an atomic: two latencies in a row. Then the last program loads one partial sum
@@ -52,15 +43,21 @@ def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     if form.cost.reduces == "semaphore":
         return _fix_up_us(config.SPLIT_K, gpu) + moved_us(2 * config.SPLIT_K * tiles * tile_bytes, gpu)
     # Partial sums [SPLIT_K, M, N] written and read again by a second kernel.
-    return GAP_US + KERNEL_US + moved_us(2 * config.SPLIT_K * elements, gpu)
+    return another_us(gpu) + moved_us(2 * config.SPLIT_K * elements, gpu)
+
+
+def another_us(gpu: Gpu) -> float:
+    """Microseconds of a further kernel in the same stream, beside what it moves."""
+    constants = constants_for(gpu)
+    return constants.gap_us + constants.kernel_us
 
 
 def _fix_up_us(summands: int, gpu: Gpu) -> float:
-    return _FIX_UP_LATENCIES * LATENCY_US[gpu.vendor] + summands * _L2_LATENCY_US
+    return _FIX_UP_LATENCIES * constants_for(gpu).latency_us + summands * _L2_LATENCY_US
 
 
 def moved_us(bytes_moved: int, gpu: Gpu) -> float:
     """Time to move so many bytes, through L2 while half of them, what was written, fits there."""
     if bytes_moved / 2 <= gpu.l2_mib * 2**20:
-        return bytes_moved / (L2_BYTES_PER_CLOCK[gpu.vendor] * gpu.clock_mhz * gpu.compute_units)
-    return bytes_moved / (gpu.memory_tb_per_s * MEMORY_EFFICIENCY * 1e6)
+        return bytes_moved / (constants_for(gpu).l2_bytes_per_clock * gpu.clock_mhz * gpu.compute_units)
+    return bytes_moved / (gpu.memory_tb_per_s * constants_for(gpu).memory_efficiency * 1e6)

@@ -55,6 +55,7 @@ STRATEGIES = {
     "random": Named("plain.random_order", Number("SEED", least=0, limits=False), whole=True),
     "exhaustive": Named("plain.predicted_order", whole=True, every=True),
     "cached": Named("plain.cached", Number()),
+    "spread": Named("calibrated.spread", Number()),
 }
 DEFAULT = next(iter(STRATEGIES))
 ZERO, PREDICTED, PATIENT, EXHAUSTIVE, CACHED = "zero", "predicted", "patience", "exhaustive", "cached"

@@ -2,8 +2,9 @@
 
 A library's call is named after its library, with what tells its calls apart: `torch` has one, `cublaslt` one for each
 algorithm, `cublaslt 131000 <128 hexadecimal digits>`: the library's version and its opaque cublasLtMatmulAlgo_t, which
-is good for that version only (cublasLt.h). Names of configs have no blanks. Among the finals of a measured process,
-PyTorch's own call is VENDOR.
+is good for that version only (cublasLt.h). `hipblaslt 100200 <48 digits>` is the same of hipBLASLt, whose structure
+begins with the solution's index. Names of configs have no blanks. Among the finals of a measured process, PyTorch's own
+call is VENDOR.
 """
 
 from __future__ import annotations
@@ -13,31 +14,46 @@ from dataclasses import dataclass
 
 from genkern.errors import InputError
 
-TRITON, CUTE, TORCH, CUBLASLT = LIBRARIES = ("triton", "cute", "torch", "cublaslt")
+TRITON, CUTE, TORCH, CUBLASLT, HIPBLASLT = LIBRARIES = ("triton", "cute", "torch", "cublaslt", "hipblaslt")
+# The vendors' libraries whose algorithms race one by one.
+LT = {"nvidia": CUBLASLT, "amd": HIPBLASLT}
 # The languages of genkern's own kernels: what configs stand for, rather than calls of another's library.
 OURS = (TRITON, CUTE)
 ALL = "all"
 # The name under which PyTorch's own call of the vendor library appears among the finals.
 VENDOR = "vendor"
-_ALGORITHM = re.compile(rf"{CUBLASLT} ([1-9][0-9]{{0,8}}) ([0-9a-f]{{128}})")
+_ALGORITHM = re.compile(rf"({CUBLASLT}|{HIPBLASLT}) ([1-9][0-9]{{0,8}}) ([0-9a-f]+)")
+# Of the structures that name an algorithm.
+_BYTES = {CUBLASLT: 64, HIPBLASLT: 24}
 
 
 @dataclass(frozen=True)
 class KeptAlgorithm:
-    """An algorithm of cuBLASLt as results keep it: `data` are its 64 bytes, `version` is of the library."""
+    """An algorithm as results keep it: `data` are the bytes of its structure, `version` is of the library."""
 
     version: int
     data: bytes
+    library: str = CUBLASLT
 
     @property
     def name(self) -> str:
-        return f"{CUBLASLT} {self.version} {self.data.hex()}"
+        return f"{self.library} {self.version} {self.data.hex()}"
+
+    @property
+    def solution(self) -> int | None:
+        """hipBLASLt's index of the solution, by which AITER names it; None of cuBLASLt, which has none.
+
+        Source: hipblaslt_ext::getIndexFromAlgo, which reads the first int of the structure (hipblaslt-ext.cpp).
+        """
+        return int.from_bytes(self.data[:4], "little", signed=True) if self.library == HIPBLASLT else None
 
 
 def kept_algorithm(name: str) -> KeptAlgorithm | None:
     """What a name says of an algorithm; None for the name of anything else."""
     said = _ALGORITHM.fullmatch(name)
-    return KeptAlgorithm(int(said[1]), bytes.fromhex(said[2])) if said else None
+    if said is None or len(said[3]) != 2 * _BYTES[said[1]]:
+        return None
+    return KeptAlgorithm(int(said[2]), bytes.fromhex(said[3]), said[1])
 
 
 def is_call(name: str) -> bool:
@@ -49,14 +65,19 @@ def library_of(name: str) -> str:
     """The library whose call has this name, in results or among the finals; for a config its kernels' language."""
     if name in (TORCH, VENDOR):
         return TORCH
-    if name.partition(" ")[0] == CUBLASLT:
-        return CUBLASLT
+    if (library := name.partition(" ")[0]) in LT.values():
+        return library
     return CUTE if name.startswith(f"{CUTE}_") else TRITON
 
 
 def call_name(name: str) -> str:
     """The name in results of a library's call among the finals."""
     return TORCH if name == VENDOR else name
+
+
+def finals_name(call: str) -> str:
+    """The name among the finals of a library's call in results."""
+    return VENDOR if call == TORCH else call
 
 
 def parse_libraries(text: str) -> str:

@@ -33,7 +33,7 @@ from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Lost
 from genkern.space.prune import Pruned
 from genkern.space.space import Space
-from genkern.timing.libraries import CUBLASLT, OURS, VENDOR, call_name, library_of
+from genkern.timing.libraries import LT, OURS, VENDOR, call_name, library_of
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import Budget
 from genkern.timing.standing import SHARED
@@ -294,7 +294,7 @@ class Tuner:
         PyTorch's own call is what everybody uses, and taken at its word; an algorithm that was found here is checked.
         """
         for call in library_calls(facts.finals, self.budget):
-            if library_of(call.config) != CUBLASLT or self.checker is None:
+            if library_of(call.config) not in LT.values() or self.checker is None:
                 return call
             with report.stage("check"):
                 if (check := facts.checks.get(call.config)) is None:

@@ -1,4 +1,7 @@
-"""Timers of the measured process on NVIDIA: CUDA graphs, and CUPTI's activity records."""
+"""Timers of the measured process: CUDA or HIP graphs, events alone, and CUPTI's activity records.
+
+PyTorch has HIP's streams, events and graphs under the names of CUDA's. With HIP these timers have never run.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,18 @@ from genkern.gemm.records import Dispatch
 from genkern.profiling.cuda import icache
 from genkern.profiling.cuda.cupti import KernelTrace
 from genkern.profiling.loaded_gemm import Call
+from genkern.timing.time_sources import vendor_of
 
 # GPU clock cycles that keep the GPU busy while the host enqueues what is timed: about 50 us at 2 GHz, longer
 # than a graph launch takes on an idle host. A host that is slower gets longer, up to 10 ms.
 _BUSY_CYCLES = 100_000
-_MOST_BUSY_CYCLES = 20_000_000
+_MOST_TIMES = 200
 _TRIES = 10
+# What that is meant to take. On HIP the unit of `_sleep` differs by target (PyTorch's Sleep.cu: gfx11 counts ticks of
+# 10 ns), so there it is measured.
+_BUSY_US = 50.0
+# A sweep on HIP, whose L2_cache_size is that of one XCD: over the 256 MiB of an MI300X's last level.
+_HIP_SWEEP_BYTES = 512 * 2**20
 # Back towards the usual length, little by little, when the host is fast again.
 _EASING = 0.98
 
@@ -57,7 +66,8 @@ class BusyStream:
         self._stream = torch.cuda.Stream()
         self._start = torch.cuda.Event(enable_timing=True)
         self._end = torch.cuda.Event(enable_timing=True)
-        self._cycles = _BUSY_CYCLES
+        self._usual_cycles = _BUSY_CYCLES if torch.version.hip is None else self._measured_cycles()
+        self._cycles = self._usual_cycles
         self._sweep: Any = None
         self.retries = 0
 
@@ -98,11 +108,11 @@ class BusyStream:
             self._end.synchronize()
             elapsed_us = float(self._start.elapsed_time(self._end)) * 1e3
             if not late:
-                self._cycles = max(_BUSY_CYCLES, int(self._cycles * _EASING))
+                self._cycles = max(self._usual_cycles, int(self._cycles * _EASING))
                 return elapsed_us
             late_us.append(elapsed_us)
             self.retries += 1
-            self._cycles = min(_MOST_BUSY_CYCLES, self._cycles * 2)
+            self._cycles = min(self._usual_cycles * _MOST_TIMES, self._cycles * 2)
         return min(late_us)
 
     def capture(self, enqueue: Callable[[], None]) -> Any:
@@ -118,22 +128,34 @@ class BusyStream:
                 graph.capture_end()
         return graph
 
+    def _measured_cycles(self) -> int:
+        """What to ask of `_sleep` for 50 us: by the second of two spells, as the first one loads its kernel."""
+        import torch
+
+        for _ in range(2):
+            spell_us = self.rough_us(lambda: torch.cuda._sleep(_BUSY_CYCLES))
+        return max(1, round(_BUSY_CYCLES * _BUSY_US / max(spell_us, 1.0)))
+
     def _sweep_cache(self) -> None:
         """Work that is repeated would find its weights in the cache: write twice the cache's size before it."""
         import torch
 
         if self._sweep is None:
             size = 2 * int(torch.cuda.get_device_properties(0).L2_cache_size)
+            if torch.version.hip is not None:
+                size = max(size, _HIP_SWEEP_BYTES)
             self._sweep = torch.empty(size, dtype=torch.int8, device="cuda")
         self._sweep.zero_()
 
 
-class CudaGraphTimer:
-    """Replays a graph of the calls between two events on a busy stream."""
+class EventTimer:
+    """Calls between two events, as the host launches them, each with its launch gap.
 
-    time_source = "cudagraph"
+    The GPU is kept busy until all are enqueued, so it runs them one behind the other.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, time_source: str) -> None:
+        self.time_source = time_source
         self._busy = BusyStream()
 
     def rough_us(self, call: Call, copy: int) -> float:
@@ -147,8 +169,8 @@ class CudaGraphTimer:
             for copy in copies:
                 call(copy)
 
-        graph = self._busy.capture(calls)
-        return lambda: self._busy.time_us(graph.replay) / len(copies)
+        work = self._work(calls)
+        return lambda: self._busy.time_us(work) / len(copies)
 
     def prepare_flushed(self, call: Call, next_copies: NextCopies, flush: Flush) -> Sampler:
         """No graph here: one call between two events, which adds the 1 to 2 us of an event to each."""
@@ -161,6 +183,18 @@ class CudaGraphTimer:
             return total_us / len(copies)
 
         return sample
+
+    def _work(self, calls: Callable[[], None]) -> Callable[[], None]:
+        """What enqueues the calls while they are timed."""
+        return calls
+
+
+class GraphTimer(EventTimer):
+    """Replays a graph of the calls, so that one launch is all that the host does."""
+
+    def _work(self, calls: Callable[[], None]) -> Callable[[], None]:
+        replay: Callable[[], None] = self._busy.capture(calls).replay
+        return replay
 
 
 class CuptiTimer:
@@ -213,6 +247,8 @@ def busy_ns(kernels: Sequence[Dispatch]) -> int:
 
 
 def make_timer(time_source: str) -> Timer:
-    """The timer of that name, "cudagraph" or "cupti"."""
-    timers: dict[str, Callable[[], Timer]] = {"cudagraph": CudaGraphTimer, "cupti": CuptiTimer}
-    return timers[time_source]()
+    """The timer of that name (genkern.timing.time_sources). Raises KeyError for what is none."""
+    vendor_of(time_source)
+    if time_source == CuptiTimer.time_source:
+        return CuptiTimer()
+    return GraphTimer(time_source) if time_source.endswith("graph") else EventTimer(time_source)

@@ -31,7 +31,7 @@ class LogEntry:
     """One config's turn in the launch log: `calls` times the kernels `symbols`.
 
     It is `finished` when the log has its end, `error` is its launch error; neither means that the process
-    ended during this turn.
+    ended during this turn. `call` is what a place among the library's algorithms turned out to be.
     """
 
     config: str
@@ -39,6 +39,7 @@ class LogEntry:
     calls: int = 0
     finished: bool = False
     error: str | None = None
+    call: str = ""
 
     @property
     def interrupted(self) -> bool:
@@ -165,4 +166,4 @@ def _entry(values: dict[str, Any], where: str) -> tuple[LogEntry, bool]:
         return replace(entry, error=str(values["error"])), False
     if not symbols or not calls:
         raise ProfilerError(f"{where}: {config} needs start, error, or symbols and calls")
-    return replace(entry, finished=True), False
+    return replace(entry, finished=True, call=str(values.get("call", ""))), False

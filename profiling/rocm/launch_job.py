@@ -12,35 +12,48 @@ from dataclasses import dataclass
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Candidate
-from genkern.timing.libraries import VENDOR
+from genkern.timing.libraries import HIPBLASLT
 from genkern.timing.session import Budget, Session
 
 # tune_gemm launches a config ten times and takes the last time.
 _TUNE_GEMM_CALLS = 10
-# The kernel of fence.py, which is launched before and after each call of the vendor library.
+# The kernel of fence.py, which is launched before and after each call of a library.
 FENCE = "genkern_fence"
+# Names in a job for the library's algorithms that come out best in a screening by the process itself, the best first.
+PLACES = tuple(f"{HIPBLASLT} {place}" for place in range(2))
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One turn of a candidate, or of the vendor library (None): `calls` consecutive calls. `attempt` counts from 1.
+    """One turn of a candidate, or of a library's call by its name: `calls` consecutive calls. `attempt` counts from 1.
 
     `round` is that of the finals, from 0; None in the screening.
     """
 
-    candidate: Candidate | None
+    candidate: Candidate | str
     calls: int
     attempt: int = 1
     round: int | None = None
 
     @property
     def name(self) -> str:
-        return self.candidate.config.name if self.candidate else VENDOR
+        return self.candidate if isinstance(self.candidate, str) else self.candidate.config.name
 
     @property
     def symbols(self) -> tuple[str, ...]:
         """The kernels of one call that are known by name; of the library's, the fences around it."""
-        return tuple(binary.symbol for binary in self.candidate.binaries) if self.candidate else (FENCE, FENCE)
+        if isinstance(self.candidate, str):
+            return FENCE, FENCE
+        return tuple(binary.symbol for binary in self.candidate.binaries)
+
+    @property
+    def entry(self) -> dict[str, object]:
+        """What the job says of it."""
+        own: dict[str, object] = {"binaries": [], "plan": "", "run_time": {}}
+        if not isinstance(self.candidate, str):
+            own["binaries"] = [binary.path for binary in self.candidate.binaries]
+            own |= {"plan": self.candidate.plan, "run_time": dict(self.candidate.run_time)}
+        return {"config": self.name, **own, "calls": self.calls, "round": self.round}
 
 
 @dataclass(frozen=True)
@@ -82,8 +95,8 @@ def kept_samples(budget: Budget, durations_us: Sequence[float]) -> tuple[float, 
     return tuple(durations_us[-1:] if budget.protocol == "tune_gemm" else durations_us[budget.warmup :])
 
 
-def final_visits(session: Session, finalists: Sequence[Candidate | None]) -> list[Visit]:
-    """`final_rounds` rounds over all finalists (None: the vendor library), each round in another order.
+def final_visits(session: Session, finalists: Sequence[Candidate | str]) -> list[Visit]:
+    """`final_rounds` rounds over all finalists, calls of libraries by name among them, each in another order.
 
     A turn is `warmup` calls and the one that counts, so that code and operands of A are as warm as in screening.
     """
@@ -133,17 +146,7 @@ def write_job(session: Session, visits: Sequence[Visit], paths: JobPaths) -> Non
         "mode": "launch",
         "session": json.loads(seen_by_harness.to_json()),
         "launch_log": paths.launch_log,
-        "schedule": [
-            {
-                "config": visit.name,
-                "binaries": [binary.path for binary in visit.candidate.binaries] if visit.candidate else [],
-                "plan": visit.candidate.plan if visit.candidate else "",
-                "run_time": dict(visit.candidate.run_time) if visit.candidate else {},
-                "calls": visit.calls,
-                "round": visit.round,
-            }
-            for visit in visits
-        ],
+        "schedule": [visit.entry for visit in visits],
     }
     try:
         os.makedirs(paths.trace, exist_ok=True)

@@ -30,6 +30,7 @@ from genkern.profiling.clocks import throttled_rounds, usual_mhz
 from genkern.profiling.rocm.dispatch_match import LogEntry, match_dispatches, parse_clock, parse_launch_log
 from genkern.profiling.rocm.kernel_trace import KernelTrace, parse_kernel_trace
 from genkern.profiling.rocm.launch_job import (
+    PLACES,
     JobPaths,
     LaunchLogWatch,
     Visit,
@@ -43,7 +44,7 @@ from genkern.profiling.rocm.rocpd import read_rocpd
 from genkern.profiling.rocm.rocprof_command import find_executable, profiled_environment, rocprof_argv, rocprofv3_argv
 from genkern.profiling.rocm.vendor_trace import vendor_times
 from genkern.profiling.supervisor import Exit, run_supervised, tail
-from genkern.timing.libraries import VENDOR
+from genkern.timing.libraries import HIPBLASLT, OURS, VENDOR, finals_name, library_of
 from genkern.timing.session import Session
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
@@ -74,7 +75,7 @@ class _Turn:
 class _Run:
     """One profiled process. `turns` are the visits it began, `rest` those it did not reach.
 
-    `vendor` says what the vendor library's calls were in the trace, or why they have no time. `clock_mhz` are the
+    `library` says of each library's call what it was in the trace, or why it has no time. `clock_mhz` are the
     readings of the clock, each by the round of the finals that follows it.
     """
 
@@ -82,7 +83,7 @@ class _Run:
     rest: list[Visit]
     exit: Exit
     note: str
-    vendor: str = ""
+    library: Mapping[str, str] = field(default_factory=dict)
     clock_mhz: Mapping[int, float] = field(default_factory=dict)
 
     @property
@@ -150,16 +151,22 @@ class _LaunchProfiler(ABC):
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
         """Time the finalists and the vendor library round-robin in shuffled order, in one process.
 
-        In the order of `finalists`, then the library's, named "vendor": not seen where its time is not certain. When
-        one of them ends the process, the others are all timed again without it, so that their times compare. A process
-        that ends too early three times in a row by nobody's fault says what it says. Samples of throttled rounds are
-        discarded and counted, of one that has no others they are kept.
+        In the order of `finalists`, then the library's, named "vendor": not seen where its time is not certain. Then
+        the library's algorithms that the process found best, where there are such. When one of them ends the process,
+        the others are all timed again without it, so that their times compare. A process that ends too early three
+        times in a row by nobody's fault says what it says. Samples of throttled rounds are discarded and counted, of
+        one that has no others they are kept.
         """
+        return self._raced(session, finalists, [VENDOR, *(PLACES if session.budget.may_win(HIPBLASLT) else ())])
+
+    def _raced(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
+        """The same for these calls of libraries."""
         racers = {candidate.config.name: candidate for candidate in finalists}
+        named: dict[str, str] = {}
         ended: dict[str, Measurement] = {}
         barren = attempts = 0
         while pending := [candidate for name, candidate in racers.items() if name not in ended]:
-            visits = final_visits(session, pending if VENDOR in ended else [*pending, None])
+            visits = final_visits(session, [*pending, *(call for call in calls if call not in ended)])
             run = self._run(session, visits)
             samples: dict[str, dict[int | None, float]] = {visit.name: {} for visit in visits}
             for turn in run.turns:
@@ -169,7 +176,8 @@ class _LaunchProfiler(ABC):
                     ended[turn.name] = self._failed(turn, run, "final")
             barren = self._count_barren(barren, sum(map(len, samples.values())), run)
             attempts = 0 if any(name in ended for name in samples) else attempts + 1
-            timed = all(taken for name, taken in samples.items() if name != VENDOR)
+            timed = all(taken for name, taken in samples.items() if name in racers)
+            named |= {turn.name: turn.entry.call for turn in run.turns if turn.entry.call}
             if run.died and (run.rest or not timed) and attempts < _MAX_ATTEMPTS:
                 continue
             throttled, usual = throttled_rounds(run.clock_mhz), usual_mhz(run.clock_mhz)
@@ -178,17 +186,19 @@ class _LaunchProfiler(ABC):
                     kept = [us for number, us in taken.items() if number not in throttled] or list(taken.values())
                     ended[name] = replace(
                         self._measured(name, "final", tuple(kept)),
-                        message=run.vendor if name == VENDOR else "",
+                        message=run.library.get(name, ""),
                         discarded=len(taken) - len(kept),
                         usual_mhz=usual,
                     )
                 elif name not in ended:
                     ended[name] = self._not_seen(name, run, "final")
-        return [ended[name] for name in (*racers, VENDOR) if name in ended]
+        found = [replace(ended[name], config=named.get(name, name)) for name in (*racers, *calls) if name in ended]
+        # A place that no algorithm took, or that one lost, is nobody's.
+        return [each for each in found if each.config not in PLACES]
 
     def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
-        """The same rounds once more, in another process."""
-        return self.retime(session, finalists)
+        """The same rounds once more, in another process, with these calls of libraries."""
+        return self._raced(session, finalists, list(dict.fromkeys([VENDOR, *map(finals_name, calls)])))
 
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
         """The first: a process of its own under the profiler would take longer than what it tells is worth."""
@@ -230,15 +240,17 @@ class _LaunchProfiler(ABC):
         died = replace(run, turns=turns).died
         trace, note = _read_trace(paths, died)
         matched = match_dispatches(entries, trace.dispatches)
-        if any(entry.config == VENDOR for entry in entries):
-            vendor = vendor_times(entries, trace)
-            run = replace(run, vendor=vendor.message)
+        for name in {entry.config for entry in entries if library_of(entry.config) not in OURS}:
+            times = vendor_times(entries, trace, name)
+            run = replace(run, library={**run.library, name: times.message})
             for place, entry in enumerate(entries):
-                time_us = vendor.turns_us[place]
-                if entry.config == VENDOR:
+                time_us = times.turns_us[place]
+                if entry.config == name:
                     matched[place] = None if time_us is None else (time_us,)
         turns = [replace(turn, durations_us=durations) for turn, durations in zip(turns, matched, strict=True)]
-        if not died and None not in matched:
+        # That the library has no algorithm for a place is nothing to look into.
+        missing = [entry for entry, found in zip(entries, matched, strict=True) if found is None]
+        if not died and all(entry.error is not None and entry.config in PLACES for entry in missing):
             shutil.rmtree(paths.folder, ignore_errors=True)
         return replace(run, turns=turns, note=f"{note}; {run.note}" if note else run.note)
 
@@ -276,8 +288,8 @@ class _LaunchProfiler(ABC):
 
     def _not_seen(self, name: str, run: _Run, stage: str) -> Measurement:
         reason = "its kernels are not all in the trace, or could be another config's"
-        if name == VENDOR:
-            reason = run.vendor or "the vendor library is not timed: no turn of it was reached"
+        if library_of(name) not in OURS:
+            reason = run.library.get(name) or "the vendor library is not timed: no turn of it was reached"
         message = f"{reason}; {run.note}"
         return Measurement(name, Outcome.NOT_SEEN, self.time_source, stage, message=message)
 

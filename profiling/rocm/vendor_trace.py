@@ -42,12 +42,12 @@ class VendorTimes:
     message: str
 
 
-def vendor_times(entries: Sequence[LogEntry], trace: KernelTrace) -> VendorTimes:
-    """Find the vendor library's turns in a trace. Its entries log the fences: two symbols a call, before and after."""
+def vendor_times(entries: Sequence[LogEntry], trace: KernelTrace, name: str = VENDOR) -> VendorTimes:
+    """Find the turns of a library's call in a trace. Its entries log the fences: two symbols, before and after each."""
     placed = place_dispatches(entries, trace.dispatches)
     turns = [
         [_between(trace.dispatches, *fences) for fences in zip(own[::2], own[1::2], strict=True)]
-        if entry.config == VENDOR and entry.finished
+        if entry.config == name and entry.finished
         else []
         for entry, own in zip(entries, placed, strict=True)
     ]

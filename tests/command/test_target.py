@@ -104,6 +104,7 @@ def test_a_partitioned_gpu_is_what_it_shows() -> None:
         (["--profiler", "cupti"], [], "--profiler cupti needs an NVIDIA GPU, this machine has none"),
         (["--profiler", "cupti", "--arch", "sm_90"], [], "needs a sm_90 GPU, this machine has none"),
         (["--profiler", "rocprofv3"], H200, "--profiler rocprofv3 is for AMD GPUs, sm_90 is not one"),
+        (["--profiler", "hipgraph"], H200, "--profiler hipgraph is for AMD GPUs, sm_90 is not one"),
         (["--profiler", "cupti", "--arch", "gfx942"], H200, "--profiler cupti is for NVIDIA GPUs, gfx942 is not one"),
         (["--ngpus", "1", "--arch", "gfx950"], MI300X, "--ngpus 1 needs a gfx950 GPU, this machine has gfx942"),
         (["--ngpus", "3"], H200, "this machine has 2 sm_90"),
@@ -129,11 +130,13 @@ def test_profilers_follow_the_target(tmp_path: object) -> None:
     places = str(tmp_path), str(tmp_path)
     assert isinstance(make_profiler(choose_target(options(), []), "auto", 0, *places), PredictProfiler)
     target = choose_target(options(), H200)
-    for choice, source in (("auto", "cudagraph"), ("cudagraph", "cudagraph"), ("cupti", "cupti")):
-        profiler = make_profiler(target, choice, 1, *places)
+    chosen = [(target, choice) for choice in ("cudagraph", "cudaevents", "cupti")]
+    chosen += [(choose_target(options(), MI300X), choice) for choice in ("hipgraph", "hipevents")]
+    for of, choice, source in [(target, "auto", "cudagraph"), *((*each, each[1]) for each in chosen)]:
+        profiler = make_profiler(of, choice, 1, *places)
         assert isinstance(profiler, SupervisedProfiler)
         assert profiler.time_source == source
-        assert make_device_checker(target, profiler, 1, *places) is profiler
+        assert make_device_checker(of, profiler, 1, *places) is profiler
 
 
 def test_a_missing_rocprof_is_refused_at_once(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ MACHINE in the environment holds a JSON object with any of
     log       a file: the measured process adds a line for each config that it times
     trace     a file: the same as JSON, with device, size, process and time.monotonic()
     faults    {config: kind}: what the process does when it is to time the config; see `_fault`
-    lt        {name: microseconds}: algorithms of cuBLASLt that are among the finals where they are asked for
+    lt        {name: microseconds}: algorithms of the library that are among the finals where they are asked for
     broken    {device: number}: after so many measurements (by `trace`) every call on the device faults
     room      no file of any process may grow beyond so many bytes
     full      [folder, bytes]: below the folder no file can be written once the files there have so many bytes
@@ -84,7 +84,7 @@ def _serve() -> None:
                 }
         elif request["command"] == "retime":
             names = [entry["config"] for entry in request["candidates"]] + ["vendor"]
-            names += MACHINE.get("lt", {}) if request["cublaslt"] else []
+            names += MACHINE.get("lt", {}) if request["lt"] else []
             names += request["algorithms"]
             stage = "confirm" if request["confirm"] else "retime"
             _log(stage)

@@ -237,6 +237,22 @@ def test_times_of_a_shared_gpu_say_so(tmp_path: Path) -> None:
     assert (row.time_source, row.is_genkerns, row.measured) == ("measured_shared", True, True)
 
 
+@pytest.mark.parametrize(("choice", "libtype", "solidx"), [("vendor", "hipblaslt", 1234), ("config", "genkern", 0)])
+def test_a_solution_that_won_is_aiters_to_call(choice: str, libtype: str, solidx: int, tmp_path: Path) -> None:
+    """By AITER's own libtype and solidx; to genkern the row stays its own, with config, choice and algorithm."""
+    path = tmp_path / "tuned.csv"
+    kept = KeptAlgorithm(100202, (1234).to_bytes(4, "little") + bytes(20), "hipblaslt")
+    won = dataclasses.replace(BF16, choice=choice, vendor=kept.name, vendor_us=5.0, torch_us=6.0)
+    write_results(path, [won], 256)
+    (said,) = pd.read_csv(path).to_dict("records")
+    assert (said["libtype"], said["solidx"]) == (libtype, solidx)
+    (row,) = read_results(str(path))
+    assert (row.is_genkerns, row.config, row.choice, row.vendor) == (True, CONFIG, choice, kept.name)
+    # AITER's own such rows are another library's.
+    path.write_text(path.read_text().replace(kept.name, ""))
+    assert read_results(str(path))[0].is_genkerns == (libtype == "genkern")
+
+
 def test_rows_have_no_activation(tmp_path: Path) -> None:
     """No column could say one: not that of the command line either."""
     path = str(tmp_path / "tuned.csv")

@@ -22,7 +22,8 @@ from genkern.ops.fields import parse_own
 from genkern.ops.op import get_op
 from genkern.profiling.checking.alphabet import LARGEST, choose_alphabet
 from genkern.profiling.checking.bound import accumulator_roundoff
-from genkern.runtime.backends.cublaslt_operation import operation_of, refusal
+from genkern.runtime.backends.cublaslt_api import DIALECT
+from genkern.runtime.backends.lt_operation import operation_of, refusal
 
 # fp8 with an exponent's bias of 15, which Triton has on NVIDIA: no number is larger than 1.875. PyTorch has none.
 E4B15 = DType(
@@ -108,10 +109,10 @@ def test_its_guard_is_its_rows(known: DType) -> None:
 def test_the_library_takes_it_by_its_code(known: DType) -> None:
     """Where the row says one, and what C may be; else not at all."""
     problem = problem_of(known.name)
-    assert "no product of fp8e4b15 and fp8e4b15 to bf16" in refusal(problem)
+    assert "no product of fp8e4b15 and fp8e4b15 to bf16" in refusal(problem, DIALECT)
     forget(known)
     add_dtype(replace(known, cuda=77, outputs=("bf16",)))
-    assert (operation_of(problem).a.dtype, operation_of(problem).b.dtype) == (77, 77)
+    assert (operation_of(problem, DIALECT).a.dtype, operation_of(problem, DIALECT).b.dtype) == (77, 77)
 
 
 def test_descriptors_name_it(known: DType) -> None:
@@ -146,7 +147,7 @@ def test_a_kernel_is_compiled_for_it(known: DType, tmp_path: Path) -> None:
         ({"guard": 0x1FF}, "guard of more bits"),
         ({"encoding": ""}, "encoding ''"),
         ({"bits": 16, "encoding": "", "exact": 1}, "no code for tensor maps"),
-        ({"outputs": ("bf16",)}, "outputs of a product"),
+        ({"outputs": ("bf16",)}, "outputs that no library has"),
         ({"ptx_flags": ", 1"}, "flags without a name"),
         ({"torch": ""}, "a name is missing"),
     ],

@@ -30,8 +30,8 @@ from genkern.kernels.generate import generate
 from genkern.kernels.source import ast_source
 from genkern.ops.a16w16.library import library, linear
 from genkern.profiling.checking.bound import rounded_range, sum_error
-from genkern.runtime.backends import cublaslt_api as api
-from genkern.runtime.backends.cublaslt_operation import operation_of
+from genkern.runtime.backends.cublaslt_api import DIALECT
+from genkern.runtime.backends.lt_operation import operation_of
 
 SIZE = {"M": 16, "N": 64, "K": 64, "dtype_a": "fp32", "dtype_b": "fp32"}
 
@@ -112,8 +112,8 @@ def test_dropped_bits_are_within_the_bound() -> None:
 
 def test_the_library_is_asked_for_it() -> None:
     """cuBLASLt by its compute type, PyTorch by its setting, which is as before after the call."""
-    assert operation_of(problem_of(16, 64, 64)).compute == api.COMPUTE_32F_FAST_TF32
-    assert operation_of(problem_of(16, 64, 64, "ieee")).compute == api.COMPUTE_32F
+    assert operation_of(problem_of(16, 64, 64), DIALECT).compute == DIALECT.compute["tf32"]
+    assert operation_of(problem_of(16, 64, 64, "ieee"), DIALECT).compute == DIALECT.compute["fp32"]
     assert linear(problem_of(16, 64, 64)) is None
     assert linear(problem_of(16, 64, 64, "ieee")) is not None
     before = torch.backends.cuda.matmul.allow_tf32

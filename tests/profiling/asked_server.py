@@ -14,7 +14,7 @@ from genkern.profiling import server
 from genkern.profiling.checking.verdict import Subject, Verdict
 from genkern.profiling.finals import run_finals, semifinal
 from genkern.profiling.server import Server
-from genkern.runtime.backends.cublaslt import CublasLtError
+from genkern.runtime.backends.lt_api import LtError
 from genkern.search.screening import screening_for
 from genkern.timing.libraries import KeptAlgorithm
 from genkern.timing.session import Budget, Session
@@ -36,7 +36,7 @@ class FakeAlgorithms:
 
     def __init__(self, gemm: Any) -> None:
         if self.missing:
-            raise CublasLtError(self.missing)
+            raise LtError(self.missing)
         self._gemm = gemm
 
     def names(self) -> list[str]:
@@ -47,7 +47,7 @@ class FakeAlgorithms:
 
         def call(copy: int) -> None:
             if us in self.broken:
-                raise CublasLtError("cublasLtMatmul: not supported")
+                raise LtError("cublasLtMatmul: not supported")
             self._gemm.calls.append((name, copy % self._gemm.copies))
             self._gemm.gpu.run(name, float(us))
 
@@ -117,4 +117,4 @@ class Parent:
     def retime(self, *names: str, vendor: bool = True, cublaslt: bool = False, **more: Any) -> dict[str, Any]:
         candidates = [{"config": name_of(name), "binaries": [name], "same_bits": True} for name in names]
         limits = {"min_rounds": 10, "max_rounds": 20, "seed": 0}
-        return self.ask("retime", candidates=candidates, vendor=vendor, cublaslt=cublaslt, **limits, **more)
+        return self.ask("retime", candidates=candidates, vendor=vendor, lt=cublaslt, **limits, **more)

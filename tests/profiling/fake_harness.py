@@ -110,7 +110,7 @@ def compared(request: dict[str, Any]) -> list[str]:
 def retime(request: dict[str, Any], init_type: str) -> None:
     names = [entry["config"] for entry in request["candidates"]]
     names += ["vendor"] if request["vendor"] else []
-    names += ["cublaslt 131000 " + "5a" * 64] if request["cublaslt"] and init_type.endswith("lt") else []
+    names += ["cublaslt 131000 " + "5a" * 64] if request["lt"] and init_type.endswith("lt") else []
     names += request["algorithms"]
     rounds = request["max_rounds"]
     log(f"{'confirm' if request['confirm'] else 'retime'} {len(names)} {request['min_rounds']} {rounds}")

@@ -14,10 +14,11 @@ from fake_cublaslt import build
 from lt_problems import expected_of, operands_of, variable
 
 from genkern.gemm.problem import GemmProblem
-from genkern.profiling.algorithms import BEST, LONG_BEST, MOST, Algorithms, sampled_us, to_race, to_sample
+from genkern.profiling.algorithms import BEST, LONG_BEST, Algorithms, sampled_us, to_race, to_sample
 from genkern.profiling.finals import SampleFailed
 from genkern.runtime.backends import cublaslt, cublaslt_library
 from genkern.runtime.backends.cublaslt_api import Api
+from genkern.runtime.backends.lt_api import LtError
 from genkern.timing.libraries import KeptAlgorithm, library_of
 
 PROBLEM = GemmProblem(5, 7, 9, bias=True)
@@ -62,7 +63,7 @@ def test_every_algorithm_is_a_call_on_the_copies(fake: Api) -> None:
     gemm = Gemm()
     algorithms = algorithms_of(gemm)
     names = algorithms.names()
-    assert len(set(names)) == len(names) == MOST
+    assert len(set(names)) == len(names) == cublaslt.BACKEND.most
     assert {library_of(name) for name in names} == {"cublaslt"}
     for name in names:
         call = algorithms.call(name)
@@ -87,7 +88,7 @@ def test_an_algorithm_can_be_checked() -> None:
 @pytest.mark.parametrize("kept", [KeptAlgorithm(120900, bytes(64)), KeptAlgorithm(131000, bytes(64))])
 def test_an_algorithm_that_is_not_here_is_refused(kept: KeptAlgorithm) -> None:
     """Of another version, or of another product: nothing of it is launched."""
-    with pytest.raises(cublaslt.CublasLtError, match="is no algorithm of this library for this product"):
+    with pytest.raises(LtError, match="is no algorithm of this library for this product"):
         algorithms_of(Gemm()).call(kept.name)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asked_server import LT, FakeAlgorithms
 from fake_gpu import FakeGemm, FakeGpu, name_of
 
 from genkern.errors import BugError
@@ -18,7 +19,7 @@ from genkern.profiling import harness, server
 from genkern.profiling.loaded_gemm import Call
 from genkern.profiling.rocm import fence
 from genkern.profiling.rocm.dispatch_match import parse_launch_log
-from genkern.profiling.rocm.launch_job import FENCE
+from genkern.profiling.rocm.launch_job import FENCE, PLACES
 from genkern.timing.libraries import VENDOR
 from genkern.timing.session import Budget, Session
 
@@ -145,6 +146,27 @@ def test_the_vendor_library_is_launched_between_fences(
     turn = [FENCE, "us20", FENCE] * 2
     assert gpu.launched == ["us20", *turn, "us10", *turn]
     assert copies == [0, 1, 3, 4]
+
+
+def test_places_are_the_librarys_best_algorithms(
+    gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, hostile_path: Path
+) -> None:
+    """Found once, before their fences, and named in the log; a confirmation has one by its name."""
+    monkeypatch.setattr(harness, "Algorithms", FakeAlgorithms)
+    monkeypatch.setattr(FakeAlgorithms, "broken", (14,))
+    monkeypatch.setattr(fence, "fenced", lambda call: call)
+    schedule = [{"config": place, "binaries": [], "calls": 2} for place in (*PLACES, PLACES[0], LT[12])]
+    assert launched(hostile_path, schedule) == [
+        {"config": PLACES[0], "start": True},
+        {"config": PLACES[0], "symbols": [FENCE, FENCE], "calls": 2, "call": LT[9]},
+        {"config": PLACES[1], "start": True},
+        {"config": PLACES[1], "error": "LtError: the library has no further algorithm for it"},
+        {"config": PLACES[0], "start": True},
+        {"config": PLACES[0], "symbols": [FENCE, FENCE], "calls": 2, "call": LT[9]},
+        {"config": LT[12], "start": True},
+        {"config": LT[12], "symbols": [FENCE, FENCE], "calls": 2},
+    ]
+    assert gpu.launched[-7:] == [LT[9], LT[9], LT[9], LT[9], LT[12], LT[12], LT[12]]
 
 
 def test_a_vendor_library_that_refuses_launches_no_fence(

@@ -18,7 +18,7 @@ from genkern.kernels.legality import legal
 from genkern.kernels.specs import plan_text, run_time_values
 from genkern.ops.op import get_op
 from genkern.profiling.checking.verdict import Checking
-from genkern.profiling.cuda.timers import CudaGraphTimer
+from genkern.profiling.cuda.timers import GraphTimer
 from genkern.profiling.loaded_gemm import Launchable, LoadedGemm
 from genkern.timing.session import Budget, Session
 
@@ -50,7 +50,7 @@ def test_every_family_is_right_as_it_is_launched(problem: GemmProblem, tmp_path:
     specs = {config: specs_of(module, config) for config in configs}
     made = {result.key: result for result in farm.compile(str(kernels), [each for of in specs.values() for each in of])}
     session = Session(str(measured), problem, arch, 0, str(tmp_path), Budget(rotating_mb=20))
-    gemm, timer = LoadedGemm(session), CudaGraphTimer()
+    gemm, timer = LoadedGemm(session), GraphTimer("cudagraph")
     assert gemm.copies > 1
     checking = Checking(problem, op, arch, gemm.module.reference, gemm.operands)
     for config in configs:

@@ -9,7 +9,7 @@ import pytest
 from asked_server import LT, FakeAlgorithms, Parent, simulated
 from fake_gpu import FakeGpu, name_of
 
-from genkern.profiling.algorithms import MOST
+from genkern.runtime.backends.cublaslt import BACKEND
 from genkern.timing.libraries import KeptAlgorithm
 
 
@@ -76,7 +76,9 @@ def test_the_library_costs_about_a_tenth_of_a_size(
 
     So many binaries has 16x4096x4096 in sm_90's own space (--explain), and more configs.
     """
-    times = {KeptAlgorithm(131000, bytes([i] * 64)).name: 20.0 * (0.999 if i < racing else 1.5) for i in range(MOST)}
+    times = {
+        KeptAlgorithm(131000, bytes([i] * 64)).name: 20.0 * (0.999 if i < racing else 1.5) for i in range(BACKEND.most)
+    }
     monkeypatch.setattr(FakeAlgorithms, "times", times)
     launches = {}
     for cublaslt in (False, True):
@@ -86,7 +88,7 @@ def test_the_library_costs_about_a_tenth_of_a_size(
             parent.ask("screen", configs=[name_of(f"us{12 + i % 4}").replace("BM16", f"BM{i}")], binaries=[str(i)])
         finalists = [name_of("us12").replace("BM16", f"BM{i}") for i in range(12)]
         request = {"candidates": [{"config": name, "binaries": [name]} for name in finalists], "vendor": True}
-        answer = parent.ask("retime", **request, cublaslt=cublaslt, min_rounds=10, max_rounds=60, seed=0)
+        answer = parent.ask("retime", **request, lt=cublaslt, min_rounds=10, max_rounds=60, seed=0)
         assert len(answer["samples_us"]) == 13 + racing * cublaslt
         launches[cublaslt] = len(gpu.launched)
     assert launches[False] * (most - 0.06) < launches[True] < launches[False] * most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from small_bundle import winners_for, with_varying_sums
 from genkern.errors import InputError
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends import lt_matmul
+from genkern.runtime.backends.lt import BACKENDS
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
@@ -346,9 +348,11 @@ def test_an_algorithm_of_the_library_that_won_is_called(
         return made[-1]
 
     name = KeptAlgorithm(130100, bytes(64)).name
-    algorithm = cublaslt.Algorithm(bytes(64), 4096)
-    monkeypatch.setattr(cublaslt, "prepare", prepare)
-    monkeypatch.setattr(cublaslt, "settled", lambda matmul, pointers, kept: algorithm if kept else None)
+    algorithm = lt_matmul.Algorithm(bytes(64), 4096)
+    backend = SimpleNamespace(
+        prepare=prepare, settled=lambda matmul, pointers, kept: algorithm if kept.data == bytes(64) else None
+    )
+    monkeypatch.setitem(BACKENDS, "cublaslt", backend)
     won = next(winner for winner in bundle.winners if winner.choice == "vendor")
     contents = replace(bundle.contents, winners=(replace(won, vendor=name),))
     gemm = Gemm("a16w16", Context(lambda op: [replace(bundle, contents=contents)], lambda index: gpu))
@@ -363,7 +367,7 @@ def test_an_algorithm_of_the_library_that_won_is_called(
     ((called, pointers, workspace, size, stream),) = matmul.launched
     assert (called, size, stream) == (algorithm, 4096, 7)
     assert workspace
-    assert pointers == cublaslt.Pointers(x.data_ptr(), weight.data_ptr(), out.data_ptr())
+    assert pointers == lt_matmul.Pointers(x.data_ptr(), weight.data_ptr(), out.data_ptr())
     small = unaligned(weight)
     assert torch.equal(
         gemm(torch.ones(300, K).bfloat16(), small), torch.nn.functional.linear(torch.ones(300, K).bfloat16(), small)

@@ -10,7 +10,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.search.predict import predict_us
 from genkern.search.predict_copies import realigning_us
-from genkern.search.predict_splits import GAP_US, KERNEL_US
+from genkern.search.predict_splits import another_us
 
 H200 = gpu_for_arch("sm_90")
 TILED = Config("tiled_tma", 128, 128, 64, 8, 1, 4, 4, realigned=1)
@@ -20,8 +20,8 @@ def test_only_what_is_copied_takes_time() -> None:
     """A kernel and a gap for any, then the bytes of A, of B or of both; nothing for families that copy nothing."""
     both = realigning_us(GemmProblem(1024, 1024, 1025), TILED, H200)
     one = realigning_us(GemmProblem(1024, 1025, 1024, row_major_b=True), TILED, H200)
-    assert both - GAP_US - KERNEL_US == pytest.approx(2 * (one - GAP_US - KERNEL_US), rel=0.01)
-    assert one > GAP_US + KERNEL_US
+    assert both - another_us(H200) == pytest.approx(2 * (one - another_us(H200)), rel=0.01)
+    assert one > another_us(H200)
     assert realigning_us(GemmProblem(4096, 4096, 4096), Config("tiled_tma", 128, 128, 64), H200) == 0
 
 

@@ -39,11 +39,11 @@ def test_whose_call_it_is() -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("all", "triton,cute,torch,cublaslt"),
+        ("all", "triton,cute,torch,cublaslt,hipblaslt"),
         ("cublaslt,triton", "triton,cublaslt"),
         ("cublaslt,cute", "cute,cublaslt"),
         (" Torch , torch", "torch"),
-        ("torch,all", "triton,cute,torch,cublaslt"),
+        ("torch,all", "triton,cute,torch,cublaslt,hipblaslt"),
     ],
 )
 def test_libraries_by_name(text: str, names: str) -> None:
@@ -54,5 +54,5 @@ def test_libraries_by_name(text: str, names: str) -> None:
 @pytest.mark.parametrize("text", ["", "asm", "torch,", "torch;triton"])
 def test_an_unknown_library_is_refused(text: str) -> None:
     """In one line that has all names."""
-    with pytest.raises(InputError, match=r"--libtype: .* is none of all, triton, cute, torch, cublaslt"):
+    with pytest.raises(InputError, match=r"--libtype: .* is none of all, triton, cute, torch, cublaslt, hipblaslt"):
         parse_libraries(text)

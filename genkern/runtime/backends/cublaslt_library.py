@@ -14,7 +14,6 @@ from pathlib import Path
 from genkern.runtime.backends.cublaslt_api import Api
 
 _FILE = re.compile(r"libcublasLt\.so(\.[0-9]+)*$")
-_CUDA = re.compile(r"^cuda\b[^=]*=\s*(.*)$", re.MULTILINE)
 # Below site-packages, by the major version of CUDA: from 13 on there is one folder for all of it.
 _WHEEL_FOLDERS = ("nvidia/cu{major}/lib", "nvidia/cublas/lib", "torch/lib")
 
@@ -33,14 +32,14 @@ def load() -> tuple[Api | None, str]:
 
 def find(maps: str = "/proc/self/maps") -> tuple[str, str]:
     """The library's path, or "" and why there is none. `maps` lists what this process has loaded."""
-    loaded = next((path for path in _mapped(maps) if _FILE.search(path)), "")
+    loaded = next((path for path in mapped(maps) if _FILE.search(path)), "")
     if loaded:
         return loaded, ""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return "", "PyTorch, which brings libcublasLt, is not installed"
     folder = Path(spec.origin).parent
-    cuda = cuda_version(folder)
+    cuda = version_of("cuda", folder)
     if not cuda:
         return "", "this PyTorch is not built with CUDA, so it brings no libcublasLt"
     major = cuda.partition(".")[0]
@@ -52,17 +51,18 @@ def find(maps: str = "/proc/self/maps") -> tuple[str, str]:
     return f"libcublasLt.so.{major}", ""
 
 
-def cuda_version(torch_folder: Path) -> str:
-    """What CUDA the PyTorch in this folder is built with, "13.0" say; "" for one without."""
+def version_of(name: str, torch_folder: Path) -> str:
+    """What "cuda" or "hip" the PyTorch in this folder is built with, "13.0" say; "" for one without."""
     try:
         text = (torch_folder / "version.py").read_text(encoding="utf-8")
     except OSError:
         return ""
-    said = _CUDA.search(text)
+    said = re.search(rf"^{name}\b[^=]*=\s*(.*)$", text, re.MULTILINE)
     return said[1].strip().strip("'\"").replace("None", "") if said else ""
 
 
-def _mapped(maps: str) -> Iterator[str]:
+def mapped(maps: str) -> Iterator[str]:
+    """The files that this process has mapped into its memory."""
     try:
         with open(maps, encoding="utf-8", errors="surrogateescape") as file:
             for line in file:

@@ -14,10 +14,12 @@ import itertools
 from collections.abc import Iterator, Sequence
 from ctypes import byref, c_int
 from dataclasses import dataclass, fields, replace
+from typing import Any, cast
 
 from genkern.runtime.backends import cublaslt_api as api
 from genkern.runtime.backends.cublaslt_api import Algo, Api, HeuristicResult
-from genkern.runtime.backends.cublaslt_matmul import WORKSPACE_BYTES, Algorithm, Matmul, Owned, Pointers
+from genkern.runtime.backends.lt_api import REDUCTION_NONE, STATUS_SUCCESS, Attribute
+from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Matmul, Pointers
 
 # As many as anybody has seen it return, and many more.
 ASKED = 256
@@ -39,7 +41,7 @@ class AlgorithmConfig:
     id: int
     tile: int = 0
     split_k: int = 1
-    reduction: int = api.REDUCTION_NONE
+    reduction: int = REDUCTION_NONE
     swizzle: int = 0
     custom: int = 0
     stages: int = 0
@@ -64,27 +66,14 @@ class Capabilities:
     most_custom: int
 
 
-def heuristic(
-    matmul: Matmul, pointers: Pointers, workspace_bytes: int = WORKSPACE_BYTES, asked: int = ASKED
-) -> list[Algorithm]:
-    """What the library's heuristic returns, best first by its own word; empty where it supports no such operation."""
-    library = matmul.library
-    preference = Owned(library, "MatmulPreference")
-    preference.set(api.PREF_MAX_WORKSPACE_BYTES, workspace_bytes)
-    preference.set(api.PREF_REDUCTION_SCHEME_MASK, matmul.operation.reductions)
-    for attribute, aligned in zip(api.PREF_MIN_ALIGNMENTS, pointers.alignments, strict=True):
-        preference.set(attribute, aligned)
-    results, count = (HeuristicResult * asked)(), c_int()
-    descriptor = matmul.descriptor(pointers)
-    asked_of = matmul.handle, descriptor.value, *matmul.layouts, preference.value
-    status = library.status("MatmulAlgoGetHeuristic", *asked_of, asked, results, byref(count))
-    if status != api.STATUS_SUCCESS:
-        return []
-    return [
-        Algorithm(bytes(result.algo), result.workspace_size, result.waves_count)
-        for result in results[: count.value]
-        if result.state == api.STATUS_SUCCESS
-    ]
+def checked(matmul: Matmul, algorithm: Algorithm, pointers: Pointers) -> Algorithm | None:
+    """The algorithm with the workspace that it needs here; None where the library says that it does not run."""
+    result = HeuristicResult()
+    asked_of = matmul.handle, matmul.descriptor(pointers).value, *matmul.layouts
+    status = matmul.library.status("MatmulAlgoCheck", *asked_of, byref(algorithm.algo), byref(result))
+    if status != STATUS_SUCCESS:
+        return None
+    return Algorithm(algorithm.data, result.workspace_size, result.waves_count, algorithm.source)
 
 
 def beyond(
@@ -96,7 +85,7 @@ def beyond(
     most_checks: int = MOST_CHECKS,
 ) -> list[Algorithm]:
     """Up to `most` algorithms that run and are not among `known`, found with up to `most_checks` checks."""
-    seen = {config_of(matmul.library, algorithm.algo) for algorithm in known}
+    seen = {config_of(_library(matmul), algorithm.algo) for algorithm in known}
     found: list[Algorithm] = []
     checks = 0
     for config in _configs(matmul, known):
@@ -109,13 +98,13 @@ def beyond(
         algo = made(matmul, config)
         if algo is None:
             continue
-        checked = matmul.check(Algorithm(bytes(algo), 0, source="enumerated"), pointers)
-        if checked is not None and checked.workspace_bytes <= workspace_bytes:
-            found.append(checked)
+        able = checked(matmul, Algorithm(bytes(algo), 0, source="enumerated"), pointers)
+        if able is not None and able.workspace_bytes <= workspace_bytes:
+            found.append(able)
     return found
 
 
-def config_of(library: Api, algo: Algo) -> AlgorithmConfig:
+def config_of(library: Api, algo: Any) -> AlgorithmConfig:
     """The config of an algorithm, by the library's word."""
     return AlgorithmConfig(
         **{
@@ -125,11 +114,11 @@ def config_of(library: Api, algo: Algo) -> AlgorithmConfig:
     )
 
 
-def made(matmul: Matmul, config: AlgorithmConfig) -> Algo | None:
+def made(matmul: Matmul, config: AlgorithmConfig) -> Any:
     """An algorithm of this config; None where the library refuses one of its values."""
-    library, algo = matmul.library, Algo()
+    library, algo = _library(matmul), Algo()
     types = matmul.operation.types
-    if library.status("MatmulAlgoInit", matmul.handle, *types, config.id, byref(algo)) != api.STATUS_SUCCESS:
+    if library.status("MatmulAlgoInit", matmul.handle, *types, config.id, byref(algo)) != STATUS_SUCCESS:
         return None
     for name, attribute in api.CONFIG_ATTRIBUTES.items():
         value, default = getattr(config, name), getattr(AlgorithmConfig, name, None)
@@ -142,12 +131,12 @@ def made(matmul: Matmul, config: AlgorithmConfig) -> Algo | None:
 
 def capabilities(matmul: Matmul, algorithm_id: int) -> Capabilities | None:
     """What this id may be configured to; None where the library does not have it for these types."""
-    library, algo = matmul.library, Algo()
+    library, algo = _library(matmul), Algo()
     types = matmul.operation.types
-    if library.status("MatmulAlgoInit", matmul.handle, *types, algorithm_id, byref(algo)) != api.STATUS_SUCCESS:
+    if library.status("MatmulAlgoInit", matmul.handle, *types, algorithm_id, byref(algo)) != STATUS_SUCCESS:
         return None
 
-    def number(attribute: api.Attribute) -> int:
+    def number(attribute: Attribute) -> int:
         return library.number("MatmulAlgoCap", algo, attribute)
 
     return Capabilities(
@@ -165,7 +154,7 @@ def algorithm_ids(matmul: Matmul) -> list[int]:
     ids, count = (c_int * _IDS)(), ctypes.c_int()
     types = matmul.operation.types
     status = matmul.library.status("MatmulAlgoGetIds", matmul.handle, *types, _IDS, ids, byref(count))
-    return list(ids[: count.value]) if status == api.STATUS_SUCCESS else []
+    return list(ids[: count.value]) if status == STATUS_SUCCESS else []
 
 
 def neighbours(config: AlgorithmConfig, able: Capabilities) -> Iterator[AlgorithmConfig]:
@@ -190,7 +179,7 @@ def neighbours(config: AlgorithmConfig, able: Capabilities) -> Iterator[Algorith
 
 def _configs(matmul: Matmul, known: Sequence[Algorithm]) -> Iterator[AlgorithmConfig]:
     """Configs to check, in the order in which they are worth it."""
-    configs = [config_of(matmul.library, algorithm.algo) for algorithm in known]
+    configs = [config_of(_library(matmul), algorithm.algo) for algorithm in known]
     named = list(dict.fromkeys(config.id for config in configs))
     able = {id_: found for id_ in named if (found := capabilities(matmul, id_)) is not None}
     near = [neighbours(config, able[config.id]) for config in configs if config.id in able]
@@ -209,7 +198,7 @@ def _of_id(id_: int, able: Capabilities) -> Iterator[AlgorithmConfig]:
 
 
 def _with_splits(config: AlgorithmConfig, able: Capabilities) -> Iterator[AlgorithmConfig]:
-    yield replace(config, split_k=1, reduction=api.REDUCTION_NONE)
+    yield replace(config, split_k=1, reduction=REDUCTION_NONE)
     if not able.splits:
         return
     schemes = [scheme for scheme in (2, 1, 4) if able.reductions & scheme]
@@ -234,3 +223,8 @@ def _in_turns(sources: Sequence[Iterator[AlgorithmConfig]]) -> Iterator[Algorith
                 waiting.remove(source)
             else:
                 yield config
+
+
+def _library(matmul: Matmul) -> Api:
+    """With what cuBLASLt alone has: nobody else's operations come here."""
+    return cast(Api, matmul.library)

@@ -1,4 +1,4 @@
-"""AlgorithmCall: an algorithm of cuBLASLt that won, ready for operands of one shape that lie in one way on one GPU."""
+"""AlgorithmCall: a vendor library's algorithm that won, ready for operands of one shape that lie in one way."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 from genkern.errors import LaunchError
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends.lt import BACKENDS
+from genkern.runtime.backends.lt_api import LtError
+from genkern.runtime.backends.lt_matmul import Pointers
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import LiveGpu, ReadyCall, workspace_for
@@ -33,19 +35,22 @@ class AlgorithmCall(ReadyCall):
     ) -> None:
         self._gpu = gpu
         self._names = tuple(layouts)
-        wanted = kept_algorithm(name)
+        kept = kept_algorithm(name)
+        if kept is None:
+            raise LaunchError(f"{name[:40]!r} is no algorithm of a library")
+        backend = BACKENDS[kept.library]
         leading = {matrix: layouts[matrix].pitch for matrix in ("a", "b", "c")}
         try:
             # The first call may be one that goes into a graph: the library allocates and loads.
             with gpu.made_current(), gpu.driver.relaxed():
-                self._matmul = cublaslt.prepare(problem, gpu.index, leading)
+                self._matmul = backend.prepare(problem, gpu.index, leading)
                 aligned = self._pointers((_ALIGNMENT,) * len(layouts))
-                found = cublaslt.settled(self._matmul, aligned, wanted)
-        except cublaslt.CublasLtError as error:
+                found = backend.settled(self._matmul, aligned, kept)
+        except LtError as error:
             raise LaunchError(str(error)) from None
         if found is None:
             raise LaunchError("the library has no algorithm for it")
-        if exactly and (wanted is None or found.data != wanted.data):
+        if exactly and found.data != kept.data:
             raise LaunchError("the library takes another algorithm for it than the one that was tested")
         self._algorithm = found
         self.memory_bytes = found.workspace_bytes, 0
@@ -67,7 +72,7 @@ class AlgorithmCall(ReadyCall):
 
     def failure(self, status: int) -> LaunchError:
         """What the library says of a call that failed."""
-        return LaunchError(cublaslt.failure(status))
+        return LaunchError(self._matmul.library.failure(status))
 
     def _launch(self, addresses: tuple[int, ...], workspace: int, stream: int) -> bool:
         size, _ = self.memory_bytes
@@ -75,7 +80,7 @@ class AlgorithmCall(ReadyCall):
             # An algorithm's kernel is loaded when it is first called.
             with self._gpu.driver.relaxed():
                 self._matmul.launch(self._algorithm, self._pointers(addresses), workspace, size, stream)
-        except cublaslt.CublasLtError as error:
+        except LtError as error:
             raise LaunchError(str(error)) from None
         return True
 
@@ -84,5 +89,5 @@ class AlgorithmCall(ReadyCall):
         owned = self._matmul.descriptor(self._pointers((0, 0, 0, *extra)))
         return int(owned.value.value or 0), owned
 
-    def _pointers(self, addresses: tuple[int, ...]) -> cublaslt.Pointers:
-        return cublaslt.Pointers(**dict(zip(self._names, addresses, strict=True)))
+    def _pointers(self, addresses: tuple[int, ...]) -> Pointers:
+        return Pointers(**dict(zip(self._names, addresses, strict=True)))

@@ -21,6 +21,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import FAMILIES, form_of
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, operands_of
+from genkern.search.calibrated.constants import constants_for, counting_with, shipped_constants
 from genkern.search.predict import peak_tflops, predicted_us
 
 Numbers = npt.NDArray[np.float64]
@@ -47,12 +48,14 @@ def _flops(problem: GemmProblem) -> float:
     return 2.0 * problem.M * problem.N * problem.K * problem.batch * columns_of_b(problem)
 
 
-def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[str, Numbers]:
+def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shipped: bool = True) -> dict[str, Numbers]:
     """By name, a number for each of the configs (at least one); every feature is there whatever their families.
 
-    "log_physics" is what the predictor says, in octaves above the roofline.
+    "log_physics" is what the predictor says, in octaves above the roofline; with `shipped`, by its shipped constants,
+    with which models are learned.
     """
-    columns = {**_parameters(configs), **_together(problem, configs, gpu)}
+    with counting_with(shipped_constants(gpu) if shipped else constants_for(gpu)):
+        columns = {**_parameters(configs), **_together(problem, configs, gpu)}
     return {**columns, **{name: np.full(len(configs), value) for name, value in _of_problem(problem, gpu).items()}}
 
 

@@ -47,9 +47,10 @@ class Prior:
     def __init__(
         self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Callable[[str], Trees | None]
     ) -> None:
-        columns = features_of(problem, configs, gpu)
+        trees = learned(gpu.arch)
+        columns = features_of(problem, configs, gpu, shipped=trees is not None)
         self._leaves: Places | None = None
-        if (trees := learned(gpu.arch)) is not None:
+        if trees is not None:
             leaves = passed(trees, columns).leaves(columns)
             self.octaves: Numbers = trees.octaves(leaves)
             self._leaves = leaves[::_OF_TREES].copy()

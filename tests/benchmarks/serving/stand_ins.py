@@ -11,7 +11,7 @@ from benchmarks.serving.dispatching import Place
 
 
 class HostTimer:
-    """As CudaGraphTimer, of calls that are over when they return."""
+    """As GraphTimer, of calls that are over when they return."""
 
     time_source = "host"
 

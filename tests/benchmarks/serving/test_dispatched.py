@@ -113,7 +113,7 @@ def test_weights_rotate() -> None:
 def test_what_the_heuristic_returns_is_raced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of it, all computing the same product with the copy that they are given."""
     fake = build(tmp_path)
-    monkeypatch.setattr("genkern.runtime.backends.cublaslt.library", lambda: fake)
+    monkeypatch.setattr("genkern.runtime.backends.cublaslt_library.load", lambda: (fake, ""))
     rotated = Rotated(GemmProblem(5, 32, 64), cpu_place(), rotating_mib=0.01)
     made: list[torch.Tensor] = []
     new_empty = rotated.x.new_empty
@@ -148,7 +148,7 @@ def test_launches_by_both_ways(bundle_file: str) -> None:
 def test_a_run_goes_on_from_what_it_has(bundle_file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that a limit ended has a report, and the next times what is missing; another bundle would be timed anew."""
     monkeypatch.setattr("benchmarks.serving.dispatching.ROTATING_MIB", 0)
-    monkeypatch.setattr("genkern.runtime.backends.cublaslt.available", lambda: "there is none")
+    monkeypatch.setattr("genkern.runtime.backends.cublaslt_library.load", lambda: (None, "there is none"))
     output = tmp_path / "found.jsonl"
     sizes = sizes_file(tmp_path / "sizes.yaml", (100, 256, 512), (300, 256, 512), (7, 96, 64))
     argv = [bundle_file, "--sizes", sizes, "--rounds", "1", "-o", str(output)]

@@ -77,7 +77,7 @@ def test_a_report() -> None:
 
 def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes of one 16-bit type, each once, and no more once they are kept."""
-    monkeypatch.setattr("genkern.runtime.backends.cublaslt.available", lambda: "there is none")
+    monkeypatch.setattr("genkern.runtime.backends.cublaslt_library.load", lambda: (None, "there is none"))
     place, bundle = place_of(*PROBLEMS)
     monkeypatch.setattr(layouts_called, "read_bundle", lambda path: bundle)
     sizes = tmp_path / "sizes.yaml"

@@ -60,10 +60,10 @@ def test_the_library_makes_the_sums_that_it_is_asked_for(problem: GemmProblem) -
     right: dict[bool, list[bool]] = {}
     for asked in (problem, as_fast(problem)):
         made, expected = operands(asked)
-        matmul, pointers = cublaslt.prepare(asked, 0, leading_of(made)), pointers_of(made)
+        matmul, pointers = cublaslt.BACKEND.prepare(asked, 0, leading_of(made)), pointers_of(made)
         stream = torch.cuda.current_stream().cuda_stream
         found = []
-        for algorithm in cublaslt.candidates(matmul, pointers, 32):
+        for algorithm in cublaslt.BACKEND.candidates(matmul, pointers, 32):
             made["c"].fill_(1000)
             matmul.bind(algorithm, pointers, workspace.data_ptr(), len(workspace))(stream)
             torch.cuda.synchronize()

@@ -10,7 +10,7 @@ from fake_gpu import FakeGpu
 
 from genkern.gemm.records import Dispatch
 from genkern.profiling.cuda import icache, timers
-from genkern.profiling.cuda.timers import BusyStream, CudaGraphTimer, CuptiTimer, busy_ns
+from genkern.profiling.cuda.timers import BusyStream, CuptiTimer, GraphTimer, busy_ns
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_a_graph_sample_is_the_time_of_one_call(gpu: FakeGpu) -> None:
         gpu.run("main", 3.0 + copy)
         gpu.run("reduce", 1.0)
 
-    sample = CudaGraphTimer().prepare(call, [0, 1, 2])
+    sample = GraphTimer("cudagraph").prepare(call, [0, 1, 2])
     assert sample() == pytest.approx(5.0)
     assert gpu.launched == ["sleep", *["main", "reduce"] * 3]
 
@@ -36,7 +36,7 @@ def test_a_slow_host_never_shows_in_a_sample(gpu: FakeGpu) -> None:
     """However long the host is held up between enqueueing calls, the sample is the GPU's time alone."""
     delays = random.Random(1)
     gpu.host_delay = lambda: delays.expovariate(1 / 300) if delays.random() < 0.3 else 0.0
-    sample = CudaGraphTimer().prepare(lambda _copy: gpu.run("main", 3.0), [0] * 4)
+    sample = GraphTimer("cudagraph").prepare(lambda _copy: gpu.run("main", 3.0), [0] * 4)
     assert [sample() for _ in range(200)] == pytest.approx([3.0] * 200)
 
 
@@ -88,7 +88,9 @@ def test_a_flush_comes_before_each_call_and_is_not_timed(gpu: FakeGpu) -> None:
         seen.append(copy)
         gpu.run("main", 3.0)
 
-    sample = CudaGraphTimer().prepare_flushed(call, lambda: next(copies), lambda _stream: gpu.run("evict", 200.0))
+    sample = GraphTimer("cudagraph").prepare_flushed(
+        call, lambda: next(copies), lambda _stream: gpu.run("evict", 200.0)
+    )
     assert [sample(), sample()] == pytest.approx([3.0, 3.0])
     assert gpu.launched == ["evict", "sleep", "main"] * 4
     assert seen == [0, 1, 2, 3]
@@ -96,7 +98,7 @@ def test_a_flush_comes_before_each_call_and_is_not_timed(gpu: FakeGpu) -> None:
 
 def test_a_failed_capture_ends_the_capture(gpu: FakeGpu) -> None:
     """What the call raises comes out, and the stream can be used again."""
-    timer = CudaGraphTimer()
+    timer = GraphTimer("cudagraph")
 
     def refuse(_copy: int) -> None:
         raise ValueError("refused")
@@ -162,4 +164,42 @@ def test_time_beside_another_kernel_counts_once(spans: list[tuple[int, int]], bu
 
 def test_timers_have_names(gpu: FakeGpu) -> None:
     """The name that labels the numbers is the name by which the timer is asked for."""
-    assert timers.make_timer("cudagraph").time_source == "cudagraph"
+    made = [timers.make_timer(name) for name in ("cudagraph", "cudaevents", "hipgraph", "hipevents")]
+    assert [timer.time_source for timer in made] == ["cudagraph", "cudaevents", "hipgraph", "hipevents"]
+    with pytest.raises(KeyError):
+        timers.make_timer("rocprofv3")
+
+
+@pytest.mark.parametrize("time_source", ["hipgraph", "hipevents", "cudaevents"])
+def test_every_timer_of_calls_keeps_the_host_out(gpu: FakeGpu, time_source: str) -> None:
+    """Graph or not, a sample is the GPU's own time, also on a host that is held up."""
+    gpu.torch.version.hip = "7.0" if time_source.startswith("hip") else None
+    delays = random.Random(2)
+    gpu.host_delay = lambda: delays.expovariate(1 / 100) if delays.random() < 0.3 else 0.0
+    timer = timers.make_timer(time_source)
+    sample = timer.prepare(lambda _copy: gpu.run("main", 3.0), [0, 1])
+    assert [sample() for _ in range(50)] == pytest.approx([3.0] * 50)
+    assert timer.launch_us(lambda _copy: gpu.run("main", 7.0), 0) == pytest.approx(7.0)
+
+
+def test_a_spell_takes_as_long_on_hip_whatever_it_counts(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's sleep counts ticks of 10 ns on gfx11: what is asked of it is measured, not known."""
+    gpu.torch.version.hip = "7.0"
+    monkeypatch.setattr(gpu.torch.cuda, "_sleep", lambda cycles: gpu.run("sleep", cycles / 100))
+    busy = BusyStream()
+    before_us = gpu.free_us
+    assert busy.time_us(lambda: gpu.run("main", 3.0)) == pytest.approx(3.0)
+    assert gpu.free_us - before_us == pytest.approx(50 + 3, abs=20)
+
+
+def test_a_sweep_covers_the_last_level_cache_of_an_amd_gpu(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L2_cache_size is that of one XCD there."""
+    sizes: list[int] = []
+    empty = gpu.torch.empty
+    monkeypatch.setattr(gpu.torch, "empty", lambda size, **how: sizes.append(size) or empty())
+    for hip in (None, "7.0"):
+        gpu.torch.version.hip, gpu.host_delay = hip, lambda: 0.0
+        busy = BusyStream()
+        gpu.host_delay = lambda: 100.0
+        busy.time_us(lambda: gpu.run("main", 3.0))
+    assert sizes == [2 << 20, 512 << 20]

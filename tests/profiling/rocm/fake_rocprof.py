@@ -16,6 +16,8 @@ FAKE_ROCPROF in the environment holds its script, a JSON object with any of
     ends_before  a config: the process dies by SIGSEGV before that one's first line in the log
     at_exit   signal name: dies after its last config, before the trace is written
     vendor    {symbol: ns}: the kernels of one call of the vendor library, instead of VENDOR_KERNELS
+    lt        {algorithm: kernel's ns}: what the places of the library's algorithms are, in this order, and calls by
+              name; without it the library has none
     clock_mhz [MHz, ...]: what the clock reads before each round of the finals and after the last; else nothing
 
 In errors, deaths, hangs and lost "vendor" is the library, whose dispatches include the fences. What the trace lacks
@@ -136,7 +138,15 @@ class Harness:
             return {"error": self.script["errors"][name]}
         self.execute("__amd_rocclr_fillBufferAligned.kd", 5000)
         kernels = dict.fromkeys(symbols)
-        if name == "vendor":
+        algorithms, real = self.script.get("lt", {}), {}
+        is_library = name == "vendor" or name.startswith("hipblaslt ")
+        if is_library and name != "vendor":
+            called = name if name in algorithms else dict(enumerate(algorithms)).get(int(name.split(" ")[1]))
+            if called is None:
+                return {"error": "the library has no further algorithm for it"}
+            symbols, kernels = [FENCE, FENCE], {FENCE: 1500, "Cijk_MT64x64x64": algorithms[called]}
+            real = {"call": called} if called != name else {}
+        elif name == "vendor":
             symbols, kernels = [FENCE, FENCE], {FENCE: 1500, **self.script.get("vendor", VENDOR_KERNELS)}
             if not self.library_is_loaded:
                 for symbol in ("void at::native::distribution_normal<float>()", *list(kernels)[1:], "tune_once"):
@@ -146,7 +156,7 @@ class Harness:
         for call in range(entry["calls"]):
             for symbol, time_ns in kernels.items():
                 self.execute(symbol, time_ns or duration_ns(name, call))
-            if name == "vendor":
+            if is_library:
                 self.execute(FENCE, 1500)
             if name in self.script.get("deaths", {}):
                 sys.stderr.write(f"Memory access fault by {name}\n")
@@ -157,7 +167,7 @@ class Harness:
         if self.turns[name] > self.script.get("loses_after", {}).get(name, 10**9):
             del self.rows[first:]
         del self.rows[first : first + self.script.get("lost", {}).get(name, 0)]
-        return {"symbols": symbols, "calls": entry["calls"]}
+        return {"symbols": symbols, "calls": entry["calls"], **real}
 
     def execute(self, symbol: str, time_ns: int) -> None:
         self.rows.append((symbol, self.time_ns, self.time_ns + time_ns))

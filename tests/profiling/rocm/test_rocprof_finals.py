@@ -24,7 +24,7 @@ from genkern.gemm.records import Outcome
 from genkern.profiling.rocm.launch_job import final_visits
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.search.select import choice, ranking
-from genkern.timing.libraries import VENDOR
+from genkern.timing.libraries import VENDOR, KeptAlgorithm
 from genkern.timing.session import Session
 
 pytestmark = pytest.mark.usefixtures("profilers")
@@ -73,6 +73,34 @@ def test_one_that_was_seen_in_throttled_rounds_only_keeps_its_samples(
     found = by_name(profiler.retime(replace(session, budget=budget), CANDIDATES))
     assert (len(found[NAMES[0]].samples_us), found[NAMES[0]].discarded) == (1, 0)
     assert (len(found[NAMES[2]].samples_us), found[NAMES[2]].discarded) == (2, 1)
+
+
+def test_the_librarys_algorithms_race_as_the_process_names_them(
+    session: Session, profiler: RocprofV3Profiler, script: Callable[..., None]
+) -> None:
+    """Those that it found best, between fences; a confirmation has the one that is named, and PyTorch's own call."""
+    first, second = (KeptAlgorithm(100202, bytes([i]) + bytes(23), "hipblaslt").name for i in (7, 9))
+    script(lt={first: 25_000})
+    found = {m.config: m for m in profiler.retime(session, CANDIDATES)}
+    assert [*found] == [*NAMES, VENDOR, first]
+    assert found[first].samples_us == pytest.approx((25.0,) * 5)
+    assert found[VENDOR].samples_us == pytest.approx((_LIBRARY_US,) * 5)
+    script(lt={first: 25_000, second: 26_000})
+    assert [m.config for m in profiler.retime(session, CANDIDATES)] == [*NAMES, VENDOR, first, second]
+    found = {m.config: m for m in profiler.confirm(session, CANDIDATES[:1], [second])}
+    assert [*found] == [NAMES[0], VENDOR, second]
+    assert found[second].samples_us == pytest.approx((26.0,) * 5)
+    script(lt={first: 25_000}, deaths={"hipblaslt 0": "SIGSEGV"})
+    found = {m.config: m for m in profiler.retime(session, CANDIDATES)}
+    assert [*found] == [*NAMES, VENDOR]
+    assert all(len(found[name].samples_us) == 5 for name in found)
+
+
+def test_a_library_that_may_not_win_has_no_places(session: Session, profiler: RocprofV3Profiler) -> None:
+    """With --libtype torch,triton there is no screening."""
+    budget = replace(session.budget, libraries="triton,torch")
+    found = profiler.retime(replace(session, budget=budget), CANDIDATES)
+    assert [m.config for m in found] == [*NAMES, VENDOR]
 
 
 def test_retime_goes_on_without_a_finalist_that_fails(

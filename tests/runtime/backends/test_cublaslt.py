@@ -13,7 +13,7 @@ from lt_problems import WORKSPACE_BYTES, expected_of, operands_of, pointers_of, 
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt, cublaslt_library
 from genkern.runtime.backends.cublaslt_api import Api
-from genkern.runtime.backends.cublaslt_matmul import Algorithm
+from genkern.runtime.backends.lt_matmul import Algorithm
 from genkern.timing.libraries import KeptAlgorithm, kept_algorithm
 
 PLAIN = GemmProblem(5, 7, 9)
@@ -30,9 +30,9 @@ def library(fake: Api, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
 def test_from_a_problem_to_its_product() -> None:
     """Every candidate computes it, those that enumeration finds beyond the heuristic's too."""
     operands = operands_of(PLAIN)
-    matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands)
+    matmul, pointers = cublaslt.BACKEND.prepare(PLAIN, 0), pointers_of(operands)
     workspace = torch.empty(64 << 20, dtype=torch.uint8)
-    found = cublaslt.candidates(matmul, pointers, 27)
+    found = cublaslt.BACKEND.candidates(matmul, pointers, 27)
     assert [algorithm.source for algorithm in found] == ["heuristic"] * 7 + ["enumerated"] * 20
     for algorithm in found:
         operands["c"].fill_(float("nan"))
@@ -45,27 +45,27 @@ def test_what_is_not_supported_has_no_candidates(library: Api) -> None:
     nothing = variable(library, "fake_supports_nothing")
     nothing.value = 1
     try:
-        matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
-        assert cublaslt.candidates(matmul, pointers, 27) == []
-        assert cublaslt.settled(matmul, pointers, None) is None
+        matmul, pointers = cublaslt.BACKEND.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
+        assert cublaslt.BACKEND.candidates(matmul, pointers, 27) == []
+        assert cublaslt.BACKEND.settled(matmul, pointers, None) is None
     finally:
         nothing.value = 0
 
 
 def test_a_kept_algorithm_is_found_again() -> None:
     """By its name in a result, to the bit, with the workspace that it needs; it is not raced again."""
-    matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
-    chosen = cublaslt.candidates(matmul, pointers, 7)[6]
-    name = cublaslt.kept(matmul, chosen).name
-    found = cublaslt.settled(matmul, pointers, kept_algorithm(name), time_us=_nobody)
+    matmul, pointers = cublaslt.BACKEND.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
+    chosen = cublaslt.BACKEND.candidates(matmul, pointers, 7)[6]
+    name = cublaslt.BACKEND.kept(matmul, chosen).name
+    found = cublaslt.BACKEND.settled(matmul, pointers, kept_algorithm(name), time_us=_nobody)
     assert found is not None
     assert (found.data, found.workspace_bytes, found.source) == (chosen.data, 4 << 20, "kept")
 
 
 def test_an_algorithm_of_another_version_is_looked_up_anew() -> None:
     """By a race of the heuristic's first four, or as its first where no times can be taken."""
-    matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
-    known = cublaslt.candidates(matmul, pointers, 7)
+    matmul, pointers = cublaslt.BACKEND.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
+    known = cublaslt.BACKEND.candidates(matmul, pointers, 7)
     raced: list[Algorithm] = []
 
     def time_us(algorithm: Algorithm) -> float:
@@ -73,26 +73,28 @@ def test_an_algorithm_of_another_version_is_looked_up_anew() -> None:
         return 10.0 - len(raced) if len(raced) < 4 else 20.0
 
     other = KeptAlgorithm(131001, known[6].data)
-    found = cublaslt.settled(matmul, pointers, other, time_us)
+    found = cublaslt.BACKEND.settled(matmul, pointers, other, time_us)
     assert raced == known[:4]
     assert found == known[2]
-    assert cublaslt.settled(matmul, pointers, other) == known[0]
-    assert cublaslt.settled(matmul, pointers, None) == known[0]
+    assert cublaslt.BACKEND.settled(matmul, pointers, other) == known[0]
+    assert cublaslt.BACKEND.settled(matmul, pointers, None) == known[0]
 
 
 @pytest.mark.parametrize("data", [bytes(64), b"short"])
 def test_a_kept_algorithm_that_does_not_run_is_looked_up_anew(data: bytes) -> None:
     """Of another problem, say, or damaged: the library's check decides, and nothing of it is launched."""
-    matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
-    found = cublaslt.settled(matmul, pointers, KeptAlgorithm(131000, data))
-    assert found == cublaslt.candidates(matmul, pointers, 7)[0]
+    matmul, pointers = cublaslt.BACKEND.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
+    found = cublaslt.BACKEND.settled(matmul, pointers, KeptAlgorithm(131000, data))
+    assert found == cublaslt.BACKEND.candidates(matmul, pointers, 7)[0]
 
 
 def test_a_workspace_that_is_too_small_is_respected() -> None:
     """A kept algorithm that needs more than the caller has is another's."""
-    matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
-    hungry = cublaslt.candidates(matmul, pointers, 7)[6]
-    found = cublaslt.settled(matmul, pointers, cublaslt.kept(matmul, hungry), workspace_bytes=WORKSPACE_BYTES // 8)
+    matmul, pointers = cublaslt.BACKEND.prepare(PLAIN, 0), pointers_of(operands_of(PLAIN))
+    hungry = cublaslt.BACKEND.candidates(matmul, pointers, 7)[6]
+    found = cublaslt.BACKEND.settled(
+        matmul, pointers, cublaslt.BACKEND.kept(matmul, hungry), workspace_bytes=WORKSPACE_BYTES // 8
+    )
     assert found is not None
     assert found.workspace_bytes == 0
 

@@ -33,7 +33,7 @@ TYPES = [("bf16", "bf16"), ("bf16", "fp32"), ("fp16", "fp16"), ("fp16", "fp32"),
 
 @pytest.fixture(scope="module", autouse=True)
 def workspace() -> torch.Tensor:
-    if why := cublaslt.available():
+    if why := cublaslt.BACKEND.available():
         pytest.skip(why)
     return torch.empty(cublaslt.WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
 
@@ -50,16 +50,16 @@ def right_by_algorithm(
 ) -> dict[str, bool]:
     """Whether each algorithm's result is that of exact inputs, to the bit."""
     operands = operands_of(problem, padding, device="cuda")
-    matmul = cublaslt.prepare(problem, 0, leading_of(operands))
+    matmul = cublaslt.BACKEND.prepare(problem, 0, leading_of(operands))
     pointers = pointers_of(operands)
     expected = expected_of(problem, operands).to(operands["c"].dtype)
     stream = torch.cuda.current_stream().cuda_stream
     right = {}
-    for algorithm in cublaslt.candidates(matmul, pointers, most):
+    for algorithm in cublaslt.BACKEND.candidates(matmul, pointers, most):
         operands["c"].fill_(1000)
         matmul.bind(algorithm, pointers, workspace.data_ptr(), len(workspace))(stream)
         torch.cuda.synchronize()
-        right[cublaslt.kept(matmul, algorithm).name] = torch.equal(operands["c"], expected)
+        right[cublaslt.BACKEND.kept(matmul, algorithm).name] = torch.equal(operands["c"], expected)
     return right
 
 
@@ -115,7 +115,7 @@ def test_fp8_with_scales_of_blocks(workspace: torch.Tensor) -> None:
         pytest.skip("this library has no such product here")
     assert any(right.values())
     operands = operands_of(problem, device="cuda")
-    assert cublaslt.settled(cublaslt.prepare(problem, 0), pointers_of(operands), None) is None
+    assert cublaslt.BACKEND.settled(cublaslt.BACKEND.prepare(problem, 0), pointers_of(operands), None) is None
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -135,10 +135,10 @@ def test_random_inputs_agree_with_float64(workspace: torch.Tensor) -> None:
         name: torch.randn(x.shape, device="cuda").to(x.dtype) if name != "b" else torch.randn_like(x.T).T
         for name, x in operands_of(problem, device="cuda").items()
     }
-    matmul, pointers = cublaslt.prepare(problem, 0), pointers_of(operands)
+    matmul, pointers = cublaslt.BACKEND.prepare(problem, 0), pointers_of(operands)
     expected = expected_of(problem, operands)
     magnitude = operands["a"].double().abs() @ operands["b"].double().abs()
-    for algorithm in cublaslt.candidates(matmul, pointers, 32):
+    for algorithm in cublaslt.BACKEND.candidates(matmul, pointers, 32):
         matmul.bind(algorithm, pointers, workspace.data_ptr(), len(workspace))(torch.cuda.current_stream().cuda_stream)
         error = (operands["c"].double() - expected).abs()
         assert bool((error <= 2**-8 * expected.abs() + 2**-20 * magnitude).all())
@@ -147,10 +147,10 @@ def test_random_inputs_agree_with_float64(workspace: torch.Tensor) -> None:
 def test_an_algorithm_is_found_again_by_its_name(workspace: torch.Tensor) -> None:
     """The 64 bytes say all: the same algorithm for the same product, and for another M where it runs there."""
     operands = operands_of(PLAIN, device="cuda")
-    matmul, pointers = cublaslt.prepare(PLAIN, 0), pointers_of(operands)
-    for algorithm in cublaslt.candidates(matmul, pointers, 32):
-        kept = kept_algorithm(cublaslt.kept(matmul, algorithm).name)
-        found = cublaslt.settled(cublaslt.prepare(PLAIN, 0), pointers, kept)
+    matmul, pointers = cublaslt.BACKEND.prepare(PLAIN, 0), pointers_of(operands)
+    for algorithm in cublaslt.BACKEND.candidates(matmul, pointers, 32):
+        kept = kept_algorithm(cublaslt.BACKEND.kept(matmul, algorithm).name)
+        found = cublaslt.BACKEND.settled(cublaslt.BACKEND.prepare(PLAIN, 0), pointers, kept)
         assert found is not None
         assert (found.data, found.workspace_bytes, found.source) == (
             algorithm.data,
@@ -158,15 +158,17 @@ def test_an_algorithm_is_found_again_by_its_name(workspace: torch.Tensor) -> Non
             "kept",
         )
     other = replace(PLAIN, M=64)
-    settled = cublaslt.settled(cublaslt.prepare(other, 0), pointers_of(operands_of(other, device="cuda")), kept)
+    settled = cublaslt.BACKEND.settled(
+        cublaslt.BACKEND.prepare(other, 0), pointers_of(operands_of(other, device="cuda")), kept
+    )
     assert settled is not None
 
 
 def test_a_call_can_be_captured(workspace: torch.Tensor) -> None:
     """A replay reads what lies at the addresses then, and allocates nothing."""
     operands = operands_of(replace(PLAIN, bias=True), device="cuda")
-    matmul, pointers = cublaslt.prepare(replace(PLAIN, bias=True), 0), pointers_of(operands)
-    for algorithm in cublaslt.candidates(matmul, pointers, 16):
+    matmul, pointers = cublaslt.BACKEND.prepare(replace(PLAIN, bias=True), 0), pointers_of(operands)
+    for algorithm in cublaslt.BACKEND.candidates(matmul, pointers, 16):
         call = matmul.bind(algorithm, pointers, workspace.data_ptr(), len(workspace))
         call(torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from genkern.runtime.backends import cublaslt, cublaslt_library
-from genkern.runtime.backends.cublaslt_api import Api, CublasLtError
-from genkern.runtime.backends.cublaslt_library import cuda_version, find
+from genkern.runtime.backends.cublaslt_api import Api
+from genkern.runtime.backends.cublaslt_library import find, version_of
+from genkern.runtime.backends.lt_api import LtError
 
 NOTHING_LOADED = "/nowhere/maps"
 
@@ -66,7 +67,7 @@ def test_a_pytorch_without_cuda_brings_none(site: Path, text: str) -> None:
     (site / "torch" / "version.py").write_text(text)
     assert find(NOTHING_LOADED) == ("", "this PyTorch is not built with CUDA, so it brings no libcublasLt")
     (site / "torch" / "version.py").unlink()
-    assert cuda_version(site / "torch") == ""
+    assert version_of("cuda", site / "torch") == ""
 
 
 def test_without_pytorch_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,12 +83,12 @@ def test_what_cannot_be_loaded_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_
     for path, why in ((str(broken), "cannot be used: "), ("libm.so.6", "cannot be used: ")):
         cublaslt_library.load.cache_clear()
         monkeypatch.setattr(cublaslt_library, "find", lambda path=path: (path, ""))
-        assert why in cublaslt.available()
-        assert "\n" not in cublaslt.available()
-        with pytest.raises(CublasLtError, match="cannot be used"):
-            cublaslt.library()
+        assert why in cublaslt.BACKEND.available()
+        assert "\n" not in cublaslt.BACKEND.available()
+        with pytest.raises(LtError, match="cannot be used"):
+            cublaslt.BACKEND.library()
     cublaslt_library.load.cache_clear()
     monkeypatch.setattr(cublaslt_library, "find", lambda: (fake.path, ""))
-    assert cublaslt.available() == ""
-    assert cublaslt.library().version == 131000
+    assert cublaslt.BACKEND.available() == ""
+    assert cublaslt.BACKEND.library().version == 131000
     cublaslt_library.load.cache_clear()

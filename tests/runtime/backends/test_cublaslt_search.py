@@ -10,22 +10,23 @@ from lt_problems import operands_of, pointers_of, variable
 
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt_search as search
-from genkern.runtime.backends.cublaslt_api import Api, algo_of
-from genkern.runtime.backends.cublaslt_matmul import Matmul, Pointers
-from genkern.runtime.backends.cublaslt_operation import operation_of
+from genkern.runtime.backends.cublaslt_api import DIALECT, Api
+from genkern.runtime.backends.lt_api import algo_of
+from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Matmul, Pointers
+from genkern.runtime.backends.lt_operation import operation_of
 
 PLAIN = GemmProblem(5, 7, 9)
 POINTERS = Pointers(512, 1024, 2048)
 
 
 def matmul_of(fake: Api, problem: GemmProblem = PLAIN) -> Matmul:
-    return Matmul(fake, operation_of(problem), 0)
+    return Matmul(fake, operation_of(problem, DIALECT), 0)
 
 
 def test_the_heuristic_is_asked_as_the_operation_is(fake: Api) -> None:
     """With the workspace, the alignment of each matrix, and the reductions that leave the result what it is."""
     matmul = matmul_of(fake)
-    search.heuristic(matmul, Pointers(a=16, b=512, c=48), 4 << 20)
+    matmul.heuristic(Pointers(a=16, b=512, c=48), 4 << 20, search.ASKED)
     words = variable(fake, "fake_preference", ctypes.c_uint32 * 7)
     assert list(words) == [4 << 20, 0, 2, 256, 16, 16, 16]
 
@@ -33,21 +34,21 @@ def test_the_heuristic_is_asked_as_the_operation_is(fake: Api) -> None:
 def test_only_algorithms_that_run_are_taken(fake: Api) -> None:
     """One in the list whose state says otherwise is none, and neither is one that needs more than there is."""
     matmul = matmul_of(fake)
-    found = search.heuristic(matmul, POINTERS)
+    found = matmul.heuristic(POINTERS, WORKSPACE_BYTES, search.ASKED)
     assert len(found) == 7
     assert [algorithm.workspace_bytes for algorithm in found] == [0] * 6 + [4 << 20]
-    assert len(search.heuristic(matmul, POINTERS, 1 << 20)) == 6
-    assert len(search.heuristic(matmul, POINTERS, asked=3)) == 3
+    assert len(matmul.heuristic(POINTERS, 1 << 20, search.ASKED)) == 6
+    assert len(matmul.heuristic(POINTERS, WORKSPACE_BYTES, 3)) == 3
 
 
 def test_what_enumeration_finds_is_new_and_runs(fake: Api) -> None:
     """Every one is accepted by the library's check, none is the heuristic's, none is there twice, and all are asked."""
     matmul = matmul_of(fake)
-    known = search.heuristic(matmul, POINTERS)
+    known = matmul.heuristic(POINTERS, WORKSPACE_BYTES, search.ASKED)
     found = search.beyond(matmul, POINTERS, known, 40)
     assert len(found) == 40
     assert len({algorithm.data for algorithm in [*known, *found]}) == 47
-    assert all(matmul.check(algorithm, POINTERS) for algorithm in found)
+    assert all(search.checked(matmul, algorithm, POINTERS) for algorithm in found)
     assert {algorithm.source for algorithm in found} == {"enumerated"}
     configs = [search.config_of(fake, algo_of(algorithm.data)) for algorithm in found]
     # The heuristic names one id; the library has another, and one that it does not have for these types.
@@ -59,7 +60,7 @@ def test_what_enumeration_finds_is_new_and_runs(fake: Api) -> None:
 def test_checks_are_bounded(fake: Api) -> None:
     """Each costs the host some microseconds, and most configs do not run; workspace is bounded too."""
     matmul = matmul_of(fake)
-    known = search.heuristic(matmul, POINTERS)
+    known = matmul.heuristic(POINTERS, WORKSPACE_BYTES, search.ASKED)
     before = variable(fake, "fake_checks").value
     found = search.beyond(matmul, POINTERS, known, 10_000, most_checks=100)
     assert variable(fake, "fake_checks").value - before <= 100
@@ -108,4 +109,4 @@ def test_a_config_says_what_it_is(fake: Api) -> None:
 def test_real_operands_have_alignments(fake: Api) -> None:
     """PyTorch's allocations are aligned beyond what the library asks."""
     operands = operands_of(PLAIN)
-    assert len(search.heuristic(matmul_of(fake), pointers_of(operands))) == 7
+    assert len(matmul_of(fake).heuristic(pointers_of(operands), WORKSPACE_BYTES, search.ASKED)) == 7

@@ -13,7 +13,7 @@ import torch
 from small_bundle import CONFIGS, K, pack_here, problem_of, row, with_varying_sums
 
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.backends import cublaslt, cublaslt_matmul
+from genkern.runtime.backends import cublaslt, lt_matmul
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
@@ -194,22 +194,22 @@ def test_deterministic_algorithms(here: Bundle) -> None:
 def test_the_first_call_of_an_algorithm_may_be_captured(here: Bundle, gemm: Gemm) -> None:
     """The library's handle, and its kernel, are made while the graph is captured; and eager calls are right."""
     problem = GemmProblem(129, 320, K)
-    matmul = cublaslt.prepare(problem, 0)
-    pointers = cublaslt.Pointers(256, 256, 256)
-    first, *_ = cublaslt.candidates(matmul, pointers, most=4)
+    matmul = cublaslt.BACKEND.prepare(problem, 0)
+    pointers = lt_matmul.Pointers(256, 256, 256)
+    first, *_ = cublaslt.BACKEND.candidates(matmul, pointers, most=4)
     won = replace(
         here.winners[0],
         problem=problem,
         choice="vendor",
-        vendor=cublaslt.kept(matmul, first).name,
+        vendor=cublaslt.BACKEND.kept(matmul, first).name,
         calls=(),
         operands=(),
     )
     bundle = replace(here, contents=replace(here.contents, winners=(won,)))
     own = Gemm("a16w16", Context(lambda op: [bundle], lambda index: TorchGpu(index)))
     x, weight, wanted = operands(129, 320)
-    handles = dict(cublaslt_matmul._handles)
-    cublaslt_matmul._handles.clear()
+    handles = dict(lt_matmul._handles)
+    lt_matmul._handles.clear()
     try:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -220,7 +220,7 @@ def test_the_first_call_of_an_algorithm_may_be_captured(here: Bundle, gemm: Gemm
         for _ in range(3):
             assert torch.equal(own(x, weight), wanted)
     finally:
-        cublaslt_matmul._handles.update(handles)
+        lt_matmul._handles.update(handles)
 
 
 def test_slices_and_offsets(gemm: Gemm) -> None:

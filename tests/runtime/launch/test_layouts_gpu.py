@@ -33,7 +33,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
-from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends import cublaslt, lt_matmul
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
@@ -158,10 +158,10 @@ def test_an_algorithm_that_won(tmp_path: Path, cache_dir: Path) -> None:
     here = Here(tmp_path, cache_dir, [(problem_of("a16w16", True, False), CONFIG)])
     for row_major_b in (True, False):
         problem = problem_of("a16w16", False, row_major_b)
-        matmul = cublaslt.prepare(problem, 0)
-        first, *_ = cublaslt.candidates(matmul, cublaslt.Pointers(256, 256, 256), most=4)
+        matmul = cublaslt.BACKEND.prepare(problem, 0)
+        first, *_ = cublaslt.BACKEND.candidates(matmul, lt_matmul.Pointers(256, 256, 256), most=4)
         (bundle,) = here.bundles
-        name = cublaslt.kept(matmul, first).name
+        name = cublaslt.BACKEND.kept(matmul, first).name
         won = replace(bundle.winners[0], problem=problem, choice="vendor", vendor=name, calls=(), operands=())
         here.bundles[:] = [replace(bundle, contents=replace(bundle.contents, winners=(won,)))]
         here.context.renew()

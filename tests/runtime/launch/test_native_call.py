@@ -20,7 +20,7 @@ from genkern.errors import GenkernError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
-from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends import cublaslt_library
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
@@ -191,7 +191,7 @@ def test_without_memory_it_is_handed_on(bundle: Bundle) -> None:
 def test_an_algorithm_of_cublaslt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Called with its matrices, workspace and each bias, in a mode in which a graph may be captured."""
     library = build(tmp_path)
-    monkeypatch.setattr(cublaslt, "load", lambda: (library, ""))
+    monkeypatch.setattr(cublaslt_library, "load", lambda: (library, ""))
     problem, gpu = GemmProblem(5, 7, 64, bias=True), FakeGpu()
     layouts = {
         "a": Layout(5, 64, 64, 2),

@@ -1,4 +1,4 @@
-"""Tests of runtime/backends/cublaslt_operation.py: what is described is the problem, computed by definition."""
+"""Tests of runtime/backends/lt_operation.py: what is described is the problem, computed by definition."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.backends import cublaslt_api as api
-from genkern.runtime.backends.cublaslt_operation import Layout, NotCovered, Operation, operation_of, refusal
+from genkern.runtime.backends import lt_api as api
+from genkern.runtime.backends.cublaslt_api import DIALECT
+from genkern.runtime.backends.lt_operation import Layout, NotCovered, Operation, operation_of, refusal
 
 FP8 = GemmProblem(64, 64, 128, op="a8w8", dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn")
 
@@ -70,7 +71,7 @@ def test_what_is_described_is_the_problem(
         leading[name] = stored.shape[1] + longer
         in_memory[name] = np.pad(stored, ((0, 0), (0, longer)), constant_values=np.nan).ravel()
     leading["c"] = N + padding[2]
-    memory = computed(operation_of(problem, leading), in_memory["b"], in_memory["a"], added, M * leading["c"])
+    memory = computed(operation_of(problem, DIALECT, leading), in_memory["b"], in_memory["a"], added, M * leading["c"])
     found = memory.reshape(M, leading["c"])
     expected = a @ b + (added if bias else 0)
     np.testing.assert_array_equal(found[:, :N], np.maximum(expected, 0) if activation == "relu" else expected)
@@ -79,34 +80,34 @@ def test_what_is_described_is_the_problem(
 
 def test_contiguous_matrices_need_no_leading_dimensions() -> None:
     """The weight of a linear layer, [N, K] in memory, is what the library calls its transposed A."""
-    found = operation_of(GemmProblem(16, 4096, 1024))
+    found = operation_of(GemmProblem(16, 4096, 1024), DIALECT)
     assert (found.transposed_a, found.transposed_b) == (True, False)
     assert found.a == Layout(DTYPES["bf16"].cuda, 1024, 4096, 1024)
     assert found.b == Layout(DTYPES["bf16"].cuda, 1024, 16, 1024)
     assert found.d == Layout(DTYPES["bf16"].cuda, 4096, 16, 4096)
-    assert (found.compute, found.scale_type) == (api.COMPUTE_32F, api.R_32F)
+    assert (found.compute, found.scale_type) == (DIALECT.compute["fp32"], api.R_32F)
 
 
 def test_scales_change_sides_with_their_matrices() -> None:
     """One scale each has no mode of its own; blocks of 128 x 128 are the weight's, which is the library's A."""
-    assert operation_of(FP8).scales == (api.SCALE_SCALAR, api.SCALE_SCALAR)
+    assert operation_of(FP8, DIALECT).scales == (api.SCALE_SCALAR, api.SCALE_SCALAR)
     rows = replace(FP8, own=(("scales", "per_token"),))
-    assert operation_of(rows).scales == (api.SCALE_OUTER_VEC, api.SCALE_OUTER_VEC)
+    assert operation_of(rows, DIALECT).scales == (api.SCALE_OUTER_VEC, api.SCALE_OUTER_VEC)
     blocks = replace(FP8, op="a8w8_blockscale", K=512)
-    assert operation_of(blocks).scales == (api.SCALE_BLK128X128, api.SCALE_VEC128)
-    assert operation_of(GemmProblem(8, 8, 8)).scales is None
+    assert operation_of(blocks, DIALECT).scales == (api.SCALE_BLK128X128, api.SCALE_VEC128)
+    assert operation_of(GemmProblem(8, 8, 8), DIALECT).scales is None
 
 
 def test_partial_sums_are_added_in_the_type_they_are_computed_in() -> None:
     """bf16 sums of splits would be another result; where the output is float32 nothing is lost."""
-    assert operation_of(GemmProblem(8, 8, 8)).reductions == api.REDUCTION_COMPUTE_TYPE
-    assert operation_of(GemmProblem(8, 8, 8, dtype_c="fp32")).reductions == 7
+    assert operation_of(GemmProblem(8, 8, 8), DIALECT).reductions == api.REDUCTION_COMPUTE_TYPE
+    assert operation_of(GemmProblem(8, 8, 8, dtype_c="fp32"), DIALECT).reductions == 7
 
 
 def test_int8_is_multiplied_to_int32() -> None:
     """The whole of what the library does with integers; scales and casts are no part of it."""
-    found = operation_of(GemmProblem(16, 16, 16, dtype_a="int8", dtype_b="int8", dtype_c="int32"))
-    assert (found.compute, found.scale_type) == (api.COMPUTE_32I, api.R_32I)
+    found = operation_of(GemmProblem(16, 16, 16, dtype_a="int8", dtype_b="int8", dtype_c="int32"), DIALECT)
+    assert (found.compute, found.scale_type) == (DIALECT.compute["int32"], api.R_32I)
     assert found.types == (72, 10, 3, 3, 10, 10)
 
 
@@ -129,14 +130,14 @@ def test_int8_is_multiplied_to_int32() -> None:
 )
 def test_what_the_library_does_not_compute_is_refused(problem: GemmProblem, reason: str) -> None:
     """With the reason, in one line: a call that leaves something of the problem out is no call of it."""
-    assert reason in refusal(problem)
+    assert reason in refusal(problem, DIALECT)
     with pytest.raises(NotCovered, match=r"library|cuBLASLt"):
-        operation_of(problem)
+        operation_of(problem, DIALECT)
 
 
 def test_rows_in_groups_are_not_its() -> None:
     """A product of rows in groups is no product of one weight, whatever its size and types."""
     problem = GemmProblem(64, 64, 128, op="grouped_gemm", own=(("groups", 4),))
-    assert "rows in groups" in refusal(problem)
+    assert "rows in groups" in refusal(problem, DIALECT)
     with pytest.raises(NotCovered):
-        operation_of(problem)
+        operation_of(problem, DIALECT)

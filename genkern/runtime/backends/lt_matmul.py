@@ -1,4 +1,4 @@
-"""Matmul: one operation of cuBLASLt with all that a call needs prepared: handle, descriptors and layouts.
+"""Matmul: one operation of cuBLASLt or hipBLASLt with all that a call needs: handle, descriptors and layouts.
 
 Safe under CUDA graph capture once an algorithm has been called outside one: nothing is allocated or looked up by a
 call, and the workspace is the caller's. Safe from several threads: what a call reads is never changed.
@@ -10,13 +10,13 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable
-from ctypes import byref, c_size_t, c_void_p
+from ctypes import byref, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from typing import Any
 
-from genkern.runtime.backends import cublaslt_api as api
-from genkern.runtime.backends.cublaslt_api import Algo, Api, HeuristicResult
-from genkern.runtime.backends.cublaslt_operation import Operation
+from genkern.runtime.backends import lt_api as api
+from genkern.runtime.backends.lt_api import Api
+from genkern.runtime.backends.lt_operation import Operation
 
 # What PyTorch gives the library on Hopper is half of it.
 WORKSPACE_BYTES = 64 * 2**20
@@ -39,7 +39,7 @@ class Algorithm:
     source: str = "heuristic"
 
     @functools.cached_property
-    def algo(self) -> Algo:
+    def algo(self) -> Any:
         return api.algo_of(self.data)
 
 
@@ -66,7 +66,7 @@ def alignment(address: int) -> int:
 
 
 class _Handle:
-    """cublasLtHandle_t of the device that is current; lives as long as the process."""
+    """The library's handle of the device that is current; lives as long as the process."""
 
     def __init__(self, library: Api) -> None:
         self.value = library.created("")
@@ -101,7 +101,7 @@ class Owned:
 
 
 class Matmul:
-    """An operation on one device. Raises CublasLtError for what the library refuses outright."""
+    """An operation on one device. Raises LtError for what the library refuses outright."""
 
     def __init__(self, library: Api, operation: Operation, device_index: int) -> None:
         self.library = library
@@ -136,7 +136,7 @@ class Matmul:
     ) -> None:
         """Enqueue one call. `workspace` is an address of memory that nothing else uses meanwhile.
 
-        Raises CublasLtError; then nothing was enqueued.
+        Raises LtError; then nothing was enqueued.
         """
         of_a, of_b, of_d, _ = self.layouts
         descriptor = self.descriptor(pointers)
@@ -159,7 +159,7 @@ class Matmul:
             stream,
         )
         if status:
-            api.require(status, "Matmul")
+            self.library.require(status, "Matmul")
 
     def bind(
         self, algorithm: Algorithm, pointers: Pointers, workspace: int, workspace_bytes: int
@@ -177,7 +177,7 @@ class Matmul:
         # As defaults, so that the descriptor and the structure live as long as the function.
         def enqueue(stream: int, _keep: object = (self, descriptor, algo)) -> None:
             if status := matmul(*arguments, stream):
-                api.require(status, "Matmul")
+                self.library.require(status, "Matmul")
 
         return enqueue
 
@@ -195,33 +195,54 @@ class Matmul:
         parts = (self.handle.value, *numbers, *layouts, ctypes.addressof(algorithm.algo))
         return matmul, exchange, *parts, algorithm.workspace_bytes, described
 
-    def check(self, algorithm: Algorithm, pointers: Pointers) -> Algorithm | None:
-        """The algorithm with the workspace that it needs here; None where the library says that it does not run."""
-        result = HeuristicResult()
+    def product_arguments(self, pointers: Pointers) -> tuple[object, ...]:
+        """Handle, descriptor, alpha, layouts of A and B, beta, those of C and D: what says which product it is."""
+        of_a, of_b, of_d, _ = self.layouts
+        descriptor = self.descriptor(pointers).value
+        return self.handle, descriptor, self._alpha_at, of_a, of_b, self._beta_at, of_d, of_d
+
+    def heuristic(self, pointers: Pointers, workspace_bytes: int, asked: int) -> list[Algorithm]:
+        """What the library's heuristic returns, best first by its own word; empty where it has no such operation."""
+        library, dialect = self.library, self.library.dialect
+        preference = Owned(library, "MatmulPreference")
+        preference.set(dialect.pref_max_workspace_bytes, workspace_bytes)
+        if dialect.pref_reduction_scheme_mask is not None:
+            preference.set(dialect.pref_reduction_scheme_mask, self.operation.reductions)
+        for attribute, aligned in zip(dialect.pref_min_alignments, pointers.alignments, strict=False):
+            preference.set(attribute, aligned)
+        results, count = (api.result_type(dialect.algorithm_bytes) * asked)(), c_int()
         descriptor = self.descriptor(pointers)
-        asked_of = self.handle, descriptor.value, *self.layouts
-        status = self.library.status("MatmulAlgoCheck", *asked_of, byref(algorithm.algo), byref(result))
+        asked_of = self.handle, descriptor.value, *self.layouts, preference.value
+        status = library.status("MatmulAlgoGetHeuristic", *asked_of, asked, results, byref(count))
         if status != api.STATUS_SUCCESS:
-            return None
-        return Algorithm(algorithm.data, result.workspace_size, result.waves_count, algorithm.source)
+            return []
+        return [
+            Algorithm(bytes(result.algo), result.workspace_size, result.waves_count)
+            for result in results[: count.value]
+            if result.state == api.STATUS_SUCCESS
+        ]
 
     def _descriptor(self, pointers: Pointers) -> Owned:
-        operation = self.operation
+        operation, dialect = self.operation, self.library.dialect
         made = Owned(self.library, "MatmulDesc", operation.compute, operation.scale_type)
-        made.set(api.DESC_TRANSA, api.OP_T if operation.transposed_a else api.OP_N)
-        made.set(api.DESC_TRANSB, api.OP_T if operation.transposed_b else api.OP_N)
-        made.set(api.DESC_EPILOGUE, operation.epilogue)
+        for attribute, transposed in zip(
+            dialect.desc_trans, (operation.transposed_a, operation.transposed_b), strict=True
+        ):
+            made.set(attribute, dialect.operations[transposed])
+        made.set(dialect.desc_epilogue, operation.epilogue)
         if operation.has_bias:
             # Also before the algorithms are asked for, which depend on its alignment.
-            made.set(api.DESC_BIAS_POINTER, pointers.bias)
-            made.set(api.DESC_BIAS_DATA_TYPE, operation.d.dtype)
+            made.set(dialect.desc_bias_pointer, pointers.bias)
+            made.set(dialect.desc_bias_data_type, operation.d.dtype)
         if operation.scales is not None:
-            mode_a, mode_b = operation.scales
-            made.set(api.DESC_A_SCALE_POINTER, pointers.scale_b)
-            made.set(api.DESC_B_SCALE_POINTER, pointers.scale_a)
-            made.set(api.DESC_FAST_ACCUM, int(operation.fast_accum))
-            if (mode_a, mode_b) != (api.SCALE_SCALAR, api.SCALE_SCALAR):
-                # Libraries from before 12.8 know no modes, and scalars only.
-                made.set(api.DESC_A_SCALE_MODE, mode_a)
-                made.set(api.DESC_B_SCALE_MODE, mode_b)
+            for attribute, pointer in zip(
+                dialect.desc_scale_pointers, (pointers.scale_b, pointers.scale_a), strict=True
+            ):
+                made.set(attribute, pointer)
+            if dialect.desc_fast_accum is not None:
+                made.set(dialect.desc_fast_accum, int(operation.fast_accum))
+            if operation.scales != (api.SCALE_SCALAR, api.SCALE_SCALAR):
+                # Libraries from before cuBLASLt 12.8, or ROCm 7, know no modes, and scalars only.
+                for attribute, mode in zip(dialect.desc_scale_modes, operation.scales, strict=True):
+                    made.set(attribute, mode)
         return made

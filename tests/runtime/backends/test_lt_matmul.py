@@ -1,4 +1,4 @@
-"""Tests of runtime/backends/cublaslt_matmul.py and _api.py against a library that computes on the host."""
+"""Tests of runtime/backends/lt_matmul.py and _api.py against a library that computes on the host."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from lt_problems import WORKSPACE_BYTES, expected_of, leading_of, operands_of, p
 
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_full
-from genkern.runtime.backends.cublaslt_api import Api, CublasLtError
-from genkern.runtime.backends.cublaslt_matmul import Matmul, Pointers, alignment, handle
-from genkern.runtime.backends.cublaslt_operation import operation_of
-from genkern.runtime.backends.cublaslt_search import heuristic
+from genkern.runtime.backends.cublaslt_api import DIALECT, Api
+from genkern.runtime.backends.cublaslt_search import ASKED
+from genkern.runtime.backends.lt_api import LtError
+from genkern.runtime.backends.lt_matmul import Matmul, Pointers, alignment, handle
+from genkern.runtime.backends.lt_operation import operation_of
 
 PLAIN = GemmProblem(5, 7, 9)
 FP8 = GemmProblem(8, 16, 32, op="a8w8", dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn", dtype_c="fp32")
@@ -28,10 +29,10 @@ LAYOUTS = [(True, True), (True, False), (False, True), (False, False)]
 def result_of(library: Api, problem: GemmProblem, padding: int = 0) -> torch.Tensor:
     """C by the first algorithm of the heuristic; fails where it is not what the definition says."""
     operands = operands_of(problem, padding)
-    matmul = Matmul(library, operation_of(problem, leading_of(operands)), 0)
+    matmul = Matmul(library, operation_of(problem, DIALECT, leading_of(operands)), 0)
     pointers = pointers_of(operands)
     workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8)
-    algorithm = heuristic(matmul, pointers, WORKSPACE_BYTES)[0]
+    algorithm = matmul.heuristic(pointers, WORKSPACE_BYTES, ASKED)[0]
     matmul.launch(algorithm, pointers, workspace.data_ptr(), WORKSPACE_BYTES, 7)
     expected = expected_of(problem, operands)
     assert torch.equal(operands["c"], expected.to(operands["c"].dtype))
@@ -93,18 +94,18 @@ def test_a_library_without_scale_modes_takes_scalars(tmp_path: Path) -> None:
     older = build(tmp_path, 120400)
     assert older.version == 120400
     result_of(older, FP8)
-    with pytest.raises(CublasLtError, match="cublasLtMatmulDescSetAttribute: invalid value"):
+    with pytest.raises(LtError, match="cublasLtMatmulDescSetAttribute: invalid value"):
         result_of(older, replace(FP8, own=(("scales", "per_token"),)))
 
 
 def test_a_call_says_what_went_wrong(fake: Api) -> None:
     """With the library's function and its word; too small a workspace is refused before anything is enqueued."""
     operands = operands_of(PLAIN)
-    matmul, pointers = Matmul(fake, operation_of(PLAIN), 0), pointers_of(operands)
-    algorithms = heuristic(matmul, pointers, WORKSPACE_BYTES)
+    matmul, pointers = Matmul(fake, operation_of(PLAIN, DIALECT), 0), pointers_of(operands)
+    algorithms = matmul.heuristic(pointers, WORKSPACE_BYTES, ASKED)
     hungry = next(algorithm for algorithm in algorithms if algorithm.workspace_bytes)
     called = variable(fake, "fake_matmuls").value
-    with pytest.raises(CublasLtError, match="cublasLtMatmul: invalid value"):
+    with pytest.raises(LtError, match="cublasLtMatmul: invalid value"):
         matmul.launch(hungry, pointers, 0, 0, 0)
     assert variable(fake, "fake_matmuls").value == called
 
@@ -112,8 +113,8 @@ def test_a_call_says_what_went_wrong(fake: Api) -> None:
 def test_what_is_bound_needs_a_stream_only(fake: Api) -> None:
     """Nothing else is created, set or looked up by a call, and what it needs lives as long as the function."""
     operands = operands_of(replace(PLAIN, bias=True))
-    matmul, pointers = Matmul(fake, operation_of(replace(PLAIN, bias=True)), 0), pointers_of(operands)
-    call = matmul.bind(heuristic(matmul, pointers, 0)[0], pointers, 0, 0)
+    matmul, pointers = Matmul(fake, operation_of(replace(PLAIN, bias=True), DIALECT), 0), pointers_of(operands)
+    call = matmul.bind(matmul.heuristic(pointers, 0, ASKED)[0], pointers, 0, 0)
     del matmul
     gc.collect()
     alive = variable(fake, "fake_alive").value
@@ -127,7 +128,7 @@ def test_descriptors_are_made_once_and_go_with_their_owner(fake: Api) -> None:
     """The same addresses find the same descriptor, others another; nothing of the library's is left behind."""
     gc.collect()
     alive = variable(fake, "fake_alive").value
-    matmul = Matmul(fake, operation_of(replace(PLAIN, bias=True)), 0)
+    matmul = Matmul(fake, operation_of(replace(PLAIN, bias=True), DIALECT), 0)
     first = matmul.descriptor(Pointers(1, 2, 3, bias=64))
     assert matmul.descriptor(Pointers(4, 5, 6, bias=64)) is first
     assert matmul.descriptor(Pointers(1, 2, 3, bias=128)) is not first

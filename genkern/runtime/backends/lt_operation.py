@@ -1,4 +1,4 @@
-"""A GEMM problem as cuBLASLt computes it: which matrices, how they lie, and what follows the product. Pure.
+"""A GEMM problem as cuBLASLt and hipBLASLt compute it: which matrices, how they lie, what follows. Pure.
 
 The library is column-major: what is row-major C [M, N] to genkern is C^T [N, M] to it, so it computes
 C^T = B^T A^T. Its A is genkern's B, its B genkern's A; a matrix in memory is transposed to it exactly when it is
@@ -15,10 +15,14 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import is_full, multiplies_float8
 from genkern.ops.op import get_op
-from genkern.runtime.backends import cublaslt_api as api
+from genkern.runtime.backends import lt_api as api
+from genkern.runtime.backends.lt_api import Dialect
+
+# Those with two bits of mantissa, of which the libraries have no product with another.
+_COARSE = ("fp8e5m2", "fp8e5m2fnuz")
 
 
-class NotCovered(api.CublasLtError):
+class NotCovered(api.LtError):
     """The library does not compute the whole problem; the message says why not."""
 
 
@@ -72,17 +76,17 @@ class Operation:
         return api.REDUCTION_COMPUTE_TYPE
 
 
-def operation_of(problem: GemmProblem, leading: Mapping[str, int] | None = None) -> Operation:
+def operation_of(problem: GemmProblem, dialect: Dialect, leading: Mapping[str, int] | None = None) -> Operation:
     """The problem as one call of the library; `leading` are leading dimensions in elements of "a", "b" and "c".
 
     Without `leading` the matrices are contiguous. Raises NotCovered.
     """
-    if reason := refusal(problem):
+    if reason := refusal(problem, dialect):
         raise NotCovered(reason)
     given = leading or {}
     of_a, of_b, of_d = (
         # As stored, row by row: to the library, which has columns, rows and columns change places.
-        Layout(_code(dtype), columns, rows, given.get(name, columns))
+        Layout(_code(dtype, dialect), columns, rows, given.get(name, columns))
         for name, dtype, (rows, columns) in (
             ("a", problem.dtype_a, _stored(problem.M, problem.K, problem.row_major_a)),
             ("b", problem.dtype_b, _stored(problem.K, problem.N, problem.row_major_b)),
@@ -90,9 +94,9 @@ def operation_of(problem: GemmProblem, leading: Mapping[str, int] | None = None)
         )
     )
     integer = DTYPES[problem.dtype_a].is_integer
-    of_floats = api.COMPUTE_32F_FAST_TF32 if get_op(problem.op).as_tf32(problem) else api.COMPUTE_32F
+    of_floats = "tf32" if get_op(problem.op).as_tf32(problem) else "fp32"
     return Operation(
-        compute=api.COMPUTE_32I if integer else of_floats,
+        compute=dialect.compute["int32" if integer else of_floats],
         scale_type=api.R_32I if integer else api.R_32F,
         transposed_a=not problem.row_major_b,
         transposed_b=not problem.row_major_a,
@@ -105,13 +109,19 @@ def operation_of(problem: GemmProblem, leading: Mapping[str, int] | None = None)
     )
 
 
-def _code(dtype: str) -> int:
-    code = DTYPES[dtype].cuda
+def _code(dtype: str, dialect: Dialect) -> int:
+    code = code_of(dtype, dialect)
     assert code is not None
     return code
 
 
-def refusal(problem: GemmProblem) -> str:
+def code_of(dtype: str, dialect: Dialect) -> int | None:
+    """The library's number of a type; None where it has no such. HIP's are CUDA's, with its own 8-bit floats beside."""
+    row = DTYPES[dtype]
+    return row.hip if dialect.fnuz and row.hip is not None else row.cuda
+
+
+def refusal(problem: GemmProblem, dialect: Dialect) -> str:
     """Why the library does not compute the whole problem in one call, or ""."""
     op = get_op(problem.op)
     if reason := op.no_vendor(problem):
@@ -121,7 +131,7 @@ def refusal(problem: GemmProblem) -> str:
     if op.groups is not None:
         return "it has no product of rows in groups"
     a, b, c = problem.dtype_a, problem.dtype_b, problem.dtype_c
-    if c not in DTYPES[a].outputs or DTYPES[b].cuda is None:
+    if c not in DTYPES[a].outputs or any(code_of(each, dialect) is None for each in (a, b)):
         more = "; scales and cast of integer sums are not its" if DTYPES[a].is_integer else ""
         return f"the library has no product of {a} and {b} to {c}{more}"
     if problem.activation not in ("none", "relu"):
@@ -129,7 +139,7 @@ def refusal(problem: GemmProblem) -> str:
             " (its gelu is the tanh form)" if problem.activation == "gelu" else ""
         )
     if DTYPES[a].is_float8:
-        return _fp8_refusal(problem)
+        return _fp8_refusal(problem, dialect)
     if a != b:
         return f"the library has no product of {a} and {b}"
     if DTYPES[a].is_integer and (problem.bias or problem.activation != "none" or _scale_modes(problem) is not None):
@@ -137,14 +147,16 @@ def refusal(problem: GemmProblem) -> str:
     return ""
 
 
-def _fp8_refusal(problem: GemmProblem) -> str:
-    if not DTYPES[problem.dtype_b].is_float8 or problem.dtype_a == problem.dtype_b == "fp8e5m2":
+def _fp8_refusal(problem: GemmProblem, dialect: Dialect) -> str:
+    coarse = problem.dtype_a in _COARSE and problem.dtype_b in _COARSE
+    if coarse or not DTYPES[problem.dtype_b].is_float8:
         return f"the library has no product of {problem.dtype_a} and {problem.dtype_b}"
     if not problem.row_major_a or problem.row_major_b:
         return "the library multiplies fp8 with K contiguous in both operands only"
     if problem.bias and problem.dtype_c == "fp32":
         return "the library's bias of an fp8 product with fp32 output is bf16"
-    if _scale_modes(problem) is None:
+    modes = _scale_modes(problem)
+    if modes is None or (api.SCALE_BLK128X128 in modes and not dialect.block_scales):
         return "the library has no scales of these operands"
     return ""
 

@@ -1,0 +1,210 @@
+"""`genkern calibrate`: measure kernels from all over the space, fit the predictor's constants to them, keep these.
+
+What was fitted is used from then on where no model was learned for the GPU, if it orders sizes better that it was not
+fitted on than what is shipped does. A fresh size, which no fit saw, is measured as well, and says what the order is
+worth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from genkern.arguments import Parser, number, underscored
+from genkern.command.options import PROFILERS, parse
+from genkern.command.screen import aligned
+from genkern.command.target import RunTarget, choose_target, versions
+from genkern.errors import InputError
+from genkern.farm.sharing import compiled_of
+from genkern.files import shown_path, write_whole
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Outcome, Resources
+from genkern.journal.facts import ProblemFacts, read_journal
+from genkern.journal.run_files import RunFiles
+from genkern.search.calibrated.constants import Constants, forget_calibrations, shipped_constants
+from genkern.search.calibrated.fit import Fit, Order, Timed, fit, order_of
+from genkern.search.calibrated.spread import USUAL
+from genkern.search.calibrated.store import Calibration, calibration_path, write_calibration
+
+# Each shows some constants: short calls latency and launches, long thin ones bandwidth, large ones the matrix units.
+SIZES = (
+    (16, 4096, 4096),
+    (64, 6144, 2048),
+    (256, 2048, 8192),
+    (1024, 4096, 1024),
+    (2048, 4096, 4096),
+    (8192, 1024, 4096),
+)
+QUICK = (SIZES[0], SIZES[2], SIZES[4])
+# Never fitted on.
+FRESH = ((384, 5376, 3584),)
+_positive = number("a whole number from 4 to 1000", 4, 1000, integer=True)
+
+
+def parse_calibrate(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern calibrate`. Raises InputError; SystemExit(0) after printing for --help."""
+    p = calibrate_parser()
+    return p.parse_args(underscored(argv, p))
+
+
+def calibrate_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern calibrate",
+        description="Fit the predictor's constants to this GPU: without a learned model they say what is tried first.",
+    )
+    group = p.add_argument_group("what to measure")
+    count = f"kernels a size (default: {USUAL})"
+    group.add_argument("--kernels_a_size", type=_positive, default=USUAL, metavar="N", help=count)
+    group.add_argument("--quick", action="store_true", help="half the sizes")
+    group.add_argument("--space", metavar="FILE", help="as when tuning")
+    group.add_argument("--profiler", choices=PROFILERS[:-1], default="auto", metavar="NAME", help="as when tuning")
+    group.add_argument("--gpu_id", metavar="N", help="the GPU (default: the first)")
+    group.add_argument("--jobs", metavar="N", help="as when tuning")
+    group.add_argument("--cache_dir", metavar="DIR", help="as when tuning")
+    group.add_argument(
+        *("-o", "--output"),
+        metavar="FOLDER",
+        default="output/calibration",
+        help="what was measured (default: output/calibration)",
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_calibrate(options: argparse.Namespace, console: Console) -> int:
+    """Measure, fit, keep and say; returns 1 where the kernels measured are too few. Raises GenkernError."""
+    from genkern.command.run import run
+
+    sizes = QUICK if options.quick else SIZES
+    folder = Path(options.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    listed = [f"- {{'M': {m}, 'N': {n}, 'K': {k}}}\n" for m, n, k in (*sizes, *FRESH)]
+    write_whole(str(folder / "sizes.yaml"), "".join(listed))
+    tuning = parse(tuning_arguments(options, folder))
+    target = choose_target(tuning)
+    if not target.measured:
+        raise InputError("genkern calibrate measures, and this machine has no GPU that it can measure on")
+    # Sizes without a winner are no failure here: what was measured of them counts.
+    if (status := run(tuning, console)) > 1:
+        return status
+    facts = read_journal(RunFiles(str(folder / "results.yaml")).finished_journal).facts
+    timed = {problem: kernels for problem, of in facts.items() if len(kernels := timed_of(of)) > 1}
+    fresh = {problem: kernels for problem, kernels in timed.items() if _size(problem) in FRESH}
+    known = {problem: kernels for problem, kernels in timed.items() if problem not in fresh}
+    if len(known) < 2:
+        console.print(
+            f"too few kernels ran to fit anything ({sum(map(len, timed.values()))} in all): see genkern status"
+        )
+        return 1
+    shipped = shipped_constants(target.gpu)
+    found = fit(known, target.gpu, shipped)
+    kept = found.constants if found.is_better else shipped
+    said = {"shipped": shipped, "fitted": found.constants}
+    orders = {
+        problem: {name: order_of(problem, kernels, target.gpu, of) for name, of in said.items()}
+        for problem, kernels in timed.items()
+    }
+    calibration = Calibration(
+        *(target.arch, target.gpu.name, target.gpu.compute_units, kept),
+        _fitted_on(target, found, {problem: len(kernels) for problem, kernels in timed.items()}, orders),
+    )
+    write_calibration(calibration, folder / "calibration.json")
+    for line in report_lines(shipped, found, orders, fresh):
+        console.print(line)
+    if found.is_better:
+        path = calibration_path(target.gpu)
+        write_calibration(calibration, path)
+        forget_calibrations()
+        console.print(f"kept for {target.gpu.name} in {shown_path(str(path))}")
+    else:
+        console.print("nothing is kept: the shipped constants order sizes as well that a fit did not see")
+    return 0
+
+
+def tuning_arguments(options: argparse.Namespace, folder: Path) -> list[str]:
+    """The options of the tuning that measures."""
+    argv = ["-i", str(folder / "sizes.yaml"), "-o", str(folder / "results.yaml")]
+    # The order is of screened times, which need neither proof nor many rounds.
+    argv += [
+        "--dtype_a",
+        "bf16",
+        "--search",
+        f"spread:{options.kernels_a_size}",
+        "--libtype",
+        "triton",
+        "--no_check",
+        "--iters",
+        "10",
+    ]
+    argv += ["--profiler", options.profiler]
+    passed_on = {"--gpu_ids": options.gpu_id, "--jobs": options.jobs, "--cache_dir": options.cache_dir}
+    for name, value in (passed_on | {"--space": options.space}).items():
+        argv += [name, value] if value else []
+    return argv
+
+
+def timed_of(facts: ProblemFacts) -> list[Timed]:
+    """The kernels of a journal's problem that have a time, with what their binaries need."""
+    made = {compiled_of(Config.parse(name)): binary.resources for name, binary in facts.made.items()}
+    found = []
+    for name, measurement in facts.screened.items():
+        if measurement.outcome is Outcome.MEASURED and measurement.duration_us:
+            config: Config = Config.parse(name)
+            needs = made.get(compiled_of(config), Resources())
+            found.append(Timed(config, needs, measurement.duration_us))
+    return found
+
+
+def report_lines(
+    shipped: Constants,
+    found: Fit,
+    orders: Mapping[GemmProblem, Mapping[str, Order]],
+    fresh: Mapping[GemmProblem, object],
+) -> list[str]:
+    """What was fitted, and how well both sets of constants order each size."""
+    rows = [["constant", "shipped", "fitted"]]
+    fitted = asdict(found.constants)
+    rows += [[name, f"{value:g}", f"{fitted[name]:.3g}"] for name, value in asdict(shipped).items()]
+    table = [["size", "kernels", "constants", "rank correlation", "place of the best", "best of the first 10", "seen"]]
+    for problem, by_name in orders.items():
+        for name, order in by_name.items():
+            seen = "fresh" if problem in fresh else ""
+            numbers = f"{order.rank_correlation:.3f}", f"{order.best_place:.3f}", f"{order.best_of_ten:.3f}"
+            table.append([problem.size, str(order.kernels), name, *numbers, seen])
+    numbers_are = ("kernels", "rank correlation", "place of the best", "best of the first 10", "shipped", "fitted")
+    losses = f"error on sizes left out: {found.shipped_held_out:.4f} shipped, {found.held_out:.4f} fitted"
+    return [*aligned(rows, numbers_are), "", *aligned(table, numbers_are), losses]
+
+
+def _size(problem: GemmProblem) -> tuple[int, int, int]:
+    return problem.M, problem.N, problem.K
+
+
+def _fitted_on(
+    target: RunTarget,
+    found: Fit,
+    kernels: Mapping[GemmProblem, int],
+    orders: Mapping[GemmProblem, Mapping[str, Order]],
+) -> dict[str, Any]:
+    """What people ask of a calibration: when, by what, on how many kernels, and what it is worth."""
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "device": target.device_name,
+        "versions": versions(),
+        "kernels": {problem.size: count for problem, count in kernels.items()},
+        "fitted": asdict(found.constants),
+        "is_better": found.is_better,
+        "error_left_out": {"shipped": found.shipped_held_out, "fitted": found.held_out},
+        "orders": {
+            problem.size: {name: asdict(order) for name, order in by_name.items()}
+            for problem, by_name in orders.items()
+        },
+    }

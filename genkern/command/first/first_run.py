@@ -1,0 +1,194 @@
+"""`genkern first-run`: the first hour on a machine, in steps, with one report and one archive for the project.
+
+Written for AMD GPUs, on which genkern has never run; it works on any. Each step is a process of its own with a time
+limit: one that crashes, hangs or is refused is told in the report, and the next one goes on. What is done stays done
+when the same command is run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import tarfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from genkern.arguments import Parser, number, underscored
+from genkern.command.first import first_report as report
+from genkern.command.first.plan import Wanted, chosen_timer, first_steps, last_steps, machine_step, sizes_text
+from genkern.command.first.steps import DONE, Ended, Step, StepFolder
+from genkern.command.options import parse
+from genkern.command.target import RunTarget, choose_target
+from genkern.errors import GenkernError, InputError
+from genkern.files import shown_path, write_whole
+from genkern.formats.kind import read_results
+
+_minutes = number("a number of minutes from 1 to 600", 1, 600)
+# With so little time left a step is not begun.
+_LEAST_S = 10.0
+REPORT, ARCHIVE = "report.md", "first_run.tar.gz"
+# What is sent: no binaries, nothing large.
+_SENT = ("*.md", "*.yaml", "*.csv", "steps/*", "calibration/*.json", "calibration/*.yaml*", "*.journal*")
+_MOST_SENT_BYTES = 32 * 2**20
+
+
+def parse_first_run(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern first-run`. Raises InputError; SystemExit(0) after printing for --help."""
+    p = first_run_parser()
+    return p.parse_args(underscored(argv, p))
+
+
+def first_run_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern first-run",
+        description="See what a GPU's machine has, prove a kernel of each family and format, compare timers,\n"
+        "calibrate, tune twelve sizes beside the library. What fails is told in the report; the same command goes on.",
+    )
+    group = p.add_argument_group("what to do")
+    group.add_argument("--quick", action="store_true", help="less of each: some two minutes")
+    group.add_argument(
+        "--minutes", type=_minutes, default=30.0, metavar="M", help="no step lasts beyond these (default: 30)"
+    )
+    group.add_argument("--again", action="store_true", help="run done steps again too")
+    group.add_argument("--gpu_id", metavar="N", help="the GPU (default: the first)")
+    group.add_argument("--jobs", metavar="N", help="as when tuning")
+    group.add_argument("--cache_dir", metavar="DIR", help="as when tuning")
+    group.add_argument("--space", metavar="FILE", help="as when tuning")
+    group.add_argument(
+        *("-o", "--output"),
+        metavar="FOLDER",
+        default="output/first_run",
+        help=f"for {REPORT} and {ARCHIVE} (default: output/first_run)",
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_first_run(options: argparse.Namespace, console: Console) -> int:
+    """Run the steps; 1 where one did not end well. Raises InputError where there is no GPU to run on."""
+    passed_on = _passed_on(options)
+    target = choose_target(parse(["-m", "1", "-n", "1", "-k", "1", *passed_on]))
+    if not target.measured:
+        raise InputError("genkern first-run measures, and this machine has no GPU that it can measure on")
+    folder = Path(options.output)
+    run = _FirstRun(StepFolder(folder), target, console, time.monotonic() + options.minutes * 60, options.again)
+    wanted = Wanted(folder, options.quick, tuple(passed_on))
+    write_whole(str(folder / "sizes.yaml"), sizes_text(wanted))
+    run.do(machine_step())
+    for step in first_steps(wanted, target.gpu, run.machine):
+        run.do(step)
+    timer = chosen_timer(target.gpu, [name.removeprefix("time_") for name in run.timed_well])
+    for step in last_steps(wanted, target.gpu, timer):
+        run.do(step)
+    archive = run.packed()
+    console.print(run.text())
+    console.print(f"report: {shown_path(str(folder / REPORT))}; to send: {shown_path(str(archive))}")
+    return 0 if all(ended.state == DONE for _, ended in run.steps) else 1
+
+
+class _FirstRun:
+    """The steps of a first run so far; the report is written anew after each."""
+
+    def __init__(self, kept: StepFolder, target: RunTarget, console: Console, until_s: float, again: bool) -> None:
+        self.steps: list[tuple[Step, Ended]] = []
+        self._kept, self._target, self._console = kept, target, console
+        self._until_s, self._again = until_s, again
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What the machine has; nothing where that step did not end well."""
+        with contextlib.suppress(ValueError):
+            found = json.loads(self._kept.output("machine"))
+            return found if isinstance(found, dict) else {}
+        return {}
+
+    @property
+    def timed_well(self) -> list[str]:
+        """The timers' steps that gave times of all that they were to time."""
+        return [step.name for step, ended in self.steps if step.name.startswith("time_") and ended.status == 0]
+
+    @property
+    def _timers(self) -> list[str]:
+        return [step.name for step, _ in self.steps if step.name.startswith("time_")]
+
+    def do(self, step: Step) -> None:
+        """Run the step, unless it is done or there is no time for it, and write the report."""
+        left_s = self._until_s - time.monotonic()
+        before = None if self._again else self._kept.ended(step)
+        if before is not None and before.state == DONE:
+            ended, how = before, "done before"
+        elif left_s < _LEAST_S:
+            ended = self._kept.leave_out(step, "the time of --minutes is over")
+            how = ended.state
+        else:
+            self._console.print(f"{step.name}: {step.title} ...")
+            ended = self._kept.run(step, min(step.limit_s, left_s))
+            how = f"{ended.state} after {ended.seconds:.0f} s" + (f": {ended.said}" if ended.state != DONE else "")
+        self._console.print(f"{step.name}: {how}")
+        self.steps.append((step, ended))
+        write_whole(str(self._kept.folder / REPORT), self.text())
+
+    def text(self) -> str:
+        """The report."""
+        gpu = self._target.gpu
+        return report.report_text(
+            f"First run on {self._target.device_name} ({gpu.arch})",
+            self.steps,
+            {step.name: self._section(step, ended) for step, ended in self.steps},
+            dict.fromkeys(self._timers[-1:], "Timers compared"),
+        )
+
+    def packed(self) -> Path:
+        """All that is small in one archive, whole or not there at all."""
+        folder = self._kept.folder
+        archive, partly = folder / ARCHIVE, folder / f".{ARCHIVE}.{os.getpid()}"
+        files = sorted({path for pattern in _SENT for path in folder.glob(pattern) if path.is_file()})
+        try:
+            with tarfile.open(partly, "w:gz") as tar:
+                for path in files:
+                    if path.stat().st_size <= _MOST_SENT_BYTES:
+                        tar.add(path, arcname=f"first_run/{path.relative_to(folder)}")
+            os.replace(partly, archive)
+        finally:
+            partly.unlink(missing_ok=True)
+        return archive
+
+    def _section(self, step: Step, ended: Ended) -> list[str]:
+        try:
+            found = self._found(step)
+        except (OSError, ValueError, LookupError, TypeError, GenkernError):
+            # A step that was cut off leaves what it had.
+            found = []
+        return [*found, *report.failure_lines(ended, self._kept.output(step.name) + self._kept.errors(step.name))]
+
+    def _found(self, step: Step) -> list[str]:
+        folder = self._kept.folder
+        if step.name == "machine":
+            return report.machine_lines(self.machine)
+        if step.name == "prove":
+            return report.proof_lines(self._kept.output("prove"), self._kept.output("compile"))
+        if step.name in self._timers[-1:]:
+            timers = [name.removeprefix("time_") for name in self._timers]
+            files = {name: folder / f"times_{name}.csv" for name in timers}
+            return report.timer_lines({name: path.read_text() for name, path in files.items() if path.exists()})
+        if step.name == "calibrate":
+            return report.calibration_lines((folder / "calibration" / "calibration.json").read_text())
+        if step.name == "tune":
+            return report.tuned_lines(read_results(str(folder / "tuned.yaml")))
+        if step.name == "aiter":
+            left_out = [line for line in self._kept.output("aiter").splitlines() if line.startswith("left out: ")]
+            return report.peer_lines((folder / "peers.csv").read_text() if not left_out else "", left_out)
+        return []
+
+
+def _passed_on(options: argparse.Namespace) -> list[str]:
+    """The options of tuning that all steps have."""
+    given = {"--gpu_ids": options.gpu_id, "--jobs": options.jobs, "--cache_dir": options.cache_dir}
+    return [word for name, value in (given | {"--space": options.space}).items() if value for word in (name, value)]

@@ -1,0 +1,119 @@
+"""Steps of a first run: each a process of its own with a time limit, whose end is kept, so that a rerun goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from genkern.files import write_whole
+from genkern.profiling.supervisor import SupervisorError, run_supervised
+
+# What a tuning needs to write what it has, when its time is over.
+_GRACE_S = 15.0
+DONE, FAILED, LATE, LEFT_OUT = "done", "failed", "out of time", "left out"
+_MOST_SAID = 200_000
+
+
+@dataclass(frozen=True)
+class Step:
+    """One process: `argv` after the Python that runs it, and the seconds that it may take.
+
+    `title` says for people what it shows. With `may_fail_by_one` the exit status 1 is a finding, not a failure.
+    """
+
+    name: str
+    title: str
+    argv: tuple[str, ...]
+    limit_s: float
+    may_fail_by_one: bool = True
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a step ended: DONE, FAILED, LATE or LEFT_OUT, and how its process did. `argv` is what was run."""
+
+    name: str
+    state: str
+    said: str
+    seconds: float
+    status: int
+    argv: tuple[str, ...]
+
+
+class StepFolder:
+    """Where the ends of steps are kept, and what their processes said."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._kept = folder / "steps"
+        self._kept.mkdir(parents=True, exist_ok=True)
+
+    def output(self, name: str) -> str:
+        """What a step's process said on its standard output, "" where nothing is there."""
+        return _end_of_file(self._streams(name)[0])
+
+    def errors(self, name: str) -> str:
+        """The same of its standard error."""
+        return _end_of_file(self._streams(name)[1])
+
+    def ended(self, step: Step) -> Ended | None:
+        """How it ended in an earlier run with the same arguments; None where it did not, or the file is damaged."""
+        try:
+            said = json.loads(self._end_of(step.name).read_text(encoding="utf-8"))
+            found = Ended(**{**said, "argv": tuple(said["argv"])})
+            return found if found.argv == step.argv and found.state in (DONE, FAILED, LATE) else None
+        except (OSError, ValueError, TypeError, LookupError):
+            return None
+
+    def run(self, step: Step, limit_s: float, *, now: Callable[[], float] = time.monotonic) -> Ended:
+        """Run it for `limit_s` seconds at most, and keep how it ended. Nothing that its process does raises here."""
+        stdout, stderr = self._streams(step.name)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        started_s = now()
+        try:
+            ended = run_supervised(
+                [sys.executable, *step.argv],
+                env=environment,
+                timeout_s=limit_s,
+                grace_s=_GRACE_S,
+                stdout_path=stdout,
+                stderr_path=stderr,
+            )
+        except SupervisorError as error:
+            return self._keep(step, FAILED, str(error), now() - started_s, -1)
+        is_done = ended.returncode == 0 or (ended.returncode == 1 and step.may_fail_by_one)
+        state = LATE if ended.timed_out else DONE if is_done else FAILED
+        said = "" if ended.returncode == 0 and not ended.timed_out else f"{ended.description}; {ended.last_line}"
+        return self._keep(step, state, said.strip("; "), now() - started_s, ended.returncode)
+
+    def leave_out(self, step: Step, why: str) -> Ended:
+        """Keep that it was not run."""
+        return self._keep(step, LEFT_OUT, why, 0.0, 0)
+
+    def _keep(self, step: Step, state: str, said: str, seconds: float, status: int) -> Ended:
+        ended = Ended(step.name, state, said, round(seconds, 1), status, step.argv)
+        write_whole(str(self._end_of(step.name)), json.dumps(asdict(ended), indent=2) + "\n")
+        return ended
+
+    def _end_of(self, name: str) -> Path:
+        return self._kept / f"{name}.json"
+
+    def _streams(self, name: str) -> tuple[Path, Path]:
+        return self._kept / f"{name}.out.txt", self._kept / f"{name}.err.txt"
+
+
+def _end_of_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")[-_MOST_SAID:]
+    except OSError:
+        return ""
+
+
+def genkern_step(name: str, title: str, argv: Sequence[str], limit_s: float, may_fail_by_one: bool = True) -> Step:
+    """A step that is a command of genkern."""
+    return Step(name, title, ("-m", "genkern", *argv), limit_s, may_fail_by_one)

@@ -1,0 +1,80 @@
+"""The `hipblaslt` backend: the solutions that AMD's hipBLASLt has for a GEMM. It has never run on AMD hardware.
+
+As cublaslt.py, through ctypes on the library that PyTorch calls. The heuristic's come first; the others are drawn
+evenly from all that the library lists, since neighbours in its list are alike; of each the library is asked whether it
+takes the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+from genkern.runtime.backends import hipblaslt_library
+from genkern.runtime.backends.hipblaslt_api import DIALECT, Api
+from genkern.runtime.backends.lt_backend import Backend
+from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Matmul, Pointers
+
+# Of the heuristic; the library lists hundreds for a type, and one launch of each takes some 0.1 ms.
+ASKED = 64
+MOST = 256
+MOST_CHECKS = 8192
+
+
+def beyond(
+    matmul: Matmul,
+    pointers: Pointers,
+    known: Sequence[Algorithm],
+    most: int,
+    workspace_bytes: int = WORKSPACE_BYTES,
+    most_checks: int = MOST_CHECKS,
+) -> list[Algorithm]:
+    """Up to `most` solutions that run and are not among `known`, found with up to `most_checks` checks."""
+    library, operation = cast(Api, matmul.library), matmul.operation
+    if not library.lists_all:
+        return []
+    operations = [DIALECT.operations[each] for each in (operation.transposed_a, operation.transposed_b)]
+    types = operation.a.dtype, operation.b.dtype, operation.d.dtype, operation.d.dtype, operation.compute
+    seen = {_solution(algorithm.data) for algorithm in known}
+    found: list[Algorithm] = []
+    for checks, data in enumerate(evenly(library.all_algorithms(matmul.handle, operations, types))):
+        if len(found) == most or checks == most_checks:
+            break
+        if _solution(data) in seen:
+            continue
+        seen.add(_solution(data))
+        able = checked(matmul, Algorithm(data, 0, source="enumerated"), pointers)
+        if able is not None and able.workspace_bytes <= workspace_bytes:
+            found.append(able)
+    return found
+
+
+def checked(matmul: Matmul, algorithm: Algorithm, pointers: Pointers) -> Algorithm | None:
+    """The algorithm with the workspace that it needs here; None where the library says that it does not run.
+
+    Where it does not say that of one, those that run are the heuristic's.
+    """
+    library = cast(Api, matmul.library)
+    if not library.lists_all:
+        every = matmul.heuristic(pointers, WORKSPACE_BYTES, MOST)
+        same = next((each for each in every if each.data == algorithm.data), None)
+        return None if same is None else Algorithm(same.data, same.workspace_bytes, same.waves, algorithm.source)
+    needed = library.supported(matmul.product_arguments(pointers), algorithm.algo)
+    return None if needed is None else Algorithm(algorithm.data, needed, source=algorithm.source)
+
+
+def evenly(items: Sequence[bytes]) -> Iterator[bytes]:
+    """All of them once, each prefix spread over the whole: every 64th, then those halfway between, and so on."""
+    step = 64
+    yield from items[::step]
+    while step > 1:
+        yield from items[step // 2 :: step]
+        step //= 2
+
+
+def _solution(data: bytes) -> bytes:
+    """What tells solutions apart: the bytes of the index."""
+    return data[:4]
+
+
+BACKEND = Backend(DIALECT, lambda: hipblaslt_library.load(), checked, beyond, most=MOST, asked=ASKED)

@@ -1,0 +1,44 @@
+"""Where libhipblaslt is: the one that this process has loaded, else PyTorch's, else ROCm's."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from genkern.runtime.backends.cublaslt_library import mapped, version_of
+from genkern.runtime.backends.hipblaslt_api import Api
+
+_FILE = re.compile(r"libhipblaslt\.so(\.[0-9]+)*$")
+
+
+@functools.lru_cache(maxsize=1)
+def load() -> tuple[Api | None, str]:
+    """The library, or why it is not there."""
+    path, why = find()
+    if not path:
+        return None, why
+    try:
+        return Api(path), ""
+    except (OSError, AttributeError) as error:
+        return None, f"{path} cannot be used: {' '.join(str(error).split())[:200]}"
+
+
+def find(maps: str = "/proc/self/maps") -> tuple[str, str]:
+    """The library's path, or "" and why there is none. `maps` lists what this process has loaded."""
+    loaded = next((path for path in mapped(maps) if _FILE.search(path)), "")
+    if loaded:
+        return loaded, ""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return "", "PyTorch, whose hipBLASLt is raced, is not installed"
+    torch_folder = Path(spec.origin).parent
+    if not version_of("hip", torch_folder):
+        return "", "this PyTorch is not built with ROCm, so it calls no hipBLASLt"
+    # PyTorch's wheels bring their own; a build of a system's ROCm has that one's.
+    for folder in (torch_folder / "lib", Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "lib"):
+        if found := sorted(path for path in folder.glob("libhipblaslt.so*") if _FILE.search(path.name)):
+            return str(found[0]), ""
+    return "libhipblaslt.so", ""

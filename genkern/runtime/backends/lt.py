@@ -1,0 +1,14 @@
+"""The vendors' libraries whose algorithms race one by one, by their names in results."""
+
+from __future__ import annotations
+
+from genkern.runtime.backends import cublaslt, hipblaslt
+from genkern.runtime.backends.lt_backend import Backend
+from genkern.timing.libraries import LT
+
+BACKENDS = {backend.name: backend for backend in (cublaslt.BACKEND, hipblaslt.BACKEND)}
+
+
+def backend_of(vendor: str) -> Backend:
+    """The library for a vendor's GPUs, "nvidia" or "amd"."""
+    return BACKENDS[LT[vendor]]

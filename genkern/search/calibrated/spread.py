@@ -1,0 +1,75 @@
+"""The strategy spread[:N]: N kernels from all over a size's space, which show what its times hang on.
+
+They are drawn along the predicted order, more of them near its beginning, each as unlike those before it as there is
+one nearby; of a kernel that splits K at run time, several splits. `genkern calibrate` measures them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+from genkern.gemm.config import CONFIG_FIELDS, Config
+from genkern.search.predict import promising_first
+from genkern.search.strategy import Strategy, Task, Unit, units_of
+
+USUAL = 24
+# How much thicker the kernels lie near the beginning of the order: their places are those of even steps to this power.
+_THICKER = 1.7
+# Around each place so large a part of a step is looked through for the one that is most unlike those before.
+_NEARBY = 0.9
+_SPLITS = 3
+# A space of millions has its order of some of them.
+_MOST_ORDERED = 20_000
+
+
+class Spread(Strategy):
+    """Asks for its kernels in the order of their places; it needs no answers."""
+
+    left_out = "others stand for it (spread:N)"
+
+    def __init__(self, task: Task) -> None:
+        # The same kernels whatever an earlier start has tried: what is known is told, and not measured again.
+        self._left = list(reversed(spread(task, task.number or USUAL)))
+
+    def ask(self, n: int) -> Sequence[Unit]:
+        return [self._left.pop() for _ in range(min(n, len(self._left)))]
+
+
+def spread(task: Task, count: int) -> list[Unit]:
+    """Up to `count` units, each with configs of several SPLIT_K and of one GROUP_SIZE_M each."""
+    step = -(-len(task.configs) // _MOST_ORDERED)
+    units = units_of(promising_first(task.problem, task.configs[::step] if step else (), task.gpu))
+    if len(units) <= count:
+        return [_few(unit) for unit in units]
+    bounds = [round((len(units) - 1) * (place / count) ** _THICKER) for place in range(count + 1)]
+    seen: Counter[tuple[str, object]] = Counter()
+    chosen: list[Unit] = []
+    taken: set[int] = set()
+    for first, last in itertools.pairwise(bounds):
+        width = max(1, round((last - first) * _NEARBY))
+        nearby = [place for place in range(first, min(len(units), first + width)) if place not in taken]
+        if not nearby:
+            nearby = [next(place for place in range(first, len(units)) if place not in taken)]
+        # So many values seen so often before; the first of equals, which is the more promising one.
+        place = min(nearby, key=lambda each: sum(seen[value] for value in _values(units[each].configs[0])))
+        taken.add(place)
+        seen.update(_values(units[place].configs[0]))
+        chosen.append(_few(units[place]))
+    return chosen
+
+
+def _values(config: Config) -> list[tuple[str, object]]:
+    named = [(name, getattr(config, name)) for name in CONFIG_FIELDS if name != "GROUP_SIZE_M"]
+    return [*named, *config.others]
+
+
+def _few(unit: Unit) -> Unit:
+    by_split: dict[int, Config] = {}
+    for config in unit.configs:
+        by_split.setdefault(config.SPLIT_K, config)
+    return Unit(tuple(by_split[split] for split in list(by_split)[:_SPLITS]))
+
+
+strategy = Spread

@@ -1,0 +1,96 @@
+"""Where fitted constants are kept: a JSON file a device, in genkern's own folder; read as data, validated.
+
+GENKERN_CALIBRATION names another file instead, say one that another machine with the same GPU wrote, or is `off`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from genkern.errors import ResultsError
+from genkern.files import cache_folder, read_text, shown_path, write_whole
+from genkern.gemm.gpus import Gpu
+from genkern.search.calibrated.constants import Constants, ranges
+
+VARIABLE = "GENKERN_CALIBRATION"
+_OFF = "off"
+_SCHEMA = 1
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Constants that were fitted on a device, and what they were fitted on (JSON values, for people)."""
+
+    arch: str
+    gpu: str
+    compute_units: int
+    constants: Constants
+    fitted_on: Mapping[str, Any] = field(default_factory=dict)
+
+    def is_of(self, gpu: Gpu) -> bool:
+        return (self.arch, self.gpu, self.compute_units) == (gpu.arch, gpu.name, gpu.compute_units)
+
+
+def calibration_path(gpu: Gpu) -> Path:
+    """The device's own file. Raises InputError where there is no folder for it."""
+    name = re.sub(r"[^A-Za-z0-9]+", "_", f"{gpu.arch} {gpu.name} {gpu.compute_units}")
+    return cache_folder(None) / "calibration" / f"{name}.json"
+
+
+def read_calibration(gpu: Gpu) -> Calibration | None:
+    """What was fitted on a device like this; None where nothing was, or it is not wanted.
+
+    Raises ResultsError for a file that is damaged, or is named and not there. One that is named and is of another
+    device is passed over.
+    """
+    named = os.environ.get(VARIABLE, "")
+    if named == _OFF:
+        return None
+    path = Path(named) if named else calibration_path(gpu)
+    if not named and not path.exists():
+        return None
+    found = _parsed(read_text(str(path), ResultsError, _MOST_BYTES), str(path))
+    return found if found.is_of(gpu) else None
+
+
+def write_calibration(calibration: Calibration, path: Path) -> None:
+    """Keep it. Raises OutputError where it cannot be written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(str(path), json.dumps({"schema": _SCHEMA, **asdict(calibration)}, indent=2) + "\n")
+
+
+def _parsed(text: str, path: str) -> Calibration:
+    try:
+        said = json.loads(text)
+        if said.pop("schema") != _SCHEMA:
+            raise ValueError("it is of another version of genkern")
+        found = Calibration(**{**said, "constants": Constants(**_numbers(said["constants"]))})
+        if not (isinstance(found.arch, str) and isinstance(found.gpu, str) and isinstance(found.compute_units, int)):
+            raise TypeError("it does not say which GPU it is of")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise ResultsError(
+            f"{shown_path(path)} holds no constants of a GPU ({reason}): move it away, or run genkern calibrate"
+        ) from None
+    return found
+
+
+def _numbers(said: Mapping[str, Any]) -> dict[str, float]:
+    """Raises ValueError for a constant that is no number or out of its range."""
+    allowed = ranges()
+    for name, value in said.items():
+        least, most = allowed[name]
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or not least <= value <= most:
+            raise ValueError(f"{name} is {value!r:.40}, not from {least:g} to {most:g}")
+    if missing := allowed.keys() - said.keys():
+        raise ValueError(f"there is no {min(missing)}")
+    return {name: float(value) for name, value in said.items()}
