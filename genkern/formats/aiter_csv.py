@@ -19,6 +19,7 @@ from dataclasses import replace
 from genkern.errors import InputError, ResultsError
 from genkern.formats.aiter_columns import (
     EXTRA_COLUMNS,
+    flag,
     ROWWISE,
     SAYING_COLUMNS,
     TUNED_COLUMNS,
@@ -42,6 +43,7 @@ from genkern.formats.tuned_row import (
     choice_of,
     digest_of,
     interval,
+    invariant_said,
     parse_config,
     positive,
     ratio,
@@ -65,7 +67,7 @@ LIBTYPE_SHARED = f"{LIBRARY}{SHARED}"
 _SOURCES = {LIBRARY: "measured", LIBTYPE_SHARED: f"measured{SHARED}", LIBTYPE_PREDICTED: PREDICTED}
 _FLOATS = (
     *("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us", "torch_us"),
-    *("searched_share", "expected_loss"),
+    *("searched_share", "expected_loss", "invariant_loss"),
 )
 
 
@@ -245,6 +247,9 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "expected_loss": winner.expected_loss,
         "source": winner.source or None,
         "sums": sums_of(problem, winner.config, winner.arch) or None,
+        "vendor_sums": winner.vendor_sums or None,
+        "batch_invariant": winner.batch_invariant or None,
+        "invariant_loss": _rounded(winner.invariant_loss),
         "op": problem.op,
         "dtype_a": problem.dtype_a,
     }
@@ -305,7 +310,15 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
         expected_loss=positive("expected_loss", floats, or_zero=True),
         source=digest_of("source", given),
         sums=sums_said(given),
+        vendor_sums=sums_said(given, "vendor_sums"),
+        batch_invariant=invariant_said({**given, **_flags(given)}),
+        invariant_loss=positive("invariant_loss", floats, or_zero=True),
     )
+
+
+def _flags(given: Mapping[str, str]) -> dict[str, object]:
+    name = "batch_invariant"
+    return {name: flag(name, given[name])} if name in given else {}
 
 
 def _count(name: str, given: Mapping[str, str]) -> int | None:

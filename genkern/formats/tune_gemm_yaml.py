@@ -32,6 +32,7 @@ from genkern.formats.tuned_row import (
     config_of,
     digest_of,
     interval,
+    invariant_said,
     peer_times,
     positive,
     ratio,
@@ -209,6 +210,9 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         expected_loss=positive("expected_loss", values, or_zero=True),
         source=digest_of("source", values),
         sums=sums_said(values),
+        vendor_sums=sums_said(values, "vendor_sums"),
+        batch_invariant=invariant_said(values),
+        invariant_loss=positive("invariant_loss", values, or_zero=True),
         peer_us=peer_times(values),
     )
 
@@ -294,6 +298,9 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "expected_loss": winner.expected_loss,
         "source": winner.source or None,
         "sums": sums_of(problem, config, winner.arch) or None,
+        "vendor_sums": winner.vendor_sums or None,
+        "batch_invariant": winner.batch_invariant or None,
+        "invariant_loss": _rounded(winner.invariant_loss),
         "peer_us": dict(winner.peer_us) or None,
         # Said only where it is not so.
         "deterministic": None if is_deterministic(problem, config) else False,

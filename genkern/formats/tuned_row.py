@@ -37,6 +37,7 @@ RESULT_KEYS = (
     *("vendor", "torch_us", "code"),
     *("searched_share", "expected_loss"),
     *("source", "peer_us", "sums"),
+    *("vendor_sums", "batch_invariant", "invariant_loss"),
 )
 LIBRARY = "genkern"
 _LONGEST_SUMS = 300
@@ -118,6 +119,9 @@ class TunedRow:
     source: str = ""
     peer_us: Mapping[Config, float] = field(default_factory=dict, hash=False)
     sums: str = ""
+    vendor_sums: str = ""
+    batch_invariant: bool = False
+    invariant_loss: float | None = None
 
     @property
     def is_genkerns(self) -> bool:
@@ -242,12 +246,24 @@ def digest_of(key: str, values: Mapping[str, object]) -> str:
     return value
 
 
-def sums_said(values: Mapping[str, object]) -> str:
+def sums_said(values: Mapping[str, object], key: str = "sums") -> str:
     """An order of sums, or "" when absent. Raises InputError for what is no line of printable ASCII."""
-    value = text_of("sums", values) or ""
+    value = text_of(key, values) or ""
     if not (value.isascii() and value.isprintable() and len(value) <= _LONGEST_SUMS):
-        raise InputError(f"sums = {shown(value)} is no order of sums; drop it")
+        raise InputError(f"{key} = {shown(value)} is no order of sums; drop it")
     return value
+
+
+def invariant_said(values: Mapping[str, object]) -> bool:
+    """Whether a row says that it is batch invariant. Raises InputError unless it then says in which order."""
+    value = values.get("batch_invariant")
+    if value is None or value is False:
+        return False
+    if value is not True:
+        raise InputError(f"batch_invariant = {shown(value)} is not true or false")
+    if not sums_said(values):
+        raise InputError("batch_invariant is true without sums, the order that it is about; tune its sizes again")
+    return True
 
 
 def vendor_of(values: Mapping[str, object]) -> str:

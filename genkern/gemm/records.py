@@ -213,7 +213,10 @@ class Winner:
     compiled from (genkern.kernels.specs.source_digest). `searched_share` is the share of the
     space's binaries that were tried, and `expected_loss` how much longer the best of these is expected to take than the
     best of all (0.01: 1 %); None where nobody says it. `peer_us` has the screening's times, in microseconds, of the
-    fastest configs that other programs' kernels can run (genkern.tuning.elsewhere), by name.
+    fastest configs that other programs' kernels can run (genkern.tuning.elsewhere), by name. `vendor_sums` says in
+    which order `vendor` adds up K, as bits have shown (genkern.kernels.contract.sums). `batch_invariant`: all winners
+    of problems that differ in M alone add up K in one order, which the call that `choice` means has too; that costs
+    `invariant_loss` of the time of the fastest call in any order (0.01: 1 %).
     """
 
     problem: GemmProblem
@@ -240,6 +243,9 @@ class Winner:
     searched_share: float | None = None
     source: str = ""
     peer_us: tuple[tuple[str, float], ...] = ()
+    vendor_sums: str = ""
+    batch_invariant: bool = False
+    invariant_loss: float | None = None
 
     @property
     def margin(self) -> float | None:
