@@ -19,13 +19,13 @@ from dataclasses import replace
 from genkern.errors import InputError, ResultsError
 from genkern.formats.aiter_columns import (
     EXTRA_COLUMNS,
-    flag,
     ROWWISE,
     SAYING_COLUMNS,
     TUNED_COLUMNS,
     UNTYPED,
     check_columns,
     entry_values,
+    flag,
     is_shuffled,
     meant_by,
     number,
