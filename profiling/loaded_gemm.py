@@ -53,7 +53,7 @@ class Launchable:
 
     @classmethod
     def of_unit(cls, request: Mapping[str, Any]) -> list[Launchable]:
-        """The configs of a request to screen, which share binaries and plan and have each what the plan leaves to it."""
+        """The configs of a request to screen, which share binaries and plan, and have each what that leaves to it."""
         names, binaries, plan = request["configs"], tuple(request["binaries"]), request.get("plan", "")
         run_times = request.get("run_times") or [{}] * len(names)
         return [cls(name, binaries, plan, given) for name, given in zip(names, run_times, strict=True)]

@@ -14,7 +14,7 @@ from genkern.kernels.catalogue import sums_of
 
 _NAME = "sums other than "
 # Rules that drop a family where another one wins, which has other orders.
-BETWEEN_FAMILIES = frozenset({"dot_for_one_row", "few_rows_needless", "tiled_beside_tma"})
+BETWEEN_FAMILIES = frozenset({"dot_for_one_row", "tiled_beside_tma"})
 
 
 def order_rule(order: str) -> str:
