@@ -87,7 +87,7 @@ def times_of(problem: GemmProblem, place: Place, calls: Mapping[str, Callable[..
 
 
 def batches(tuned: Sequence[int], untuned: int, rows: int, seed: int) -> Iterator[int]:
-    """Values of M: each of the tuned ones and so many others by chance, then more of both until so many rows are had."""
+    """Values of M: each tuned one and so many others by chance, then more of both until so many rows are had."""
     draw = random.Random(seed)
     others = [draw.randrange(1, POOL + 1) for _ in range(untuned)]
     had = 0
@@ -187,11 +187,11 @@ def report(times: Sequence[Timed], rows: Sequence[Compared]) -> str:
     ]
     worst = sorted((each for each in times if each.over(TORCH)), key=lambda each: each.over(TORCH) or 0.0)[:5]
     lines += [f"least over torch.mm: {each.m}x{each.n}x{each.k} {each.over(TORCH):.3f}" for each in worst]
-    for each in rows:
-        served = f", {len(each.unserved)} M served by no kernel of it" if each.unserved else ""
+    for found in rows:
+        served = f", {len(found.unserved)} M served by no kernel of it" if found.unserved else ""
         lines.append(
-            f"{each.n}x{each.k}: {each.rows:,} rows, {each.differing:,} with other bits, {each.untuned} untuned M, "
-            f"{' and '.join(each.orders)}{served}{'; ' + each.first if each.first else ''}"
+            f"{found.n}x{found.k}: {found.rows:,} rows, {found.differing:,} with other bits, {found.untuned} untuned M, "
+            f"{' and '.join(found.orders)}{served}{'; ' + found.first if found.first else ''}"
         )
     return "\n".join([*lines, key_lines(figures(times, rows))])
 
