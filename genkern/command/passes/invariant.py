@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 
 from genkern.command.passes.tuning_pass import TuningPass
-from genkern.command.report import invariant_table, size_line
+from genkern.command.report import detail_lines, invariant_table, size_line
 from genkern.command.setting import Setting
 from genkern.errors import ProfilerError, ResultsError
 from genkern.formats.results import ResultsFile
@@ -147,6 +147,8 @@ class Choosing:
             self.console.print(log.append(problem.size, report.bug))
         else:
             self.console.print(f"{size_line(report)} ({order})")
+            for line in detail_lines(report) if self._setting.options.verbose else ():
+                self.console.print(line)
         if report.winner is not None:
             sought.found[order][problem] = report.winner
         # The library's kernels for many rows are those of the largest M.
