@@ -16,22 +16,21 @@ def add_invariant(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--batch_invariant",
         action="store_true",
-        help="winners of sizes that differ in M alone add up K in one order, so that a row has the same bits in every "
-        "batch; the results say what that costs",
+        help="give sizes that differ in M alone one order of sums: a row then has the same bits in every batch",
     )
     group.add_argument(
         "--sums",
         choices=KINDS,
         default=LEAST,
         metavar="ORDER",
-        help="with --batch_invariant: least, the order of the least total time, or library, that of PyTorch's own call "
-        f"for the largest M (default: {LEAST}, and the library's where both are as fast)",
+        help=f"of --batch_invariant: least total time, or library, as PyTorch's own call for the largest M "
+        f"(default: {LEAST}; at a tie the library's)",
     )
     group.add_argument(
         "--m_weights",
         type=_weights,
         metavar="M:W,...",
-        help="with --batch_invariant: how often calls have which M, 1:4,64:1 (default: 1 for every M)",
+        help="of --batch_invariant: how often calls have which M, 1:4,64:1 (default: alike)",
     )
 
 
