@@ -190,8 +190,8 @@ def report(times: Sequence[Timed], rows: Sequence[Compared]) -> str:
     for found in rows:
         served = f", {len(found.unserved)} M served by no kernel of it" if found.unserved else ""
         lines.append(
-            f"{found.n}x{found.k}: {found.rows:,} rows, {found.differing:,} with other bits, {found.untuned} untuned M, "
-            f"{' and '.join(found.orders)}{served}{'; ' + found.first if found.first else ''}"
+            f"{found.n}x{found.k}: {found.rows:,} rows, {found.differing:,} with other bits, "
+            f"{found.untuned} untuned M, {' and '.join(found.orders)}{served}{'; ' + found.first if found.first else ''}"
         )
     return "\n".join([*lines, key_lines(figures(times, rows))])
 

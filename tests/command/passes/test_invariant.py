@@ -1,4 +1,4 @@
-"""Tests of genkern/command/passes: sizes that differ in M alone get winners of one order of sums (--batch_invariant)."""
+"""Tests of genkern/command/passes: sizes that differ in M alone get winners of one order (--batch_invariant)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def times(few: tuple[float, float], many: tuple[float, float], vendor: float = 5
     for size, (one, two) in (("16x128x256", few), ("1024x128x256", many)):
         us = {ONE.name: one, TWO.name: two, "vendor": vendor}
         us |= {config.name: 400.0 for config in (*SLOW, REFERENCE, REFERENCE.having(SPLIT_K=2))}
-        replay[size] = {stage: us for stage in ("screen", "retime", "confirm")}
+        replay[size] = dict.fromkeys(("screen", "retime", "confirm"), us)
     return replay
 
 
@@ -74,9 +74,9 @@ def test_one_order_for_all_m(tmp_path: Path, cache_dir: Path, capsys: pytest.Cap
     status, said = run(capsys)
     assert status == 0, said
     rows = run.rows
-    assert {m: (row.config, row.sums, row.batch_invariant) for m, row in rows.items()} == {
-        m: (ONE, WHOLE, True) for m in (16, 1024)
-    }
+    assert {m: (row.config, row.sums, row.batch_invariant) for m, row in rows.items()} == dict.fromkeys(
+        (16, 1024), (ONE, WHOLE, True)
+    )
     assert {m: round(row.invariant_loss or 0.0, 3) for m, row in rows.items()} == {16: 0.2, 1024: 0.0}
     asked = run.asked
     assert f"rows {ONE.name}" in " ".join(asked)

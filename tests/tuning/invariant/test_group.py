@@ -51,12 +51,12 @@ def test_weights() -> None:
     """M:WEIGHT, each M once; what is not so is told in one line."""
     assert parse_weights("1:4,64:0.5") == {1: 4.0, 64: 0.5}
     for text in ("", "1", "1:", "x:1", "0:1", "1:-1", "1:nan", "1:inf", "1:2,1:3", "1:1e9", "1:0,2:0"):
-        with pytest.raises(InputError, match="^--m_weights: "):
+        with pytest.raises(InputError, match=r"^--m_weights: "):
             parse_weights(text)
 
 
 def test_orders_are_tried_that_may_be_the_least() -> None:
-    """By the times that are known, an order's unknown ones being taken as slower than the best; the library's always."""
+    """By the times that are known, an order's unknown ones being slower than the best; the library's always."""
     known = {ONE: {PARTS: 10.0, WHOLE: 10.5, "": 9.9}, FEW: {PARTS: 10.0}, MANY: {WHOLE: 100.0, OTHER: 300.0}}
     assert contenders(known, {}) == [WHOLE]
     assert contenders(known, {MANY.M: 0.0}) == [PARTS]

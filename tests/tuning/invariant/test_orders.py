@@ -91,7 +91,7 @@ def family() -> FamilySpace:
 
 
 def test_what_may_win() -> None:
-    """A config of the order, and a library's kept algorithm that bits have shown to be of it; PyTorch's own call not."""
+    """A config of the order, and a library's algorithm that bits have shown to be of it; PyTorch's own call not."""
     orders = Orders({PROBLEM: WHOLE})
     assert orders.may_win(PROBLEM, PLAIN.name, "sm_90")
     assert not orders.may_win(PROBLEM, SPLIT.name, "sm_90")
