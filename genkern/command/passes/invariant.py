@@ -30,6 +30,7 @@ from genkern.space.space import Space
 from genkern.timing.libraries import VENDOR
 from genkern.tuning.invariant.asked_orders import Orders
 from genkern.tuning.invariant.group import LIBRARY, MOST, Chosen, Group, choice, contenders, groups_of
+from genkern.tuning.invariant.reference import slower
 from genkern.tuning.tune import Report
 
 
@@ -162,13 +163,18 @@ class Choosing:
         known = {problem: self._known(problem, facts.get(problem)) for problem in group}
         last = facts.get(group[-1])
         library = last.sums.get(VENDOR, "") if last is not None else ""
-        orders = contenders(known, self._weights, library)
+        orders = contenders(known, self._weights, library, self._slower)
         if self._kind == LIBRARY and library:
             orders = [library]
         if not orders:
             self.console.print(f"{_name(group)}: no order for all M: nothing that was measured has one")
             self.failed += 1
         return _Sought(group, orders, library)
+
+    def _slower(self, problem: GemmProblem, order: str) -> float:
+        best = self._rows[problem].config
+        assert best is not None
+        return slower(problem, order, best, self._setting.target.gpu)
 
     def _known(self, problem: GemmProblem, facts: ProblemFacts | None) -> dict[str, float]:
         """The best time of each order, by the search and by the row."""
