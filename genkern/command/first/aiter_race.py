@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from genkern.command.options import parse
 from genkern.command.setting import make_setting
 from genkern.errors import GenkernError, one_line
@@ -97,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     rows: list[dict[str, object]] = []
     timer = make_timer(source)
-    with setting.workshop() as workshop:
+    with setting.workshop(Console()) as workshop:
         for row in read_results(str(Path(folder) / "tuned.yaml")):
             if not (calls := calls_of(peer, row.problem)):
                 print(f"left out: {row.problem.op} {row.problem.size}: {PEER} has no call for it")

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rich.console import Console
+
 from genkern.arguments import Parser
 from genkern.command.options import parse
 from genkern.command.setting import Setting, make_setting
@@ -98,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     write_whole(str(folder / "proof.yaml"), "".join(size_line(problem, c, arch) for problem, cs in found for c in cs))
     pairs = list(timed(setting, TIMED[: own.timed_sizes]))
     write_whole(str(folder / "timed.yaml"), "".join(size_line(problem, config, arch) for problem, config in pairs))
-    with setting.workshop() as workshop:
+    with setting.workshop(Console()) as workshop:
         refused = compile_all(workshop, [*found, *((problem, [config]) for problem, config in pairs)])
     for problem, configs in found:
         forms = sorted({form_of(config).stem for config in configs})
