@@ -51,6 +51,13 @@ class Launchable:
         """As a request says it; the vendor library's name comes without a plan."""
         return cls(request["config"], tuple(request["binaries"]), request.get("plan", ""), request.get("run_time", {}))
 
+    @classmethod
+    def of_unit(cls, request: Mapping[str, Any]) -> list[Launchable]:
+        """The configs of a request to screen, which share binaries and plan, and have each what that leaves to it."""
+        names, binaries, plan = request["configs"], tuple(request["binaries"]), request.get("plan", "")
+        run_times = request.get("run_times") or [{}] * len(names)
+        return [cls(name, binaries, plan, given) for name, given in zip(names, run_times, strict=True)]
+
 
 class Prepares(Protocol):
     """A call's launches, for operands that lie in any way that its kernels were promised (CachedCall)."""

@@ -22,9 +22,11 @@ from genkern.profiling.algorithms import Algorithms, sampled_us, to_race, to_sam
 from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
-from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
-from genkern.profiling.finals import Rounds, SampleFailed, confirmation_rounds, run_finals, semifinal
+from genkern.profiling.cuda.timers import Sampler, Timer, make_timer, told
+from genkern.profiling.finals import Rounds, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
+from genkern.profiling.same_bits.answers import compared
+from genkern.profiling.same_bits.rows import RowChecking
 from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
 from genkern.timing.session import Session
 
@@ -60,9 +62,10 @@ class Server:
         # Whether the last request was semi-finals.
         self._hot = False
         self._checking: Checking | None = None
+        self._rows: RowChecking | None = None
 
     def answer(self, request: dict[str, Any], tell: Tell) -> Answer:
-        """The answer to `request`, whose "command" is start, open, screen, semifinal, retime or check."""
+        """The answer to `request`, whose "command" is start, open, screen, semifinal, retime, check, rows or alike."""
         try:
             return self._answer(request, tell)
         except Exception as error:
@@ -89,6 +92,8 @@ class Server:
             return self._semifinal(self._gemm, self._timer, request, tell)
         if command == "check":
             return self._check(self._gemm, request)
+        if command in ("rows", "alike"):
+            return self._compare(self._gemm, request)
         raise ValueError(f"unknown command {command!r}")
 
     def _start(self) -> None:
@@ -105,7 +110,7 @@ class Server:
         import torch
 
         self._start()
-        self._gemm = self._algorithms = self._checking = None
+        self._gemm = self._algorithms = self._checking = self._rows = None
         self._best_us = math.inf
         self._first_us = {}
         torch.cuda.empty_cache()
@@ -121,7 +126,7 @@ class Server:
         """An answer for each config that shares these binaries, all but the last told beforehand."""
         import torch
 
-        *before, last = _launchables(request)
+        *before, last = Launchable.of_unit(request)
         for launchable in before:
             started_s = time.monotonic()
             answer = self._screen(gemm, timer, launchable)
@@ -218,7 +223,7 @@ class Server:
         for name, call in calls.items():
             tell({"running": name})
             try:
-                samplers[name] = _told(name, self._sampler(gemm, timer, call, copies), tell)
+                samplers[name] = told(name, self._sampler(gemm, timer, call, copies), tell)
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]
         finals = run_finals(samplers, rounds, self._guard)
@@ -259,7 +264,7 @@ class Server:
         for name, call in calls.items():
             tell({"running": name})
             try:
-                samplers[name] = _told(name, timer.prepare(call, copies), tell)
+                samplers[name] = told(name, timer.prepare(call, copies), tell)
             except Exception as error:
                 self._failed(name, error)
         return {"fastest": semifinal(samplers, request["most"])}
@@ -294,7 +299,7 @@ class Server:
             tell({"running": name})
             try:
                 repeats = self._repeats(gemm, launch_us.get(name) or min(launch_us.values(), default=math.inf))
-                samplers[name] = _told(name, timer.prepare(call, self._copies(repeats)), tell)
+                samplers[name] = told(name, timer.prepare(call, self._copies(repeats)), tell)
             except Exception as error:
                 self._failed(name, error)
         sample_us = sampled_us(samplers)
@@ -333,6 +338,20 @@ class Server:
             # What has no memory says nothing of C.
             return {"config": name, "no_memory": answer["error"]} if is_out_of_memory(error) else answer
         return {"config": name, **dataclasses.asdict(verdict)}
+
+    def _compare(self, gemm: LoadedGemm, request: dict[str, Any]) -> Answer:
+        """Rows of a config to the bit, or which calls of libraries have the bits of which configs."""
+        import torch
+
+        try:
+            if self._rows is None:
+                problem = gemm.session.problem
+                self._rows = RowChecking(problem, get_op(problem.op), gemm.operands, gemm.session.seed)
+            answer = compared(self._rows, request, partial(self._subject, gemm))
+            torch.cuda.synchronize()
+        except Exception as error:
+            return self._failed(request.get("config", VENDOR), error)
+        return answer
 
     def _subject(self, gemm: LoadedGemm, request: dict[str, Any]) -> Subject:
         """The library is asked for contiguous results only."""
@@ -373,28 +392,3 @@ class Server:
 
 def _took(started_s: float) -> Answer:
     return {"took_ms": round((time.monotonic() - started_s) * 1000, 2)}
-
-
-def _launchables(request: dict[str, Any]) -> list[Launchable]:
-    """The configs of a request to screen, which share binaries and plan and have each what the plan leaves to it."""
-    names, binaries, plan = request["configs"], tuple(request["binaries"]), request.get("plan", "")
-    run_times = request.get("run_times") or [{}] * len(names)
-    return [Launchable(name, binaries, plan, given) for name, given in zip(names, run_times, strict=True)]
-
-
-def _told(name: str, sampler: Sampler, tell: Tell) -> Sampler:
-    """The sampler, saying beforehand whose it is; a refusal becomes SampleFailed."""
-
-    def sample() -> float:
-        import torch
-
-        tell({"running": name})
-        try:
-            return sampler()
-        except Exception as error:
-            torch.cuda.synchronize()
-            if not refused_by_device(error):
-                raise
-            raise SampleFailed(one_line(error)) from None
-
-    return sample

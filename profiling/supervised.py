@@ -11,10 +11,11 @@ import math
 import statistics
 import sys
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
@@ -32,6 +33,7 @@ from genkern.timing.libraries import CUBLASLT, OURS, TORCH, library_of
 from genkern.timing.profiler import Raced
 from genkern.timing.session import Session
 
+Answered = TypeVar("Answered")
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
 # Candidates that are asked for and have no answer yet: enough that the measured process never waits for this one.
 _WINDOW = 16
@@ -234,25 +236,35 @@ class SupervisedProfiler:
     def check_request(self, session: Session, name: str, request: dict[str, Any]) -> Check:
         """The same for what the harness knows by the request, whose "command" is "check" unless it says another."""
         size = session.problem.size
-        request = {"command": "check", **request}
-        lost, message = Outcome.LAUNCH_FAILED, ""
-        # Twice, since whatever killed the process may have had nothing to do with this config.
+        lost = partial(Check, name, False, 1.0, math.inf, size, NOT_CHECKED)
+        return self.asked(session, {"command": "check", **request}, partial(check_of_answer, name, size, "gpu"), lost)
+
+    def asked(
+        self,
+        session: Session,
+        request: dict[str, Any],
+        read: Callable[[dict[str, Any]], Answered],
+        lost: Callable[[str, Outcome], Answered],
+    ) -> Answered:
+        """What `read` makes of the answer; what `lost` makes of a message and an outcome where there was none."""
+        outcome, message = Outcome.LAUNCH_FAILED, ""
+        # Twice, since whatever killed the process may have had nothing to do with this request.
         for _ in range(2):
             try:
                 self._process.open(session)
                 self._process.send(request)
                 answer = self._process.receive(session.budget.timeout_s + _REFERENCE_S)
                 self._losses = 0
-                return check_of_answer(name, size, "gpu", answer)
+                return read(answer)
             except SessionRefused as error:
                 message = str(error)
                 break
             except SupervisorError as error:
-                lost, message = loss(error)
+                outcome, message = loss(error)
                 self._count_loss(session)
                 if not isinstance(error, ChildDied):
                     break
-        return Check(name, False, 1.0, math.inf, size, NOT_CHECKED, message, lost)
+        return lost(message, outcome)
 
     def close(self) -> None:
         self._process.close()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from genkern import __version__
 from genkern.arguments import Parser, number, underscored
+from genkern.command.passes.command_line import add_invariant, check_invariant
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.formats.tuned_row import row_keys
@@ -73,6 +74,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     options.tunes = not (others or (results is not None and is_stream(results)))
     _check_sizes(options)
     _check_files(options)
+    check_invariant(options)
     if options.errRatio is None:
         # One element outside what was asked for is one too many.
         options.errRatio = 0.0 if {"--atol", "--rtol"} & options.given else 1.0
@@ -208,9 +210,8 @@ def _target(group: argparse._ArgumentGroup) -> None:
         "tune_gemm: ten launches, the last counts (default: genkern)",
     )
     rounds = group.add_mutually_exclusive_group()
-    rounds.add_argument(
-        "--iters", type=_positive, default=60, metavar="N", help="most rounds in which the best are timed (default: 60)"
-    )
+    most = "most rounds in which the best are timed (default: 60)"
+    rounds.add_argument("--iters", type=_positive, default=60, metavar="N", help=most)
     rounds.add_argument(
         "--num_iters", type=_positive, metavar="N", help="so many of these rounds, no fewer (default: as it takes)"
     )
@@ -260,9 +261,8 @@ def _search(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help=f"search space: a YAML file, or {_either(shipped_names())} (default: the full one of the architecture)",
     )
-    group.add_argument(
-        "--jobs", "--num_threads", type=_positive, metavar="N", help="compile processes (default: one a CPU)"
-    )
+    jobs = "compile processes (default: one a CPU)"
+    group.add_argument("--jobs", "--num_threads", type=_positive, metavar="N", help=jobs)
     group.add_argument(
         "--cache_dir",
         metavar="DIR",
@@ -271,6 +271,7 @@ def _search(group: argparse._ArgumentGroup) -> None:
     instead = "where the cache lacks a kernel, take it from this file of genkern kernels (default: $GENKERN_KERNELS)"
     group.add_argument("--kernels", metavar="FILE", help=instead)
     add_strategy(group)
+    add_invariant(group)
     group.add_argument(
         "--deterministic",
         action="store_true",

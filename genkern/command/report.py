@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import TIE, Check, Outcome, Winner
+from genkern.gemm.records import CONFIG_WINS, TIE, Check, Outcome, Winner
 from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.ops.op import gb_per_s
 from genkern.timing.libraries import TORCH, library_of
@@ -97,6 +97,27 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, e
             continue
         lines.append(_GAP.join(aligned[:-1]).rstrip())
         lines.append(f"{_GAP}{row[-1]}")
+    return lines
+
+
+def invariant_table(winners: Sequence[Winner], gpu: Gpu) -> list[str]:
+    """The lines of a table of winners in one order of sums for all M: what is called, and what the order costs."""
+    rows = [["size", "us", "loss", "vs torch", "called", "sums"]]
+    for winner in winners:
+        us = winner.duration_us if winner.choice == CONFIG_WINS else winner.vendor_us or winner.duration_us
+        loss = "-" if winner.invariant_loss is None else f"{100 * winner.invariant_loss:.1f} %"
+        torch = f"{winner.torch_us / us:.3f}x" if winner.torch_us else "-"
+        called = winner.config.name if winner.choice == CONFIG_WINS else library_of(winner.vendor)
+        sums = sums_of(winner.problem, winner.config, winner.arch)
+        rows.append([winner.problem.size, f"{us:.2f}", loss, torch, called, sums])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    right = ("us", "loss", "vs torch")
+    lines = [f"{gpu.name} ({gpu.arch}), one order of sums for all M"]
+    for row in rows:
+        cells = zip(rows[0], row, widths, strict=True)
+        lines.append(
+            _GAP.join(text.rjust(width) if name in right else text.ljust(width) for name, text, width in cells).rstrip()
+        )
     return lines
 
 

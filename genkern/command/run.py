@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import os
-import socket
 import tempfile
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,26 +13,25 @@ from typing import Any
 from rich.console import Console
 
 from genkern.arguments import of_shard
-from genkern.command.candidates_file import CandidatesFile, condensed
+from genkern.command.candidates_file import CandidatesFile
 from genkern.command.exchange.bucket import bucketed, write_buckets
 from genkern.command.options import ABOUT_MEASURING
+from genkern.command.passes.invariant import Choosing, Groups
+from genkern.command.passes.tuning_pass import TuningPass
 from genkern.command.recorder import Recorder
 from genkern.command.setting import Setting, make_setting
-from genkern.command.target import make_device_checker
 from genkern.command.verify import benchmark, verify
-from genkern.errors import ResultsError
+from genkern.errors import InputError, ResultsError
 from genkern.farm.shipped.kernels_file import MadeFor
-from genkern.farm.workshop import Workshop
 from genkern.files import is_stream, require_writable, shown_path
 from genkern.formats.gemm_entry import resolve
 from genkern.formats.results import ResultsFile, RunFacts
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.bug_log import BugLog
-from genkern.journal.facts import Start, read_ends
+from genkern.journal.facts import read_ends
 from genkern.journal.file_lock import sole_run
-from genkern.journal.header import OldJournal, UnusableJournal, generator, made_otherwise
-from genkern.journal.journal import Journal
+from genkern.journal.header import generator, made_otherwise
 from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.catalogue import is_deterministic
@@ -45,14 +41,6 @@ from genkern.space.explanation import parameters_table
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import explain, prune
 from genkern.space.space import Space
-from genkern.timing.profiler import Profiler
-from genkern.tuning.check import Checker, DeviceChecker
-from genkern.tuning.devices import TunesProblems, tune_all
-from genkern.tuning.interpreter import interpreter_checker
-from genkern.tuning.processes.driver_process import Shared, driver_processes
-from genkern.tuning.processes.foresight import foresights
-from genkern.tuning.progress import Progress
-from genkern.tuning.tune import Provenance, Tuner
 
 Spaces = Mapping[str, Space]
 
@@ -132,6 +120,8 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
     else:
         sizes = read_sizes(options.gemm_size_file, setting.defaults, arch)
         problems, notes = sizes.problems, sizes.notes
+    if options.shard is not None and options.batch_invariant:
+        raise InputError("--shard parts sizes that --batch_invariant tunes together: give one of them")
     problems = of_shard(problems, options.shard)
     for note in notes:
         console.print(f"note: {note}")
@@ -162,11 +152,18 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
     if results.others:
         console.print(f"note: {results.others}")
     done = results.problems - results.not_deterministic if options.deterministic else results.problems
+    groups = Groups((), ())
+    if options.batch_invariant:
+        groups = Groups.of(problems, results, anew=options.all)
+        problems = [*problems, *(problem for problem in groups.problems if problem not in problems)]
+        # Winners of an order are not the fastest of all, which those of the new order are compared with.
+        done = done - results.invariant.intersection(groups.problems)
     if not options.all and (outdated := outdated_rows(files, results, done.intersection(problems))):
         console.print(f"note: {counted(len(outdated))} of kernels that genkern generates otherwise now: tuned again")
         done -= outdated
     retire_journal(files, done)
-    remaining = [problem for problem in problems if options.all or problem not in done]
+    again = options.all and not Choosing.is_unfinished(files)
+    remaining = [problem for problem in problems if again or (problem not in done and not options.all)]
     if len(remaining) < len(problems):
         there = f"{len(problems) - len(remaining)} of {len(problems)} sizes are in {results.path} already"
         unchecked = ", --compare_wo_tuning checks them" if options.compare else ""
@@ -174,70 +171,38 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         header = setting.journal_header(spaces, "")
         if otherwise := made_otherwise_text(files, results, set(problems).difference(remaining), header):
             console.print(f"note: {otherwise} (--all tunes them again)")
-    if not remaining:
-        return 0
+    status = tune_each(remaining, results, spaces, setting, files, console) if remaining else 0
+    if not groups.left:
+        return status
+    results = open_results(setting, facts, problems if options.all else ())
+    return max(status, Choosing(setting, spaces, files, results, console).choose(groups.left))
+
+
+def tune_each(
+    remaining: Sequence[GemmProblem],
+    results: ResultsFile,
+    spaces: Spaces,
+    setting: Setting,
+    files: RunFiles,
+    console: Console,
+) -> int:
+    """Tune these, each by itself; returns as `tune`."""
+    options, target = setting.options, setting.target
     results.require_room(remaining)
-    with contextlib.ExitStack() as stack:
-        foresight = stack.enter_context(
-            foresights(len(setting.device_indices), len(remaining), setting.strategy.foresees)
-        )
-        workshop = stack.enter_context(setting.workshop())
-        profilers = [setting.profiler(index, workshop) for index in setting.device_indices]
-        closings = [stack.enter_context(contextlib.ExitStack()) for _ in profilers]
-        for profiler, closing in zip(profilers, closings, strict=True):
-            closing.callback(profiler.close)
-        if len(profilers) == 1:
-            # It takes longer to be ready than the first binary; where there are several, each is its driver process's.
-            profilers[0].start()
-        checkers = make_checkers(profilers, workshop, setting, closings)
-        journal = open_journal(files, setting.journal_header(spaces, profilers[0].time_source), options.all, console)
-        stack.callback(journal.close)
-        journal.started(this_start(options.command, remaining))
-        candidates = CandidatesFile(options.profile_file, remaining) if options.profile_file else None
-        progress = Progress(console)
-        versions = tuple(sorted(setting.versions.items()))
-        provenance = Provenance(target.arch, target.device_name, versions, options.shared_gpu and target.measured)
-        incumbents = {
-            problem: config
-            for problem, config in results.configs.items()
-            if not options.deterministic or is_deterministic(problem, config)
-            # The predictor does not overrule the model.
-            if target.measured or setting.strategy.name != ZERO
-        }
-        tuners: Sequence[TunesProblems]
-        tuners = own = [
-            Tuner(
-                *(spaces.__getitem__, workshop, profiler, checker, journal, progress, provenance, setting.budget),
-                strategy=setting.strategy,
-                limit=setting.limit,
-                device_index=index,
-                incumbents=incumbents,
-                check_all=setting.checks == "all",
-                foresight=one,
-            )
-            for index, profiler, checker, one in zip(
-                setting.device_indices, profilers, checkers, foresight, strict=True
-            )
-        ]
-        if len(own) > 1:
-            shared = Shared(workshop.farm, journal, progress)
-            slim = functools.partial(condensed, with_candidates=candidates is not None)
-            tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
-        else:
-            stack.callback(own[0].close)
-        stack.enter_context(progress)
-        bug_log = BugLog(RunFiles(setting.results_path).bug_log, setting.versions, options.command)
-        reporting = {"batch": options.batch, "verbose": options.verbose > 0, "errors": options.compare}
-        recorder = Recorder(remaining, results, candidates, console, bug_log, **reporting)
-        try:
-            tune_all(tuners, remaining, recorder.finished, recorder.lost)
-        finally:
-            recorder.flush()
-    # Only an unfinished run is to be gone on with.
-    os.replace(journal.path, files.finished_journal)
-    recorder.summary(target.gpu, workshop.farm.counts)
-    if options.keep:
-        console.print(f"modules: {workshop.module_dir}")
+    candidates = CandidatesFile(options.profile_file, remaining) if options.profile_file else None
+    incumbents = {
+        problem: config
+        for problem, config in results.configs.items()
+        if not options.deterministic or is_deterministic(problem, config)
+        # The predictor does not overrule the model.
+        if target.measured or setting.strategy.name != ZERO
+    }
+    work = TuningPass(setting, spaces, files, console, incumbents, with_candidates=candidates is not None)
+    bug_log = BugLog(RunFiles(setting.results_path).bug_log, setting.versions, options.command)
+    reporting = {"batch": options.batch, "verbose": options.verbose > 0, "errors": options.compare}
+    recorder = Recorder(remaining, results, candidates, console, bug_log, **reporting)
+    counts = work.tune(remaining, recorder)
+    recorder.summary(target.gpu, counts)
     if not target.measured:
         console.print(
             f"These times are predicted. To measure, run the same command on a machine with a {target.arch} GPU "
@@ -265,25 +230,6 @@ def open_results(setting: Setting, facts: RunFacts, again: Collection[GemmProble
         raise ResultsError(f"{error} (results go to {shown_path(path)}: another -o leaves it alone)") from None
 
 
-def make_checkers(
-    profilers: Sequence[Profiler], workshop: Workshop, setting: Setting, closings: Sequence[contextlib.ExitStack]
-) -> list[Checker | None]:
-    """One checker for each profiler, which its one of `closings` closes; None where nothing is checked."""
-    options, target = setting.options, setting.target
-    if setting.checks == "none":
-        return [None] * len(profilers)
-    if not target.measured:
-        interpreter = interpreter_checker(options.errRatio, workshop)
-        closings[0].callback(interpreter.close)
-        return [interpreter] * len(profilers)
-    checkers: list[Checker | None] = []
-    for index, profiler, closing in zip(setting.device_indices, profilers, closings, strict=True):
-        device = make_device_checker(target, profiler, index, str(workshop.farm.cache.folder), workshop.module_dir)
-        closing.callback(device.close)
-        checkers.append(DeviceChecker(device.check, device.check_call, options.errRatio))
-    return checkers
-
-
 def retire_journal(files: RunFiles, done: Collection[GemmProblem]) -> None:
     """Move the journal aside of a run that was killed after its last result was written: nothing is left to do.
 
@@ -295,12 +241,6 @@ def retire_journal(files: RunFiles, done: Collection[GemmProblem]) -> None:
             wanted = {problem for start in facts.starts[-1:] for problem in start.problems}
             if wanted and wanted.issubset(done) and not facts.header.get("all"):
                 os.replace(files.journal, files.finished_journal)
-
-
-def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
-    """What the journal is to know of this process."""
-    where = os.getcwd(), socket.gethostname(), os.getpid()
-    return Start(tuple(problems), command, *where, round(time.time(), 3), generator())
 
 
 def outdated_rows(files: RunFiles, results: ResultsFile, done: Collection[GemmProblem]) -> set[GemmProblem]:
@@ -333,21 +273,3 @@ def made_otherwise_text(
         if count and different:
             return f"{count} of these {'was' if count == 1 else 'were'} tuned otherwise: {'; '.join(different)}"
     return ""
-
-
-def open_journal(files: RunFiles, header: Mapping[str, object], anew: bool, console: Console) -> Journal:
-    """The journal of an interrupted run like this one, else a new one.
-
-    Raises UnusableJournal for the journal of another run. With `anew` (--all), and for one that another version of
-    genkern wrote, it says why, and keeps that one under another name.
-    """
-    try:
-        return Journal(files.journal, header)
-    except UnusableJournal as error:
-        if not (anew or isinstance(error, OldJournal)):
-            raise
-        kept = files.replaced_journal
-        os.replace(files.journal, kept)
-        why = "--all tunes again" if anew else "this run begins anew"
-        console.print(f"note: {error.reason}; {why}, and it is kept as {shown_path(str(kept))}")
-        return Journal(files.journal, header)

@@ -87,6 +87,16 @@ class ResultsFile:
         return {row.problem: row.config for row in ours if row.config is not None}
 
     @property
+    def rows(self) -> list[TunedRow]:
+        """The rows of `problems`, in the order of the file when it was opened."""
+        return [kept.row for kept in self._kept if kept.is_ours]
+
+    @property
+    def invariant(self) -> set[GemmProblem]:
+        """Those of `problems` that have a winner of the order of others that differ in M alone."""
+        return {row.problem for row in self.rows if row.batch_invariant}
+
+    @property
     def not_deterministic(self) -> set[GemmProblem]:
         """Those of `problems` whose config may give another result in another run."""
         return {problem for problem, config in self.configs.items() if not is_deterministic(problem, config)}

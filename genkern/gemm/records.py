@@ -179,7 +179,8 @@ class Check:
     says what was really run (a reduced size under the interpreter). Where no answer was to be had, `method` is
     NOT_CHECKED and nothing is known of the output; `lost` then says how the process ended that was to give one, if
     there was one, or that it had no memory to (UNCHECKED). `stand_in` is the type, by genkern's name, that A and B had
-    instead of the problem's, where they had another: the interpreter does not multiply bf16.
+    instead of the problem's, where they had another: the interpreter does not multiply bf16. `row_bits` say what bits
+    rows have that are the same for all M (genkern.profiling.same_bits.rows), where they were compared: round "rows".
     """
 
     config: str
@@ -192,6 +193,7 @@ class Check:
     lost: Outcome | None = None
     stand_in: str = ""
     rounds: tuple[str, ...] = ()
+    row_bits: str = ""
 
     @property
     def how(self) -> str:

@@ -81,7 +81,9 @@ class ProblemFacts:
 
     `unfit` are configs that never became candidates, by name (without those that are copies of others).
     `made` has the binary of each unit, by the name of the unit's first config, of what the last starts had made.
-    `finals` chose, and `confirmed` are the rounds that say how fast the chosen one is.
+    `rows` are comparisons of rows to the bit, by config, and `sums` say, by a library's call among the finals, in which
+    order it adds up K, "" where that is no order of a config here. `finals` chose, and `confirmed` are the rounds that
+    say how fast the chosen one is.
     `search` is the line that says how the last start searched that came to the end of it: thousands of steps, which few
     ask for (`searched`). `codes` say, by config, of which code all of this is (`Bench.code_of`). `unchecked` are checks
     whose process was lost: no more than a record, for nothing follows from them.
@@ -95,6 +97,8 @@ class ProblemFacts:
     confirmed: list[Measurement] = field(default_factory=list)
     checks: dict[str, Check] = field(default_factory=dict)
     unchecked: dict[str, Check] = field(default_factory=dict)
+    rows: dict[str, Check] = field(default_factory=dict)
+    sums: dict[str, str] = field(default_factory=dict)
     codes: dict[str, str] = field(default_factory=dict)
     winner: Winner | None = None
     begun: Begun | None = None
@@ -110,7 +114,7 @@ class ProblemFacts:
 
     def forget(self, configs: Collection[str]) -> None:
         """Forget what was found of these configs: they are of other code now. A winner that is not stands."""
-        for known in (self.screened, self.unfit, self.checks, self.unchecked, self.codes):
+        for known in (self.screened, self.unfit, self.checks, self.unchecked, self.rows, self.codes):
             for config in configs:
                 known.pop(config, None)
         if self.winner is not None and self.winner.config.name in configs:
@@ -244,6 +248,10 @@ class JournalFacts:
             facts.checks |= _by_config(check_of(value))
         elif fact == "unchecked":
             facts.unchecked |= _by_config(check_of(value))
+        elif fact == "rows":
+            facts.rows |= _by_config(check_of(value))
+        elif fact == "summed":
+            facts.sums |= {str(call): str(order) for call, order in value.items()}
         elif fact == "won":
             if not is_gone(value["config"]):
                 try:

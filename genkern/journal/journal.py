@@ -96,6 +96,16 @@ class Facts(JournalFacts, ABC):
         (facts.unchecked if check.lost else facts.checks)[check.config] = check
         self._append("unchecked" if check.lost else "checked", dataclasses.asdict(check), problem)
 
+    def rows(self, problem: GemmProblem, check: Check) -> None:
+        """A comparison of rows to the bit."""
+        self.of(problem).rows[check.config] = check
+        self._append("rows", dataclasses.asdict(check), problem)
+
+    def summed(self, problem: GemmProblem, sums: Mapping[str, str]) -> None:
+        """In which order calls of libraries add up K, by their names among the finals."""
+        self.of(problem).sums |= sums
+        self._append("summed", dict(sums), problem)
+
     def won(self, winner: Winner) -> None:
         """Record the end of a problem."""
         self._note_winner(winner)

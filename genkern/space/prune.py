@@ -27,6 +27,7 @@ from genkern.kernels.legality import (
     legal_split,
 )
 from genkern.space.asked import PENDING, Asked, watching
+from genkern.space.rules.orders import order_rule, other_order
 from genkern.space.rules.registry import is_for, reason, rule_for
 from genkern.space.space import Part, Space, listed_problem
 
@@ -70,7 +71,13 @@ def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
         for part in family.parts():
             pruning.add(part, space.rules if family.rules is None else family.rules)
     illegal = {why: count for why, count in pruning.illegal.items() if count}
-    return Pruned(pruning.kept, {**dropped, **pruning.dropped}, space.size, illegal)
+    kept, dropped = pruning.kept, {**dropped, **pruning.dropped}
+    if space.order:
+        # Asked of all configs first it would take ten times as long as all the rest.
+        drop = other_order(space.order)
+        kept = [config for config in kept if not drop(problem, config, gpu)]
+        dropped[order_rule(space.order)] = len(pruning.kept) - len(kept)
+    return Pruned(kept, dropped, space.size, illegal)
 
 
 # What is not known of a config yet, with the values that it may have.

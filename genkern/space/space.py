@@ -23,6 +23,7 @@ from genkern.kernels.catalogue import FAMILIES, block_problem, formed, forms_of,
 from genkern.kernels.contract.form import Form
 from genkern.ops.op import op_folder, op_names
 from genkern.space.guide_names import in_own_names
+from genkern.space.rules.orders import BETWEEN_FAMILIES
 from genkern.space.rules.registry import RULE_NAMES
 
 SHIPPED_SPACES = Path(__file__).parent / "spaces"
@@ -86,7 +87,10 @@ class Part:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space before pruning; `name` is the file's name without its suffix."""
+    """A search space before pruning; `name` is the file's name without its suffix.
+
+    With an `order` only configs are left, after all rules, that add up K in it (genkern.kernels.contract.sums).
+    """
 
     name: str
     archs: tuple[str, ...]
@@ -94,11 +98,17 @@ class Space:
     families: tuple[FamilySpace, ...]
     rules: tuple[str, ...]
     default: bool = False
+    order: str = ""
 
     @property
     def size(self) -> int:
         """Number of configs before pruning."""
         return sum(family.size for family in self.families)
+
+    def of_order(self, order: str) -> Space:
+        """This space, of configs that add up K in that order, whatever family would win in another."""
+        own = (replace(each, rules=each.rules and _within_families(each.rules)) for each in self.families)
+        return replace(self, families=tuple(own), rules=_within_families(self.rules), order=order)
 
     def asked_first(self, rule: str) -> Space:
         """This space with one more rule, which every family is asked before any other."""
@@ -106,6 +116,10 @@ class Space:
             family if family.rules is None else replace(family, rules=(rule, *family.rules)) for family in self.families
         )
         return replace(self, families=tuple(own), rules=(rule, *self.rules))
+
+
+def _within_families(rules: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(rule for rule in rules if rule not in BETWEEN_FAMILIES)
 
 
 def shipped_names() -> tuple[str, ...]:

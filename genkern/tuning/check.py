@@ -9,7 +9,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -35,13 +35,26 @@ DeviceCheck = Callable[[Session, Candidate], Check]
 CallCheck = Callable[[Session, str], Check]
 
 
+class Rows(Protocol):
+    """Compares rows of C to the bit."""
+
+    def check(self, session: Session, name: str, candidate: Candidate | None, reference: Candidate | None) -> Check:
+        """Whether rows have the same bits in all calls of a candidate, or of a library's call of that name, and those
+        of `reference`.
+        """
+
+    def alike(self, session: Session, calls: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, str]:
+        """Of calls of libraries the first of these candidates, by name, that gives all rows the same bits."""
+
+
 class Checker(Protocol):
-    """Says whether a candidate computes the product of its problem.
+    """Says whether a candidate computes the product of its problem. `rows` compares rows to the bit, if anything can.
 
     `quick`: a further check of a size costs next to nothing, so that the runner-up is checked as well.
     """
 
     quick: bool
+    rows: Rows | None
 
     def can_check(self, config: Config) -> bool:
         """Whether `check` can tell; a config that nobody can check does not win where winners are checked."""
@@ -60,7 +73,10 @@ class DeviceChecker:
 
     quick = True
 
-    def __init__(self, device_check: DeviceCheck, call_check: CallCheck, err_ratio: float = 1.0) -> None:
+    def __init__(
+        self, device_check: DeviceCheck, call_check: CallCheck, err_ratio: float = 1.0, rows: Rows | None = None
+    ) -> None:
+        self.rows = rows
         self._device_check = device_check
         self._call_check = call_check
         self._err_ratio = err_ratio
@@ -84,6 +100,8 @@ class InterpreterChecker:
 
     # A process for each, which takes seconds.
     quick = False
+    # What is computed there is no instruction's.
+    rows: Rows | None = None
 
     def __init__(self, err_ratio: float = 1.0) -> None:
         self._err_ratio = err_ratio

@@ -16,7 +16,8 @@ from genkern.timing.profiler import Profiler
 @dataclass(frozen=True)
 class Compared:
     """The measurements of some rounds: the winner's, the runner-up's, those of the vendor library's best call, of
-    PyTorch's own, and of the config that was the winner before. None: there is none, or it could not be timed.
+    PyTorch's own, of the config that was the winner before, and of the library's call that is the fastest of all where
+    `vendor` is chosen by its order of sums. None: there is none, or it could not be timed.
     """
 
     winner: Measurement
@@ -24,6 +25,7 @@ class Compared:
     vendor: Measurement | None = None
     torch: Measurement | None = None
     incumbent: Measurement | None = None
+    fastest: Measurement | None = None
 
     def __iter__(self) -> Iterator[Measurement]:
         """Those that have a time; one that is two of these once."""
@@ -53,5 +55,5 @@ def confirmed(profiler: Profiler, journal: Facts, job: Job, facts: ProblemFacts,
         return found.get(before.config) if before is not None and before.outcome is Outcome.MEASURED else before
 
     lost = replace(chosen.winner, outcome=Outcome.NOT_SEEN, message="it was not timed a second time")
-    others = chosen.runner_up, chosen.vendor, chosen.torch, chosen.incumbent
+    others = chosen.runner_up, chosen.vendor, chosen.torch, chosen.incumbent, chosen.fastest
     return Compared(again(chosen.winner) or lost, *map(again, others))

@@ -25,7 +25,8 @@ from genkern.search.strategy import Task
 from genkern.space.prune import Pruned
 from genkern.space.space import Space
 from genkern.timing.session import Budget
-from genkern.tuning.elsewhere import besides
+from genkern.tuning.elsewhere import besides as besides_elsewhere
+from genkern.tuning.invariant.orders import ANY_ORDER, Orders
 from genkern.tuning.processes.foresight import Foresight, foreseen
 from genkern.tuning.search import Search
 
@@ -61,7 +62,7 @@ class Prepared:
 class Preparation:
     """What preparing takes, for any problem. Nothing of it is told to the journal before the problem's turn.
 
-    `tuned` are winners that the results file had before the run.
+    `tuned` are winners that the results file had before the run, `orders` those of sums that winners must have.
     """
 
     workshop: Workshop
@@ -72,24 +73,27 @@ class Preparation:
     device_index: int
     foresight: Foresight | None = None
     tuned: Mapping[GemmProblem, Config] = field(default_factory=dict)
+    orders: Orders = ANY_ORDER
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
         """Prune, write the module, make the strategy, order what it wants first; `behind` what others order or not."""
         facts, gpu = self.journal.of(problem), self.workshop.gpu
         # In this size's turn the driver has nothing else to do.
         foresee = foreseen if not behind or self.foresight is None else self.foresight.of
-        seen = foresee(space, problem, gpu, self.strategy.foresees)
+        seen = foresee(self.orders.space_of(problem, space), problem, gpu, self.strategy.foresees)
         pruned = seen.pruned
         configs, illegal = list(pruned.kept), ""
         if incumbent is not None and (illegal := legal(problem, incumbent, gpu) or ""):
             incumbent = None
         if incumbent is not None and incumbent not in configs:
             configs.append(incumbent)
+        besides = [config for config in self.orders.besides(problem, gpu) if not legal(problem, config, gpu)]
+        configs += [config for config in besides if config not in configs]
         prepared = Prepared(pruned, configs, incumbent, illegal, contextlib.ExitStack())
         if not configs:
             return prepared
         # What an earlier run measured, or found best, is measured rather than a copy of it.
-        raced = [incumbent.name] if incumbent is not None else []
+        raced = [config.name for config in ([incumbent] if incumbent is not None else []) + besides]
         first = {*facts.screened, *raced}
         with contextlib.ExitStack() as held:
             bench = held.enter_context(self.workshop.open(problem, configs, self.device_index, first))
@@ -140,7 +144,7 @@ class Preparation:
         near = nearest(problem, winners.items())
         number, gpu = self.strategy.number, self.workshop.gpu
         make_task = functools.partial(Task, problem, gpu, number=number, near=near, foreseen=model)
-        others = functools.partial(besides, problem, configs, gpu)
+        others = functools.partial(besides_elsewhere, problem, configs, gpu)
         return Search(bench, configs, self.strategy, make_task, dict(facts.screened), raced, self.limit, others)
 
 

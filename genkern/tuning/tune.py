@@ -21,7 +21,6 @@ from genkern.journal.journal import Facts
 from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.select import (
     barren_families,
-    choice,
     finalists,
     interval_us,
     library_calls,
@@ -40,6 +39,8 @@ from genkern.timing.standing import SHARED
 from genkern.tuning.check import Checker
 from genkern.tuning.compared import Compared, confirmed
 from genkern.tuning.elsewhere import times_kept
+from genkern.tuning.invariant.comparing import Comparing, with_rows
+from genkern.tuning.invariant.orders import ANY_ORDER, Orders
 from genkern.tuning.prepared import Ahead, Preparation, Prepared
 from genkern.tuning.processes.foresight import Foresight
 from genkern.tuning.progress import Progress
@@ -63,7 +64,8 @@ class Report:
     """How one problem ended: its winner, or why there is none, and every candidate's outcome.
 
     `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the best call of
-    the vendor library did in the finals, where the profiler says, `torch` how PyTorch's own did. `table` has the
+    the vendor library did in the finals, where the profiler says, `torch` how PyTorch's own did, and `sums` in which
+    order each call of a library adds up K. `table` has the
     candidates as text where the report comes from another process (`candidates_file.condensed`). `confidence` says how
     much of the space was searched. `bug` is what ended the size when genkern itself is at fault. `warnings` are lines
     for the user.
@@ -80,6 +82,7 @@ class Report:
     incumbent: Measurement | None = None
     vendor: Measurement | None = None
     torch: Measurement | None = None
+    sums: dict[str, str] = field(default_factory=dict)
     table: str | None = None
     confidence: Confidence = NOTHING_SAID
     bug: BugError | None = None
@@ -110,7 +113,8 @@ class Tuner:
     `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
     `check_all` has every finalist checked, not only those that would win, or be the runner-up. `ahead` has what comes
-    next, on its way to its turn, and `foresight` is the process that prunes it (None: this one does).
+    next, on its way to its turn, and `foresight` is the process that prunes it (None: this one does). `orders` say in
+    which order of sums winners must be, of which rows are compared to the bit.
     """
 
     spaces: Callable[[str], Space]
@@ -128,6 +132,7 @@ class Tuner:
     check_all: bool = False
     ahead: Ahead = field(default_factory=Ahead)
     foresight: Foresight | None = None
+    orders: Orders = ANY_ORDER
 
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
         """Prune, compile, screen, re-time, check, choose. Facts of an earlier run are not made again.
@@ -158,8 +163,8 @@ class Tuner:
 
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
         strategy = self.strategy or chosen_strategy()
-        how = self.budget, strategy, self.limit
-        preparation = Preparation(self.workshop, self.journal, *how, self.device_index, self.foresight, self.incumbents)
+        how = self.budget, strategy, self.limit, self.device_index, self.foresight, self.incumbents, self.orders
+        preparation = Preparation(self.workshop, self.journal, *how)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 
     def _tuned(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:
@@ -255,8 +260,11 @@ class Tuner:
             if final.config in report.candidates:
                 report.candidates[final.config] = final
         report.torch = next((m for m in facts.finals if m.config == VENDOR), None)
+        with report.stage("check"):
+            report.sums = self._comparing.sums_of_calls(job, facts, report.candidates.values())
         report.vendor = vendor = self._vendor(job, facts, report)
-        contenders = [m for m in facts.finals if library_of(m.config) in OURS]
+        ours = [m for m in facts.finals if library_of(m.config) in OURS]
+        contenders = [m for m in ours if self._may_win(job, m)]
         wins = self.journal.wins.of(job.session.problem, [m.config for m in contenders])
         for final in ranking(contenders, vendor, wins) if self.check_all else ():
             if not self._passes(job, facts, report, final):
@@ -265,16 +273,25 @@ class Tuner:
             if self._passes(job, facts, report, ranked[0]):
                 runner_up = self._runner_up(job, facts, report, ranked[1:])
                 before = report.candidates.get(incumbent.name) if incumbent else None
-                chosen = Compared(ranked[0], runner_up, vendor, report.torch, before)
+                fastest = next(iter(library_calls(facts.finals, self.budget)), None)
+                chosen = Compared(ranked[0], runner_up, vendor, report.torch, before, fastest)
                 with report.stage("confirm"):
                     again = confirmed(self.profiler, self.journal, job, facts, chosen)
                 if again.is_measured:
                     report.vendor, report.torch, report.incumbent = again.vendor, again.torch, again.incumbent
-                    return self._winner(job, again, facts.checks.get(again.winner.config), report)
+                    return self._winner(job, again, facts, report)
                 report.candidates[again.winner.config] = again.winner
             contenders.remove(ranked[0])
         report.message = _without_winner(report.candidates)
         return None
+
+    def _may_win(self, job: Job, final: Measurement) -> bool:
+        return self.orders.may_win(job.session.problem, final.config, self.provenance.arch)
+
+    @property
+    def _comparing(self) -> Comparing:
+        rows = None if self.checker is None else self.checker.rows
+        return Comparing(rows, self.orders, self.journal, self.provenance.arch)
 
     def _runner_up(
         self, job: Job, facts: ProblemFacts, report: Report, others: Sequence[Measurement]
@@ -293,7 +310,8 @@ class Tuner:
 
         PyTorch's own call is what everybody uses, and taken at its word; an algorithm that was found here is checked.
         """
-        for call in library_calls(facts.finals, self.budget):
+        calls = library_calls(facts.finals, self.budget)
+        for call in self.orders.calls(job.session.problem, calls, facts.sums):
             if library_of(call.config) != CUBLASLT or self.checker is None:
                 return call
             with report.stage("check"):
@@ -314,6 +332,8 @@ class Tuner:
         """Whether a finalist is right, or nobody is to check it; what it is instead becomes its outcome."""
         with report.stage("check"):
             check = self._check(job, facts, final.config)
+            if check is not None and check.passed:
+                check = self._comparing.check(job, facts, final.config, self.workshop) or check
         if check is None or check.passed:
             return True
         if final.config in report.candidates:
@@ -337,9 +357,10 @@ class Tuner:
             self.journal.checked(job.session.problem, check)
         return check
 
-    def _winner(self, job: Job, compared: Compared, check: Check | None, report: Report) -> Winner:
+    def _winner(self, job: Job, compared: Compared, facts: ProblemFacts, report: Report) -> Winner:
         final, runner_up, vendor, torch = compared.winner, compared.runner_up, compared.vendor, compared.torch
         assert final.duration_us is not None
+        chosen, cost = self._comparing.chosen(compared, facts, job, self.budget)
         return Winner(
             problem=job.session.problem,
             config=Config.parse(final.config),
@@ -350,19 +371,21 @@ class Tuner:
             arch=self.provenance.arch,
             device=self.provenance.device,
             versions=self.provenance.versions,
-            check=check,
+            check=with_rows(facts.checks.get(final.config), facts, final.config),
             vendor_us=vendor.duration_us if vendor else None,
             runner_up=runner_up.config if runner_up else "",
             runner_up_us=runner_up.duration_us if runner_up else None,
             interval_us=interval_us(final),
             vendor_interval_us=interval_us(vendor) if vendor else None,
             discarded=final.discarded,
-            choice=choice(final, vendor, self.budget),
+            choice=chosen,
             vendor=call_name(vendor.config) if vendor and vendor.duration_us is not None else "",
             torch_us=torch.duration_us if torch else None,
             code=code_digest(job.ready[final.config].binaries) if final.config in job.ready else "",
             expected_loss=report.confidence.expected_loss,
             searched_share=report.confidence.searched_share,
+            vendor_sums=facts.sums.get(vendor.config, "") if vendor else "",
+            invariant_loss=cost,
         )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from genkern.errors import one_line
 from genkern.gemm.records import Dispatch
+from genkern.kernels.refusal import refused_by_device
 from genkern.profiling.cuda import icache
 from genkern.profiling.cuda.cupti import KernelTrace
+from genkern.profiling.finals import SampleFailed
 from genkern.profiling.loaded_gemm import Call
 
 # GPU clock cycles that keep the GPU busy while the host enqueues what is timed: about 50 us at 2 GHz, longer
@@ -41,6 +44,24 @@ class Timer(Protocol):
 
     def prepare_flushed(self, call: Call, next_copies: NextCopies, flush: Flush) -> Sampler:
         """The same for calls that each follow a flush of the instruction caches, which is not timed."""
+
+
+def told(name: str, sampler: Sampler, tell: Callable[[dict[str, Any]], None]) -> Sampler:
+    """The sampler, saying beforehand whose it is; a refusal becomes SampleFailed."""
+
+    def sample() -> float:
+        import torch
+
+        tell({"running": name})
+        try:
+            return sampler()
+        except Exception as error:
+            torch.cuda.synchronize()
+            if not refused_by_device(error):
+                raise
+            raise SampleFailed(one_line(error)) from None
+
+    return sample
 
 
 class BusyStream:

@@ -4,6 +4,8 @@ MACHINE in the environment holds a JSON object with any of
 
     missing   packages that cannot be imported
     wrong     configs whose output is wrong
+    other_bits   configs whose rows have other bits than the reference of their order
+    alike     {call of a library: config}: whose bits it has
     faster    {config: microseconds}: times of configs; others take 100
     taken     a folder: the time of a config is another each time it is taken of a size, and often that of others
     apart     with `taken`: no two configs have times that tie; the names of all
@@ -104,6 +106,14 @@ def _serve() -> None:
             error = 0.9 if wrong else 0.0
             answer = {"config": name, "error_ratio": error, "worst_row_error": error, "rounds": []}
             answer |= {"passed": not wrong, "message": "C[0, 0] is 0, expected 1" if wrong else ""}
+        elif request["command"] == "rows":
+            _log(f"rows {name}")
+            other = name in MACHINE.get("other_bits", ())
+            answer = {"message": "a row has other bits" if other else "", "row_bits": "ab" * (not other)}
+        elif request["command"] == "alike":
+            configs = {entry["config"] for entry in request["candidates"]}
+            alike = {call: MACHINE.get("alike", {}).get(call) for call in request["calls"]}
+            answer = {"alike": {call: config for call, config in alike.items() if config in configs}}
         print(json.dumps(answer), flush=True)
 
 

@@ -13,6 +13,7 @@ from genkern.farm.bench import Job
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, Winner
+from genkern.journal.facts import ProblemFacts
 from genkern.journal.journal import Journal
 from genkern.timing.libraries import VENDOR, KeptAlgorithm, library_of
 from genkern.timing.session import Budget, Session
@@ -58,6 +59,8 @@ class Finals:
 
 class Verdicts:
     """A checker for which these configs are wrong."""
+
+    rows: Any = None
 
     def __init__(self, *wrong: Config, quick: bool = True) -> None:
         self.quick = quick
@@ -310,7 +313,8 @@ def test_times_beside_another_program_say_so(tmp_path: Path) -> None:
     """In the winner's source; that of its candidates is their timer's."""
     tuner, job = a_tuner(None, None), Job(a_session(tmp_path), {})  # type: ignore[arg-type]
     tuner = replace(tuner, provenance=replace(tuner.provenance, shared=True))
-    assert tuner._winner(job, Compared(final(PLAIN.name, 1)), None, Report(PROBLEM)).time_source == "cudagraph_shared"
+    found = tuner._winner(job, Compared(final(PLAIN.name, 1)), ProblemFacts(), Report(PROBLEM))
+    assert found.time_source == "cudagraph_shared"
 
 
 def test_nobody_right_is_no_winner(tmp_path: Path) -> None:

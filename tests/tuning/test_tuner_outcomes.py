@@ -61,6 +61,7 @@ class Scripted:
 
     time_source = "cudagraph"
     quick = True
+    rows = None
 
     def __init__(self, script: Outcomes, finals: Outcomes, wrong: set[str], lives: int = 10**6) -> None:
         self._script, self._finals, self._wrong, self._lives = script, finals, wrong, lives

@@ -16,6 +16,7 @@ from genkern.kernels.catalogue import form_of
 from genkern.kernels.contract.form import Form
 from genkern.ops.op import groups_of
 from genkern.space.rules import amd, cute, families, nvidia, small_m, splits, tiles, tune_gemm, wgmma
+from genkern.space.rules.orders import order_of, other_order
 from genkern.space.rules.tiles import tiles_m
 
 Rule = Callable[[GemmProblem, Config, Gpu], bool]
@@ -152,6 +153,8 @@ def is_for(name: str, form: Form) -> bool:
 
 def rule_for(name: str, group_sizes: Sequence[int]) -> Rule:
     """The rule of that name, for a family that lists these group sizes."""
+    if (order := order_of(name)) is not None:
+        return other_order(order)
     return group_m_redundant(group_sizes) if name == GROUP_RULE else RULES[name]
 
 

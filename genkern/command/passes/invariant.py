@@ -1,0 +1,255 @@
+"""--batch_invariant: sizes that differ in M alone get winners that add up K in one order.
+
+After the pass that finds each size's winner, in whatever order, it is told which orders are worth it
+(genkern.tuning.invariant.group). In each of these a further pass tunes the sizes whose winner has another one, and
+compares rows to the bit; then a group's order is chosen, and its rows are replaced, all at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from rich.console import Console
+
+from genkern.command.passes.tuning_pass import TuningPass
+from genkern.command.report import detail_lines, invariant_table, size_line
+from genkern.command.setting import Setting
+from genkern.errors import ProfilerError, ResultsError
+from genkern.formats.results import ResultsFile
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Outcome, Winner
+from genkern.journal.bug_log import BugLog
+from genkern.journal.facts import ProblemFacts, read_journal
+from genkern.journal.journal import Journal
+from genkern.journal.run_files import RunFiles
+from genkern.kernels.catalogue import sums_of
+from genkern.space.space import Space
+from genkern.timing.libraries import VENDOR
+from genkern.tuning.invariant.group import LIBRARY, MOST, Chosen, Group, choice, contenders, groups_of
+from genkern.tuning.invariant.orders import Orders
+from genkern.tuning.tune import Report
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The groups of a run: those that have an order already, for all their M, and those that are `left`.
+
+    A group has all M for which the file has rows of an order: one that is chosen anew is theirs too.
+    """
+
+    done: tuple[Group, ...]
+    left: tuple[Group, ...]
+
+    @classmethod
+    def of(cls, problems: Sequence[GemmProblem], results: ResultsFile, *, anew: bool) -> Groups:
+        """Those of the problems; with `anew` (--all) none is done."""
+        orders = {row.problem: row.sums for row in results.rows if row.batch_invariant}
+        listed = {replace(problem, M=1) for problem in problems}
+        more = [problem for problem in orders if replace(problem, M=1) in listed and problem not in problems]
+        found = groups_of([*problems, *more])
+        done = (
+            []
+            if anew
+            else [group for group in found if len({orders.get(problem, "") for problem in group} - {""}) == 1]
+        )
+        done = [group for group in done if all(problem in orders for problem in group)]
+        return cls(tuple(done), tuple(group for group in found if group not in done))
+
+    @property
+    def problems(self) -> list[GemmProblem]:
+        """Those of the groups that are left."""
+        return [problem for group in self.left for problem in group]
+
+
+@dataclass
+class _Sought:
+    """A group whose order is sought: the orders that are still to be tried, and what came of the others."""
+
+    group: Group
+    orders: list[str]
+    library: str = ""
+    found: dict[str, dict[GemmProblem, Winner]] = field(default_factory=dict)
+    chosen: Chosen | None = None
+
+
+class _Keeper:
+    """Takes over the reports of a pass, and has a group chosen as soon as no order is left to be tried."""
+
+    def __init__(self, choosing: Choosing) -> None:
+        self._choosing = choosing
+
+    def finished(self, report: Report) -> None:
+        self._choosing.finished(report)
+
+    def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
+        reason = " ".join(str(error).split())
+        self._choosing.console.print(f"device {device_index} is lost, its sizes go to the {left} others: {reason}")
+
+    def flush(self) -> None:
+        """Groups are written as they are chosen."""
+
+
+class Choosing:
+    """The further passes of a run (--batch_invariant) on groups of sizes that each have a winner in some order."""
+
+    def __init__(
+        self, setting: Setting, spaces: Mapping[str, Space], files: RunFiles, results: ResultsFile, console: Console
+    ) -> None:
+        """`results` has the winners in any order, and is what groups are written to."""
+        self._setting, self._spaces, self._files = setting, spaces, files
+        self._results = results
+        self.console = console
+        self._arch = setting.target.arch
+        self._weights: Mapping[int, float] = setting.options.m_weights or {}
+        self._kind: str = setting.options.sums
+        self._rows = {row.problem: row for row in results.rows if row.config is not None}
+        self._sought: list[_Sought] = []
+        self._asked: dict[GemmProblem, str] = {}
+        self._under_way: dict[GemmProblem, _Sought] = {}
+        self._left: dict[int, int] = {}
+        self.bugs = self.failed = 0
+
+    @staticmethod
+    def is_unfinished(files: RunFiles) -> bool:
+        """Whether a run stopped in one of these passes: what comes before them is done."""
+        return any(_files_of(files, number).journal.exists() for number in range(1, MOST + 1))
+
+    def choose(self, groups: Sequence[Group]) -> int:
+        """Choose an order for each of them; returns the exit status."""
+        facts = self._facts()
+        for group in groups:
+            if missing := [problem.size for problem in group if problem not in self._rows]:
+                self.console.print(f"{_name(group)}: no order for all M: {', '.join(missing)} has no winner")
+                self.failed += 1
+                continue
+            self._sought.append(self._begun(group, facts))
+        number = 0
+        while under_way := [sought for sought in self._sought if sought.chosen is None and sought.orders]:
+            number += 1
+            self._pass(number, under_way, facts)
+        winners = [winner for sought in self._sought if sought.chosen for winner in sought.chosen.winners.values()]
+        if winners:
+            for line in ["", *invariant_table(winners, self._setting.target.gpu), ""]:
+                self.console.print(line)
+            self.console.print(f"results: {self._results.path}")
+        return 3 if self.bugs else 1 if self.failed else 0
+
+    def finished(self, report: Report) -> None:
+        """Take over one size of a pass."""
+        problem = report.problem
+        sought, order = self._under_way[problem], self._asked[problem]
+        if report.bug is not None:
+            self.bugs += 1
+            log = BugLog(RunFiles(self._results.path).bug_log, self._setting.versions, self._setting.options.command)
+            self.console.print(log.append(problem.size, report.bug))
+        else:
+            self.console.print(f"{size_line(report)} ({order})")
+            for line in detail_lines(report) if self._setting.options.verbose else ():
+                self.console.print(line)
+        if report.winner is not None:
+            sought.found[order][problem] = report.winner
+        # The library's kernels for many rows are those of the largest M.
+        if problem == sought.group[-1] and not sought.library:
+            sought.library = report.sums.get(VENDOR, "")
+        del self._under_way[problem]
+        if not any(other is sought for other in self._under_way.values()):
+            self._tried(sought)
+
+    def _begun(self, group: Group, facts: Mapping[GemmProblem, ProblemFacts]) -> _Sought:
+        known = {problem: self._known(problem, facts.get(problem)) for problem in group}
+        last = facts.get(group[-1])
+        library = last.sums.get(VENDOR, "") if last is not None else ""
+        orders = contenders(known, self._weights, library)
+        if self._kind == LIBRARY and library:
+            orders = [library]
+        if not orders:
+            self.console.print(f"{_name(group)}: no order for all M: nothing that was measured has one")
+            self.failed += 1
+        return _Sought(group, orders, library)
+
+    def _known(self, problem: GemmProblem, facts: ProblemFacts | None) -> dict[str, float]:
+        """The best time of each order, by the search and by the row."""
+        row = self._rows[problem]
+        times = [(row.config, row.duration_us)]
+        if facts is not None:
+            measured = (m for m in facts.screened.values() if m.outcome is Outcome.MEASURED)
+            times += [(Config.parse(m.config), m.duration_us) for m in measured]
+        found: dict[str, float] = {}
+        for config, us in times:
+            if config is not None and us is not None:
+                order = sums_of(problem, config, self._arch)
+                found[order] = min(us, found.get(order, us))
+        return found
+
+    def _facts(self) -> Mapping[GemmProblem, ProblemFacts]:
+        """What the pass before has found out, where its journal is there."""
+        with contextlib.suppress(ResultsError, FileNotFoundError):
+            return read_journal(self._files.finished_journal).facts
+        return {}
+
+    def _pass(self, number: int, under_way: Sequence[_Sought], facts: Mapping[GemmProblem, ProblemFacts]) -> None:
+        """Tune the groups, each in the next order that it is to be tried in."""
+        asked = {problem: sought.orders[0] for sought in under_way for problem in sought.group}
+        for sought in under_way:
+            order = sought.orders.pop(0)
+            sought.found[order] = {}
+            self._under_way |= dict.fromkeys(sought.group, sought)
+        self._asked = asked
+        configs = {problem: config for problem in asked if (config := self._rows[problem].config) is not None}
+        decided = {p for p, config in configs.items() if sums_of(p, config, self._arch) == asked[p]}
+        found = {
+            problem: best
+            for problem, order in asked.items()
+            if problem not in decided and (best := self._best(problem, order, facts.get(problem))) is not None
+        }
+        orders = Orders(asked, frozenset(decided), found)
+        said = {"order_pass": number, "sums": self._kind, "m_weights": sorted(self._weights.items())}
+        files = _files_of(self._files, number)
+        what = self._setting, self._spaces, files, self.console, configs, orders, said
+        work = TuningPass(*what, opened=self._forget_others)
+        work.tune(list(asked), _Keeper(self))
+
+    def _best(self, problem: GemmProblem, order: str, facts: ProblemFacts | None) -> Config | None:
+        """The fastest config of an order that the search has measured."""
+        measured = () if facts is None else facts.screened.values()
+        times = sorted(
+            (m.duration_us, m.config) for m in measured if m.outcome is Outcome.MEASURED and m.duration_us is not None
+        )
+        named = (Config.parse(name) for _, name in times)
+        return next((config for config in named if sums_of(problem, config, self._arch) == order), None)
+
+    def _forget_others(self, journal: Journal) -> None:
+        """A winner of another order, which a start with other orders chose, is none; what was measured stays."""
+        for problem, order in self._asked.items():
+            facts = journal.of(problem)
+            if facts.winner is not None and sums_of(problem, facts.winner.config, self._arch) != order:
+                facts.winner, facts.finals, facts.confirmed = None, [], []
+
+    def _tried(self, sought: _Sought) -> None:
+        """Choose, where no order is left to be tried, or the library's is found that is asked for."""
+        if self._kind == LIBRARY and sought.library in sought.found:
+            sought.orders.clear()
+        if sought.orders:
+            return
+        how = {"library": sought.library, "kind": self._kind}
+        chosen = choice(sought.group, sought.found, self._weights, **how)
+        if isinstance(chosen, str):
+            self.console.print(f"{_name(sought.group)}: {chosen}")
+            self.failed += 1
+            return
+        sought.chosen = chosen
+        every = (each.chosen for each in self._sought)
+        self._results.write([winner for one in every if one is not None for winner in one.winners.values()])
+
+
+def _files_of(files: RunFiles, number: int) -> RunFiles:
+    """Those of a pass: its journal lies beside that of the first."""
+    return RunFiles(f"{files.results}.order{number}")
+
+
+def _name(group: Group) -> str:
+    """`M = 1, 16 by 4096x4096`."""
+    return f"M = {', '.join(str(problem.M) for problem in group)} by {group[0].N}x{group[0].K}"

@@ -1,0 +1,172 @@
+"""TuningPass: the tuners of a run at work on some sizes, from the opening of their journal to its end."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rich.console import Console
+
+from genkern.command.candidates_file import condensed
+from genkern.command.setting import Setting
+from genkern.command.target import make_device_checker
+from genkern.errors import ProfilerError
+from genkern.farm.farm import FarmCounts
+from genkern.farm.workshop import Workshop
+from genkern.files import shown_path
+from genkern.gemm.config import Config
+from genkern.gemm.problem import GemmProblem
+from genkern.journal.facts import Start
+from genkern.journal.header import OldJournal, UnusableJournal, generator
+from genkern.journal.journal import Journal
+from genkern.journal.run_files import RunFiles
+from genkern.profiling.same_bits.asking import DeviceRows
+from genkern.space.space import Space
+from genkern.timing.profiler import Profiler
+from genkern.tuning.check import Checker, DeviceChecker
+from genkern.tuning.devices import TunesProblems, tune_all
+from genkern.tuning.interpreter import interpreter_checker
+from genkern.tuning.invariant.orders import ANY_ORDER, Orders
+from genkern.tuning.processes.driver_process import Shared, driver_processes
+from genkern.tuning.processes.foresight import foresights
+from genkern.tuning.progress import Progress
+from genkern.tuning.tune import Provenance, Report, Tuner
+
+
+class Keeps(Protocol):
+    """What keeps the reports of a pass."""
+
+    def finished(self, report: Report) -> None:
+        """Take over one size. Raises OutputError when a file cannot be written."""
+
+    def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
+        """A device is used no more."""
+
+    def flush(self) -> None:
+        """Write what is not written yet. Raises OutputError."""
+
+
+@dataclass(frozen=True)
+class TuningPass:
+    """One pass: `files` has its journal, `header` what that says besides. `incumbents` and `orders` are the tuners'.
+
+    `opened` is told of the journal before anybody works by it.
+    """
+
+    setting: Setting
+    spaces: Mapping[str, Space]
+    files: RunFiles
+    console: Console
+    incumbents: Mapping[GemmProblem, Config]
+    orders: Orders = ANY_ORDER
+    header: Mapping[str, object] = field(default_factory=dict)
+    with_candidates: bool = False
+    opened: Callable[[Journal], object] = lambda journal: None
+
+    def tune(self, problems: Sequence[GemmProblem], keeper: Keeps) -> FarmCounts:
+        """Tune them all; the journal is a finished run's then. Raises GenkernError."""
+        setting, options, target = self.setting, self.setting.options, self.setting.target
+        with contextlib.ExitStack() as stack:
+            foresight = stack.enter_context(
+                foresights(len(setting.device_indices), len(problems), setting.strategy.foresees)
+            )
+            workshop = stack.enter_context(setting.workshop())
+            profilers = [setting.profiler(index, workshop) for index in setting.device_indices]
+            closings = [stack.enter_context(contextlib.ExitStack()) for _ in profilers]
+            for profiler, closing in zip(profilers, closings, strict=True):
+                closing.callback(profiler.close)
+            if len(profilers) == 1:
+                # It takes longer to be ready than the first binary; where there are several, each is its driver
+                # process's.
+                profilers[0].start()
+            checkers = make_checkers(profilers, workshop, setting, closings)
+            header = setting.journal_header(self.spaces, profilers[0].time_source)
+            journal = open_journal(self.files, {**header, **self.header}, options.all, self.console)
+            stack.callback(journal.close)
+            self.opened(journal)
+            journal.started(this_start(options.command, problems))
+            progress = Progress(self.console)
+            versions = tuple(sorted(setting.versions.items()))
+            provenance = Provenance(target.arch, target.device_name, versions, options.shared_gpu and target.measured)
+            own = [
+                Tuner(
+                    *(self.spaces.__getitem__, workshop, profiler, checker, journal, progress),
+                    *(provenance, setting.budget),
+                    strategy=setting.strategy,
+                    limit=setting.limit,
+                    device_index=index,
+                    incumbents=self.incumbents,
+                    check_all=setting.checks == "all",
+                    foresight=one,
+                    orders=self.orders,
+                )
+                for index, profiler, checker, one in zip(
+                    setting.device_indices, profilers, checkers, foresight, strict=True
+                )
+            ]
+            tuners: Sequence[TunesProblems] = own
+            if len(own) > 1:
+                shared = Shared(workshop.farm, journal, progress)
+                slim = functools.partial(condensed, with_candidates=self.with_candidates)
+                tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
+            else:
+                stack.callback(own[0].close)
+            stack.enter_context(progress)
+            try:
+                tune_all(tuners, problems, keeper.finished, keeper.lost)
+            finally:
+                keeper.flush()
+        # Only an unfinished run is to be gone on with.
+        os.replace(journal.path, self.files.finished_journal)
+        if options.keep:
+            self.console.print(f"modules: {workshop.module_dir}")
+        return workshop.farm.counts
+
+
+def make_checkers(
+    profilers: Sequence[Profiler], workshop: Workshop, setting: Setting, closings: Sequence[contextlib.ExitStack]
+) -> list[Checker | None]:
+    """One checker for each profiler, which its one of `closings` closes; None where nothing is checked."""
+    options, target = setting.options, setting.target
+    if setting.checks == "none":
+        return [None] * len(profilers)
+    if not target.measured:
+        interpreter = interpreter_checker(options.errRatio, workshop)
+        closings[0].callback(interpreter.close)
+        return [interpreter] * len(profilers)
+    checkers: list[Checker | None] = []
+    for index, profiler, closing in zip(setting.device_indices, profilers, closings, strict=True):
+        device = make_device_checker(target, profiler, index, str(workshop.farm.cache.folder), workshop.module_dir)
+        closing.callback(device.close)
+        checkers.append(DeviceChecker(device.check, device.check_call, options.errRatio, DeviceRows(device)))
+    return checkers
+
+
+def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
+    """What the journal is to know of this process."""
+    where = os.getcwd(), socket.gethostname(), os.getpid()
+    return Start(tuple(problems), command, *where, round(time.time(), 3), generator())
+
+
+def open_journal(files: RunFiles, header: Mapping[str, object], anew: bool, console: Console) -> Journal:
+    """The journal of an interrupted run like this one, else a new one.
+
+    Raises UnusableJournal for the journal of another run. With `anew` (--all), and for one that another version of
+    genkern wrote, it says why, and keeps that one under another name.
+    """
+    try:
+        return Journal(files.journal, header)
+    except UnusableJournal as error:
+        if not (anew or isinstance(error, OldJournal)):
+            raise
+        kept = files.replaced_journal
+        os.replace(files.journal, kept)
+        why = "--all tunes again" if anew else "this run begins anew"
+        console.print(f"note: {error.reason}; {why}, and it is kept as {shown_path(str(kept))}")
+        return Journal(files.journal, header)

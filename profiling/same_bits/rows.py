@@ -1,0 +1,206 @@
+"""Rows: whether a row of C has the same bits whatever else is computed, and the bits that others give it.
+
+Inputs are normal deviates, with which every order of additions shows (genkern.kernels.contract.sums). A call is made
+again, once with its rows elsewhere and beside other rows (`moved`), and both beside each other on streams and in graphs
+(genkern.profiling.checking.together): rows that are the same must have the same bits. So must those of `reference`,
+another kernel that is said to add up in the same order. Some rows, the pool, are the same for all M: what C has of them
+is told (`row_bits`), to be compared among problems that differ in M alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import Op
+from genkern.profiling.checking.alphabet import choose_alphabet
+from genkern.profiling.checking.guard import first_true
+from genkern.profiling.checking.inputs import Round, fill
+from genkern.profiling.checking.together import fault_together
+from genkern.profiling.checking.verdict import Subject
+from genkern.profiling.same_bits.moved import Tensors, moved, row_operands
+
+# Rows that are the same for all M, and characters that say the bits of one.
+POOL, DIGITS = 32, 8
+# What no other seed of a check is.
+_SEED, _OTHERS, _PLACES = 7_919, 1, 2
+
+
+@dataclass(frozen=True)
+class RowVerdict:
+    """What was found: `message` says which row has other bits first, and in which call, "" when none has.
+
+    `row_bits` are DIGITS digits for each row of the pool that the batch has, in the pool's order; "" where there is no
+    pool. `rows` counts the rows that were compared.
+    """
+
+    message: str
+    row_bits: str = ""
+    rows: int = 0
+
+
+@dataclass
+class RowChecking:
+    """Comparisons of one problem's calls on one device; `like` has a tensor for each operand, whose type inputs get."""
+
+    problem: GemmProblem
+    op: Op
+    like: Mapping[str, Any]
+    seed: int = 0
+
+    def check(self, subject: Subject, reference: Subject | None = None) -> RowVerdict:
+        """Compare the subject's calls, and the reference's, to the bit. Raises what a launch raises."""
+        base = self._tensors
+        expected = self.bits_of(subject)
+        compared = 0
+        again: list[tuple[str, Subject]] = [("in a second call", subject)]
+        if reference is not None:
+            again.append(("by the reference of its order", reference))
+        for how, other in again:
+            compared += _rows(expected)
+            if message := _other_rows(self.bits_of(other), expected, how):
+                return RowVerdict(message, rows=compared)
+        lanes = [self._lane(base, subject)]
+        wanted = [(expected, slice(None))]
+        if (other := self._moved) is not None:
+            lanes.append(self._lane(other.tensors, subject))
+            wanted.append((expected.index_select(-2, other.before), other.after))
+            subject.launch(dict(lanes[1]))
+            if message := self._fault(lanes[1], *wanted[1], "elsewhere, beside other rows"):
+                return RowVerdict(message, rows=compared)
+        counted = [0]
+
+        def fault(lane: int) -> str:
+            counted[0] += _rows(wanted[lane][0])
+            return self._fault(lanes[lane], *wanted[lane], "beside another call")
+
+        names = [buffer.name for buffer in subject.buffers]
+        message = fault_together(subject.launch, lanes, names, fault)
+        if message:
+            return RowVerdict(message, rows=compared + counted[0])
+        return RowVerdict("", self._row_bits(expected), compared + counted[0])
+
+    def bits_of(self, subject: Subject) -> Any:
+        """C of a call, alone: a tensor of its own, of whole numbers. Raises what the launch raises."""
+        lane = self._lane(self._tensors, subject)
+        lane["c"].fill_(float("nan"))
+        subject.launch(dict(lane))
+        return _bits(lane["c"]).clone()
+
+    def _lane(self, tensors: Tensors, subject: Subject) -> Tensors:
+        """The operands of a call with a workspace of its own."""
+        import torch
+
+        device = self.like["c"].device
+        made = {
+            buffer.name: (torch.zeros if buffer.zero else torch.empty)(
+                buffer.elements, dtype=buffer.dtype, device=device
+            )
+            for buffer in subject.buffers
+        }
+        return {**tensors, **made}
+
+    def _fault(self, lane: Tensors, wanted: Any, rows: Any, how: str) -> str:
+        found = _bits(lane["c"])
+        found = found if isinstance(rows, slice) else found.index_select(-2, rows)
+        return _other_rows(found, wanted, how)
+
+    @cached_property
+    def _moved(self) -> Any:
+        others = self._filled(_OTHERS)
+        return moved(self.problem, self.op, self._tensors, others, self.seed * 1009 + _SEED)
+
+    @cached_property
+    def _tensors(self) -> Tensors:
+        """The operands, the pool's rows at places by chance among A's."""
+        tensors = self._filled(0)
+        if (places := self._places) is not None:
+            of_pool = replace(self.problem, M=POOL)
+            pool = self._filled(_PLACES, of_pool, {operand.name for operand in row_operands(of_pool, self.op)})
+            for operand in row_operands(self.problem, self.op):
+                if operand.role != "output" and operand.name in pool:
+                    rows = _bits(pool[operand.name]).index_select(-2, self._pool_rows)
+                    _bits(tensors[operand.name]).index_copy_(-2, places, rows)
+        return tensors
+
+    @cached_property
+    def _places(self) -> Any:
+        """Where the rows of the pool lie in A; None where it has none."""
+        import torch
+
+        if not row_operands(self.problem, self.op):
+            return None
+        generator = torch.Generator().manual_seed(self.seed + _SEED)
+        places = torch.randperm(self.problem.M, generator=generator)[:POOL]
+        return places.to(self.like["c"].device)
+
+    @property
+    def _pool_rows(self) -> Any:
+        import torch
+
+        return torch.arange(len(self._places), device=self.like["c"].device)
+
+    def _filled(self, number: int, problem: GemmProblem | None = None, names: set[str] | None = None) -> Tensors:
+        """Operands of normal deviates, other ones for each number; of these names alone."""
+        import torch
+
+        problem = problem or self.problem
+        operands = self.op.operands(problem)
+        alphabet = choose_alphabet(operands, self.op.largest_exact(problem))
+        device = self.like["c"].device
+        tensors: Tensors = {}
+        for operand in operands:
+            if names is None or operand.name in names:
+                like = self.like[operand.name]
+                same = tuple(like.shape) == tuple(operand.tensor_shape)
+                # Of the problem's own operands also the strides.
+                tensors[operand.name] = torch.empty_like(like) if same else _as_stored(operand, like.dtype, device)
+        fill(
+            *(tensors, operands, alphabet, Round("random", bends=problem.activation != "none")),
+            few=False,
+            seed=self.seed * 7 + _SEED + number,
+            encode=lambda operand, numbers, generator: self.op.encode(problem, operand, numbers, generator),
+            encodes=self.op.encodes,
+        )
+        return tensors
+
+    def _row_bits(self, bits: Any) -> str:
+        if self._places is None:
+            return ""
+        rows = bits.index_select(-2, self._places).cpu()
+        rows = rows.unsqueeze(0) if rows.dim() == 2 else rows
+        return "".join(
+            hashlib.sha256(rows[:, row].contiguous().numpy().tobytes()).hexdigest()[:DIGITS]
+            for row in range(rows.shape[1])
+        )
+
+
+def _as_stored(operand: Any, dtype: Any, device: Any) -> Any:
+    import torch
+
+    made = torch.empty(operand.storage_shape, dtype=dtype, device=device)
+    return made if operand.row_major else made.transpose(-1, -2)
+
+
+def _bits(tensor: Any) -> Any:
+    import torch
+
+    return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
+
+
+def _rows(bits: Any) -> int:
+    return int(bits.numel() // max(1, bits.shape[-1]))
+
+
+def _other_rows(found: Any, wanted: Any, how: str) -> str:
+    """Which row is another first, how many of all; "" where none is."""
+    other = found != wanted
+    rows = other.any(-1).flatten()
+    count = int(rows.sum().item())
+    if not count:
+        return ""
+    return f"a row has other bits {how}: the first in place {first_true(rows)}; {count:,} of {rows.numel():,} differ"

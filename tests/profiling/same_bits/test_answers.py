@@ -1,0 +1,82 @@
+"""Tests of profiling/same_bits/answers.py and asking.py: what is asked of a measured process, and what comes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_rows import PLAIN, checking, subject, sums
+
+from genkern.gemm.config import Config
+from genkern.gemm.records import NOT_CHECKED, Candidate, Outcome
+from genkern.profiling.same_bits.answers import compared
+from genkern.profiling.same_bits.asking import DeviceRows
+from genkern.profiling.supervisor import ChildGarbled
+from genkern.timing.libraries import VENDOR, KeptAlgorithm
+from genkern.timing.session import Budget, Session
+
+WHOLE, SPLIT = Config("tiled", 64, 64, 32), Config("tiled", 64, 64, 32, SPLIT_K=2)
+ALGORITHM, REFUSED = (KeptAlgorithm(131000, bytes([i] * 64)).name for i in (1, 2))
+SESSION = Session("m.py", PLAIN, "sm_90", 0, ".", Budget())
+
+
+def kernels(request: dict[str, Any]) -> Any:
+    """By the name in a request: a whole sum, or one of two parts; a library's call has either, or is refused."""
+    name = request["config"]
+    if name == REFUSED:
+        raise MemoryError("cublasLtMatmul: not supported")
+    return subject((lambda x: sums(x, 2)) if name in (SPLIT.name, ALGORITHM) else sums)
+
+
+class InProcess:
+    """A profiler whose process answers here."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.rows, self._answer = checking(PLAIN), answer
+
+    def asked(self, session: Session, request: dict[str, Any], read: Any, lost: Any) -> Any:
+        if isinstance(self._answer, Outcome):
+            return lost("the process was lost", self._answer)
+        return read(self._answer or compared(self.rows, request, kernels))
+
+
+def candidate(config: Config) -> Candidate:
+    return Candidate(config, ())
+
+
+def test_rows_of_a_config() -> None:
+    """With the reference of its order, and that of another."""
+    rows = DeviceRows(InProcess())  # type: ignore[arg-type]
+    good = rows.check(SESSION, WHOLE.name, candidate(WHOLE), candidate(WHOLE.having(num_stages=2)))
+    assert (good.passed, good.rounds, good.message, good.method) == (True, ("rows",), "", "gpu")
+    assert len(good.row_bits) > 0
+    bad = rows.check(SESSION, SPLIT.name, candidate(SPLIT), candidate(WHOLE))
+    assert (bad.passed, bad.rounds) == (False, ())
+    assert "by the reference of its order" in bad.message
+    call = rows.check(SESSION, VENDOR, None, candidate(WHOLE))
+    assert call.row_bits == good.row_bits
+
+
+def test_calls_have_the_bits_of_configs() -> None:
+    """Of the first that agrees in all rows; one that the library refuses has none."""
+    rows = DeviceRows(InProcess())  # type: ignore[arg-type]
+    calls = [VENDOR, ALGORITHM]
+    both = [candidate(WHOLE), candidate(SPLIT)]
+    assert rows.alike(SESSION, calls, both) == {VENDOR: WHOLE.name, ALGORITHM: SPLIT.name}
+    assert rows.alike(SESSION, calls, both[1:]) == {ALGORITHM: SPLIT.name}
+    assert rows.alike(SESSION, [], both) == rows.alike(SESSION, calls, []) == {}
+
+
+def test_without_an_answer_nothing_is_known() -> None:
+    """A process that is lost, or has no memory, says nothing of rows; one that answers without sense is lost."""
+    lost = DeviceRows(InProcess(Outcome.CRASHED))  # type: ignore[arg-type]
+    check = lost.check(SESSION, WHOLE.name, candidate(WHOLE), None)
+    assert (check.passed, check.method, check.lost) == (False, NOT_CHECKED, Outcome.CRASHED)
+    assert lost.alike(SESSION, [VENDOR], [candidate(WHOLE)]) == {}
+    none = DeviceRows(InProcess({"config": "", "error": "out of memory"}))  # type: ignore[arg-type]
+    assert none.check(SESSION, WHOLE.name, candidate(WHOLE), None).lost is Outcome.UNCHECKED
+    for answer in ({"message": 1}, {"message": "", "row_bits": None}):
+        with pytest.raises(ChildGarbled):
+            DeviceRows(InProcess(answer)).check(SESSION, WHOLE.name, candidate(WHOLE), None)  # type: ignore[arg-type]
+    with pytest.raises(ChildGarbled):
+        DeviceRows(InProcess({"alike": 1})).alike(SESSION, [VENDOR], [candidate(WHOLE)])  # type: ignore[arg-type]
