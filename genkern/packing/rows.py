@@ -177,8 +177,8 @@ def _packed(here: _Row, tuned: Sequence[int]) -> PackedRow:
         compute_units=row.compute_units or gpu.compute_units,
         config=row.config.name if row.config else row.library,
         choice=row.choice,
-        # An algorithm of the library is called only where bits have shown its order.
-        vendor=row.vendor if not row.batch_invariant or row.vendor_sums == row.sums else "",
+        # An algorithm of the library is of the rows' order only where bits have shown it.
+        vendor="" if row.batch_invariant and row.choice != CONFIG_WINS and row.vendor_sums != row.sums else row.vendor,
         time_us=row.duration_us,
         library_us=row.vendor_us,
         torch_us=row.torch_us,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import MethodType, TracebackType
@@ -85,15 +86,18 @@ def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
     refused: dict[str, torch.nn.Linear] = {}
     forward = _forward(gemm, context)
     library, is_installed = torch.nn.functional.linear, False
+    # Without layers that it has patched, nothing here keeps a model alive.
+    model_of = weakref.ref(model)
 
     def patch() -> None:
         nonlocal library, is_installed
+        live = model_of()
         if not context.mode.is_on:
             _unpatch(refused.values(), forward)
             for name, layer in refused.items():
                 del patched[name], by_weight[id(layer.weight)]
             refused.clear()
-        for name, layer in _linears(model):
+        for name, layer in () if live is None else _linears(live):
             if has_own_forward(layer):
                 if context.mode.is_on and not hasattr(vars(layer)["forward"], _MARK):
                     line = "has a forward of its own, which may not be batch invariant"

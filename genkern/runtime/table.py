@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import CONFIG_WINS
+from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.ops.accumulate import as_fast, as_full, is_full, multiplies_float8
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
@@ -140,7 +140,7 @@ class Table:
         row, tuned = self._rows.get(problem), self._by_m.get(Relatives.of(problem), [])
         if row is not None and not row[0].is_predicted:
             winner, bundle = row
-            if winner.choice != CONFIG_WINS:
+            if winner.choice != CONFIG_WINS or _lost(winner):
                 algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
                 looked_up = " (an algorithm of another version: looked up, not measured)"
                 why = "the library is as fast" + looked_up * is_looked_up(winner, self._library)
@@ -169,9 +169,10 @@ class Table:
     def _named(self, row: PackedWinner) -> str:
         if row.is_predicted:
             return f"{row.config if row.choice == CONFIG_WINS else row.choice} (predicted)"
-        if row.choice == CONFIG_WINS:
+        if row.choice == CONFIG_WINS and not _lost(row):
             return row.config
-        return row.choice + " (looked up)" * is_looked_up(row, self._library)
+        who = VENDOR_WINS if _lost(row) else row.choice
+        return who + " (looked up)" * is_looked_up(row, self._library)
 
     def _predicted(self, winner: PackedWinner, bundle: Bundle) -> Choice | None:
         """A row that nobody measured: not the problem's own, so that whoever tunes what has none tunes it."""
@@ -187,6 +188,14 @@ class Table:
 
     def _standing(self, tuned: GemmProblem) -> Standing:
         return rank(self._rows[tuned][0])[0]
+
+
+def _lost(winner: PackedWinner) -> bool:
+    """Whether it won among what adds up K in one order, and the library is faster in another: where nobody asks for one
+    order, that serves.
+    """
+    us, library_us = winner.time_us, winner.library_us
+    return winner.batch_invariant != "" and us is not None and library_us is not None and library_us < us
 
 
 @dataclass(frozen=True)

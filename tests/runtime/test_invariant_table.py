@@ -58,6 +58,17 @@ def test_every_m_is_served_by_one_order() -> None:
     assert (Table([bundle(*rows)], H200).find(problem(32)).winner or rows[0]) is fast
 
 
+def test_where_nobody_asks_for_one_order_the_library_serves_what_it_is_faster_at() -> None:
+    """A row that won in its order alone is called by its time then."""
+    slow, fast = marked(16, (1, 63), us=13.0, vendor=ALGORITHM), marked(64, (17, 999), us=11.0)
+    assert (slow.choice, slow.library_us) == ("config", 12.0)
+    plain = Table([bundle(slow, fast)], H200)
+    assert plain.find(problem(16)).algorithm == ALGORITHM
+    assert plain.find(problem(64)).winner is fast
+    assert [who for _, who in plain.tuned(problem(1))] == ["vendor", fast.config]
+    assert served_by(InvariantTable([bundle(slow, fast)], H200), 16, 64) == [16, 64]
+
+
 def test_a_far_winner_serves_what_neighbours_do_not_take() -> None:
     """Rather than the library, whatever its time; what no call takes has no choice, and is told why."""
     table = InvariantTable([bundle(marked(1, (1, 4)), marked(8, (8, 8)), marked(16, (16, 16), (1, 64)))], H200)

@@ -4,6 +4,7 @@ experts' weights are two tensors as a layer takes them.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import MethodType
 from typing import Any
@@ -31,22 +32,26 @@ def patch_experts(model: torch.nn.Module, op: str, experts: Callable[[], Experts
     """
     patched: list[tuple[str, Any, Callable[..., Any]]] = []
     refused: list[tuple[str, Any, Callable[..., Any]]] = []
-    layers = list(_layers(model))
+    activations = {name: activation for name, _, activation in _layers(model)}
+    # Without layers that it has patched, nothing here keeps a model alive.
+    model_of = weakref.ref(model)
 
     def patch() -> None:
+        live = model_of()
         if not context.mode.is_on:
             _unpatch(refused)
             patched[:] = [each for each in patched if each not in refused]
             refused.clear()
-        for name, layer, activation in layers:
-            if has_own_forward(layer):
+        for name, layer in () if live is None else live.named_modules():
+            activation = activations.get(name)
+            if activation is None or has_own_forward(layer):
                 continue
             chosen = context.is_watched or _is_tuned(layer, op, activation, context)
             if not (chosen or context.mode.is_on):
                 continue
             # A method, so that a copy of the layer has one of its own, with its own weights.
             forward = _forward(experts(), activation, context)
-            layer.forward = MethodType(forward, layer)
+            vars(layer)["forward"] = MethodType(forward, layer)
             patched.append((name, layer, forward))
             if not chosen:
                 refused.append(patched[-1])
