@@ -25,8 +25,8 @@ from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer, told
 from genkern.profiling.finals import Rounds, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
-from genkern.profiling.same_bits.answers import compared
-from genkern.profiling.same_bits.rows import RowChecking
+from genkern.profiling.same_bits.row_answers import compared
+from genkern.profiling.same_bits.row_bits import RowChecking
 from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
 from genkern.timing.session import Session
 

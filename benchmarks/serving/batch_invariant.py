@@ -189,9 +189,10 @@ def report(times: Sequence[Timed], rows: Sequence[Compared]) -> str:
     lines += [f"least over torch.mm: {each.m}x{each.n}x{each.k} {each.over(TORCH):.3f}" for each in worst]
     for found in rows:
         served = f", {len(found.unserved)} M served by no kernel of it" if found.unserved else ""
+        served += f"; {found.first}" if found.first else ""
         lines.append(
             f"{found.n}x{found.k}: {found.rows:,} rows, {found.differing:,} with other bits, "
-            f"{found.untuned} untuned M, {' and '.join(found.orders)}{served}{'; ' + found.first if found.first else ''}"
+            f"{found.untuned} untuned M, {' and '.join(found.orders)}{served}"
         )
     return "\n".join([*lines, key_lines(figures(times, rows))])
 

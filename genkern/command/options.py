@@ -12,7 +12,7 @@ from pathlib import Path
 
 from genkern import __version__
 from genkern.arguments import Parser, number, underscored
-from genkern.command.passes.command_line import add_invariant, check_invariant
+from genkern.command.passes.invariant_options import add_invariant, check_invariant
 from genkern.errors import InputError
 from genkern.files import is_stream
 from genkern.formats.tuned_row import row_keys

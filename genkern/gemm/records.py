@@ -180,7 +180,7 @@ class Check:
     NOT_CHECKED and nothing is known of the output; `lost` then says how the process ended that was to give one, if
     there was one, or that it had no memory to (UNCHECKED). `stand_in` is the type, by genkern's name, that A and B had
     instead of the problem's, where they had another: the interpreter does not multiply bf16. `row_bits` say what bits
-    rows have that are the same for all M (genkern.profiling.same_bits.rows), where they were compared: round "rows".
+    rows have that are the same for all M (genkern.profiling.same_bits), where they were compared: round "rows".
     """
 
     config: str

@@ -27,8 +27,8 @@ from genkern.kernels.legality import (
     legal_split,
 )
 from genkern.space.asked import PENDING, Asked, watching
-from genkern.space.rules.orders import order_rule, other_order
 from genkern.space.rules.registry import is_for, reason, rule_for
+from genkern.space.rules.sum_order import order_rule, other_order
 from genkern.space.space import Part, Space, listed_problem
 
 Answer = TypeVar("Answer")

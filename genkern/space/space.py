@@ -23,8 +23,8 @@ from genkern.kernels.catalogue import FAMILIES, block_problem, formed, forms_of,
 from genkern.kernels.contract.form import Form
 from genkern.ops.op import op_folder, op_names
 from genkern.space.guide_names import in_own_names
-from genkern.space.rules.orders import BETWEEN_FAMILIES
 from genkern.space.rules.registry import RULE_NAMES
+from genkern.space.rules.sum_order import BETWEEN_FAMILIES
 
 SHIPPED_SPACES = Path(__file__).parent / "spaces"
 

@@ -26,7 +26,7 @@ from genkern.space.prune import Pruned
 from genkern.space.space import Space
 from genkern.timing.session import Budget
 from genkern.tuning.elsewhere import besides as besides_elsewhere
-from genkern.tuning.invariant.orders import ANY_ORDER, Orders
+from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
 from genkern.tuning.processes.foresight import Foresight, foreseen
 from genkern.tuning.search import Search
 

@@ -39,8 +39,8 @@ from genkern.timing.standing import SHARED
 from genkern.tuning.check import Checker
 from genkern.tuning.compared import Compared, confirmed
 from genkern.tuning.elsewhere import times_kept
+from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
 from genkern.tuning.invariant.comparing import Comparing, with_rows
-from genkern.tuning.invariant.orders import ANY_ORDER, Orders
 from genkern.tuning.prepared import Ahead, Preparation, Prepared
 from genkern.tuning.processes.foresight import Foresight
 from genkern.tuning.progress import Progress

@@ -28,8 +28,8 @@ from genkern.journal.run_files import RunFiles
 from genkern.kernels.catalogue import sums_of
 from genkern.space.space import Space
 from genkern.timing.libraries import VENDOR
+from genkern.tuning.invariant.asked_orders import Orders
 from genkern.tuning.invariant.group import LIBRARY, MOST, Chosen, Group, choice, contenders, groups_of
-from genkern.tuning.invariant.orders import Orders
 from genkern.tuning.tune import Report
 
 

@@ -26,13 +26,13 @@ from genkern.journal.facts import Start
 from genkern.journal.header import OldJournal, UnusableJournal, generator
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
-from genkern.profiling.same_bits.asking import DeviceRows
+from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.space.space import Space
 from genkern.timing.profiler import Profiler
 from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.interpreter import interpreter_checker
-from genkern.tuning.invariant.orders import ANY_ORDER, Orders
+from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
 from genkern.tuning.processes.driver_process import Shared, driver_processes
 from genkern.tuning.processes.foresight import foresights
 from genkern.tuning.progress import Progress

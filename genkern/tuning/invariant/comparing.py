@@ -15,7 +15,7 @@ from genkern.timing.libraries import OURS, library_of
 from genkern.timing.session import Budget
 from genkern.tuning.check import Rows
 from genkern.tuning.compared import Compared
-from genkern.tuning.invariant.orders import Orders, fastest_by_order, loss
+from genkern.tuning.invariant.asked_orders import Orders, fastest_by_order, loss
 
 
 @dataclass(frozen=True)

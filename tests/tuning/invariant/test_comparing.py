@@ -17,12 +17,13 @@ from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Winner
 from genkern.journal.journal import Journal
 from genkern.timing.libraries import VENDOR, library_of
 from genkern.timing.session import Session
-from genkern.tuning.invariant.orders import ANY_ORDER, Orders
+from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
 from genkern.tuning.invariant.reference import reference_of
 from genkern.tuning.tune import Report
 
 WHOLE, PARTS = "wgmma k16", "wgmma k16; 4 parts of 1024"
 DEEP = replace(PLAIN, num_stages=5)
+ASKED = Orders({PROBLEM: WHOLE})
 REFERENCE = reference_of(PROBLEM, WHOLE, gpu_for_arch("sm_90"))
 
 
@@ -51,7 +52,7 @@ def choose(
     folder: Path,
     finals: list[Measurement],
     bits: Bits | None,
-    orders: Orders = Orders({PROBLEM: WHOLE}),
+    orders: Orders = ASKED,
     before: Config | None = None,
     more: Sequence[Config] = (),
 ) -> tuple[Winner | None, Report, Journal]:

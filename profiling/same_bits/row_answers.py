@@ -12,7 +12,7 @@ from typing import Any
 
 from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.profiling.checking.verdict import Subject
-from genkern.profiling.same_bits.rows import RowChecking
+from genkern.profiling.same_bits.row_bits import RowChecking
 from genkern.timing.libraries import VENDOR
 
 Answer = dict[str, Any]

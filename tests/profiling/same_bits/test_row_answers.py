@@ -1,17 +1,15 @@
-"""Tests of profiling/same_bits/answers.py and asking.py: what is asked of a measured process, and what comes of it."""
+"""Tests of profiling/same_bits/row_answers.py: what a measured process is asked of rows, and what it says."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-from test_rows import PLAIN, checking, subject, sums
+from test_row_bits import PLAIN, checking, subject, sums
 
 from genkern.gemm.config import Config
-from genkern.gemm.records import NOT_CHECKED, Candidate, Outcome
-from genkern.profiling.same_bits.answers import compared
-from genkern.profiling.same_bits.asking import DeviceRows
-from genkern.profiling.supervisor import ChildGarbled
+from genkern.gemm.records import Candidate, Outcome
+from genkern.profiling.same_bits.device_rows import DeviceRows
+from genkern.profiling.same_bits.row_answers import compared
 from genkern.timing.libraries import VENDOR, KeptAlgorithm
 from genkern.timing.session import Budget, Session
 
@@ -65,18 +63,3 @@ def test_calls_have_the_bits_of_configs() -> None:
     assert rows.alike(SESSION, calls, both) == {VENDOR: WHOLE.name, ALGORITHM: SPLIT.name}
     assert rows.alike(SESSION, calls, both[1:]) == {ALGORITHM: SPLIT.name}
     assert rows.alike(SESSION, [], both) == rows.alike(SESSION, calls, []) == {}
-
-
-def test_without_an_answer_nothing_is_known() -> None:
-    """A process that is lost, or has no memory, says nothing of rows; one that answers without sense is lost."""
-    lost = DeviceRows(InProcess(Outcome.CRASHED))  # type: ignore[arg-type]
-    check = lost.check(SESSION, WHOLE.name, candidate(WHOLE), None)
-    assert (check.passed, check.method, check.lost) == (False, NOT_CHECKED, Outcome.CRASHED)
-    assert lost.alike(SESSION, [VENDOR], [candidate(WHOLE)]) == {}
-    none = DeviceRows(InProcess({"config": "", "error": "out of memory"}))  # type: ignore[arg-type]
-    assert none.check(SESSION, WHOLE.name, candidate(WHOLE), None).lost is Outcome.UNCHECKED
-    for answer in ({"message": 1}, {"message": "", "row_bits": None}):
-        with pytest.raises(ChildGarbled):
-            DeviceRows(InProcess(answer)).check(SESSION, WHOLE.name, candidate(WHOLE), None)  # type: ignore[arg-type]
-    with pytest.raises(ChildGarbled):
-        DeviceRows(InProcess({"alike": 1})).alike(SESSION, [VENDOR], [candidate(WHOLE)])  # type: ignore[arg-type]

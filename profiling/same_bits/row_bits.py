@@ -22,7 +22,7 @@ from genkern.profiling.checking.guard import first_true
 from genkern.profiling.checking.inputs import Round, fill
 from genkern.profiling.checking.together import fault_together
 from genkern.profiling.checking.verdict import Subject
-from genkern.profiling.same_bits.moved import Tensors, moved, row_operands
+from genkern.profiling.same_bits.moved_rows import Tensors, moved, row_operands
 
 # Rows that are the same for all M, and characters that say the bits of one.
 POOL, DIGITS = 32, 8
