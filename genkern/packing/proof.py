@@ -86,7 +86,7 @@ def has_no_room(check: Check) -> bool:
 def other_bits(bits: Mapping[tuple[Place, int], str]) -> list[tuple[Place, int]]:
     """Of the calls of one layer, by place and M, those whose rows have other bits than those of most calls have.
 
-    `bits` say them row by row, from the first on (genkern.profiling.same_bits.rows): of fewer rows the first ones.
+    `bits` say them row by row, from the first on (genkern.profiling.same_bits.row_bits): of fewer rows the first ones.
     """
     longest = max(map(len, bits.values()), default=0)
     whole = sorted({each for each in bits.values() if len(each) == longest})

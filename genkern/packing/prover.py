@@ -16,7 +16,7 @@ from genkern.gemm.records import Check
 from genkern.kernels.generate import generate
 from genkern.ops.op import check_problem
 from genkern.packing.proof import CallProof, Place, has_no_room, other_bits, sizes_to_prove, with_proofs
-from genkern.profiling.same_bits.asking import DeviceRows
+from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import Contents, PackedWinner

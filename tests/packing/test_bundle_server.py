@@ -22,8 +22,8 @@ from genkern.packing.bundle_server import BundleServer, DispatchedCall, main
 from genkern.packing.prover import SERVER, PackedCandidate, Sessions
 from genkern.profiling.checking.verdict import Checking, Verdict
 from genkern.profiling.loaded_gemm import LoadedGemm
-from genkern.profiling.same_bits.answers import compared
-from genkern.profiling.same_bits.rows import RowChecking
+from genkern.profiling.same_bits.row_answers import compared
+from genkern.profiling.same_bits.row_bits import RowChecking
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
