@@ -44,7 +44,8 @@ PYTORCH, GENKERN, OPS = "PyTorch", "genkern", "batch_invariant_ops"
 # Prompts that are decoded together, and tokens of each.
 TOGETHER, PROMPT = 64, 32
 BATCHES = 1, 16, 64
-SIZES_M = 1, 8, 16, 64, 256, 1024, 2048
+# Of decoding, and of one prompt and of all: TOGETHER * PROMPT.
+SIZES_M = 1, 16, 32, 64, 2048
 # Of a mode: the model's linear layers are computed so while it lasts.
 Linears = Callable[[], contextlib.AbstractContextManager[Any]]
 

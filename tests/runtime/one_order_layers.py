@@ -79,7 +79,9 @@ def narrow(op: str, **own: Any) -> Callable[[Context, int, str], Call]:
         blocks = "blockscale" in op
         of_x = torch.rand(pool, K // 128 if blocks else 1, device=device)
         of_weight = torch.rand((N // 128, K // 128) if blocks else (1, N), device=device)
-        return lambda rows: gemm(x[rows], weight, scale_a=of_x[rows], scale_b=of_weight, **own)
+        # Rows of bytes: not every PyTorch picks rows of fp8.
+        stored = x.view(torch.uint8)
+        return lambda rows: gemm(stored[rows].view(f8), weight, scale_a=of_x[rows], scale_b=of_weight, **own)
 
     return calls
 
