@@ -48,13 +48,16 @@ TRUSTED = dataclasses.replace(
     searched_share=0.03125,
     expected_loss=0.001,
     source="fedcba9876543210",
+    vendor_sums="wgmma k16",
+    batch_invariant=True,
+    invariant_loss=0.01234,
 )
 HEADER_16 = (
     "gfx,cu_num,M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle,libtype,solidx,splitK,us,kernelName,err_ratio,tflops,bw"
 )
 EXTRA = (
     "interval_low_us,interval_high_us,samples,discarded,runner_up,runner_up_us,margin,vendor_us,choice,vendor,"
-    "torch_us,code,searched_share,expected_loss,source,sums"
+    "torch_us,code,searched_share,expected_loss,source,sums,vendor_sums,batch_invariant,invariant_loss"
 )
 SUMS = f"dot; 5 parts of 1024; as {like(CONFIG)}"
 SUMS_8 = SUMS.replace(" of 1024", ": 4 x 1664 + 1536")
@@ -78,7 +81,7 @@ def test_a16w16_line(tmp_path: Path) -> None:
     write_results(path, [BF16], 256)
     assert path.read_text() == (
         f"{HEADER_16},{EXTRA}\ngfx950,256,64,256,5120,True,torch.bfloat16,torch.float32,False,False,genkern,0,5,7.9191,"
-        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config,,,,,,,{SUMS}\n"
+        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config,,,,,,,{SUMS},,,\n"
     )
 
 
@@ -89,7 +92,7 @@ def test_a8w8_line(tmp_path: Path) -> None:
     bw = round(gb_per_s(FP8.problem, 4.0), 2)
     assert path.read_text().splitlines() == [
         f"{HEADER_8},{EXTRA}",
-        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config,,,,,,,{SUMS_8}",
+        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config,,,,,,,{SUMS_8},,,",
     ]
 
 
@@ -102,6 +105,8 @@ def test_how_far_a_time_can_be_trusted(tmp_path: Path) -> None:
     assert (row.runner_up, row.runner_up_us, row.margin) == ("tiled_BM32", 8.1235, 1.0258)
     assert (row.vendor_us, row.choice, row.vendor, row.torch_us) == (8.5, "vendor", ALGORITHM, 8.75)
     assert (row.code, row.source, row.sums) == (TRUSTED.code, TRUSTED.source, SUMS)
+    assert (row.vendor_sums, row.batch_invariant, row.invariant_loss) == ("wgmma k16", True, 0.0123)
+    assert (bare.vendor_sums, bare.batch_invariant, bare.invariant_loss) == ("", False, None)
     assert (row.searched_share, row.expected_loss) == (0.03125, 0.001)
     assert (bare.interval_us, bare.samples, bare.discarded, bare.choice) == (None, 15, 0, "config")
     assert (bare.runner_up, bare.runner_up_us, bare.margin, bare.vendor_us) == ("", None, None, None)
@@ -191,21 +196,25 @@ def test_a_table_without_our_columns_is_read(tmp_path: Path, op: Winner) -> None
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
-        ("9.0,8.0,15,0,,,,,config,,,,,,,", "interval_low_us"),
-        ("9.0,,15,0,,,,,config,,,,,,,", "interval_low_us"),
-        (",,many,0,,,,,config,,,,,,,", "samples = 'many'"),
-        (",,15,-1,,,,,config,,,,,,,", "discarded = '-1'"),
-        (",,15,0,,soon,,,config,,,,,,,", "runner_up_us = 'soon'"),
-        (",,15,0,,,-1,,config,,,,,,,", "margin"),
-        (",,15,0,,,,nan,config,,,,,,,", "vendor_us"),
-        (",,15,0,,,,,both,,,,,,,", "choice"),
-        (",,15,0,,,,,config,cublaslt 131000 00,,,,,,", "vendor"),
-        (",,15,0,,,,,config,,-1,,,,,", "torch_us"),
-        (",,15,0,,,,,config,,,0123,,,,", "code = '0123'"),
-        (",,15,0,,,,,config,,,,1.5,,,", "searched_share = 1.5"),
-        (",,15,0,,,,,config,,,,,inf,,", "expected_loss = inf"),
-        (",,15,0,,,,,config,,,,,,0123,", "source = '0123'"),
-        (",,15,0,,,,,config,,,,,,,\xe9", "sums = "),
+        ("9.0,8.0,15,0,,,,,config,,,,,,,,,,", "interval_low_us"),
+        ("9.0,,15,0,,,,,config,,,,,,,,,,", "interval_low_us"),
+        (",,many,0,,,,,config,,,,,,,,,,", "samples = 'many'"),
+        (",,15,-1,,,,,config,,,,,,,,,,", "discarded = '-1'"),
+        (",,15,0,,soon,,,config,,,,,,,,,,", "runner_up_us = 'soon'"),
+        (",,15,0,,,-1,,config,,,,,,,,,,", "margin"),
+        (",,15,0,,,,nan,config,,,,,,,,,,", "vendor_us"),
+        (",,15,0,,,,,both,,,,,,,,,,", "choice"),
+        (",,15,0,,,,,config,cublaslt 131000 00,,,,,,,,,", "vendor"),
+        (",,15,0,,,,,config,,-1,,,,,,,,", "torch_us"),
+        (",,15,0,,,,,config,,,0123,,,,,,,", "code = '0123'"),
+        (",,15,0,,,,,config,,,,1.5,,,,,,", "searched_share = 1.5"),
+        (",,15,0,,,,,config,,,,,inf,,,,,", "expected_loss = inf"),
+        (",,15,0,,,,,config,,,,,,0123,,,,", "source = '0123'"),
+        (",,15,0,,,,,config,,,,,,,\xe9,,,", "sums = "),
+        (",,15,0,,,,,config,,,,,,,x,\xe9,,", "vendor_sums = "),
+        (",,15,0,,,,,config,,,,,,,x,,maybe,", "batch_invariant = 'maybe'"),
+        (",,15,0,,,,,config,,,,,,,,,True,", "batch_invariant is true without sums"),
+        (",,15,0,,,,,config,,,,,,,x,,True,-1", "invariant_loss"),
     ],
 )
 def test_a_bad_cell_of_ours_is_one_line(tmp_path: Path, cells: str, expected: str) -> None:

@@ -100,6 +100,10 @@ def test_fields_of_the_loads_round_trip(tmp_path: Path) -> None:
         assert read(tmp_path, f"- {ENTRY[:-1]}, 'cache_modifier': {neutral}}}\n")[0].config.cache_modifier == "none"
     assert "cache_modifier = '.cv' is not usable" in refusal(tmp_path, f"- {ENTRY[:-1]}, 'cache_modifier': '.cv'}}\n")
     assert "xcd_remap = 2 is not usable" in refusal(tmp_path, f"- {ENTRY[:-1]}, 'xcd_remap': 2}}\n")
+    assert "batch_invariant = 1 is not true or false" in refusal(tmp_path, f"- {ENTRY[:-1]}, 'batch_invariant': 1}}\n")
+    assert "without sums" in refusal(tmp_path, f"- {ENTRY[:-1]}, 'batch_invariant': true}}\n")
+    assert "vendor_sums = " in refusal(tmp_path, f"- {ENTRY[:-1]}, 'vendor_sums': 'a\u00e9'}}\n")
+    assert "invariant_loss" in refusal(tmp_path, f"- {ENTRY[:-1]}, 'invariant_loss': -0.5}}\n")
 
 
 def test_no_winners_is_an_empty_list(tmp_path: Path) -> None:

@@ -47,6 +47,9 @@ FULL = replace(
     torch_us=12.9,
     code="0123456789abcdef",
     searched_share=0.03125,
+    vendor_sums="wgmma k16",
+    batch_invariant=True,
+    invariant_loss=0.0125,
     expected_loss=0.00001,
     source="fedcba9876543210",
 )
@@ -90,6 +93,8 @@ def test_how_much_was_searched(tmp_path: Path) -> None:
     full, plain = read(tmp_path, results_text([FULL, PLAIN]))
     assert (full.searched_share, full.expected_loss) == (0.03125, 0.00001)
     assert (plain.searched_share, plain.expected_loss) == (None, None)
+    assert (full.vendor_sums, full.batch_invariant, full.invariant_loss) == ("wgmma k16", True, 0.0125)
+    assert (plain.vendor_sums, plain.batch_invariant, plain.invariant_loss) == ("", False, None)
 
 
 def test_a_file_without_a_choice_means_its_configs(tmp_path: Path) -> None:

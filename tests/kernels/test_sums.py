@@ -26,7 +26,8 @@ INT8 = GemmProblem(48, 1024, 4096, "a8w8", "int8", "int8", "bf16")
 BLOCKS = replace(FP8, op="a8w8_blockscale")
 BLOCKS_INT8 = replace(INT8, op="a8w8_blockscale")
 FP32 = replace(BF16, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32")
-INT4 = replace(BF16, op="a16w4", dtype_b="int4")
+INT4 = replace(BF16, op="a16w4", dtype_b="int8")
+INT8_WEIGHTS = replace(BF16, op="a16w8", dtype_b="int8")
 TILE = 64, 64, 64, 1, 1, 4, 3
 SHORT = 16, 64, 64, 1, 1, 4, 3
 SPLIT = 64, 64, 64, 1, 4, 4, 3
@@ -78,7 +79,10 @@ TRITON = tuple(map(int, importlib.metadata.version("triton").split(".")[:2]))
         (INT8, made(*FEW), "exact"),
         (FP32, made("tiled", *TILE), "fma k1"),
         (replace(FP32, own=(("precision", "tf32"),)), made("tiled", *TILE), "wgmma k8"),
-        (INT4, made("tiled", *TILE), "dot; as tiled_BM64_BN64_BK64_GM1_SK1_nW4_nS3"),
+        (INT4, made("tiled", *TILE), "wgmma k16"),
+        (INT4, made("tiled", *SPLIT), "wgmma k16; 4 parts of 1024"),
+        (INT4, made("tiled", *SHORT), "dot; as tiled_BM16_BN64_BK64_GM1_SK1_nW4_nS3"),
+        (INT8_WEIGHTS, made("tiled_tma_swapped", *SHORT), "wgmma k16"),
         (replace(BF16, dtype_a="fp16"), made("tiled", *TILE), "dot; as tiled_BM64_BN64_BK64_GM1_SK1_nW4_nS3"),
         (replace(FP8, dtype_b="fp8e5m2"), made("tiled", *TILE), "wgmma k32"),
     ],
@@ -170,15 +174,36 @@ def test_triton_multiplies_by_what_is_said(
     config: Config, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In all that it compiles of a tile."""
-    compiler = pytest.importorskip("triton.compiler")
-    target = pytest.importorskip("triton.backends.compiler").GPUTarget
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
-    monkeypatch.delenv("TRITON_STORE_BINARY_ONLY", raising=False)
     problem = GemmProblem(config.BLOCK_SIZE_M, 64, max(64, config.BLOCK_SIZE_K))
     assert sums_of(problem, config, "sm_90") == expected
-    module, loaded = make_module(tmp_path, problem, [config], "sm_90")
-    (spec,) = specs_of(module, config)
+    found = re.findall(
+        r"(wgmma|mma)\.(?:mma_async\.)?sync\.aligned\.m\d+n\d+(k\d+)", ptx_of(problem, config, tmp_path, monkeypatch)
+    )
+    assert set(found) == {tuple(expected.split())}
+
+
+@pytest.mark.parametrize("stem", ["tiled", "tiled_swapped"])
+def test_what_a_step_converts_meets_k_in_order(stem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where wgmma has it from registers it has the other side by a descriptor, from shared memory."""
+    config = made(stem, 64, 64, 64, 1, 1, 4, 2)
+    problem = replace(INT4, M=64, N=64, K=128)
+    assert sums_of(problem, config, "sm_90") == "wgmma k16"
+    ptx = ptx_of(problem, config, tmp_path, monkeypatch)
+    products = re.findall(r"wgmma\.mma_async\.sync\.aligned\.\w+\.f32\.bf16\.bf16\s+\{[^}]*\},\s*([^;]*);", ptx)
+    assert products
+    assert " mma.sync" not in ptx
+    # D, then A (registers in braces, or a descriptor), then B, which is always a descriptor.
+    assert all(re.match(r"(\{[^}]*\}|%\w+),\s*%\w+,", operands) for operands in products)
+    assert all(operands.startswith("{") for operands in products) is (stem == "tiled_swapped")
+
+
+def ptx_of(problem: GemmProblem, config: Config, folder: Path, patch: pytest.MonkeyPatch) -> str:
+    """What Triton makes of a config's main kernel for sm_90."""
+    compiler = pytest.importorskip("triton.compiler")
+    target = pytest.importorskip("triton.backends.compiler").GPUTarget
+    patch.setenv("TRITON_CACHE_DIR", str(folder / "triton"))
+    patch.delenv("TRITON_STORE_BINARY_ONLY", raising=False)
+    module, loaded = make_module(folder, problem, [config], "sm_90")
+    spec = specs_of(module, config)[0]
     on = target(*triton_target(gpu_for_arch("sm_90")))
-    ptx = compiler.compile(ast_source(loaded, spec), on, dict(spec.options)).asm["ptx"]
-    found = set(re.findall(r"(wgmma|mma)\.(?:mma_async\.)?sync\.aligned\.m\d+n\d+(k\d+)", ptx))
-    assert found == {tuple(expected.split())}
+    return str(compiler.compile(ast_source(loaded, spec), on, dict(spec.options)).asm["ptx"])

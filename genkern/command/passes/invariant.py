@@ -30,6 +30,7 @@ from genkern.space.space import Space
 from genkern.timing.libraries import VENDOR
 from genkern.tuning.invariant.asked_orders import Orders
 from genkern.tuning.invariant.group import LIBRARY, MOST, Chosen, Group, choice, contenders, groups_of
+from genkern.tuning.invariant.reference import slower
 from genkern.tuning.tune import Report
 
 
@@ -115,7 +116,7 @@ class Choosing:
     @staticmethod
     def is_unfinished(files: RunFiles) -> bool:
         """Whether a run stopped in one of these passes: what comes before them is done."""
-        return any(_files_of(files, number).journal.exists() for number in range(1, MOST + 1))
+        return any(files.of_order(number).journal.exists() for number in range(1, MOST + 1))
 
     def choose(self, groups: Sequence[Group]) -> int:
         """Choose an order for each of them; returns the exit status."""
@@ -162,13 +163,18 @@ class Choosing:
         known = {problem: self._known(problem, facts.get(problem)) for problem in group}
         last = facts.get(group[-1])
         library = last.sums.get(VENDOR, "") if last is not None else ""
-        orders = contenders(known, self._weights, library)
+        orders = contenders(known, self._weights, library, self._slower)
         if self._kind == LIBRARY and library:
             orders = [library]
         if not orders:
             self.console.print(f"{_name(group)}: no order for all M: nothing that was measured has one")
             self.failed += 1
         return _Sought(group, orders, library)
+
+    def _slower(self, problem: GemmProblem, order: str) -> float:
+        best = self._rows[problem].config
+        assert best is not None
+        return slower(problem, order, best, self._setting.target.gpu)
 
     def _known(self, problem: GemmProblem, facts: ProblemFacts | None) -> dict[str, float]:
         """The best time of each order, by the search and by the row."""
@@ -207,7 +213,7 @@ class Choosing:
         }
         orders = Orders(asked, frozenset(decided), found)
         said = {"order_pass": number, "sums": self._kind, "m_weights": sorted(self._weights.items())}
-        files = _files_of(self._files, number)
+        files = self._files.of_order(number)
         what = self._setting, self._spaces, files, self.console, configs, orders, said
         work = TuningPass(*what, opened=self._forget_others)
         work.tune(list(asked), _Keeper(self))
@@ -243,11 +249,6 @@ class Choosing:
         sought.chosen = chosen
         every = (each.chosen for each in self._sought)
         self._results.write([winner for one in every if one is not None for winner in one.winners.values()])
-
-
-def _files_of(files: RunFiles, number: int) -> RunFiles:
-    """Those of a pass: its journal lies beside that of the first."""
-    return RunFiles(f"{files.results}.order{number}")
 
 
 def _name(group: Group) -> str:

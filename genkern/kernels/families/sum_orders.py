@@ -39,13 +39,18 @@ def of_dot(
     parts = shares(problem.K, config.BLOCK_SIZE_K, config.SPLIT_K)
     own = Sums("dot", parts, like=like(config))
     in_step = bool(op.step_operands(problem))
-    # Of what a step converts Triton puts elements of K where it finds registers, and another's step may do anything.
-    if is_outside(problem.op) or not _are_plain(problem) or (in_step and not op.promoted(problem)):
-        return own
     instruction = _instruction(swapped, problem, config, arch)
-    if not instruction:
+    # Another's step may do anything.
+    if is_outside(problem.op) or not instruction:
         return own
     made = Sums(instruction, parts)
+    if not _are_plain(problem):
+        # Of what a step converts to A's type Triton puts elements of K where it finds registers. But wgmma reads one
+        # side from shared memory, in the order of K, and so what is in registers is in that order too.
+        a, b = (DTYPES[each].size_bytes for each in (problem.dtype_a, problem.dtype_b))
+        return made if a == 2 and b == 1 and instruction.startswith("wgmma") else own
+    if in_step and not op.promoted(problem):
+        return own
     if in_step:
         return replace(made, promoted=config.BLOCK_SIZE_K, scaled=True)
     return replace(made, promoted=config.BLOCK_SIZE_K) if promotes_products(problem, arch) else made

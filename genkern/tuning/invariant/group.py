@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from genkern.errors import InputError
@@ -13,8 +14,7 @@ Group = tuple[GemmProblem, ...]
 LEAST, LIBRARY = KINDS = ("least", "library")
 # Totals so near the least are a tie, which the library's order wins: times of runs differ by as much.
 _TIE = 1.005
-# Before its sizes are tuned an order is worth it whose total is so near the least, and where no time of it is known it
-# is taken to need so much more than the best: what a search finds that looks for nothing else.
+# Before its sizes are tuned an order is worth it whose total is so near the least.
 _NEAR, _UNKNOWN = 1.03, 1.10
 # So many orders of a group are tried at most.
 MOST = 3
@@ -53,26 +53,36 @@ def called_us(winner: Winner) -> float:
     return winner.vendor_us
 
 
+def usually_slower(problem: GemmProblem, order: str) -> float:
+    """What an order takes of which no time is known, as a share of the best: what a search finds for nothing else."""
+    return _UNKNOWN
+
+
 def contenders(
-    known: Mapping[GemmProblem, Mapping[str, float]], weights: Mapping[int, float], library: str = ""
+    known: Mapping[GemmProblem, Mapping[str, float]],
+    weights: Mapping[int, float],
+    library: str = "",
+    unknown: Callable[[GemmProblem, str], float] = usually_slower,
 ) -> list[str]:
     """The orders that a group is worth tuning in, the most promising first: some, and `library` where it is known.
 
-    `known` has for each problem the best time of each order that was measured, "" for those that are no class.
+    `known` has for each problem the best time of each order that was measured, "" for those that are no class;
+    `unknown` says what others take, as a share of the best.
     """
     best = {problem: min(times.values()) for problem, times in known.items() if times}
-    totals = {
-        order: sum(
-            weights.get(problem.M, 1.0) * known[problem].get(order, _UNKNOWN * us) for problem, us in best.items()
+
+    def total(order: str) -> float:
+        times = ((problem, us, known[problem].get(order)) for problem, us in best.items())
+        return sum(
+            weights.get(problem.M, 1.0) * (unknown(problem, order) * us if own is None else own)
+            for problem, us, own in times
         )
-        for order in {order for times in known.values() for order in times if order}
-        # Those of one config's kernels are other M's too where these were measured.
-        if " as " not in order or all(order in times for times in known.values())
-    }
+
+    totals = {order: total(order) for order in {order for times in known.values() for order in times if order}}
     if not totals:
         return [library] if library else []
     ranked = sorted(totals, key=lambda order: (totals[order], order))
-    near = [order for order in ranked if totals[order] <= _NEAR * totals[ranked[0]]][:MOST]
+    near = [order for order in ranked if totals[order] <= _NEAR * totals[ranked[0]] < math.inf][:MOST]
     return near if library in ("", *near) else [*near[: MOST - 1], library]
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
+import re
+from collections.abc import Iterator
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import Resources
 from genkern.kernels.catalogue import sums_of
 from genkern.kernels.legality import legal
+from genkern.search.predict import predict_us
+from genkern.tuning.invariant.group import usually_slower
 
 # tune_gemm's kernel, which has no ring, no copies and no cluster, in the smallest tiles that have each instruction.
 _FAMILY = "tiled"
@@ -19,12 +25,39 @@ _MOST_PARTS = 64
 
 def reference_of(problem: GemmProblem, order: str, gpu: Gpu) -> Config | None:
     """A config of that order that is legal for the problem; None where only other kernels have it."""
-    parts = order.partition(" parts")[0].rpartition(" ")[2] if " parts" in order else "1"
-    splits = int(parts) if parts.isdecimal() else 1
-    if splits > _MOST_PARTS:
-        return None
-    for depth, (rows, columns) in itertools.product(_DEPTHS, _TILES):
-        config = Config(_FAMILY, rows, columns, depth, SPLIT_K=splits, num_warps=4, num_stages=2)
+    named = alone(order)
+    configs = _plainest(_parts(order)) if named is None else [named.having(SPLIT_K=_parts(order))]
+    for config in configs:
         if sums_of(problem, config, gpu.arch) == order and not legal(problem, config, gpu):
             return config
     return None
+
+
+def alone(order: str) -> Config | None:
+    """The config whose kernels alone have an order; None where the order says of others too."""
+    name = order.partition("; as ")[2].partition(";")[0]
+    return Config.parse(name) if name else None
+
+
+def slower(problem: GemmProblem, order: str, best: Config, gpu: Gpu) -> float:
+    """How many times the best's time the one config takes whose kernels alone have an order, as the model predicts it.
+
+    Of another order that is not the model's to say: a search will find something.
+    """
+    if alone(order) is None:
+        return usually_slower(problem, order)
+    if (config := reference_of(problem, order, gpu)) is None:
+        return math.inf
+    one, other = (predict_us(problem, each, Resources(), gpu) for each in (config, best))
+    return max(1.0, one / other) if other < math.inf else math.inf
+
+
+def _parts(order: str) -> int:
+    """Into how many parts of K an order says that sums are divided."""
+    said = re.search(r"(?:^|; )([0-9]{1,5}) parts\b", order)
+    return int(said[1]) if said else 1
+
+
+def _plainest(parts: int) -> Iterator[Config]:
+    for depth, (rows, columns) in itertools.product(_DEPTHS, _TILES) if parts <= _MOST_PARTS else ():
+        yield Config(_FAMILY, rows, columns, depth, SPLIT_K=parts, num_warps=4, num_stages=2)

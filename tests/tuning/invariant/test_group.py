@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -63,10 +64,10 @@ def test_orders_are_tried_that_may_be_the_least() -> None:
     assert contenders(known, {MANY.M: 0.0}, library=WHOLE) == [PARTS, WHOLE]
     assert contenders(known, {}, library=WHOLE) == [WHOLE]
     assert contenders({problem: {"": 1.0} for problem in GROUP}, {}) == []
-    # An order of one config's kernels is tried for another M where it was measured there.
-    own = "lanes; as gemv"
-    assert contenders({ONE: {own: 10.0}, FEW: {WHOLE: 9.9}}, {}) == [WHOLE]
-    assert own in contenders({ONE: {own: 10.0}, FEW: {own: 9.9}}, {})
+    # What is known to be slower, or impossible, is not tried.
+    few = {ONE: {PARTS: 10.0}, FEW: {WHOLE: 10.0}}
+    assert contenders(few, {}, unknown=lambda problem, order: 1.0 if order == WHOLE else math.inf) == [WHOLE]
+    assert contenders(few, {}, unknown=lambda problem, order: math.inf) == []
 
 
 def test_the_least_total_is_chosen() -> None:
