@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from genkern.files import is_stream, shown_path
 _MOST_NAME = 255
 _JOURNAL = ".journal"
 _FINISHED = ".journal.previous"
+# Behind the name of the results, of a run's further passes (--batch_invariant).
+_ORDER = ".order"
+_OF_ORDER = re.compile(rf"{re.escape(_ORDER)}[0-9]{{1,3}}\Z")
+_MOST_ORDERS = 9
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,10 @@ class RunFiles:
         for suffix in (_FINISHED, _JOURNAL):
             path = path.removesuffix(suffix)
         return cls(path)
+
+    def of_order(self, number: int) -> RunFiles:
+        """Those of a further pass of the run, which has a journal of its own, and the run's lock."""
+        return RunFiles(f"{self.results}{_ORDER}{number}")
 
     @property
     def known(self) -> bool:
@@ -55,7 +64,7 @@ class RunFiles:
 
     def require_room_for_names(self) -> None:
         """Raise OutputError where the last of these files, which a run names at its end, could not have its name."""
-        longest = os.fsencode(f"{self.journal.name}.replaced_99")
+        longest = os.fsencode(f"{self.of_order(_MOST_ORDERS).journal.name}.replaced_99")
         if (over := len(longest) - _MOST_NAME) > 0:
             where = shown_path(self.results)
             raise OutputError(f"{where}: its name is {over} bytes too long for the files beside it; give a shorter -o")
@@ -67,7 +76,7 @@ class RunFiles:
 
     @property
     def lock(self) -> Path:
-        return Path(f"{self._file}.lock")
+        return Path(f"{_OF_ORDER.sub('', self._file)}.lock")
 
     @property
     def _file(self) -> str:
@@ -89,4 +98,5 @@ def find_runs(path: str) -> list[RunFiles]:
     if not run.known:
         what = "has no journal beside it" if where.exists() else "no such file"
         raise ResultsError(f"{shown_path(path)}: {what}: name the results file (-o) of a run, or its folder")
-    return [run]
+    further = (run.of_order(number) for number in range(1, _MOST_ORDERS + 1))
+    return [run, *(each for each in further if each.journal.exists() or each.finished_journal.exists())]

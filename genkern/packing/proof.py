@@ -83,6 +83,18 @@ def has_no_room(check: Check) -> bool:
     return check.method == NOT_CHECKED and check.lost in (Outcome.LAUNCH_FAILED, Outcome.UNCHECKED)
 
 
+def other_bits(bits: Mapping[tuple[Place, int], str]) -> list[tuple[Place, int]]:
+    """Of the calls of one layer, by place and M, those whose rows have other bits than those of most calls have.
+
+    `bits` say them row by row, from the first on (genkern.profiling.same_bits.row_bits): of fewer rows the first ones.
+    """
+    longest = max(map(len, bits.values()), default=0)
+    whole = sorted({each for each in bits.values() if len(each) == longest})
+    votes = {each: sum(each.startswith(other) for other in bits.values()) for each in whole}
+    most = max(whole, key=lambda each: votes[each], default="")
+    return [key for key, each in bits.items() if not most.startswith(each)]
+
+
 def with_proofs(contents: Contents, calls: Mapping[Place, CallProof], rows: Mapping[tuple[str, str], bool]) -> Contents:
     """The bundle with its proofs, and without what is wrong. `rows` are kernels beside products, by what they are
     named by.

@@ -16,7 +16,8 @@ from genkern.gemm.gpus import DetectedDevice
 from genkern.gemm.records import Check
 from genkern.kernels.generate import generate
 from genkern.ops.op import check_problem
-from genkern.packing.proof import CallProof, Place, has_no_room, sizes_to_prove, with_proofs
+from genkern.packing.proof import CallProof, Place, has_no_room, other_bits, sizes_to_prove, with_proofs
+from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import Contents, PackedWinner
@@ -30,12 +31,20 @@ SERVER = (sys.executable, "-m", "genkern.packing.bundle_server")
 PROOF_TIMEOUT_S = 20.0
 # Of an M whose operands do not fit, smaller ones are tried, each half as far from those that did.
 _MOST_HALVED = 12
+# Rows are compared to the bit up to so many elements of A or C: what they are moved in is of their size too.
+_MOST_COMPARED = 2**28
 
 
 class Checks(Protocol):
     """What checks on a GPU (SupervisedProfiler)."""
 
     def check_request(self, session: Session, name: str, request: dict[str, Any]) -> Check: ...
+
+
+class Compares(Protocol):
+    """What compares rows to the bit there (DeviceRows)."""
+
+    def check(self, session: Session, name: str, candidate: Any, reference: Any) -> Check: ...
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,8 @@ class Proofs:
 
 class Prover:
     """Proves calls of `bundle`, whose file lies at `where`, for the device by this name; all `again`, or those that
-    have no proof. `say` is told of what is wrong, a line each.
+    have no proof. `say` is told of what is wrong, a line each. By `rows` those of batch invariant winners are compared
+    to the bit: with themselves in other batches, and with those of every other call of their layer.
     """
 
     def __init__(
@@ -112,10 +122,14 @@ class Prover:
         device: str,
         say: Callable[[str], None],
         *,
+        rows: Compares | None = None,
         timeout_s: float = PROOF_TIMEOUT_S,
         again: bool = False,
     ) -> None:
         self._checks = checks
+        self._compares = rows
+        # By layer, the bits of its rows by each call's place and M.
+        self._bits: dict[object, dict[tuple[Place, int], str]] = {}
         self._sessions = sessions
         self._bundle = bundle
         self._where = where
@@ -137,6 +151,7 @@ class Prover:
                     self._prove_winner(place, winner)
         except ProfilerError as error:
             ended = str(error)
+        self._compare_layers()
         return Proofs(with_proofs(self._bundle.contents, self._calls, self._rows), self._wrong, self._bugs, ended)
 
     def _prove_winner(self, place: int, winner: PackedWinner) -> None:
@@ -177,12 +192,42 @@ class Prover:
         for m in sizes_to_prove(winner, call):
             check = self._checked(winner, m, request)
             if check.passed:
+                if differs := self._other_bits(winner, place, m):
+                    return CallProof((), False, f"at M = {m}: {differs}")
                 proved.append(m)
             elif has_no_room(check):
                 return CallProof((*proved, *self._below(winner, proved[-1:], m, request)), False)
             else:
                 return CallProof((), False, f"at M = {m}: {' '.join(check.message.split())}")
         return CallProof(tuple(proved), bool(proved))
+
+    def _other_bits(self, winner: PackedWinner, place: Place, m: int) -> str:
+        """How rows of a call differ from themselves in other batches; the bits of those that do not are kept."""
+        problem = winner.problem
+        elements = m * max(problem.N, problem.K) * problem.batch
+        if self._compares is None or not winner.batch_invariant or elements > _MOST_COMPARED:
+            return ""
+        candidate = PackedCandidate(winner.config, self._where, place)
+        check = self._compares.check(self._sessions.of(winner, m, self._budget), winner.config, candidate, None)
+        if check.passed:
+            layer = replace(problem, M=1), winner.compute_units
+            self._bits.setdefault(layer, {})[place, m] = check.row_bits
+        return "" if check.passed or check.lost else " ".join(check.message.split())
+
+    def _compare_layers(self) -> None:
+        """Leave out calls whose rows have other bits than most of their layer have."""
+        for bits in self._bits.values():
+            for place, m in other_bits(bits):
+                winner = self._bundle.winners[place[0]]
+                what = f"{winner.problem.size} {winner.config} at M = {m}"
+                wrong = f"rows have other bits than by most kernels of {winner.batch_invariant}"
+                self._calls[place] = CallProof((), False, f"at M = {m}: {wrong}")
+                self._tell(f"{what}: {wrong}")
+        if self._bits:
+            count = sum(map(len, self._bits.values()))
+            self._say(
+                f"rows compared to the bit: of {len(self._bits)} layers, in {count} calls and others of their rows"
+            )
 
     def _below(self, winner: PackedWinner, proved: list[int], m: int, request: dict[str, Any]) -> list[int]:
         """The largest M that fits of some between the last that was proved and one that does not fit."""
@@ -243,5 +288,6 @@ def prove_on(
     """The bundle's proofs on a GPU of this machine, with modules and logs in `folder`. Raises OutputError."""
     sessions = Sessions(device.arch, device.index, folder)
     with contextlib.closing(server_on(device, str(cache), str(folder))) as checks:
-        prover = Prover(checks, sessions, bundle, where, device.name, say, timeout_s=timeout_s, again=again)
+        rows = DeviceRows(checks)
+        prover = Prover(checks, sessions, bundle, where, device.name, say, rows=rows, timeout_s=timeout_s, again=again)
         return prover.prove()

@@ -21,6 +21,7 @@ from genkern.journal.run_folder import modules_folder
 from genkern.packing.proof import trimmed
 from genkern.packing.prover import PROOF_TIMEOUT_S, Prover, Sessions, devices_for, proofs_text, server_on
 from genkern.packing.retimed import Retimed, news, retimed
+from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.runtime.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
 from genkern.runtime.packed import Contents
@@ -122,6 +123,7 @@ def _verified(
             _write(where, bundle, contents)
             prover = Prover(
                 *(server, sessions, bundle, where, device.name, console.print),
+                rows=DeviceRows(server),
                 timeout_s=options.timeout,
                 again=options.again,
             )

@@ -273,7 +273,7 @@ class Tuner:
             if self._passes(job, facts, report, ranked[0]):
                 runner_up = self._runner_up(job, facts, report, ranked[1:])
                 before = report.candidates.get(incumbent.name) if incumbent else None
-                fastest = next(iter(library_calls(facts.finals, self.budget)), None)
+                fastest = self.orders.fastest(job.session.problem, library_calls(facts.finals, self.budget))
                 chosen = Compared(ranked[0], runner_up, vendor, report.torch, before, fastest)
                 with report.stage("confirm"):
                     again = confirmed(self.profiler, self.journal, job, facts, chosen)

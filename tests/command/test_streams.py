@@ -115,11 +115,11 @@ def test_a_name_without_room_for_the_others_is_refused_first(
     """A run's other files are named by its results: the last of them at its end, when all is measured."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sizes.yaml").write_text(SMALL)
-    ran = run_here(capsys, "-i", "sizes.yaml", *QUICK, "-o", "r" * 236)
+    ran = run_here(capsys, "-i", "sizes.yaml", *QUICK, "-o", "r" * 229)
     assert "its name is 1 bytes too long" in ran.refusal
     assert os.listdir(tmp_path) == ["sizes.yaml"]
-    with sole_run("r" * 235):
-        Path("r" * 235 + ".journal.replaced_99").write_text("")
+    with sole_run("r" * 228):
+        Path("r" * 228 + ".order9.journal.replaced_99").write_text("")
 
 
 def test_a_path_that_is_no_link_is_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

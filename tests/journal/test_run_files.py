@@ -22,6 +22,18 @@ def test_a_run_is_found_by_any_of_its_files(hostile_path: Path) -> None:
     assert find_runs(run.results) == [run]
 
 
+def test_further_passes_are_found_with_their_run(hostile_path: Path) -> None:
+    """Those that have a journal, in their order; they are under the run's lock."""
+    run = RunFiles(str(hostile_path / "r.yaml"))
+    run.journal.touch()
+    second, first = run.of_order(2), run.of_order(1)
+    second.journal.touch()
+    first.finished_journal.touch()
+    assert find_runs(run.results) == [run, first, second]
+    assert find_runs(str(second.journal)) == [second]
+    assert first.lock == second.lock == run.lock
+
+
 def test_a_folder_has_all_its_runs(hostile_path: Path) -> None:
     """Each once, sorted; those of other folders are not its own."""
     runs = [RunFiles(str(hostile_path / name)) for name in ("a.yaml", "b.csv", "c")]

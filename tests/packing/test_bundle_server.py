@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from genkern.packing.bundle_server import BundleServer, DispatchedCall, main
 from genkern.packing.prover import SERVER, PackedCandidate, Sessions
 from genkern.profiling.checking.verdict import Checking, Verdict
 from genkern.profiling.loaded_gemm import LoadedGemm
+from genkern.profiling.same_bits.row_answers import compared
+from genkern.profiling.same_bits.row_bits import RowChecking
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
@@ -97,6 +100,24 @@ def test_what_the_dispatcher_would_not_launch(bundle: tuple[Bundle, dict[str, Ke
     call = DispatchedCall(gpu, made, winner, winner.calls[0], 64)
     with pytest.raises(ResultsError, match="past what its kernel reaches"):
         call.prepared({name: Layout(64, 128, 2**30, 2) for name in "abc"})
+
+
+def test_rows_of_a_call_are_compared(bundle: tuple[Bundle, dict[str, Kernel]], tmp_path: Path) -> None:
+    """As a run's are: with themselves in another batch, launched as the dispatcher launches them; and their bits are
+    those of the same rows for another M.
+    """
+    bits = []
+    for m in (64, 40, 3):
+        gemm = loaded(bundle[0], computing_gpu(bundle[1]), m, tmp_path)
+        call = bundle[0].winners[0].calls.index(bundle[0].winners[0].call_for(m))  # type: ignore[arg-type]
+        request = PackedCandidate("c", "b.genkern", (0, call)).request
+        problem = gemm.session.problem
+        checking = RowChecking(problem, get_op(problem.op), gemm.operands)
+        found = compared(checking, {"command": "rows", **request}, partial(BundleServer("cudagraph")._subject, gemm))
+        assert found["message"] == ""
+        bits.append(found["row_bits"])
+    assert bits[0] == bits[1]
+    assert bits[0].startswith(bits[2])
 
 
 def test_it_is_timed_with_what_is_cold(bundle: tuple[Bundle, dict[str, Kernel]], tmp_path: Path) -> None:

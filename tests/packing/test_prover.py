@@ -8,13 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from computing_gpu import planned, planned_row
+from computing_gpu import CONFIG, planned, planned_row
 from proving import H200, bundle_of, fake_server, named
 
 from genkern.errors import BugError, ProfilerError
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Check, Outcome
-from genkern.packing.prover import PROOF_TIMEOUT_S, Proofs, Prover, Sessions, devices_for, proofs_text
+from genkern.kernels.catalogue import sums_of
+from genkern.packing.prover import (
+    PROOF_TIMEOUT_S,
+    PackedCandidate,
+    Proofs,
+    Prover,
+    Sessions,
+    devices_for,
+    proofs_text,
+)
 from genkern.runtime.bundle import Bundle
 from genkern.timing.session import Session
 
@@ -114,6 +123,65 @@ def test_no_kernels_fault(tmp_path: Path) -> None:
     assert sizes == ["not proved: 128x128x256 one", "not proved: 128x192x256 two"]
     proofs, said = proved(bundle, Answers(of(ProfilerError("GPU 0 is broken"))), tmp_path)
     assert (proofs.ended, proofs.status, proofs.contents, said) == ("GPU 0 is broken", 0, bundle.contents, [])
+
+
+@dataclass
+class RowBits:
+    """Comparisons that find the bits that `of` says for a call and M, or what is wrong."""
+
+    of: Callable[[str, int, int], str]
+    asked: list[int] = field(default_factory=list)
+
+    def check(self, session: Session, name: str, candidate: PackedCandidate, reference: object) -> Check:
+        m = session.problem.M
+        assert candidate.request["packed"]["call"] == candidate.place[1]
+        self.asked.append(m)
+        bits = self.of(name, candidate.place[1], m)
+        return replace(RIGHT, passed=not bits.startswith("a row"), message=bits, row_bits=bits)
+
+
+def one_order(*sizes: int) -> Bundle:
+    """Batch invariant winners of one layer, and one that is not."""
+    problem = GemmProblem(1, 128, 256)
+    sums = sums_of(problem, CONFIG, "sm_90")
+    rows = [planned_row(replace(problem, M=m), sums=sums, batch_invariant=True) for m in sizes]
+    return planned([*rows, planned_row(GemmProblem(96, 192, 256))])[0]
+
+
+def rows_of_pool(m: int) -> str:
+    """Two digits for each of up to 32 rows."""
+    return "".join(f"{row:02}" for row in range(min(m, 32)))
+
+
+def test_rows_of_a_layer_are_compared_to_the_bit(tmp_path: Path) -> None:
+    """Of every call of batch invariant winners, for each M that is proved and not too large."""
+    bundle, bits = one_order(16, 128), RowBits(lambda name, call, m: rows_of_pool(m))
+    checks = Answers(lambda m: RIGHT)
+    proofs, said = proved(bundle, checks, tmp_path, rows=bits)
+    assert all(call.is_proved for winner in proofs.contents.winners for call in winner.calls)
+    assert {1, 16, 128} <= set(bits.asked)
+    assert max(checks.asked) > 2**21 > 2**28 / 256 >= max(bits.asked)
+    assert len(said) == 1
+    assert said[0].startswith(f"rows compared to the bit: of 1 layers, in {len(bits.asked)} calls")
+
+
+@pytest.mark.parametrize("how", ["moved", "other"])
+def test_a_call_with_rows_of_other_bits_is_left_out(tmp_path: Path, how: str) -> None:
+    """Of itself in another batch, or of the layer's other calls: what most have is right, whoever comes first."""
+
+    def of(name: str, call: int, m: int) -> str:
+        if call != 1:
+            return rows_of_pool(m)
+        return "a row has other bits elsewhere" if how == "moved" else rows_of_pool(m).replace("00", "77")
+
+    bundle = one_order(16, 128)
+    faulty = next(winner for winner in bundle.winners if len(winner.calls) > 1 and winner.batch_invariant)
+    proofs, said = proved(bundle, Answers(lambda m: RIGHT), tmp_path, rows=RowBits(of))
+    left = next(winner for winner in proofs.contents.winners if winner.problem == faulty.problem)
+    assert len(left.calls) == len(faulty.calls) - 1
+    assert left.batch_invariant
+    assert proofs.status == 1
+    assert any(line.startswith("left out: ") and "other bits" in line for line in said)
 
 
 def test_which_gpus_prove() -> None:

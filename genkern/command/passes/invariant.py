@@ -116,7 +116,7 @@ class Choosing:
     @staticmethod
     def is_unfinished(files: RunFiles) -> bool:
         """Whether a run stopped in one of these passes: what comes before them is done."""
-        return any(_files_of(files, number).journal.exists() for number in range(1, MOST + 1))
+        return any(files.of_order(number).journal.exists() for number in range(1, MOST + 1))
 
     def choose(self, groups: Sequence[Group]) -> int:
         """Choose an order for each of them; returns the exit status."""
@@ -213,7 +213,7 @@ class Choosing:
         }
         orders = Orders(asked, frozenset(decided), found)
         said = {"order_pass": number, "sums": self._kind, "m_weights": sorted(self._weights.items())}
-        files = _files_of(self._files, number)
+        files = self._files.of_order(number)
         what = self._setting, self._spaces, files, self.console, configs, orders, said
         work = TuningPass(*what, opened=self._forget_others)
         work.tune(list(asked), _Keeper(self))
@@ -249,11 +249,6 @@ class Choosing:
         sought.chosen = chosen
         every = (each.chosen for each in self._sought)
         self._results.write([winner for one in every if one is not None for winner in one.winners.values()])
-
-
-def _files_of(files: RunFiles, number: int) -> RunFiles:
-    """Those of a pass: its journal lies beside that of the first."""
-    return RunFiles(f"{files.results}.order{number}")
 
 
 def _name(group: Group) -> str:

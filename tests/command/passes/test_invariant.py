@@ -84,6 +84,9 @@ def test_one_order_for_all_m(tmp_path: Path, cache_dir: Path, capsys: pytest.Cap
     assert re.search(rf"1024x128x256 +100\.03 +0\.0 % +5\.000x +{ONE.name} +{WHOLE}", said)
     status, said = run(capsys)
     assert (status, run.asked) == (0, [])
+    shown = run_here(capsys, "status", tmp_path / "r.yaml").out
+    assert shown.count("finished") == 2
+    assert "r.yaml.order1" in shown
     assert "are in" in said
 
 

@@ -49,7 +49,7 @@ def vars_of(problem: GemmProblem) -> tuple[int, int, str, str, str, str]:
 def test_an_order_of_one_configs_kernels() -> None:
     """Is that config's, in as many parts; what it takes where it was not measured, the model says."""
     problem = GemmProblem(64, 4096, 4096, "a16w4", "bf16", "int8", "bf16")
-    config = made("tiled", 64, 64, 64, 1, 4, 4, 3)
+    config = made("tiled", 16, 64, 64, 1, 4, 4, 3)
     order = sums_of(problem, config, "sm_90")
     assert (alone(order), alone(WHOLE)) == (config.having(SPLIT_K=1), None)
     assert reference_of(problem, order, GPU) == config
