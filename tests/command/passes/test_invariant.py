@@ -129,6 +129,21 @@ def test_rows_with_other_bits_are_of_no_order(
     assert f"wrong: {ONE.name}: a row has other bits" in said
 
 
+def test_rows_are_compared_later_too(tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--compare_wo_tuning finds what has other bits by then, and an order that is not the config's."""
+    run = Run(tmp_path, cache_dir, times((12, 10), (100, 130)))
+    assert run(capsys)[0] == 0
+    results = tmp_path / "r.yaml"
+    again = ["--compare_wo_tuning", "-i", results, "--cache_dir", cache_dir, "--jobs", 1]
+    assert run_here(capsys, *again, env=machine(tmp_path, gpus=1)).status == 0
+    ran = run_here(capsys, *again, env=machine(tmp_path, gpus=1, other_bits=[ONE.name]))
+    assert ran.status == 1
+    assert ran.out.count("WRONG: a row has other bits") == 2
+    results.write_text(results.read_text().replace(f"'sums': '{WHOLE}'", f"'sums': '{PARTS}'"))
+    ran = run_here(capsys, *again, env=machine(tmp_path, gpus=1))
+    assert ran.out.count(f"WRONG: adds up K as {WHOLE}, not {PARTS}") == 2
+
+
 def test_a_run_that_is_stopped_goes_on(
     tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
