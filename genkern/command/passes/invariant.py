@@ -212,7 +212,11 @@ class Choosing:
             if problem not in decided and (best := self._best(problem, order, facts.get(problem))) is not None
         }
         orders = Orders(asked, frozenset(decided), found)
-        said = {"order_pass": number, "sums": self._kind, "m_weights": sorted(self._weights.items())}
+        said = {
+            "order_pass": number,
+            "sums": self._kind,
+            "m_weights": [[*pair] for pair in sorted(self._weights.items())],
+        }
         files = self._files.of_order(number)
         what = self._setting, self._spaces, files, self.console, configs, orders, said
         work = TuningPass(*what, opened=self._forget_others)

@@ -158,11 +158,12 @@ def test_a_run_that_is_stopped_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(ResultsFile, "write", stopped)
-        assert run(capsys)[0] == 130
+        assert run(capsys, "--m_weights", "16:2")[0] == 130
     assert not any(row.batch_invariant for row in run.rows.values())
     before = run.asked
     assert any("confirm" in line for line in before)
-    status, said = run(capsys)
+    assert "m_weights was" in run(capsys)[1]
+    status, said = run(capsys, "--m_weights", "16:2")
     assert status == 0, said
     assert run.asked == []
     assert {(row.config, row.batch_invariant) for row in run.rows.values()} == {(ONE, True)}
