@@ -248,3 +248,14 @@ FAULTS = (
         "beside(columns[i + 1], columns[i])",
     ),
 )
+
+# Of these no product says anything: sums are right, and added up in another order than their family says. Comparing
+# rows to the bit finds them (genkern.profiling.same_bits).
+ORDER_FAULTS = (
+    Fault(
+        "parts of K are added in another order",
+        r"(tl\.static_range\((\d+)\):\n +acc \+= parts\[)i\]",
+        r"\1(i + 1) % \2]",
+    ),
+    Fault("K is divided elsewhere", r"(blocks = tl\.cdiv\(tl\.cdiv\(K, BLOCK_SIZE_K\), SPLIT_K\))$", r"\1 + 1"),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,15 +27,18 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.journal.bug_log import BugLog
 from genkern.journal.run_files import RunFiles
+from genkern.kernels.catalogue import sums_of
 from genkern.kernels.legality import legal
 from genkern.ops.fields import problem_cells
 from genkern.ops.op import check_problem
+from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.search.select import library_calls
 from genkern.timing.libraries import VENDOR, call_name
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import Session
 from genkern.tuning.check import DeviceChecker
 from genkern.tuning.interpreter import interpreter_checker
+from genkern.tuning.invariant.reference import reference_of
 
 # What `trans`, M, N and K do not say of a problem.
 _FORMAT_COLUMNS = tuple(name for name in problem_cells(GemmProblem(1, 1, 1)) if len(name) > 1 and "Major" not in name)
@@ -52,7 +55,7 @@ class Claim:
     """What a results file says: this config for this problem, on that architecture, device and Triton.
 
     None where it does not say; AITER's CSV says how many compute units the device has. `typed` is False where the types
-    of the problem are assumed.
+    of the problem are assumed. `order` is that of its sums which it has in common with all M; "" where it has none.
     """
 
     problem: GemmProblem
@@ -62,13 +65,14 @@ class Claim:
     triton: str | None = None
     compute_units: int | None = None
     typed: bool = True
+    order: str = ""
 
     @classmethod
     def of(cls, row: TunedRow) -> Claim:
         """What a row with a config says."""
         assert row.config is not None
         said = row.arch, row.device, row.versions.get("triton"), row.compute_units, row.typed
-        return cls(row.problem, row.config, *said)
+        return cls(row.problem, row.config, *said, row.sums if row.batch_invariant else "")
 
     def is_of(self, key: DeviceKey) -> bool:
         """Whether it is of that device, as far as it says."""
@@ -282,16 +286,26 @@ def _device_checks(claims: Sequence[Claim], setting: Setting, workshop: Workshop
         profiler = stack.enter_context(contextlib.closing(setting.profiler(index, workshop)))
         device = make_device_checker(setting.target, profiler, index, cache_dir, log_dir)
         stack.callback(device.close)
-        checker = DeviceChecker(device.check, device.check_call, setting.options.errRatio)
+        checker = DeviceChecker(device.check, device.check_call, setting.options.errRatio, DeviceRows(device))
         for claim in claims:
             yield claim, _tried(partial(_device_check, claim, workshop, checker, index))
 
 
 def _device_check(claim: Claim, workshop: Workshop, checker: DeviceChecker, index: int) -> Check:
-    with workshop.open(claim.problem, [claim.config], index) as bench:
-        job, candidates = bench.job, list(bench.candidates([claim.config]))
-        if candidates:
-            return checker.check(job.session, candidates[0])
+    reference = reference_of(claim.problem, claim.order, workshop.gpu) if claim.order else None
+    configs = list(dict.fromkeys([claim.config, *([reference] if reference is not None else [])]))
+    with workshop.open(claim.problem, configs, index, [config.name for config in configs]) as bench:
+        job, candidates = bench.job, {made.name: made for made in bench.candidates(configs)}
+        if (candidate := candidates.get(claim.config.name)) is not None:
+            check = checker.check(job.session, candidate)
+            if not (check.passed and claim.order):
+                return check
+            if (now := sums_of(claim.problem, claim.config, workshop.arch)) != claim.order:
+                return replace(check, passed=False, message=f"adds up K as {now or 'nobody says'}, not {claim.order}")
+            beside = candidates.get(reference.name) if reference not in (None, claim.config) else None
+            assert checker.rows is not None
+            rows = checker.rows.check(job.session, candidate.name, candidate, beside)
+            return check if rows.passed else rows
         why = "; ".join(unfit.message for unfit in job.unfit.values())
         return Check(claim.config.name, False, 1.0, float("inf"), claim.problem.size, "gpu", why)
 

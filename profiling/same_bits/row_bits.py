@@ -69,6 +69,7 @@ class RowChecking:
         if (other := self._moved) is not None:
             lanes.append(self._lane(other.tensors, subject))
             wanted.append((expected.index_select(-2, other.before), other.after))
+            lanes[1]["c"].fill_(float("nan"))
             subject.launch(dict(lanes[1]))
             if message := self._fault(lanes[1], *wanted[1], "elsewhere, beside other rows"):
                 return RowVerdict(message, rows=compared)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from asked_server import Parent, simulated
 from fake_gpu import FakeGpu, name_of
 from test_supervised import candidate, profiler, session
 
+from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
+from genkern.profiling import server
+from genkern.profiling.checking.verdict import Subject
+from genkern.profiling.same_bits.row_bits import RowVerdict
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.timing.session import Session
 
@@ -47,3 +52,49 @@ def test_wrong_when_timed_is_wrong(flush: bool, session: Session, profiler: Supe
     wrong = [name for name, m in again.items() if m.outcome is Outcome.WRONG]
     assert wrong == ([] if flush else [late.config.name])
     assert again[late.config.name].message == ("" if flush else "as timed C[0, 0] is 1, alone 2")
+
+
+class FakeRows:
+    """Launches what it is to compare; whose name begins with `us12` has other bits than the rest."""
+
+    made = 0
+
+    def __init__(self, problem: GemmProblem, *_: object) -> None:
+        type(self).made += 1
+
+    def check(self, subject: Subject, reference: Subject | None) -> RowVerdict:
+        for each in (subject, reference):
+            if each is not None:
+                each.launch({})
+        return RowVerdict("", "abcdef01", 64)
+
+    def bits_of(self, subject: Subject) -> FakeBits:
+        subject.launch({})
+        return FakeBits(Parent.last.gemm.calls[-1][0] == "us12")
+
+
+class FakeBits(int):
+    """As a tensor is compared."""
+
+    def __eq__(self, other: object) -> SimpleNamespace:  # type: ignore[override]
+        return SimpleNamespace(all=lambda: int(self) == int(other))  # type: ignore[call-overload]
+
+    __hash__ = int.__hash__
+
+
+def test_rows_are_compared(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a config with a reference's, and a library's call with configs; what does not run says so."""
+    monkeypatch.setattr(server, "RowChecking", FakeRows)
+    parent = Parent()
+    monkeypatch.setattr(Parent, "last", parent, raising=False)
+    one, other = ({"config": name_of(name), "binaries": [name]} for name in ("us10", "us12"))
+    answer = parent.ask("rows", **one, reference=other)
+    assert answer == {"config": name_of("us10"), "message": "", "row_bits": "abcdef01", "rows": 64}
+    assert [name for name, _ in parent.gemm.calls] == ["us10", "us12"]
+    assert parent.ask("rows", **one, reference=None)["message"] == ""
+    # PyTorch's own call takes 20 us here, and has the bits of whatever is not us12.
+    assert parent.ask("alike", calls=["vendor"], candidates=[other, one]) == {"alike": {"vendor": name_of("us10")}}
+    assert parent.ask("alike", calls=["vendor"], candidates=[other]) == {"alike": {}}
+    assert FakeRows.made == 1
+    refused = parent.ask("rows", config=name_of("refused"), binaries=["refused"], reference=None)
+    assert refused == {"config": name_of("refused"), "error": "RuntimeError: out of resource: shared memory"}

@@ -8,6 +8,7 @@ compares rows to the bit; then a group's order is chosen, and its rows are repla
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -76,23 +77,6 @@ class _Sought:
     chosen: Chosen | None = None
 
 
-class _Keeper:
-    """Takes over the reports of a pass, and has a group chosen as soon as no order is left to be tried."""
-
-    def __init__(self, choosing: Choosing) -> None:
-        self._choosing = choosing
-
-    def finished(self, report: Report) -> None:
-        self._choosing.finished(report)
-
-    def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
-        reason = " ".join(str(error).split())
-        self._choosing.console.print(f"device {device_index} is lost, its sizes go to the {left} others: {reason}")
-
-    def flush(self) -> None:
-        """Groups are written as they are chosen."""
-
-
 class Choosing:
     """The further passes of a run (--batch_invariant) on groups of sizes that each have a winner in some order."""
 
@@ -102,7 +86,7 @@ class Choosing:
         """`results` has the winners in any order, and is what groups are written to."""
         self._setting, self._spaces, self._files = setting, spaces, files
         self._results = results
-        self.console = console
+        self._console = console
         self._arch = setting.target.arch
         self._weights: Mapping[int, float] = setting.options.m_weights or {}
         self._kind: str = setting.options.sums
@@ -110,7 +94,7 @@ class Choosing:
         self._sought: list[_Sought] = []
         self._asked: dict[GemmProblem, str] = {}
         self._under_way: dict[GemmProblem, _Sought] = {}
-        self._left: dict[int, int] = {}
+        self._goes_on = self.is_unfinished(files)
         self.bugs = self.failed = 0
 
     @staticmethod
@@ -123,7 +107,7 @@ class Choosing:
         facts = self._facts()
         for group in groups:
             if missing := [problem.size for problem in group if problem not in self._rows]:
-                self.console.print(f"{_name(group)}: no order for all M: {', '.join(missing)} has no winner")
+                self._console.print(f"{_name(group)}: no order for all M: {', '.join(missing)} has no winner")
                 self.failed += 1
                 continue
             self._sought.append(self._begun(group, facts))
@@ -134,8 +118,8 @@ class Choosing:
         winners = [winner for sought in self._sought if sought.chosen for winner in sought.chosen.winners.values()]
         if winners:
             for line in ["", *invariant_table(winners, self._setting.target.gpu), ""]:
-                self.console.print(line)
-            self.console.print(f"results: {self._results.path}")
+                self._console.print(line)
+            self._console.print(f"results: {self._results.path}")
         return 3 if self.bugs else 1 if self.failed else 0
 
     def finished(self, report: Report) -> None:
@@ -145,11 +129,11 @@ class Choosing:
         if report.bug is not None:
             self.bugs += 1
             log = BugLog(RunFiles(self._results.path).bug_log, self._setting.versions, self._setting.options.command)
-            self.console.print(log.append(problem.size, report.bug))
+            self._console.print(log.append(problem.size, report.bug))
         else:
-            self.console.print(f"{size_line(report)} ({order})")
+            self._console.print(f"{size_line(report)} ({order})")
             for line in detail_lines(report) if self._setting.options.verbose else ():
-                self.console.print(line)
+                self._console.print(line)
         if report.winner is not None:
             sought.found[order][problem] = report.winner
         # The library's kernels for many rows are those of the largest M.
@@ -159,6 +143,14 @@ class Choosing:
         if not any(other is sought for other in self._under_way.values()):
             self._tried(sought)
 
+    def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
+        """Say that a device is used no more."""
+        reason = " ".join(str(error).split())
+        self._console.print(f"device {device_index} is lost, its sizes go to {left} others: {reason}")
+
+    def flush(self) -> None:
+        """Groups are written as they are chosen."""
+
     def _begun(self, group: Group, facts: Mapping[GemmProblem, ProblemFacts]) -> _Sought:
         known = {problem: self._known(problem, facts.get(problem)) for problem in group}
         last = facts.get(group[-1])
@@ -167,7 +159,7 @@ class Choosing:
         if self._kind == LIBRARY and library:
             orders = [library]
         if not orders:
-            self.console.print(f"{_name(group)}: no order for all M: nothing that was measured has one")
+            self._console.print(f"{_name(group)}: no order for all M: nothing that was measured has one")
             self.failed += 1
         return _Sought(group, orders, library)
 
@@ -212,11 +204,18 @@ class Choosing:
             if problem not in decided and (best := self._best(problem, order, facts.get(problem))) is not None
         }
         orders = Orders(asked, frozenset(decided), found)
-        said = {"order_pass": number, "sums": self._kind, "m_weights": sorted(self._weights.items())}
+        said = {
+            "order_pass": number,
+            "sums": self._kind,
+            "m_weights": [[*pair] for pair in sorted(self._weights.items())],
+        }
         files = self._files.of_order(number)
-        what = self._setting, self._spaces, files, self.console, configs, orders, said
+        if self._goes_on and not files.journal.exists() and files.finished_journal.exists():
+            # A later one was stopped: what this one has found is known.
+            os.replace(files.finished_journal, files.journal)
+        what = self._setting, self._spaces, files, self._console, configs, orders, said
         work = TuningPass(*what, opened=self._forget_others)
-        work.tune(list(asked), _Keeper(self))
+        work.tune(list(asked), self)
 
     def _best(self, problem: GemmProblem, order: str, facts: ProblemFacts | None) -> Config | None:
         """The fastest config of an order that the search has measured."""
@@ -243,7 +242,7 @@ class Choosing:
         how = {"library": sought.library, "kind": self._kind}
         chosen = choice(sought.group, sought.found, self._weights, **how)
         if isinstance(chosen, str):
-            self.console.print(f"{_name(sought.group)}: {chosen}")
+            self._console.print(f"{_name(sought.group)}: {chosen}")
             self.failed += 1
             return
         sought.chosen = chosen

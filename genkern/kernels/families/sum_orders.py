@@ -16,7 +16,8 @@ from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, is_outside, operands_of
 
 # What wgmma takes of a tile as Triton's 3.6.0 to 3.8 do: rows of it for four warps, and columns. A tile of fewer than
-# 16 columns is multiplied by mma.sync, though wgmma has 8 (supportMMA in lib/Analysis/Utility.cpp).
+# 16 columns is multiplied by mma.sync, though wgmma has 8 (supportMMA in lib/Analysis/Utility.cpp). That, neither its
+# BLOCK_SIZE_K of 256 nor its 8 warps, is why a tile of 32 rows and 16 columns has other bits: with 64 rows it has not.
 _WGMMA_ROWS, _WGMMA_COLUMNS, _WGMMA_WARPS = 64, 16, 4
 
 

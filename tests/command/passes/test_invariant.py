@@ -95,7 +95,7 @@ def test_weights_and_the_librarys_order(tmp_path: Path, cache_dir: Path, capsys:
     asked for: its kernel for the most rows says which it is."""
     replay = times((12, 10), (100, 130))
     run = Run(tmp_path, cache_dir, replay, alike={"vendor": ONE.name})
-    status, said = run(capsys, "--m_weights", "16:20")
+    status, said = run(capsys, "--m_weights", "16:16")
     assert status == 0, said
     assert {row.sums for row in run.rows.values()} == {PARTS}
     assert {m: round(row.invariant_loss or 0.0, 3) for m, row in run.rows.items()} == {16: 0.0, 1024: 0.3}
@@ -129,8 +129,30 @@ def test_rows_with_other_bits_are_of_no_order(
     assert f"wrong: {ONE.name}: a row has other bits" in said
 
 
+def test_rows_are_compared_later_too(tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--compare_wo_tuning finds what has other bits by then, and an order that is not the config's."""
+    run = Run(tmp_path, cache_dir, times((12, 10), (100, 130)))
+    assert run(capsys)[0] == 0
+    results = tmp_path / "r.yaml"
+    again = ["--compare_wo_tuning", "-i", results, "--cache_dir", cache_dir, "--jobs", 1]
+    assert run_here(capsys, *again, env=machine(tmp_path, gpus=1)).status == 0
+    ran = run_here(capsys, *again, env=machine(tmp_path, gpus=1, other_bits=[ONE.name]))
+    assert ran.status == 1
+    assert ran.out.count("WRONG: a row has other bits") == 2
+    results.write_text(results.read_text().replace(f"'sums': '{WHOLE}'", f"'sums': '{PARTS}'"))
+    ran = run_here(capsys, *again, env=machine(tmp_path, gpus=1))
+    assert ran.out.count(f"WRONG: adds up K as {WHOLE}, not {PARTS}") == 2
+
+
+@pytest.mark.parametrize(("weights", "config", "passes"), [("16:2", ONE, 1), ("16:16", TWO, 2)])
 def test_a_run_that_is_stopped_goes_on(
-    tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    weights: str,
+    config: Config,
+    passes: int,
+    tmp_path: Path,
+    cache_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the second pass too: nothing is measured again; the file has a group's rows of before or of after."""
     run = Run(tmp_path, cache_dir, times((12, 10), (100, 130)))
@@ -143,11 +165,13 @@ def test_a_run_that_is_stopped_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(ResultsFile, "write", stopped)
-        assert run(capsys)[0] == 130
+        assert run(capsys, "--m_weights", weights)[0] == 130
     assert not any(row.batch_invariant for row in run.rows.values())
     before = run.asked
     assert any("confirm" in line for line in before)
-    status, said = run(capsys)
+    assert "m_weights was" in run(capsys)[1]
+    status, said = run(capsys, "--m_weights", weights)
+    assert len([path for path in tmp_path.iterdir() if ".order" in path.name]) == passes
     assert status == 0, said
     assert run.asked == []
-    assert {(row.config, row.batch_invariant) for row in run.rows.values()} == {(ONE, True)}
+    assert {(row.config, row.batch_invariant) for row in run.rows.values()} == {(config, True)}
