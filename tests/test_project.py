@@ -52,7 +52,6 @@ TESTED_ELSEWHERE = {
         for name in ("called", "choice", "layers", "experts")
     },
     "genkern/engines/vllm_fp8.py": "tests/engines/test_vllm.py",
-    "genkern/engines/hf_layer.py": "tests/engines/test_hf_kernels.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
     # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.
     "genkern/packing/packer.py": "tests/runtime/launch/test_parameters.py",

@@ -180,7 +180,10 @@ def _in_blocks() -> type:
 
         def process_weights_after_loading(self, layer: Any) -> None:
             before = _form(self._get_layer_params(layer))
-            (super() if self.own is None else self.own).process_weights_after_loading(layer)
+            if self.own is None:
+                super().process_weights_after_loading(layer)
+            else:
+                self.own.process_weights_after_loading(layer)
             # vLLM multiplies by some weights elsewhere, and some kernels lay them or their scales out anew.
             if self.own is not None and (
                 getattr(layer, "is_bmm", False) or _form(self._get_layer_params(layer)) != before
