@@ -49,9 +49,11 @@ TESTED_ELSEWHERE = {
     "genkern/search/plain/cached.py": "tests/search/test_strategies.py",
     "genkern/tuned_gemm.py": "tests/runtime/test_torch_ops.py",
     "genkern/command/exchange/bucket_options.py": "tests/command/exchange/test_bucket.py",
-    **{f"genkern/engines/{name}.py": "tests/engines/test_engine_layers.py" for name in ("called", "layers", "experts")},
+    **{
+        f"genkern/engines/{name}.py": "tests/engines/test_engine_layers.py"
+        for name in ("called", "choice", "layers", "experts")
+    },
     "genkern/engines/vllm_fp8.py": "tests/engines/test_vllm.py",
-    "genkern/engines/hf_layer.py": "tests/engines/test_hf_kernels.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
     **{f"genkern/ops/{at.parent.name}/aiter.py": f"{_FIRST}/test_aiter_race.py" for at in OPS.glob("*/aiter.py")},
     **{

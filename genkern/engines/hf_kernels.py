@@ -6,13 +6,14 @@
     hf_kernels.register()
     model = kernelize(model, mode=Mode.INFERENCE)
 
-Written for kernels 0.17. The folder has a build for each backend, of two lines: the layer itself is in hf_layer.py.
+Written for kernels 0.17. The folder has a build for each backend, of a few lines.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from genkern import __version__
@@ -21,7 +22,10 @@ from genkern.engines.seam import install, is_on, require
 LAYER = "GenkernLinear"
 # As kernels names devices, for which it looks layers up.
 _DEVICES = "cuda", "rocm", "cpu"
-_BUILD = '"""Layers that call winners of genkern."""\n\nfrom genkern.engines import hf_layer as layers\n'
+_BUILD = (
+    '"""Layers that call winners of genkern."""\n\n'
+    "from genkern.engines.hf_kernels import layers_of\n\nlayers = layers_of()\n"
+)
 
 
 def register() -> None:
@@ -77,3 +81,23 @@ def is_tuned(layer: Any) -> bool:
         return False
     bias = layer.bias is not None
     return bool(Product(WIDE, layer.weight, layer.weight.dtype, layer.weight.dtype, bias).tuned())
+
+
+def layers_of() -> SimpleNamespace:
+    """The layers of the folder. kernelize takes their forward: they have no state, and nn.Linear's arguments."""
+    import torch
+
+    from genkern.engines.called import WIDE, operator
+
+    product = operator(WIDE)
+
+    class Linear(torch.nn.Module):  # type: ignore[misc]
+        can_torch_compile = True
+        has_backward = True
+
+        def forward(self, input: Any) -> Any:
+            if torch.is_autocast_enabled(input.device.type) or input.dtype != self.weight.dtype:
+                return torch.nn.functional.linear(input, self.weight, self.bias)
+            return product(input, self.weight, self.bias)
+
+    return SimpleNamespace(Linear=Linear)

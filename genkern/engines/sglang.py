@@ -157,11 +157,22 @@ def _has_backend() -> bool:
 
 
 def _float8() -> None:
-    from genkern.engines.called import IN_BLOCKS, SCALED, operator
+    from genkern.engines.called import SCALED
+    from genkern.engines.choice import opaque, quantised_or
 
     _find_mode()
-    for op in (SCALED, IN_BLOCKS):
-        operator(op)
+    library = _utils().apply_fp8_linear
+    library = getattr(library, "__wrapped__", library)
+
+    def own(x: Any, weight: Any, scale: Any, bias: Any, *input_scale: Any) -> Any:
+        return library(x, weight.t(), scale, *(input_scale or (None,)), None, bias)
+
+    fields = {"accumulate": "fast"}
+    dynamic = quantised_or(own, SCALED, lambda x: _token_quant()(x), fields)
+    static = quantised_or(own, SCALED, lambda x, scale: _static_quant()(x, scale, repeat_scale=False), fields)
+    for name, call in (("dynamic", dynamic), ("static", static)):
+        _scaled[name] = opaque(_with_bias(call))
+        _scaled[f"{name} with bias"] = opaque(call)
     utils = f"{_LAYERS}.quantization.fp8_utils"
     _around(
         [
@@ -171,9 +182,29 @@ def _float8() -> None:
     )
 
 
+# Products with a scale for each row, or one for all, by whether these are quantised by what a call gives.
+_scaled: dict[str, Callable[..., Any]] = {}
+
+
+def _with_bias(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same of tensors without a bias."""
+    return lambda x, weight, scale, *more: call(x, weight, scale, None, *more)
+
+
 def block_linear(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
     """What SGLang chooses for layers with scales of blocks, and winners before it."""
+    from genkern.engines.called import IN_BLOCKS
+    from genkern.engines.choice import opaque, quantised_or
+
     library = before(*given, **named)
+
+    def quantised(x: Any) -> Any:
+        return _group_quant()(x, 128, column_major_scales=True)
+
+    def own(x: Any, weight: Any, scale: Any, bias: Any) -> Any:
+        return library(x, weight, [128, 128], scale, None, None)
+
+    product = opaque(_with_bias(quantised_or(own, IN_BLOCKS, quantised, {})))
 
     def linear(
         input: Any,
@@ -190,11 +221,7 @@ def block_linear(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
         wide = input_scale is None and input.dtype.itemsize == 2
         if not (is_plain and wide and _serves(weight, weight, input.dtype, "")):
             return library(input, weight, block_size, weight_scale, input_scale, bias, **more)
-        from genkern.engines.called import IN_BLOCKS, OPERATORS
-
-        flat = input.view(-1, input.shape[-1])
-        rows, scale = _group_quant()(flat, 128, column_major_scales=True)
-        out = OPERATORS[IN_BLOCKS](rows, weight, None, input.dtype, scale, weight_scale)
+        out = product([input.view(-1, input.shape[-1]), weight, weight_scale], weight.shape[0], input.dtype)
         out = out if bias is None else out + bias
         return out.view(*input.shape[:-1], weight.shape[0])
 
@@ -220,13 +247,10 @@ def scaled_linear(
     known = (dynamic or static) and input.dtype.itemsize == 2 and input_scale_ub is None
     if not (known and _serves(weight, weight.t(), input.dtype, scales)):
         return before(input, weight, weight_scale, input_scale, input_scale_ub, bias, *more, **named)
-    from genkern.engines.called import OPERATORS, SCALED
-
-    flat = input.view(-1, input.shape[-1])
-    rows, scale = _token_quant()(flat) if dynamic else _static_quant()(flat, input_scale, repeat_scale=False)
-    out = OPERATORS[SCALED](
-        *(rows, weight.t(), bias, input.dtype, scale.view(-1), weight_scale.view(-1)), None, accumulate="fast"
-    )
+    name = ("dynamic" if dynamic else "static") + " with bias" * (bias is not None)
+    scales_of_x = [] if dynamic else [input_scale]
+    more_tensors = [weight_scale, *([] if bias is None else [bias]), *scales_of_x]
+    out = _scaled[name]([input.view(-1, input.shape[-1]), weight.t(), *more_tensors], n, input.dtype)
     return out.view(*input.shape[:-1], n)
 
 

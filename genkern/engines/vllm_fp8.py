@@ -8,6 +8,13 @@ from genkern.engines.seam import Misfit, require
 
 _OPERANDS = ("self", "A", "B", "out_dtype", "As", "Bs", "bias", "output_shape")
 _BLOCK_OPERANDS = ("self", "A", "B", "As", "Bs")
+# Kernels of vLLM that leave weights of [N, K] as they are, where both are multiples of 16.
+_OWN_SCALED = (
+    "CutlassFP8ScaledMMLinearKernel",
+    "PerTensorTorchFP8ScaledMMLinearKernel",
+    "ChannelWiseTorchFP8ScaledMMLinearKernel",
+)
+_OWN_BLOCKS = "DeepGemmFp8BlockScaledMMKernel", "CutlassFp8BlockScaledMMKernel", "TritonFp8BlockScaledMMKernel"
 _CONFIG = ("weight_quant_key", "activation_quant_key", "weight_shape", "input_dtype", "out_dtype")
 
 
@@ -67,9 +74,8 @@ def _scaled() -> type:
     from vllm import envs
     from vllm.model_executor.kernels.linear import FP8ScaledMMLinearKernel
 
-    from genkern.engines.called import SCALED, operator
-
-    product = operator(SCALED)
+    from genkern.engines.called import SCALED
+    from genkern.engines.choice import opaque, winner_or
 
     class GenkernFP8ScaledMMLinearKernel(FP8ScaledMMLinearKernel):  # type: ignore[misc]
         genkern_tuned: tuple[int, ...] = ()
@@ -77,6 +83,11 @@ def _scaled() -> type:
         def __init__(self, c: Any, layer_param_names: Any) -> None:
             super().__init__(c, layer_param_names)
             self.genkern_tuned = _tuned(SCALED, c, _scales(c))
+            # What vLLM would have chosen, for the M that have no winner.
+            self.own = _vllms_own(c, _OWN_SCALED, layer_param_names)
+            # vLLM's CUTLASS kernels add up fast (KernelTmaWarpSpecializedPingpongFP8FastAccum).
+            by_own = None if self.own is None else self._by_own
+            self.product = opaque(winner_or(by_own, SCALED, c.out_dtype, {"accumulate": "fast"}))
 
         @classmethod
         def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
@@ -88,6 +99,8 @@ def _scaled() -> type:
         def can_implement(cls, c: Any) -> tuple[bool, str | None]:
             if (scales := _scales(c)) == "":
                 return False, "has no products with such scales"
+            if any(size % 16 for size in c.weight_shape):
+                return False, "has no weights that vLLM pads"
             return bool(_tuned(SCALED, c, scales)), "has no winner for this N and K"
 
         def input_quant_key(self) -> Any:
@@ -95,11 +108,21 @@ def _scaled() -> type:
             key = self.config.activation_quant_key
             return key if key.scale.static and key.scale.group_shape.is_per_tensor() else None
 
+        def _by_own(self, x: Any, weight: Any, scale_a: Any, scale_b: Any, bias: Any = None) -> Any:
+            given = {"A": x, "B": weight.t(), "As": scale_a, "Bs": scale_b, "bias": bias}
+            return self.own.apply_scaled_mm(
+                out_dtype=self.config.out_dtype, output_shape=[x.shape[0], weight.shape[0]], **given
+            )
+
         def process_weights_after_loading(self, layer: Any) -> None:
+            if self.own is not None:
+                # These leave weights of such sizes as they are.
+                self.own.process_weights_after_loading(layer)
             if _scales(self.config) == "per_token":
                 weight, scale, *_ = super()._get_layer_params(layer)
                 # Of a weight with one scale a copy for each column: kernels read one for each.
-                layer.genkern_scale = scale.detach().float().reshape(-1).expand(weight.shape[1]).contiguous()
+                columns = scale.detach().float().reshape(-1).expand(weight.shape[1])
+                layer.genkern_scale = columns.contiguous().view(-1, 1)
 
         def _get_layer_params(self, layer: Any) -> Any:
             weight, scale, *others = super()._get_layer_params(layer)
@@ -108,9 +131,8 @@ def _scaled() -> type:
         def apply_scaled_mm(
             self, *, A: Any, B: Any, out_dtype: Any, As: Any, Bs: Any, bias: Any, output_shape: list[int]
         ) -> Any:
-            # vLLM's CUTLASS kernels add up fast (KernelTmaWarpSpecializedPingpongFP8FastAccum).
-            out = product(A, B.t(), bias, out_dtype, As.view(-1), Bs, None, accumulate="fast")
-            return out.view(*output_shape)
+            tensors = [A, B.t(), As, Bs, *([] if bias is None else [bias])]
+            return self.product(tensors, B.shape[1], self.config.out_dtype).view(*output_shape)
 
     return GenkernFP8ScaledMMLinearKernel
 
@@ -121,9 +143,8 @@ def _in_blocks() -> type:
     from vllm.model_executor.kernels.linear import Fp8BlockScaledMMLinearKernel
     from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
 
-    from genkern.engines.called import IN_BLOCKS, operator
-
-    product = operator(IN_BLOCKS)
+    from genkern.engines.called import IN_BLOCKS
+    from genkern.engines.choice import opaque, winner_or
 
     class GenkernFp8BlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):  # type: ignore[misc]
         genkern_tuned: tuple[int, ...] = ()
@@ -131,10 +152,17 @@ def _in_blocks() -> type:
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.genkern_tuned = _tuned(IN_BLOCKS, config, "")
-            shape = config.activation_quant_key.scale.group_shape
-            # Column by column, as kernels read them.
-            self.quant_fp8 = QuantFP8(static=False, group_shape=shape, column_major_scales=True, use_ue8m0=False)
-            self.own: Any = None
+            # What vLLM would have chosen, for the M that have no winner; x is quantised as that wants it.
+            self.own = _vllms_own(config, _OWN_BLOCKS)
+            self.elsewhere = False
+            if self.own is not None:
+                self.quant_fp8, self.use_triton = self.own.quant_fp8, self.own.use_triton
+            else:
+                # Column by column, as kernels read them.
+                shape = config.activation_quant_key.scale.group_shape
+                self.quant_fp8 = QuantFP8(static=False, group_shape=shape, column_major_scales=True, use_ue8m0=False)
+            by_own = None if self.own is None else self._by_own
+            self.product = opaque(winner_or(by_own, IN_BLOCKS, config.out_dtype, {}))
 
         @classmethod
         def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
@@ -151,33 +179,43 @@ def _in_blocks() -> type:
             return bool(_tuned(IN_BLOCKS, config, "")), "has no winner for this N and K"
 
         def process_weights_after_loading(self, layer: Any) -> None:
-            if getattr(layer, "is_bmm", False):
-                # vLLM multiplies by it elsewhere, as the kernel that it would have chosen leaves the weight.
-                self.own, self.genkern_tuned = _vllms_own(self.config, type(self)), ()
-                self.own.process_weights_after_loading(layer)
-            else:
+            before = _form(self._get_layer_params(layer))
+            if self.own is None:
                 super().process_weights_after_loading(layer)
+            else:
+                self.own.process_weights_after_loading(layer)
+            # vLLM multiplies by some weights elsewhere, and some kernels lay them or their scales out anew.
+            if self.own is not None and (
+                getattr(layer, "is_bmm", False) or _form(self._get_layer_params(layer)) != before
+            ):
+                self.elsewhere, self.genkern_tuned = True, ()
 
-        def apply_weights(self, layer: Any, x: Any, bias: Any = None, **kwargs: Any) -> Any:
-            if self.own is not None:
-                return self.own.apply_weights(layer, x, bias, **kwargs)
-            return super().apply_weights(layer, x, bias, **kwargs)
+        def _by_own(self, x: Any, weight: Any, scale_a: Any, scale_b: Any) -> Any:
+            return self.own.apply_block_scaled_mm(A=x, B=weight, As=scale_a, Bs=scale_b)
 
         def apply_block_scaled_mm(self, A: Any, B: Any, As: Any, Bs: Any) -> Any:
-            return product(A, B, None, self.config.out_dtype, As, Bs)
+            if self.elsewhere:
+                return self.own.apply_block_scaled_mm(A=A, B=B, As=As, Bs=Bs)
+            return self.product([A, B, As, Bs], B.shape[0], self.config.out_dtype)
 
     return GenkernFp8BlockScaledMMKernel
 
 
-def _vllms_own(config: Any, but: type) -> Any:
-    """The kernel that vLLM chooses without genkern's."""
+def _form(params: Any) -> tuple[object, ...]:
+    """How a layer's weight and scales lie."""
+    return tuple((each.shape, each.stride(), each.dtype) for each in (params.weight, params.block_scale))
+
+
+def _vllms_own(config: Any, names: tuple[str, ...], layer_param_names: Any = None) -> Any:
+    """The kernel that vLLM chooses among those that leave weights as they are loaded; None where none of them can."""
     from vllm.model_executor.kernels import linear
 
-    possible = {
-        platform: [kernel for kernel in listed if kernel.__name__ != but.__name__]
-        for platform, listed in linear._POSSIBLE_FP8_BLOCK_KERNELS.items()
-    }
-    kind = linear.choose_scaled_mm_linear_kernel(config, possible, quantization="fp8_block_w8a8")
-    if issubclass(kind, linear.FP8ScaledMMLinearKernel):
-        return kind(config, layer_param_names=["weight", "weight_scale", "input_scale", "input_scale_ub"])
-    return kind(config)
+    lists = linear._POSSIBLE_FP8_KERNELS if layer_param_names else linear._POSSIBLE_FP8_BLOCK_KERNELS
+    possible = {place: [kernel for kernel in listed if kernel.__name__ in names] for place, listed in lists.items()}
+    quantization = "fp8_w8a8" if layer_param_names else "fp8_block_w8a8"
+    try:
+        kind = linear.choose_scaled_mm_linear_kernel(config, possible, quantization=quantization)
+    except (ValueError, AttributeError):
+        # None can, or vLLM was built without what one asks for.
+        return None
+    return kind(config, layer_param_names=layer_param_names) if layer_param_names else kind(config)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from engine_winners import ROWS, K, N
 
-from genkern.engines import experts, layers
+from genkern.engines import choice, experts, layers
 from genkern.engines.called import IN_BLOCKS, SCALED, WIDE, Product
 from genkern.errors import InputError
 from genkern.runtime.routed.experts import Experts
@@ -68,6 +68,36 @@ def test_the_share_is_of_layers_and_bytes(gpu: Any, caplog: pytest.LogCaptureFix
     )
     assert not layers.is_served(model[0])
     assert str(layers.Share.of([])) == "0 of 0 layers, 0.0 % of their weights' bytes"
+
+
+def test_an_m_without_a_winner_is_the_engines(gpu: Any, launched: Any) -> None:
+    """One operator in a traced program, and a choice in each of its calls; what is quantised inside likewise."""
+    weight = torch.randn(N, K).to(FP8)
+    of_weight, calls = torch.ones(N // 128, 1), []
+
+    def own(x: Any, *more: Any) -> Any:
+        calls.append((x.shape[0], len(more)))
+        return torch.zeros(x.shape[0], N).bfloat16()
+
+    chosen = choice.opaque(choice.winner_or(own, IN_BLOCKS, BF16, {}))
+    program = torch.compile(
+        lambda x, scale: chosen([x, weight, scale, of_weight], N, BF16), dynamic=True, fullgraph=True, backend="eager"
+    )
+    for rows in (16, 64, 5000, 16):
+        x = torch.randn(rows, K).to(FP8)
+        out = program(x, torch.ones(rows, 1))
+        assert launched() == (rows < 5000)
+        if rows < 5000:
+            torch.testing.assert_close(out, (x.float() @ weight.float().T).bfloat16(), rtol=0.02, atol=1.0)
+    assert calls == [(5000, 3)]
+    of_wide = choice.quantised_or(own, IN_BLOCKS, lambda x: (x.to(FP8), torch.ones(x.shape[0], 1)), {})
+    for rows in (16, 5000, 5000):
+        of_wide(torch.randn(rows, K).to(BF16), weight, of_weight, None)
+        assert launched() == (rows < 5000)
+    assert calls[1:] == [(5000, 3)] * 2
+    # Without a kernel of its own the engine has genkern's library.
+    choice.winner_or(None, SCALED, BF16, {})(torch.zeros(5000, K).to(FP8), weight, torch.ones(1), torch.ones(1))
+    torch._dynamo.reset()
 
 
 def given(rows: int, width: int = 128) -> tuple[Any, ...]:

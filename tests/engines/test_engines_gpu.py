@@ -13,7 +13,7 @@ from computing_gpu import CONFIG
 from engine_winners import K, N, problems
 from small_bundle import pack_here, row
 
-from genkern.engines import aiter, experts, inductor, invariant, layers
+from genkern.engines import aiter, choice, experts, inductor, invariant, layers
 from genkern.engines.called import BATCHED, IN_BLOCKS, SCALED, WIDE, Product, operator
 from genkern.gemm.gpus import detect_arch
 from genkern.runtime import default
@@ -96,6 +96,8 @@ def test_linear_layers_in_fp8() -> None:
     for of_x, of_weight in ((one, one), (rows, columns)):
         given = x, weight, None, torch.bfloat16, of_x, of_weight, None
         assert torch.equal(operator(SCALED)(*given, accumulate="fast"), wanted)
+    chosen = choice.opaque(choice.winner_or(None, SCALED, torch.bfloat16, {"accumulate": "fast"}))
+    assert torch.equal(in_graph(lambda: chosen([x, weight, rows.view(-1, 1), columns], N, torch.bfloat16)), wanted)
     of_x, of_weight = torch.full((K // 128, M), 0.5, device="cuda").mT, torch.full((2, 1), 0.5, device="cuda")
     call = lambda: operator(IN_BLOCKS)(x, weight, None, torch.bfloat16, of_x, of_weight)  # noqa: E731
     assert torch.equal(call(), wanted)

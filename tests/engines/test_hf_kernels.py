@@ -23,7 +23,7 @@ def test_the_folder_has_a_build_for_each_backend() -> None:
     place.write_text("broken")
     assert hf_kernels.folder() == folder
     assert place.read_text() == text
-    assert "hf_layer as layers" in text
+    assert "layers_of()" in text
 
 
 def test_kernelize_gives_winners_to_layers_that_have_any(

@@ -109,7 +109,12 @@ def test_fp8_layers_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch)
     x, weight = torch.randn(16, K).bfloat16(), torch.randn(N, K).to(fp8)
     wanted = (x.to(fp8).float() @ weight.float().T).bfloat16()
     calls = []
-    linear = plugin.block_linear(lambda *given: lambda *more, **named: calls.append(more[0].shape), None)
+
+    def own(x: Any, *given: Any, **named: Any) -> Any:
+        calls.append(x.shape)
+        return torch.zeros(x.shape[0], N).bfloat16()
+
+    linear = plugin.block_linear(lambda *given: own, None)
     for call in (
         lambda: linear(x, weight, [128, 128], torch.ones(N // 128, K // 128)),
         lambda: fp8_utils.apply_fp8_linear(x, weight.t(), torch.ones(N, 1)),
@@ -122,6 +127,13 @@ def test_fp8_layers_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch)
     linear(x, weight, [128, 128], torch.ones(N // 128, K // 128), torch.ones(16, 1))
     linear(torch.randn(16, 2 * K).bfloat16(), torch.randn(N, 2 * K).to(fp8), [128, 128], torch.ones(N // 128, 2))
     assert (len(calls), launched()) == (3, 0)
+    # At an M without a winner too, which is looked at when the call runs.
+    program = torch.compile(lambda x: linear(x, weight, [128, 128], torch.ones(2, 1)), dynamic=True, backend="eager")
+    for rows, launches in ((16, 1), (64, 1), (5000, 0)):
+        program(torch.randn(rows, K).bfloat16())
+        assert launched() == launches
+    assert calls[3:] == [(5000, K)]
+    torch._dynamo.reset()
 
 
 def test_experts_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:

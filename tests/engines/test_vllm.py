@@ -13,7 +13,7 @@ import pytest
 import torch
 from engine_winners import K, N
 
-from genkern.engines import layers, seam
+from genkern.engines import layers, seam, vllm_fp8
 from genkern.engines import vllm as plugin
 from genkern.engines.seam import Misfit
 
@@ -179,6 +179,46 @@ def test_fp8_layers_have_genkerns_kernel(of_x: str, of_weight: str, cuda: None, 
         kind = kernels._POSSIBLE_FP8_KERNELS[PlatformEnum.CUDA][0]
         can, _ = kind.can_implement(kernels.FP8ScaledMMLinearLayerConfig(weight_shape=(N, 2 * K), **keys))
         assert not can
+
+
+def test_at_other_m_vllms_own_kernel_is_called(cuda: None, launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That which it would have chosen, with its own quantisation; for all M where it lays a weight out anew."""
+    from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
+    from vllm.model_executor.layers.quantization.utils import quant_utils
+
+    calls = []
+
+    class Own:
+        use_triton = False
+        quant_fp8 = QuantFP8(static=False, group_shape=quant_utils.GroupShape(1, 128), use_ue8m0=False)
+
+        def process_weights_after_loading(self, layer: Any) -> None:
+            if getattr(layer, "is_bmm", False):
+                layer.weight_scale_inv.data = layer.weight_scale_inv.data.expand(2, 4)
+
+        def apply_block_scaled_mm(self, A: Any, B: Any, As: Any, Bs: Any) -> Any:
+            calls.append(tuple(A.shape))
+            return torch.zeros(A.shape[0], N).bfloat16()
+
+    monkeypatch.setattr(vllm_fp8, "_vllms_own", lambda *given: Own())
+    keys = {
+        "activation_quant_key": quant_utils.kFp8Dynamic128Sym,
+        "weight_quant_key": quant_utils.kFp8Static128BlockSym,
+        "input_dtype": torch.bfloat16,
+        "out_dtype": torch.bfloat16,
+    }
+    for is_bmm in (False, True):
+        kernel = kernels.init_fp8_linear_kernel(weight_shape=(N, K), **keys)
+        module = torch.nn.Module()
+        module.is_bmm, module.weight_block_size = is_bmm, [128, 128]
+        module.weight = torch.nn.Parameter(torch.randn(N, K).to(torch.float8_e4m3fn), requires_grad=False)
+        module.weight_scale_inv = torch.nn.Parameter(torch.ones(2, 1), requires_grad=False)
+        kernel.process_weights_after_loading(module)
+        assert kernel.genkern_tuned == (() if is_bmm else (1, 16, 64))
+        for rows in (16, 5000):
+            kernel.apply_weights(module, torch.randn(rows, K).bfloat16())
+            assert launched() == int(rows == 16 and not is_bmm)
+    assert calls == [(5000, K), (16, K), (5000, K)]
 
 
 def experts(rows: int) -> tuple[Any, tuple[Any, ...], Any]:
