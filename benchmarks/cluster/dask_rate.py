@@ -106,9 +106,8 @@ def rate(bench: Bench, jobs: int, rounds: int) -> None:
             seconds = "; ".join(f"{name} {took[name]:.1f} s, {used[name]:.2f} s of processors" for name in took)
             say(f"{seconds}; {load()}")
     print(f"by the clock: {median(by_wall):.3f} ({spread(by_wall)})")
-    print(
-        f"dask_over_loky: {median(by_processor):.3f} ({len(bench.specs)} kernels, {jobs} processes; {spread(by_processor)})"
-    )
+    what = f"{len(bench.specs)} kernels, {jobs} processes; {spread(by_processor)}"
+    print(f"dask_over_loky: {median(by_processor):.3f} ({what})")
 
 
 def processor_s() -> float:
