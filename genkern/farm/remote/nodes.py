@@ -64,7 +64,7 @@ class Nodes:
             raise InputError(_NO_DASK) from None
         # The one names every key that was on a lost worker, which are done again; the others say that a peer went.
         for name in ("distributed.scheduler", "distributed.core", "distributed.nanny", "distributed.batched"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._say, self._greeting = say, greeting
         self._lock = threading.Lock()
         self._nodes: dict[str, Node] = {}
