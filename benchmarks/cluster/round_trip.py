@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 from slurm_machine import slurm, why_not
 
-_SPACE = """archs: [gfx942, sm_90]
+_SPACE = """archs: [%s]
 ops: [a16w16]
 rules: []
 families:
@@ -42,7 +42,7 @@ def main() -> None:
         (at / "sizes.yaml").write_text(
             "".join(f"- {{'M': {16 + i}, 'N': 64, 'K': 64}}\n" for i in range(options.sizes))
         )
-        (at / "space.yaml").write_text(_SPACE)
+        (at / "space.yaml").write_text(_SPACE % options.arch)
         command = [sys.executable, "-m", "genkern", "sbatch", "--arch", options.arch, "-i", "sizes.yaml", "-o", "work"]
         command += ["--space", "space.yaml", "--jobs", str(options.jobs), "--cpus", "1"]
         command += [] if options.gpu else ["--profiler", "predict"]

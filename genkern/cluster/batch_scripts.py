@@ -15,7 +15,7 @@ from rich.console import Console
 
 from genkern.arguments import Parser, number
 from genkern.cluster.batch_values import absolute, account, duration, gpus, partitions, require_plain
-from genkern.cluster.compiling import add_chosen, check_search
+from genkern.cluster.compiling import add_chosen, check_search, chosen_spaces
 from genkern.command.options import parse
 from genkern.command.shipped.kernels import sizes_for
 from genkern.errors import InputError, OutputError
@@ -74,8 +74,9 @@ def run_sbatch(options: argparse.Namespace, console: Console) -> int:
     folder = Path(options.output).absolute()
     for path in (str(folder), *options.gemm_size_file, options.space or "", options.cache_dir or ""):
         require_plain(path, "the path")
-    sizes = len(sizes_for(options, console))
-    if sizes < options.jobs:
+    problems = sizes_for(options, console)
+    chosen_spaces(options, problems)
+    if (sizes := len(problems)) < options.jobs:
         raise InputError(f"--jobs {options.jobs}: the lists have {sizes} sizes, and each task has one at least")
     for name in SCRIPTS:
         require_absent(str(folder / name), options.overwrite)

@@ -17,11 +17,12 @@ from genkern.errors import InputError
 from genkern.farm.shipped.kernels_file import write_kernels
 from genkern.files import read_text, require_absent, require_writable, shown_path, write_whole
 from genkern.gemm.gpus import known_archs
+from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.release import cute_installed
 from genkern.ops.op import op_names
 from genkern.search.strategies import PREDICTED, chosen_strategy
 from genkern.space.languages import space_for_libraries
-from genkern.space.space import shipped_names
+from genkern.space.space import Space, shipped_names
 from genkern.timing.libraries import ALL, CUTE, parse_libraries
 
 _USUAL = f"{PREDICTED}:64"
@@ -76,6 +77,13 @@ def add_chosen(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def chosen_spaces(options: argparse.Namespace, problems: Sequence[GemmProblem]) -> tuple[list[str], dict[str, Space]]:
+    """The libraries whose kernels are compiled, and the space of each format. Raises InputError."""
+    libraries = [name for name in parse_libraries(ALL).split(",") if name != CUTE or cute_installed()]
+    ops = {each.op for each in problems}
+    return libraries, {op: space_for_libraries(options.space, options.arch, op, libraries) for op in ops}
+
+
 def run_compile(options: argparse.Namespace, console: Console) -> int:
     """Rank, compile, write the folder. Raises InputError or OutputError."""
     folder = WorkFolder(Path(options.output))
@@ -84,10 +92,7 @@ def run_compile(options: argparse.Namespace, console: Console) -> int:
     problems = of_shard(sizes_for(options, console), options.shard)
     if not problems:
         raise InputError(f"--shard {options.shard}: there are fewer sizes than shards")
-    libraries = [name for name in parse_libraries(ALL).split(",") if name != CUTE or cute_installed()]
-    spaces = {
-        op: space_for_libraries(options.space, options.arch, op, libraries) for op in {each.op for each in problems}
-    }
+    libraries, spaces = chosen_spaces(options, problems)
     made = compiled_entries(problems, spaces, options.most, None, options, console)
     space = options.space or ""
     if space and space not in shipped_names():

@@ -117,6 +117,7 @@ def test_templates_of_ones_own(written: Path, tmp_path: Path, capsys: pytest.Cap
         (("--partition", "a b"), "'a b' is not a partition"),
         (("--search", "guided"), "--search guided: nothing is measured here"),
         (("--no-such-option",), "--no-such-option"),
+        (("--space", "nvidia_sm90"), "nvidia_sm90"),
         (("--gpus", "0"), "'0' is not a number of GPUs"),
     ],
 )

@@ -26,7 +26,7 @@ from genkern.gemm.records import Binary, Outcome
 # A unit comes to a node that is known not to compile where all others were lost: so often it is tried again.
 _TRIES = 2
 # Nodes may come back within that, and no look shows any.
-_LOOKS_WITHOUT_NODES = 120
+_LOOKS_WITHOUT_NODES = 60
 
 
 @dataclass

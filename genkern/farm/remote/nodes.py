@@ -19,7 +19,7 @@ from genkern.farm.remote.slurm_job import SlurmJob
 # The resource of workers that measure: `dask worker --resources GPU=1`.
 GPU = "GPU"
 _WAIT_S = 60.0
-_LOOK_S = 0.5
+_LOOK_S = 1.0
 _NO_DASK = "--cluster needs Dask, here and on every node: pip install 'genkern[cluster]'"
 
 
@@ -38,7 +38,7 @@ class Node:
 
 
 class Nodes:
-    """Connected to a cluster; a thread looks every half second who is there, and asks each newcomer `greeting`.
+    """Connected to a cluster; a thread looks every second who is there, and asks each newcomer `greeting`.
 
     That is a function that runs there, and its argument. It answers with a JSON object, whose `why` says why the node
     is of no use, if it is.
@@ -64,7 +64,7 @@ class Nodes:
             raise InputError(_NO_DASK) from None
         # The one names every key that was on a lost worker, which are done again; the others say that a peer went.
         for name in ("distributed.scheduler", "distributed.core", "distributed.nanny", "distributed.batched"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         self._say, self._greeting = say, greeting
         self._lock = threading.Lock()
         self._nodes: dict[str, Node] = {}
