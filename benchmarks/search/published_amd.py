@@ -108,9 +108,10 @@ def winners(path: Path) -> Iterator[tuple[str, GemmProblem | None, Winner | None
         # Of other kernels, or devices.
         return
     peer = next(peer for peer in PEERS.values() if peer.is_named(path.name))
+    splits = not peer.config_obstacle(Config("tiled", 64, 64, 64, SPLIT_K=2))
 
     def runs(config: Config) -> bool:
-        return config.SPLIT_K == 1 or not peer.config_obstacle(Config("tiled", 64, 64, 64, SPLIT_K=2))
+        return splits or config.SPLIT_K == 1
 
     for candidate in imported.candidates:
         if candidate.config is not None:

@@ -1,7 +1,7 @@
 """Variants: kernels of one tile that differ in warps, stages and options stand apart in an order, so that tiles mix.
 
 The model tells tiles apart better than their variants: of AITER's published winners the tile is among the first 64
-binaries in 0.68 without this, in 0.84 with it (benchmarks/search/published_amd.py).
+binaries in 0.68 without this, in 0.81 with it (gfx942 and gfx950; benchmarks/search/published_amd.py).
 """
 
 from __future__ import annotations
