@@ -44,7 +44,8 @@ _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern ops [RESULTS...]
        genkern kernels --arch ARCH -o FILE
        genkern cache [--trim SIZE]
-       genkern compile | measure | collect | sbatch | lab ..."""
+       genkern compile | measure | collect | sbatch | lab ...
+       genkern first-run | calibrate ..."""
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU

@@ -79,13 +79,21 @@ def calibrate_parser() -> Parser:
     return p
 
 
+def named_folder(output: str) -> Path:
+    """The folder of -o, made where it is not there. Raises InputError for one that has no name."""
+    if not output.strip():
+        raise InputError("-o is empty: is a variable of your shell not set?")
+    folder = Path(output)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def run_calibrate(options: argparse.Namespace, console: Console) -> int:
     """Measure, fit, keep and say; returns 1 where the kernels measured are too few. Raises GenkernError."""
     from genkern.command.run import run
 
     sizes = QUICK if options.quick else SIZES
-    folder = Path(options.output)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = named_folder(options.output)
     listed = [f"- {{'M': {m}, 'N': {n}, 'K': {k}}}\n" for m, n, k in (*sizes, *FRESH)]
     write_whole(str(folder / "sizes.yaml"), "".join(listed))
     tuning = parse(tuning_arguments(options, folder))

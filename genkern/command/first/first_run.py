@@ -21,6 +21,7 @@ from rich.console import Console
 
 from genkern.arguments import Parser, number, underscored
 from genkern.command.first import first_report as report
+from genkern.command.first.calibrating import named_folder
 from genkern.command.first.plan import Wanted, chosen_timer, first_steps, last_steps, machine_step, sizes_text
 from genkern.command.first.steps import DONE, Ended, Step, StepFolder
 from genkern.command.options import parse
@@ -49,7 +50,8 @@ def first_run_parser() -> Parser:
     p = Parser(
         prog="genkern first-run",
         description="See what a GPU's machine has, prove a kernel of each family and format, compare timers,\n"
-        "calibrate, tune twelve sizes beside the library. What fails is told in the report; the same command goes on.",
+        "calibrate, tune twelve sizes beside the library. What fails is told in the report;\n"
+        "the same command goes on.",
     )
     group = p.add_argument_group("what to do")
     group.add_argument("--quick", action="store_true", help="less of each: some two minutes")
@@ -77,7 +79,7 @@ def run_first_run(options: argparse.Namespace, console: Console) -> int:
     target = choose_target(parse(["-m", "1", "-n", "1", "-k", "1", *passed_on]))
     if not target.measured:
         raise InputError("genkern first-run measures, and this machine has no GPU that it can measure on")
-    folder = Path(options.output)
+    folder = named_folder(options.output)
     run = _FirstRun(StepFolder(folder), target, console, time.monotonic() + options.minutes * 60, options.again)
     wanted = Wanted(folder, options.quick, tuple(passed_on))
     write_whole(str(folder / "sizes.yaml"), sizes_text(wanted))

@@ -20,6 +20,7 @@ TUNED = (
     *((512, 4096, 4096), (1024, 6144, 4096), (4096, 4096, 4096), *FRESH, (32, 2048, 7168), (2000, 1536, 7168)),
 )
 _QUICK_TUNED = 3
+# Sizes, and timers.
 _QUICK_TIMED = 2
 # Formats by the types that mean them.
 _QUICK_TYPES = "bf16", "fp8e4m3fn"
@@ -65,7 +66,7 @@ def first_steps(wanted: Wanted, gpu: Gpu, machine: Mapping[str, Any]) -> list[St
                 ],
                 120.0,
             )
-            for name in timers_of(gpu, machine)
+            for name in timers_of(gpu, machine)[: _QUICK_TIMED if wanted.quick else None]
         ),
     ]
 

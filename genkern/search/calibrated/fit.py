@@ -29,8 +29,9 @@ _FACTORS = (2.0, 1.4, 1.15, 1.05)
 _ROUNDS = 6
 # A round that lowers the loss by less than this share is the last.
 _ENOUGH = 0.002
-# Fitted constants have to be better than the shipped ones by so much, on sizes that they were not fitted on.
-_LEAST_GAIN = 0.02
+# By so much fitted constants have to order sizes better that they were not fitted on than shipped ones do; noise alone
+# gave up to 4 % (tests/search/calibrated/test_fit.py).
+_LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ class Order:
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants with their loss, beside that of the shipped ones; `held_out` are both losses on sizes left out."""
+    """Constants with their loss, beside that of the shipped ones; `held_out` are both on sizes left out,
+    of their order alone.
+    """
 
     constants: Constants
     loss: float
@@ -81,9 +84,9 @@ def predicted_us(problem: GemmProblem, timed: Sequence[Timed], gpu: Gpu, constan
         return [predict_us(problem, each.config, each.resources, gpu) for each in timed]
 
 
-def loss_of(sizes: Sizes, gpu: Gpu, constants: Constants) -> float:
-    """How far predictions are off, in octaves or so; each size counts the same."""
-    return fmean(_loss_of_size(problem, timed, gpu, constants) for problem, timed in sizes.items())
+def loss_of(sizes: Sizes, gpu: Gpu, constants: Constants, of_median: float = _OF_MEDIAN) -> float:
+    """How far predictions are off, in octaves or so, each size counting the same; with `of_median` 0 their order."""
+    return fmean(_loss_of_size(problem, timed, gpu, constants, of_median) for problem, timed in sizes.items())
 
 
 def fitted(sizes: Sizes, gpu: Gpu, start: Constants) -> Constants:
@@ -99,9 +102,9 @@ def fit(sizes: Sizes, gpu: Gpu, shipped: Constants) -> Fit:
     held_out = []
     for problem, timed in sizes.items():
         others = {other: kernels for other, kernels in sizes.items() if other != problem}
-        held_out.append(loss_of({problem: timed}, gpu, fitted(others, gpu, shipped)))
-    before = loss_of(sizes, gpu, shipped)
-    return Fit(constants, loss_of(sizes, gpu, constants), before, fmean(held_out), before)
+        held_out.append(loss_of({problem: timed}, gpu, fitted(others, gpu, shipped), of_median=0.0))
+    before, order_before = loss_of(sizes, gpu, shipped), loss_of(sizes, gpu, shipped, of_median=0.0)
+    return Fit(constants, loss_of(sizes, gpu, constants), before, fmean(held_out), order_before)
 
 
 def order_of(problem: GemmProblem, timed: Sequence[Timed], gpu: Gpu, constants: Constants) -> Order:
@@ -136,7 +139,9 @@ def _minimised(loss: Callable[[Constants], float], start: Constants) -> Constant
     return best
 
 
-def _loss_of_size(problem: GemmProblem, timed: Sequence[Timed], gpu: Gpu, constants: Constants) -> float:
+def _loss_of_size(
+    problem: GemmProblem, timed: Sequence[Timed], gpu: Gpu, constants: Constants, of_median: float
+) -> float:
     predicted = predicted_us(problem, timed, gpu, constants)
     fastest_us = min(each.duration_us for each in timed)
     errors, weights = [], []
@@ -148,7 +153,7 @@ def _loss_of_size(problem: GemmProblem, timed: Sequence[Timed], gpu: Gpu, consta
         return 0.0
     middle = median(errors)
     about = sum(weight * _huber(error - middle) for error, weight in zip(errors, weights, strict=True)) / sum(weights)
-    return about + _OF_MEDIAN * _huber(middle)
+    return about + of_median * _huber(middle)
 
 
 def _huber(error: float) -> float:

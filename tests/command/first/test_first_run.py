@@ -76,6 +76,16 @@ def test_without_a_gpu_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert "this machine has no GPU that it can measure on" in ran.refusal
 
 
+def test_a_folder_without_a_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty variable of a shell; and a file is none."""
+    (tmp_path / "file").touch()
+    for word in ("first-run", "calibrate"):
+        assert "-o is empty" in run_here(capsys, word, "-o", "", env=machine(tmp_path, gpus=1)).refusal
+        said = run_here(capsys, word, "-o", tmp_path / "file", env=machine(tmp_path, gpus=1)).refusal
+        assert "file" in said
+    assert "is not a whole number" in run_here(capsys, "calibrate", "--kernels_a_size", "1").refusal
+
+
 def test_timers_are_those_that_are_there() -> None:
     """AMD's profilers where their programs were found; what measures the rest is the best that gave all times."""
     there = {"rocprofv3": "/opt/rocm/bin/rocprofv3: 1.0", "rocprof": {"missing": "not found"}}

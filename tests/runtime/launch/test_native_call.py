@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from fake_cublaslt import build
+from fake_hipblaslt import build as build_hip
 from hypothesis import given
 from hypothesis import strategies as st
 from recording_gpu import RELAXED, FakeGpu, Launched
@@ -20,7 +21,6 @@ from genkern.errors import GenkernError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
-from genkern.runtime.backends import cublaslt_library
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
@@ -29,7 +29,7 @@ from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import PreparedCall
 from genkern.runtime.packed import PackedWinner
 from genkern.runtime.table import Choice
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import _BYTES, KeptAlgorithm
 
 pytestmark = pytest.mark.skipif(launcher._native is None, reason="the C extension was not built: no compiler")
 K = 512
@@ -188,10 +188,11 @@ def test_without_memory_it_is_handed_on(bundle: Bundle) -> None:
     assert not case.gpu.driver.launched
 
 
-def test_an_algorithm_of_cublaslt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["cublaslt", "hipblaslt"])
+def test_an_algorithm_of_a_library(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Called with its matrices, workspace and each bias, in a mode in which a graph may be captured."""
-    library = build(tmp_path)
-    monkeypatch.setattr(cublaslt_library, "load", lambda: (library, ""))
+    library = {"cublaslt": build, "hipblaslt": build_hip}[name](tmp_path)
+    monkeypatch.setattr(f"genkern.runtime.backends.{name}_library.load", lambda: (library, ""))
     problem, gpu = GemmProblem(5, 7, 64, bias=True), FakeGpu()
     layouts = {
         "a": Layout(5, 64, 64, 2),
@@ -202,7 +203,7 @@ def test_an_algorithm_of_cublaslt(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     modes: list[int] = []
     exchanged = gpu.driver._exchange
     monkeypatch.setattr(gpu.driver, "_exchange", lambda mode: modes.append(mode[0]) or exchanged(mode))  # type: ignore[func-returns-value]
-    prepared = AlgorithmCall(gpu, problem, KeptAlgorithm(1, bytes(64)).name, layouts)
+    prepared = AlgorithmCall(gpu, problem, KeptAlgorithm(1, bytes(_BYTES[name]), name).name, layouts)
     made: list[torch.Tensor] = []
     monkeypatch.setattr(gpu, "empty", lambda shape, strides, dtype: made.append(aligned(5, 7)) or made[-1])
     case = Case(gpu, prepared, (5, 7), given=3)
