@@ -161,11 +161,11 @@ def test_fp8_layers_have_genkerns_kernel(of_x: str, of_weight: str, cuda: None, 
     assert kernel.genkern_tuned == (1, 16, 64)
     blocks = "Block" in of_weight
     module, weight = torch.nn.Module(), torch.randn(N, K).to(torch.float8_e4m3fn)
-    count = (N // 128, K // 128) if blocks else (N, 1) if "Channel" in of_weight else (1,)
+    count = (N // 128, K // 128) if blocks else (N, 1) if "Channel" in of_weight else ()
     module.weight = torch.nn.Parameter(weight if blocks else weight.t(), requires_grad=False)
     scale = torch.nn.Parameter(torch.ones(count), requires_grad=False)
     setattr(module, "weight_scale_inv" if blocks else "weight_scale", scale)
-    module.input_scale = torch.ones(1) if "Static" in of_x else None
+    module.input_scale = torch.ones(()) if "Static" in of_x else None
     if blocks:
         module.weight_block_size = [128, 128]
     kernel.process_weights_after_loading(module)
