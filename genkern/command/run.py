@@ -16,7 +16,7 @@ from genkern.arguments import of_shard
 from genkern.command.candidates_file import CandidatesFile
 from genkern.command.exchange.bucket import bucketed, write_buckets
 from genkern.command.options import ABOUT_MEASURING
-from genkern.command.passes.invariant import Choosing, Groups
+from genkern.command.passes.choosing import Choosing, Groups
 from genkern.command.passes.tuning_pass import TuningPass
 from genkern.command.recorder import Recorder
 from genkern.command.setting import Setting, make_setting
