@@ -116,7 +116,7 @@ class Calls:
     def _unknown(self, place: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         """A call that no guard knows; the next one like it is known."""
         known, guards, kept = self._known, self._guards, self._kept
-        if self.operator is not None and not _are_plain(tensors):
+        if self.operator is not None and not is_plain_call(tensors):
             if not torch.compiler.is_compiling() and _is_transformed():
                 # torch.func transforms what it knows, and refuses grad and jvp of an operator with a backward pass;
                 # forward differentiation drops tangents of one without a formula for them.
@@ -229,14 +229,14 @@ class Gemm(Calls):
     def _library(self, given: tuple[Any, ...]) -> Function:
         return by_library(Given.of(self.op, *given))
 
-    def is_tuned(self, x: Any, weight: Any, own: Mapping[str, int | str]) -> bool:
-        """Whether anything but the library's own call serves x by weight and no more, traced or not; who watches is
-        told of it. Sizes that are symbols have no row.
+    def is_tuned(self, x: Any, weight: Any, own: Mapping[str, int | str], bias: Any = None) -> bool:
+        """Whether anything but the library's own call serves x by weight and no more but a bias, traced or not; who
+        watches is told of it. Sizes that are symbols have no row.
         """
         has_sizes = all(type(size) is int for size in (*x.shape, *weight.shape))
-        if not has_sizes or not (torch.compiler.is_compiling() or _are_plain((x, weight))):
+        if not has_sizes or not (torch.compiler.is_compiling() or is_plain_call((x, weight))):
             return False
-        given = x, weight, None, None, None, None, None, own
+        given = x, weight, bias, None, None, None, None, own
         return self._remembered(_key(given), lambda: self._has_row(Given.of(self.op, *given)))
 
     def _is_trained(self, key: object, given: tuple[Any, ...]) -> bool:
@@ -263,7 +263,7 @@ class Gemm(Calls):
         return sum(is_tuned(self._context, given.device, each) for each in chosen) > 0
 
 
-def _are_plain(tensors: tuple[Any, ...]) -> bool:
+def is_plain_call(tensors: tuple[Any, ...]) -> bool:
     """Whether a call needs nothing of PyTorch's dispatcher but gradients: no tracing, mode or subclass of tensors."""
     if torch.compiler.is_compiling() or _modes() or _is_transformed():
         return False

@@ -11,10 +11,11 @@ import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from genkern.gemm.dtypes import BY_TORCH
-from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm
-from genkern.runtime.given import row_majors
+from genkern.runtime.shared.merging import Place, merge_layers
+from genkern.runtime.shared.shared_product import Operator
+from genkern.runtime.shared.tuned_groups import groups_of, winners_of
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,19 @@ _undone: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 class Patch:
-    """A model whose linear layers call winners until `undo`, or until a `with` block ends."""
+    """A model whose linear layers call winners until `undo`, or until a `with` block ends.
 
-    def __init__(self, undo: Callable[[], None], layers: tuple[str, ...]) -> None:
+    `layers` are the names of those that do; `merged` those of them that are called as one product, a name for each
+    group, whose weights take `merged_bytes`: the same as before, in one tensor a group.
+    """
+
+    def __init__(
+        self, undo: Callable[[], None], layers: tuple[str, ...], merged: tuple[str, ...] = (), merged_bytes: int = 0
+    ) -> None:
         self._undo: Callable[[], None] | None = undo
         self.layers = layers
+        self.merged = merged
+        self.merged_bytes = merged_bytes
 
     def undo(self) -> None:
         """Give the layers back what they had; once."""
@@ -65,20 +74,31 @@ class Patch:
         self.undo()
 
 
-def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
+def patch_model(
+    model: torch.nn.Module, gemm: Gemm, context: Context, linears: Callable[[], Operator] | None = None
+) -> Patch:
     """Let every nn.Linear of the model, and torch.nn.functional.linear with its weights, call `gemm` where its N and K
-    have a winner, and every other where calls are recorded or logged. Layers with hooks or another forward of their
-    own keep theirs, and weights that are subclasses of tensors (quantized, sharded) are the library's.
+    have a winner, and every other where calls are recorded or logged; layers that a module gives the same tensor as one
+    product, where their merged weight has one. `linears` is the operator of such a product, of compiled programs.
+
+    Layers with hooks or another forward of their own keep theirs, and weights that are subclasses of tensors
+    (quantized, sharded) are the library's.
     """
-    patched: dict[str, torch.nn.Linear] = {}
-    forward = _forward(gemm)
+    groups = merge_layers(model, gemm, context, linears)
+    patched: dict[str, Any] = {}
+    undone: list[Callable[[], None]] = [groups.undo]
     for name, layer in _linears(model):
-        tuned = any(_winners(layer, context, row_major) for row_major in (True, False))
-        if not has_own_forward(layer) and (tuned or _is_watched(layer, context)):
+        place = groups.places.get(layer)
+        is_served = _is_tuned(layer, context) or _is_watched(layer, context)
+        if not has_own_forward(layer) and (place is not None or is_served):
             patched[name] = layer
-            # A method, so that a copy of the layer has one of its own, with its own weight.
-            layer.forward = MethodType(forward, layer)
-    by_weight = {id(layer.weight): layer for layer in patched.values()}
+            undone.append(_with_forward(layer, _forward(gemm, place, is_served)))
+    # A layer that has none of its own is the library's, wherever its weight is multiplied.
+    by_weight = {
+        id(layer.weight): layer
+        for layer in (*patched.values(), *_others(model).values())
+        if _is_tuned(layer, context) or _is_watched(layer, context)
+    }
     library = torch.nn.functional.linear
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
@@ -89,37 +109,41 @@ def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
             return library(input, weight, bias)
         return gemm(input, weight, bias)
 
-    if patched:
+    if by_weight:
         torch.nn.functional.linear = linear
 
     def undo() -> None:
-        for layer in patched.values():
-            # Somebody may have put another forward around this one since.
-            if getattr(vars(layer).get("forward"), "__func__", None) is forward:
-                del layer.forward
+        for each in undone:
+            each()
         # Another patch may be on top of this one, whose library is this function: without weights it passes all on,
         # until that one is undone too.
-        by_weight.clear()
-        if patched:
+        if by_weight:
             _undone[linear] = library
+        by_weight.clear()
         while (beneath := _undone.pop(torch.nn.functional.linear, None)) is not None:
             torch.nn.functional.linear = beneath
 
-    return Patch(undo, tuple(patched))
+    others = [name for name, layer in _others(model).items() if id(layer.weight) in by_weight]
+    return Patch(undo, (*patched, *others), groups.names, groups.bytes)
 
 
 def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
-    """What each linear layer of the model would call, in the model's order."""
+    """What each linear layer of the model would call, in the model's order, and behind them layers that are called as
+    one product.
+    """
+    named = [(name, [layer]) for name, layer in (*_linears(model), *_others(model).items())]
+    named = [each for each in named if type(each[1][0]) is torch.nn.Linear or _is_tuned(each[1][0], context)]
+    named += [(group.name, list(group.layers)) for group in groups_of(model, context)]
     return [
         LayerReport(
             name,
-            layer.out_features,
-            layer.in_features,
-            str(layer.weight.dtype).removeprefix("torch."),
-            layer.bias is not None,
-            *(tuple(_winners(layer, context, row_major)) for row_major in (True, False)),
+            sum(int(layer.weight.shape[0]) for layer in layers),
+            int(layers[0].weight.shape[-1]),
+            str(layers[0].weight.dtype).removeprefix("torch."),
+            layers[0].bias is not None,
+            *(tuple(winners_of(layers, context, row_major)) for row_major in (True, False)),
         )
-        for name, layer in _linears(model)
+        for name, layers in named
     ]
 
 
@@ -130,19 +154,37 @@ def _linears(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Linear]]:
             yield name, layer
 
 
-def _winners(layer: torch.nn.Linear, context: Context, row_major: bool) -> list[tuple[int, str]]:
-    """For which M it is tuned, of x that lies so, and who won for each."""
-    dtype = BY_TORCH.get(str(layer.weight.dtype))
-    gpu = context.gpu(layer.weight.get_device())
-    if dtype is None or gpu is None or layer.weight.dim() != 2:
-        return []
-    size, types = (1, layer.out_features, layer.in_features), (DEFAULT_OP, dtype, dtype, dtype)
-    of_weight = not row_majors(layer.weight)[0]
-    return context.tuned(gpu, GemmProblem(*size, *types, row_major, of_weight, layer.bias is not None))
+def _others(model: torch.nn.Module) -> dict[str, Any]:
+    """Modules that are no nn.Linear and have a weight [N, K], which they may multiply by the functional form: routers,
+    for example. Embeddings are looked up, but for the calls of who shares their weight.
+    """
+    found = {}
+    for name, layer in model.named_modules():
+        weight = layer._parameters.get("weight")
+        if weight is not None and weight.dim() == 2 and not isinstance(layer, (torch.nn.Linear, torch.nn.Embedding)):
+            found[name] = layer
+    return found
 
 
-def _is_watched(layer: torch.nn.Linear, context: Context) -> bool:
+def _is_tuned(layer: Any, context: Context) -> bool:
+    return any(winners_of([layer], context, row_major) for row_major in (True, False))
+
+
+def _is_watched(layer: Any, context: Context) -> bool:
     return context.is_watched and str(layer.weight.dtype) in BY_TORCH
+
+
+def _with_forward(layer: torch.nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
+    """Give the layer this forward, and return what takes it away."""
+    # A method, so that a copy of the layer has one of its own, with its own weight.
+    layer.forward = MethodType(forward, layer)
+
+    def undo() -> None:
+        # Somebody may have put another forward around this one since.
+        if getattr(vars(layer).get("forward"), "__func__", None) is forward:
+            del layer.forward
+
+    return undo
 
 
 def has_own_forward(layer: torch.nn.Module) -> bool:
@@ -152,10 +194,16 @@ def has_own_forward(layer: torch.nn.Module) -> bool:
     return forward is not None and getattr(forward, "__func__", None) is not type(layer).forward
 
 
-def _forward(gemm: Gemm) -> Callable[..., Any]:
+def _forward(gemm: Gemm, place: Place | None, is_served: bool) -> Callable[..., Any]:
+    """A layer's forward: of one that has a `place` in a product with others its part of that, if it `is_served` its own
+    call of `gemm`, else the library's.
+    """
+
     # Its name is what pickle looks up in the layer.
     def forward(layer: torch.nn.Linear, input: Any) -> Any:
-        if _is_librarys(input, layer.weight):
+        if place is not None and (part := place.part(layer, input)) is not None:
+            return part
+        if not is_served or _is_librarys(input, layer.weight):
             return torch.nn.functional.linear(input, layer.weight, layer.bias)
         return gemm(input, layer.weight, layer.bias)
 
