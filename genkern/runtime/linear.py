@@ -15,7 +15,7 @@ from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm
 from genkern.runtime.shared.merging import Place, merge_layers
 from genkern.runtime.shared.shared_product import Operator
-from genkern.runtime.shared.tuned_groups import groups_of, winners_of
+from genkern.runtime.shared.tuned_groups import groups_of, has_bias, winners_of
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
             sum(int(layer.weight.shape[0]) for layer in layers),
             int(layers[0].weight.shape[-1]),
             str(layers[0].weight.dtype).removeprefix("torch."),
-            layers[0].bias is not None,
+            has_bias(layers[0]),
             *(tuple(winners_of(layers, context, row_major)) for row_major in (True, False)),
         )
         for name, layers in named

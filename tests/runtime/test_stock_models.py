@@ -12,6 +12,7 @@ import torch
 from layers_sharing_x import Bench
 
 from genkern.runtime.linear import Patch, patch_model
+from genkern.runtime.torch_ops import define
 
 transformers = pytest.importorskip("transformers")
 
@@ -48,7 +49,9 @@ def model_of(name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def bench() -> Bench:
-    return Bench(SIZES, rows=(1, 3))
+    made = Bench(SIZES, rows=(1, 3))
+    made.gemm.operator = define(made.gemm, "test_stock_models")
+    return made
 
 
 def patched(model: Any, bench: Bench) -> Patch:
@@ -128,6 +131,7 @@ def test_copied_and_converted(bench: Bench) -> None:
 def test_modes_without_gradients(bench: Bench, wrap: Callable[[], Any]) -> None:
     """Both are served; with gradients each layer is called for itself, and gets one."""
     model = model_of("Llama")
+    bench.launches()
     with patched(model, bench):
         with wrap():
             model(TOKENS)

@@ -67,7 +67,12 @@ def winners_of(layers: Sequence[torch.nn.Linear], context: Context, row_major: b
         return []
     size = 1, sum(int(layer.weight.shape[0]) for layer in layers), int(weight.shape[-1])
     types, of_weight = (DEFAULT_OP, dtype, dtype, dtype), not row_majors(weight)[0]
-    return context.tuned(gpu, GemmProblem(*size, *types, row_major, of_weight, layers[0].bias is not None))
+    return context.tuned(gpu, GemmProblem(*size, *types, row_major, of_weight, has_bias(layers[0])))
+
+
+def has_bias(layer: torch.nn.Module) -> bool:
+    """Whether it adds one; modules other than nn.Linear need have no such name."""
+    return getattr(layer, "bias", None) is not None
 
 
 def _runs(layers: Sequence[torch.nn.Linear]) -> Iterator[Sequence[torch.nn.Linear]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -58,7 +59,8 @@ def test_a_compiled_module_calls_it_once(in_inference: bool) -> None:
     wanted = module(x)
     backend = Counting()
     torch.compiler.reset()
-    with patch_model(module, _BENCH.gemm, _BENCH.context, lambda: _LINEARS), torch.inference_mode(in_inference):
+    mode = torch.inference_mode() if in_inference else contextlib.nullcontext()
+    with patch_model(module, _BENCH.gemm, _BENCH.context, lambda: _LINEARS), mode:
         compiled = torch.compile(module, fullgraph=True, backend=backend)
         _BENCH.launches()
         assert compiled(x).equal(wanted)
