@@ -1,0 +1,170 @@
+"""`genkern model`: one command from a model to a bundle of winners for it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from genkern.arguments import Parser
+from genkern.command.options import parse
+from genkern.command.run import run
+from genkern.command.screen import aligned
+from genkern.command.target import RunTarget, choose_target
+from genkern.errors import InputError
+from genkern.files import require_writable, shown_path, write_whole
+from genkern.formats.tune_gemm_yaml import size_line
+from genkern.gemm.problem import GemmProblem
+from genkern.packing.command import pack_rows, parse_pack
+from genkern.packing.models.capturing import captured
+from genkern.packing.models.coverage import coverage_of, coverage_text
+from genkern.packing.models.done import Done
+from genkern.packing.models.products import Product, products_of
+from genkern.packing.models.shapes import add_model_options, config_of, engine_of, rows_of_engine
+from genkern.runtime.bundle import SUFFIX, read_bundle, require_bundle_or_none
+from genkern.runtime.process.shipped import shipped_bundles
+
+
+def parse_model(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern model`. Raises InputError; SystemExit(0) after printing for --help."""
+    options = model_parser().parse_args(argv)
+    if (options.model is None) == (options.capture is None):
+        raise InputError("genkern model: name a model's folder or its config.json, or a program behind --capture")
+    if options.capture == []:
+        raise InputError("--capture: name the program to run behind it, such as --capture python serve.py")
+    if not options.output.endswith(SUFFIX):
+        raise InputError(f"-o {options.output}: name a bundle, *{SUFFIX}; results go beside it")
+    return options
+
+
+def model_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern model",
+        description="Tune what one GPU computes for a model, and pack the winners: FILE.genkern, with results beside it\n"
+        "in FILE.yaml. What is tuned already is not tuned again; the same command goes on after a kill.",
+    )
+    group = p.add_argument_group("which model")
+    group.add_argument("model", nargs="?", metavar="MODEL", help="the model's folder, or its config.json")
+    add_model_options(group)
+    group = p.add_argument_group("what to do")
+    group.add_argument("-o", "--output", metavar="FILE", required=True, help=f"the bundle to write, *{SUFFIX}")
+    group.add_argument(
+        "--results",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="results files and bundles whose winners are taken, beside those that genkern was shipped with",
+    )
+    group.add_argument("--dry_run", action="store_true", help="list the sizes, and which are tuned; write nothing")
+    group.add_argument("--predicted", action="store_true", help="without a GPU: let a model choose, and nobody measure")
+    group.add_argument("--arch", metavar="ARCH", help="the architecture to predict for (default: this machine's GPU)")
+    group.add_argument(
+        "--options",
+        default="",
+        metavar="TEXT",
+        help="more options of tuning, in one argument: '--ngpus 8 --patience 64'",
+    )
+    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument(
+        "--capture",
+        nargs=argparse.REMAINDER,
+        metavar="PROGRAM",
+        help="instead of MODEL, the last option: run this program once, which calls genkern.patch or tuned_gemm, and "
+        "take the sizes that it calls",
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_model(options: argparse.Namespace, console: Console) -> int:
+    """Tune what is missing and pack all; 1 where a size has no winner. Raises GenkernError."""
+    require_bundle_or_none(options.output, True)
+    require_writable(options.output)
+    place = Path(options.output).with_suffix("")
+    tuning, target = _tuning(options, place)
+    products, every = _products(options, place, target, console)
+    problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
+    done = _done(options, place, problems, target, console)
+    missing = done.missing()
+    if options.dry_run:
+        _list(products, set(missing), console)
+        console.print(f"{len(problems)} sizes, {len(missing)} of them not tuned for {target.device_name}; nothing done")
+        return 0
+    status = 0
+    if missing:
+        write_whole(f"{place}.sizes.yaml", "".join(map(size_line, missing)))
+        status = run(tuning, console)
+        if status == 3:
+            return status
+        done.add(f"{place}.yaml")
+    packing = ["--overwrite", "--predicted"] if options.predicted else ["--overwrite"]
+    packing += ["--cache_dir", options.cache_dir] if options.cache_dir else []
+    packed = pack_rows(done.rows, parse_pack([f"{place}.yaml", "-o", options.output, *packing]), console, done.taken)
+    found = coverage_of(read_bundle(options.output), done.identity, target.gpu, every)
+    console.print(f"{shown_path(options.output)} {coverage_text(found)}")
+    console.print(f"GENKERN_CONFIG={shlex.quote(options.output)} lets a program call it")
+    return max(status, packed)
+
+
+def _tuning(options: argparse.Namespace, place: Path) -> tuple[argparse.Namespace, RunTarget]:
+    """The options of a tuning of what is missing, and what it is for. Raises InputError where there is no GPU for it,
+    and nobody wants predictions.
+    """
+    argv = ["-i", f"{place}.sizes.yaml", "-o", f"{place}.yaml", "--compare"]
+    argv += ["--cache_dir", options.cache_dir] if options.cache_dir else []
+    argv += ["--arch", options.arch] if options.arch else []
+    argv += ["--profiler", "predict"] if options.predicted else []
+    # What is missing may be nothing, and the list of it not there.
+    tuning = parse([*argv, *shlex.split(options.options)])
+    target = choose_target(tuning)
+    if not (target.measured or options.predicted or options.dry_run):
+        raise InputError(
+            "no GPU to measure on is here: --predicted --arch sm_90 (say) packs what a model chooses, --dry_run lists "
+            "what is to tune"
+        )
+    return tuning, target
+
+
+def _products(
+    options: argparse.Namespace, place: Path, target: RunTarget, console: Console
+) -> tuple[list[Product], list[Product]]:
+    """The products to tune, and those for every number of rows that the engine has. Raises InputError."""
+    if options.capture:
+        problems = captured(options.capture, Path(f"{place}.recorded"), target.arch, console, run=not options.dry_run)
+        products = [Product("recorded", problem.size, (problem,), 1) for problem in problems]
+        return products, products
+    config, engine = config_of(options.model, options), engine_of(options)
+    products, told = products_of(config, engine, options.tp, rows_of_engine(options, engine))
+    for note in told:
+        console.print(f"note: {note}")
+    every, _ = products_of(config, engine, options.tp, options.nsets or engine.rows)
+    return products, every
+
+
+def _done(
+    options: argparse.Namespace, place: Path, problems: Sequence[GemmProblem], target: RunTarget, console: Console
+) -> Done:
+    """What is tuned already: in what this command wrote before, in the files that are named, in what is shipped."""
+    done = Done(problems, target.key, options.predicted)
+    named = [str(path) for path in (Path(f"{place}.yaml"),) if path.exists()] + options.results
+    for path in [*named, *shipped_bundles()]:
+        if count := done.add(path):
+            console.print(f"{count} of {len(problems)} sizes are in {shown_path(path)}")
+    return done
+
+
+def _list(products: Sequence[Product], missing: set[GemmProblem], console: Console) -> None:
+    lines: list[tuple[str, ...]] = [("layer", "layers", "size", "op", "types", "state")]
+    seen: set[GemmProblem] = set()
+    for product in products:
+        for problem in product.problems:
+            types = f"{problem.dtype_a} {problem.dtype_b} {problem.dtype_c}"
+            state = "listed above" if problem in seen else "to tune" if problem in missing else "tuned"
+            lines.append((product.layer, str(product.count), problem.size, problem.op, types, state))
+            seen.add(problem)
+    for line in aligned(lines, ("layers",)):
+        console.print(line)
