@@ -15,16 +15,19 @@ class Merged:
 
     The parameters stay the objects that they are, and are given this memory for their own: so nothing is stored twice,
     what is written into one (load_state_dict, an optimiser) is in the merged weight, and saving writes each for itself.
-    `weight` and `bias` are None once a parameter has been given other memory or was replaced: `holds` finds it out.
+    They stay there for good, since graphs may read them. `weight` and `bias` are None once a parameter has been given
+    other memory or was replaced: `holds` finds it out. `moved` says whether they lay elsewhere before.
     """
 
     def __init__(self, layers: Sequence[torch.nn.Linear]) -> None:
         """Raises what torch.cat does where there is no memory for it; nothing is changed then."""
         with torch.inference_mode(False), torch.no_grad():
-            weights = [layer.weight for layer in layers]
-            biases = filter_none(*(layer.bias for layer in layers))
-            weight = torch.cat([each.detach() for each in weights])
-            bias = torch.cat([each.detach() for each in biases]) if biases else None
+            weights, biases = _parameters(layers)
+            weight = as_one(weights)
+            self.moved = weight is None
+            weight = torch.cat([each.detach() for each in weights]) if weight is None else weight
+            bias = as_one(biases) if biases else None
+            bias = torch.cat([each.detach() for each in biases]) if biases and bias is None else bias
         self.weight: Any = weight
         self.bias: Any = bias
         self.rows = [int(each.shape[0]) for each in weights]
@@ -35,7 +38,8 @@ class Merged:
                 continue
             parts = whole.split(self.rows)
             for layer, parameter, part in zip(layers, parameters, parts, strict=True):
-                parameter.data = part
+                if parameter.data_ptr() != part.data_ptr():
+                    parameter.data = part
                 self._parts.append((layer._parameters, name, parameter, part.data_ptr()))
 
     def holds(self) -> bool:
@@ -49,13 +53,22 @@ class Merged:
                 return False
         return True
 
-    def undo(self) -> None:
-        """Give each parameter that still lies here memory of its own, with what it holds now."""
-        for _, _, parameter, address in self._parts:
-            if parameter.data_ptr() == address:
-                parameter.data = parameter.data.clone()
-        self.weight = self.bias = None
-        self._parts = []
+
+def can_merge(layers: Sequence[torch.nn.Linear]) -> bool:
+    """Whether each parameter's memory is its own, or all together are the whole of one: a part of a larger one, of a
+    flat buffer for example, belongs to whoever made that.
+    """
+    return all(not each or _is_whole(each) or all(_is_whole([one]) for one in each) for each in _parameters(layers))
+
+
+def _parameters(layers: Sequence[torch.nn.Linear]) -> tuple[list[Any], list[Any]]:
+    """The layers' weights, and their biases."""
+    return [layer.weight for layer in layers], filter_none(*(layer.bias for layer in layers))
+
+
+def _is_whole(tensors: Sequence[Any]) -> bool:
+    whole = as_one(tensors)
+    return whole is not None and whole.numel() * whole.element_size() == whole.untyped_storage().nbytes()
 
 
 def as_one(tensors: Sequence[Any]) -> Any:

@@ -34,7 +34,6 @@ class Groups:
     bytes: int = 0
     places: dict[torch.nn.Module, Place] = field(default_factory=dict)
     _opened: list[Opened] = field(default_factory=list)
-    _shared: list[Shared] = field(default_factory=list)
 
     def add(self, groups: list[Group], shared: list[Shared]) -> None:
         """The groups of one module."""
@@ -45,15 +44,12 @@ class Groups:
         for each in shared:
             self.places |= {layer: Place(each, number) for number, layer in enumerate(each.layers)}
         self._opened.append(Opened(parent, shared))
-        self._shared += shared
 
     def undo(self) -> None:
-        """Modules and parameters are what they were; the values are today's."""
+        """Modules do what they did. Parameters stay where they lie: a graph that was captured meanwhile reads them."""
         for opened in self._opened:
             known.pop(opened.parent, None)
             opened.undo()
-        for shared in self._shared:
-            shared.merged.undo()
 
 
 def merge_layers(
@@ -80,7 +76,8 @@ def merge_layers(
             context.say("merging", f"no memory to merge {groups[len(shared)].name}: its layers are called apart")
         if shared:
             made.add(groups[: len(shared)], shared)
-            device = groups[0].layers[0].weight.device
+            if any(each.merged.moved for each in shared):
+                device = groups[0].layers[0].weight.device
     if made.names:
         size = f"{made.bytes / 2**20:.1f} MiB of weights, each group's in one tensor: no memory besides"
         context.say(("merged", id(model)), f"{len(made.names)} groups of layers are called as one product each: {size}")

@@ -24,17 +24,16 @@ class _AllSeen(BaseException):
 
 def alike(parent: torch.nn.Module) -> Iterator[dict[str, torch.nn.Linear]]:
     """The module's own linear layers by name, those together that could be one product: as long in K, of one type, on
-    one device, all with a bias or none; and whose weights can be put into one tensor.
+    one device, all with a bias or none.
 
-    A layer with hooks, with a forward of its own, or whose weight is no plain tensor or a part of a larger one stays
-    what it is.
+    A layer with hooks, with a forward of its own, or whose weight is no plain tensor stays what it is.
     """
     pools: dict[object, dict[str, torch.nn.Linear]] = {}
     for name, layer in parent.named_children():
         if type(layer) is not torch.nn.Linear or has_hooks(layer) or "forward" in vars(layer):
             continue
         weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
-        if weight is None or str(weight.dtype) not in BY_TORCH or not all(map(_is_own, filter_none(weight, bias))):
+        if weight is None or str(weight.dtype) not in BY_TORCH or not all(map(_is_plain, filter_none(weight, bias))):
             continue
         if weight.dim() == 2 and weight.shape[1] * weight.element_size() % _ALIGNED_BYTES == 0:
             kind = weight.shape[1], weight.dtype, weight.device, bias is None
@@ -72,12 +71,8 @@ def filter_none(*given: Any) -> list[Any]:
     return [each for each in given if each is not None]
 
 
-def _is_own(tensor: Any) -> bool:
-    """Whether its memory is its own and no one else's, such as a flat buffer's of several."""
-    if type(tensor) not in PLAIN or tensor.is_inference() or not tensor.is_contiguous():
-        return False
-    bytes_of_it = tensor.numel() * tensor.element_size()
-    return tensor.device.type != "meta" and 0 < bytes_of_it == tensor.untyped_storage().nbytes()
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) in PLAIN and not tensor.is_inference() and tensor.is_contiguous() and tensor.numel() > 0
 
 
 def _tried(

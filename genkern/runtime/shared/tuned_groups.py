@@ -12,6 +12,7 @@ from genkern.gemm.dtypes import BY_TORCH
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.context import Context
 from genkern.runtime.given import row_majors
+from genkern.runtime.shared.merged_weight import can_merge
 from genkern.runtime.shared.siblings import alike, given_the_same
 
 
@@ -54,7 +55,7 @@ def _found(name: str, parent: torch.nn.Module, context: Context) -> Iterator[Gro
         for names in given_the_same(parent, pool):
             layers = tuple(pool[each] for each in names)
             is_wanted = context.is_watched and not any(winners_of([layer], context) for layer in layers)
-            if is_wanted or winners_of(layers, context):
+            if (is_wanted or winners_of(layers, context)) and can_merge(layers):
                 prefix = f"{name}." if name else ""
                 yield Group(prefix + " + ".join(names), parent, layers)
 

@@ -8,7 +8,7 @@ import torch
 from layers_sharing_x import Attention, made
 from torch import nn
 
-from genkern.runtime.shared.merged_weight import Merged, as_one
+from genkern.runtime.shared.merged_weight import Merged, as_one, can_merge
 
 
 def merged(module: Attention) -> Merged:
@@ -76,18 +76,20 @@ def test_who_is_given_other_memory_is_noticed() -> None:
         assert whole.weight is None
 
 
-@torch.no_grad()
-def test_undone_each_has_its_own_memory() -> None:
-    """With the values of today, of those that are still in it."""
-    module = made(Attention())
-    whole = merged(module)
-    module.v_proj.weight.fill_(3)
-    other = torch.ones_like(module.k_proj.weight)
-    module.k_proj.weight.data = other
-    whole.undo()
-    assert module.v_proj.weight.eq(3).all()
-    assert module.k_proj.weight.data_ptr() == other.data_ptr()
-    assert all(each.untyped_storage().nbytes() == each.numel() * 2 for each in module.parameters())
+def test_who_lies_together_already_is_not_moved() -> None:
+    """Nor is a part of a larger memory, which is somebody's."""
+    module = made(Attention(bias=True))
+    layers = [module.q_proj, module.k_proj, module.v_proj]
+    assert can_merge(layers)
+    first = merged(module)
+    assert first.moved
+    assert can_merge(layers)
+    assert not can_merge(layers[:2])
+    again = merged(module)
+    assert not again.moved
+    assert again.weight.data_ptr() == first.weight.data_ptr()
+    module.v_proj.weight.data = module.v_proj.weight.data.clone()
+    assert not can_merge(layers)
 
 
 def test_tensors_behind_each_other_are_one() -> None:

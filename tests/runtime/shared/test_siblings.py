@@ -86,13 +86,6 @@ def of_its_own(module: Any) -> None:
     module.q_proj.forward = lambda x: x
 
 
-def flat(module: Any) -> None:
-    weights = [layer.weight for layer in (module.q_proj, module.k_proj)]
-    buffer = torch.cat([weight.flatten() for weight in weights])
-    for weight, part in zip(weights, buffer.split([weight.numel() for weight in weights]), strict=True):
-        weight.data = part.view_as(weight)
-
-
 class Narrow(nn.Linear):
     """As quantised layers are."""
 
@@ -105,9 +98,9 @@ def tied(module: Any) -> None:
     module.k_proj.weight = module.v_proj.weight
 
 
-@pytest.mark.parametrize("change", [hooked, of_its_own, flat, narrow, tied])
+@pytest.mark.parametrize("change", [hooked, of_its_own, narrow, tied])
 def test_others_stay_as_they_are(change: Callable[[Any], None]) -> None:
-    """Layers with hooks or another forward, weights in a flat buffer, subclasses, tied weights: the rest are found."""
+    """Layers with hooks or another forward, subclasses, tied weights: the rest are found."""
     module = made(Attention())
     change(module)
     assert QKV not in found(module)

@@ -53,3 +53,13 @@ def test_a_report_has_a_line_for_each_group(bench: Bench) -> None:
     with patch_model(model, bench.gemm, bench.context):
         assert list(map(str, report_model(model, bench.context))) == before
     assert list(map(str, report_model(model, bench.context))) == before
+
+
+def test_a_flat_buffer_stays_what_it_is(bench: Bench) -> None:
+    """Whoever made it, to shard or to reduce it, finds the weights in it."""
+    model = made(Attention())
+    weights = [layer.weight for layer in (model.q_proj, model.k_proj)]
+    buffer = torch.cat([weight.flatten() for weight in weights])
+    for weight, part in zip(weights, buffer.split([weight.numel() for weight in weights]), strict=True):
+        weight.data = part.view_as(weight)
+    assert names(model, bench.context) == []
