@@ -64,10 +64,8 @@ def coverage_text(found: Sequence[Coverage]) -> str:
     if not found:
         return "no products"
     least = min(found, key=lambda each: each.covered)
-    mean = [
-        sum(values) / len(found)
-        for values in zip(*((e.own, e.algorithms, e.as_fast, e.unknown) for e in found), strict=True)
-    ]
+    shares = [(each.own, each.algorithms, each.as_fast, each.unknown) for each in found]
+    mean = [sum(values) / len(found) for values in zip(*shares, strict=True)]
     parts = ", ".join(f"{name} {value:.1%}" for name, value in zip(_NAMES, mean, strict=True) if value > 0.0005)
     rows = f"M = {found[0].m}" if len(found) == 1 else f"{len(found)} M from {found[0].m} to {found[-1].m}"
     worst = f"; least at M = {least.m}: {least.covered:.1%}" if len(found) > 1 else ""

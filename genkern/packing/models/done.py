@@ -10,6 +10,7 @@ from genkern.formats.results import gpu_of
 from genkern.formats.tuned_row import DeviceKey, TunedRow
 from genkern.gemm.gpus import NOT_PRESENT
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import CONFIG_WINS
 from genkern.ops.accumulate import on_arch
 from genkern.runtime.bundle import Bundle, is_bundle, read_bundle
 from genkern.runtime.packed import PackedWinner, part_of
@@ -57,7 +58,9 @@ class Done:
         return {on_arch(problem, self.device.arch) for problem in self.wanted}
 
     def _fits(self, row: TunedRow) -> bool:
-        if (row.predicted and not self.predicted) or row.arch is None or not row.is_genkerns:
+        if (row.predicted and not self.predicted) or row.arch is None:
+            return False
+        if row.choice == CONFIG_WINS and not row.is_genkerns:
             return False
         return self.device.fits(row.arch, row.device, gpu_of(row, row.arch).compute_units)
 

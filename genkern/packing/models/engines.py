@@ -15,11 +15,11 @@ _PREFILL = 8192
 
 @dataclass(frozen=True)
 class Engine:
-    """`rows` are all numbers of rows that it pads a batch to, in order, and then those of prompts; `tuned` those of them
-    that are tuned unless somebody wants all: their winners serve what is between, by measured times.
+    """`rows` are all numbers of rows that it pads a batch to, in order, and then those of prompts; `tuned` those that
+    are tuned unless somebody wants all: their winners serve what is between, by measured times.
 
-    Up to `most_decoding` rows a batch decodes. `vocabulary_step`: the head's rows are padded to a multiple of it. `absorbs`: latent attention multiplies by the
-    up-projection of keys and values head by head while it decodes.
+    Up to `most_decoding` rows a batch decodes. `vocabulary_step`: the head's rows are padded to a multiple of it.
+    `absorbs`: latent attention multiplies by the up-projection of keys and values head by head while it decodes.
     """
 
     name: str

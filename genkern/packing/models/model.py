@@ -44,8 +44,8 @@ def model_parser() -> Parser:
     """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern model",
-        description="Tune what one GPU computes for a model, and pack the winners: FILE.genkern, with results beside it\n"
-        "in FILE.yaml. What is tuned already is not tuned again; the same command goes on after a kill.",
+        description="Tune what one GPU computes for a model, and pack the winners into FILE.genkern; results are\n"
+        "beside it, in FILE.yaml. What is tuned is not tuned again; the same command goes on after a kill.",
     )
     group = p.add_argument_group("which model")
     group.add_argument("model", nargs="?", metavar="MODEL", help="the model's folder, or its config.json")
@@ -66,7 +66,7 @@ def model_parser() -> Parser:
         "--options",
         default="",
         metavar="TEXT",
-        help="more options of tuning, in one argument: '--ngpus 8 --patience 64'",
+        help="of tuning, in one argument: '--ngpus 8 --patience 64'",
     )
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument(
@@ -100,9 +100,11 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
         status = run(tuning, console)
         if status == 3:
             return status
-        done.add(f"{place}.yaml")
+        done = _done(options, place, problems, target, None)
     packing = ["--overwrite", "--predicted"] if options.predicted else ["--overwrite"]
     packing += ["--cache_dir", options.cache_dir] if options.cache_dir else []
+    if not (done.rows or done.taken):
+        raise ResultsError(f"nothing to pack: no size has a winner for {target.device_name}")
     packed = pack_rows(done.rows, parse_pack([f"{place}.yaml", "-o", options.output, *packing]), console, done.taken)
     found = coverage_of(read_bundle(options.output), done.identity, target.gpu, every)
     console.print(f"{shown_path(options.output)} {coverage_text(found)}")
@@ -114,10 +116,11 @@ def _tuning(options: argparse.Namespace, place: Path) -> tuple[argparse.Namespac
     """The options of a tuning of what is missing, and what it is for. Raises InputError where there is no GPU for it,
     and nobody wants predictions.
     """
-    argv = ["-i", f"{place}.sizes.yaml", "-o", f"{place}.yaml", "--compare"]
+    argv = ["-i", f"{place}.sizes.yaml", "-o", f"{place}.yaml"]
     argv += ["--cache_dir", options.cache_dir] if options.cache_dir else []
     argv += ["--arch", options.arch] if options.arch else []
-    argv += ["--profiler", "predict"] if options.predicted else []
+    # Not every kernel can be checked without a GPU.
+    argv += ["--profiler", "predict"] if options.predicted else ["--compare"]
     # What is missing may be nothing, and the list of it not there.
     tuning = parse([*argv, *shlex.split(options.options)])
     target = choose_target(tuning)
@@ -146,13 +149,17 @@ def _products(
 
 
 def _done(
-    options: argparse.Namespace, place: Path, problems: Sequence[GemmProblem], target: RunTarget, console: Console
+    options: argparse.Namespace,
+    place: Path,
+    problems: Sequence[GemmProblem],
+    target: RunTarget,
+    console: Console | None,
 ) -> Done:
-    """What is tuned already: in what this command wrote before, in the files that are named, in what is shipped."""
+    """What is tuned: in what this command wrote, in the files that are named, in what is shipped; told by `console`."""
     done = Done(problems, target.key, options.predicted)
     named = [str(path) for path in (Path(f"{place}.yaml"),) if path.exists()] + options.results
     for path in [*named, *shipped_bundles()]:
-        if count := done.add(path):
+        if (count := done.add(path)) and console is not None:
             console.print(f"{count} of {len(problems)} sizes are in {shown_path(path)}")
     return done
 

@@ -66,8 +66,8 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--all_buckets",
         action="store_true",
-        help="every number of rows that the engine pads a batch to, not powers of two alone, whose winners serve what is "
-        "between",
+        help="every number of rows that the engine pads a batch to, not powers of two alone, whose winners serve what "
+        "is between",
     )
     group.add_argument(
         "--nsets",
@@ -78,8 +78,8 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quantization",
         choices=list(QUANTIZATIONS),
-        help="weights stored otherwise than config.json says: fp8 with a scale for each token and row of weights, one for "
-        "all (fp8_per_tensor) or 128 x 128 (fp8_block); int8; w4, four bits in groups of 128",
+        help="weights stored otherwise than config.json says: fp8 with a scale for each token and row of weights, one "
+        "for all (fp8_per_tensor) or 128 x 128 (fp8_block); int8; w4, four bits in groups of 128",
     )
     group.add_argument(
         "--like", choices=families(), metavar="TYPE", help="take the model for one of this model_type, such as llama"
