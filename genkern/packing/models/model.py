@@ -14,7 +14,7 @@ from genkern.command.options import parse
 from genkern.command.run import run
 from genkern.command.screen import aligned
 from genkern.command.target import RunTarget, choose_target
-from genkern.errors import InputError
+from genkern.errors import InputError, ResultsError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
