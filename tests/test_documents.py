@@ -16,8 +16,8 @@ from genkern.kernels.catalogue import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 # What a newcomer has to read before the project is known, in words as wc -w counts them.
-MOST_WORDS = {"README.md": 900, "ARCHITECTURE.md": 2200, "docs/kernels.md": 3000, "docs/history.md": 3000}
-MOST_WORDS_IN_ALL = 22_000
+MOST_WORDS = {"README.md": 900, "ARCHITECTURE.md": 2270, "docs/kernels.md": 3000, "docs/history.md": 3000}
+MOST_WORDS_IN_ALL = 22_450
 WRITERS = {"docs/options.py": "docs/options.md", "results/readme.py": "results/nvidia_h200/README.md"}
 WRITERS |= {"results/recorded/readme.py": "results/recorded/README.md"}
 

@@ -12,6 +12,7 @@ import torch
 from layers_sharing_x import Bench
 
 from genkern.runtime.linear import Patch, patch_model
+from genkern.runtime.shared.linears import define_linears
 from genkern.runtime.torch_ops import define
 
 transformers = pytest.importorskip("transformers")
@@ -54,6 +55,11 @@ def bench() -> Bench:
     return made
 
 
+@pytest.fixture(scope="module")
+def linears(bench: Bench) -> Any:
+    return define_linears(bench.gemm, "test_stock_linears")
+
+
 def patched(model: Any, bench: Bench) -> Patch:
     return patch_model(model, bench.gemm, bench.context)
 
@@ -78,6 +84,26 @@ def test_layers_that_share_an_input_are_one_product(name: str, bench: Bench) -> 
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
     assert model(TOKENS).logits.equal(wanted)
     assert bench.launches() == 0
+
+
+@pytest.mark.parametrize("name", ["Llama", "GptOss"])
+@torch.no_grad()
+def test_a_compiled_model_calls_each_group_once(name: str, bench: Bench, linears: Any) -> None:
+    """As an operator in its graph, the winner behind it; the head's too, of an nn.Linear."""
+    model, groups = model_of(name), MODELS[name][2]
+    wanted, graphs = model(TOKENS).logits, []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return graph.forward
+
+    torch.compiler.reset()
+    with patch_model(model, bench.gemm, bench.context, lambda: linears):
+        bench.launches()
+        found = torch.compile(model, backend=backend)(TOKENS).logits
+        assert bench.launches() == groups + 1
+    torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    assert sum("test_stock_linears" in each for graph in graphs for each in graph) == groups
 
 
 @torch.no_grad()

@@ -44,8 +44,8 @@ def model_parser() -> Parser:
     """The parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern model",
-        description="Tune what one GPU computes for a model, and pack the winners into FILE.genkern; results are\n"
-        "beside it, in FILE.yaml. What is tuned is not tuned again; the same command goes on after a kill.",
+        description="Tune what one GPU computes for a model and pack the winners; results are beside the bundle.\n"
+        "The same command goes on after a kill.",
     )
     group = p.add_argument_group("which model")
     group.add_argument("model", nargs="?", metavar="MODEL", help="the model's folder, or its config.json")
@@ -57,24 +57,23 @@ def model_parser() -> Parser:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="results files and bundles whose winners are taken, beside those that genkern was shipped with",
+        help="results and bundles to take winners from, beside shipped ones",
     )
-    group.add_argument("--dry_run", action="store_true", help="list the sizes, and which are tuned; write nothing")
-    group.add_argument("--predicted", action="store_true", help="without a GPU: let a model choose, and nobody measure")
-    group.add_argument("--arch", metavar="ARCH", help="the architecture to predict for (default: this machine's GPU)")
+    group.add_argument("--dry_run", action="store_true", help="list the sizes, write nothing")
+    group.add_argument("--predicted", action="store_true", help="without a GPU: choose, measure nothing")
+    group.add_argument("--arch", metavar="ARCH", help="to predict for")
     group.add_argument(
         "--options",
         default="",
         metavar="TEXT",
         help="of tuning, in one argument: '--ngpus 8 --patience 64'",
     )
-    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels")
     group.add_argument(
         "--capture",
         nargs=argparse.REMAINDER,
         metavar="PROGRAM",
-        help="instead of MODEL, the last option: run this program once, which calls genkern.patch or tuned_gemm, and "
-        "take the sizes that it calls",
+        help="last, instead of MODEL: take the sizes that PROGRAM calls, run once",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p

@@ -60,30 +60,25 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--engine",
         choices=sorted(ENGINES),
-        help="who runs the model: layers and numbers of rows as it has them (default: layers as servers merge them, "
-        f"and M of {','.join(map(str, SERVERS.rows))})",
+        help=f"layers and M as it has them (default: merged layers, M of {','.join(map(str, SERVERS.rows))})",
     )
     group.add_argument(
         "--all_buckets",
         action="store_true",
-        help="every number of rows that the engine pads a batch to, not powers of two alone, whose winners serve what "
-        "is between",
+        help="every M that the engine pads to, not powers of two alone",
     )
     group.add_argument(
         "--nsets",
         type=_row_counts,
         metavar="M,M,...",
-        help="other rows of A: tokens that are computed at once; the head has those of decoding alone",
+        help="other M: tokens at once; the head has those of decoding",
     )
     group.add_argument(
         "--quantization",
         choices=list(QUANTIZATIONS),
-        help="weights stored otherwise than config.json says: fp8 with a scale for each token and row of weights, one "
-        "for all (fp8_per_tensor) or 128 x 128 (fp8_block); int8; w4, four bits in groups of 128",
+        help="weights stored so instead (fp8: a scale a row; w4: groups of 128)",
     )
-    group.add_argument(
-        "--like", choices=families(), metavar="TYPE", help="take the model for one of this model_type, such as llama"
-    )
+    group.add_argument("--like", choices=families(), metavar="TYPE", help="read it as this model_type")
 
 
 def _row_counts(text: str) -> tuple[int, ...]:
