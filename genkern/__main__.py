@@ -23,7 +23,7 @@ COMMANDS = {
     "verify": "genkern.packing.verification",
     "merge": "genkern.packing.merge",
     "shapes": "genkern.packing.models.shapes",
-    "model": "genkern.packing.models.model",
+    "model": "genkern.packing.models.bundling",
     "export": "genkern.command.exchange.exporting",
     "import": "genkern.command.exchange.importing",
     "ops": "genkern.command.exchange.ops_table",

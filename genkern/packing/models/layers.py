@@ -219,8 +219,8 @@ def _deepseek(config: ModelConfig, tp: int) -> Iterator[Part]:
         said = f"{up}q_lora_rank {q_rank}"
         yield Gemm(layer, said, mine * (nope + rope), q_rank, ("self_attn", "q_b_proj"), count=count)
     else:
-        modules = "self_attn", "kv_a_proj_with_mqa"
-        yield Gemm(layer, f"kv down: N = {latent}", kv_rank + rope, hidden, modules, count=count)
+        said, down = f"kv down: N = {latent}", ("self_attn", "kv_a_proj_with_mqa")
+        yield Gemm(layer, said, kv_rank + rope, hidden, down, count=count)
         yield Gemm(layer, f"{up}hidden {hidden}", mine * (nope + rope), hidden, ("self_attn", "q_proj"), count=count)
     said = f"kv up: N = heads {heads} x (nope {nope} + v {v}) / tp {tp}, K = kv_lora_rank {kv_rank}; decode absorbs it"
     yield Gemm(layer, said, mine * (nope + v), kv_rank, ("self_attn", "kv_b_proj"), rows="prefill", count=count)

@@ -125,8 +125,8 @@ def _tuning(options: argparse.Namespace, place: Path) -> tuple[argparse.Namespac
     target = choose_target(tuning)
     if not (target.measured or options.predicted or options.dry_run):
         raise InputError(
-            "no GPU to measure on is here: --predicted --arch sm_90 (say) packs what a model chooses, --dry_run lists "
-            "what is to tune"
+            "no GPU to measure on is here: --predicted packs what a model of times chooses (for --arch), --dry_run "
+            "lists what is to tune"
         )
     return tuning, target
 

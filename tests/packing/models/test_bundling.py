@@ -1,4 +1,4 @@
-"""Tests of genkern.packing.models.model: `genkern model` as a user runs it."""
+"""Tests of genkern.packing.models.bundling: `genkern model` as a user runs it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from command import run_here
 
-from genkern.packing.models import model
+from genkern.packing.models import bundling
 from genkern.runtime.bundle import read_bundle
 
 SMALL = {
@@ -28,7 +28,7 @@ SMALL = {
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a model is, and nothing is shipped."""
-    monkeypatch.setattr(model, "shipped_bundles", list)
+    monkeypatch.setattr(bundling, "shipped_bundles", list)
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
     return tmp_path
 
