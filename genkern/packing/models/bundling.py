@@ -93,6 +93,11 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
         _list(products, set(missing), console)
         console.print(f"{len(problems)} sizes, {len(missing)} of them not tuned for {target.device_name}; nothing done")
         return 0
+    if missing and not (target.measured or options.predicted):
+        raise InputError(
+            f"{len(missing)} of {len(problems)} sizes are not tuned, and no GPU to measure on is here: --predicted packs "
+            "what a model of times chooses (for --arch), --dry_run lists the sizes"
+        )
     status = 0
     if missing:
         write_whole(f"{place}.sizes.yaml", "".join(map(size_line, missing)))
@@ -112,9 +117,7 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
 
 
 def _tuning(options: argparse.Namespace, place: Path) -> tuple[argparse.Namespace, RunTarget]:
-    """The options of a tuning of what is missing, and what it is for. Raises InputError where there is no GPU for it,
-    and nobody wants predictions.
-    """
+    """The options of a tuning of what is missing, and what it is for. Raises InputError."""
     argv = ["-i", f"{place}.sizes.yaml", "-o", f"{place}.yaml"]
     argv += ["--cache_dir", options.cache_dir] if options.cache_dir else []
     argv += ["--arch", options.arch] if options.arch else []
@@ -122,13 +125,7 @@ def _tuning(options: argparse.Namespace, place: Path) -> tuple[argparse.Namespac
     argv += ["--profiler", "predict"] if options.predicted else ["--compare"]
     # What is missing may be nothing, and the list of it not there.
     tuning = parse([*argv, *shlex.split(options.options)])
-    target = choose_target(tuning)
-    if not (target.measured or options.predicted or options.dry_run):
-        raise InputError(
-            "no GPU to measure on is here: --predicted packs what a model of times chooses (for --arch), --dry_run "
-            "lists what is to tune"
-        )
-    return tuning, target
+    return tuning, choose_target(tuning)
 
 
 def _products(

@@ -68,5 +68,5 @@ def coverage_text(found: Sequence[Coverage]) -> str:
     mean = [sum(values) / len(found) for values in zip(*shares, strict=True)]
     parts = ", ".join(f"{name} {value:.1%}" for name, value in zip(_NAMES, mean, strict=True) if value > 0.0005)
     rows = f"M = {found[0].m}" if len(found) == 1 else f"{len(found)} M from {found[0].m} to {found[-1].m}"
-    worst = f"; least at M = {least.m}: {least.covered:.1%}" if len(found) > 1 else ""
+    worst = f"; least at M = {least.m}: {least.covered:.1%}" if least.covered < 0.9995 and len(found) > 1 else ""
     return f"covers {1 - mean[3]:.1%} of the model's GEMM time, by bytes and operations, over {rows} ({parts}){worst}"

@@ -109,7 +109,10 @@ class Shared:
             if len(self._served) > _MOST_ROWS:
                 self._served.clear()
             self._served[place] = served
-        return list(self._gemm(x, weight, bias).split(self.merged.rows, -1)) if served else None
+        if not served:
+            return None
+        # Not views, of which PyTorch counts versions together: parts share no element.
+        return list(torch.unsafe_split_with_sizes(self._gemm(x, weight, bias), self.merged.rows, -1))
 
     def _has_row(self, x: Any) -> bool:
         return self._gemm.is_tuned(x, self.merged.weight, {}, self.merged.bias)

@@ -100,7 +100,7 @@ types = {name: "bf16" for name in ("dtype_a", "dtype_b", "dtype_c")}
 @pytest.mark.parametrize(
     ("change", "more", "said"),
     [
-        ({}, (), "no GPU to measure on is here: --predicted"),
+        ({}, (), "5 of 5 sizes are not tuned, and no GPU to measure on is here: --predicted"),
         ({"model_type": "newest"}, ("--dry_run",), "model_type = 'newest' is not one of"),
         (
             {"model_type": "newest"},
