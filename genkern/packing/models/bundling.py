@@ -95,8 +95,8 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
         return 0
     if missing and not (target.measured or options.predicted):
         raise InputError(
-            f"{len(missing)} of {len(problems)} sizes are not tuned, and no GPU to measure on is here: --predicted packs "
-            "what a model of times chooses (for --arch), --dry_run lists the sizes"
+            f"{len(missing)} of {len(problems)} sizes are not tuned, and no GPU to measure on is here: --predicted "
+            "packs what a model of times chooses (for --arch), --dry_run lists the sizes"
         )
     status = 0
     if missing:
