@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import MethodType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm
 from genkern.runtime.shared.merging import Place, merge_layers
+from genkern.runtime.shared.own_forward import give_forward, has_own_forward
 from genkern.runtime.shared.shared_product import Operator
 from genkern.runtime.shared.tuned_groups import groups_of, has_bias, winners_of
 
@@ -92,7 +93,7 @@ def patch_model(
         is_served = _is_tuned(layer, context) or _is_watched(layer, context)
         if not has_own_forward(layer) and (place is not None or is_served):
             patched[name] = layer
-            undone.append(_with_forward(layer, _forward(gemm, place, is_served)))
+            undone.append(give_forward(layer, _forward(gemm, place, is_served)))
     # A layer that has none of its own is the library's, wherever its weight is multiplied.
     by_weight = {
         id(layer.weight): layer
@@ -172,26 +173,6 @@ def _is_tuned(layer: Any, context: Context) -> bool:
 
 def _is_watched(layer: Any, context: Context) -> bool:
     return context.is_watched and str(layer.weight.dtype) in BY_TORCH
-
-
-def _with_forward(layer: torch.nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Give the layer this forward, and return what takes it away."""
-    # A method, so that a copy of the layer has one of its own, with its own weight.
-    layer.forward = MethodType(forward, layer)
-
-    def undo() -> None:
-        # Somebody may have put another forward around this one since.
-        if getattr(vars(layer).get("forward"), "__func__", None) is forward:
-            del layer.forward
-
-    return undo
-
-
-def has_own_forward(layer: torch.nn.Module) -> bool:
-    """Whether somebody gave this layer another forward than that of its class."""
-    # Of a patched layer, pickle makes one that has the class's as its own.
-    forward = vars(layer).get("forward")
-    return forward is not None and getattr(forward, "__func__", None) is not type(layer).forward
 
 
 def _forward(gemm: Gemm, place: Place | None, is_served: bool) -> Callable[..., Any]:

@@ -24,7 +24,8 @@ class Coverage:
     """Of the products for `m` rows the shares of their time: `own` by kernels of genkern's, `algorithms` by one of the
     library's that won, `as_fast` by PyTorch's call where nothing was faster, `unknown` where nobody measured.
 
-    A product's time is the least that it can take, by its bytes and its operations on the GPU, times its layers.
+    A product's time is the least that it can take, by its bytes and its operations on the GPU, times its layers; that
+    of experts for which genkern has no kernels is as if they were in 16 bits.
     """
 
     m: int
@@ -51,6 +52,8 @@ def coverage_of(bundle: Bundle, device: Device, gpu: Gpu, products: Sequence[Pro
             choice = tables[problem.op].find(on_arch(problem, device.arch))
             place = 0 if choice.call is not None else 1 if choice.algorithm else 2 if choice.exact else 3
             shares[problem.M][place] += product.count * least_us(problem, gpu)
+        for problem in product.others:
+            shares[problem.M][-1] += product.count * least_us(problem, gpu)
     return [Coverage(m, *(each / sum(found) for each in found)) for m, found in sorted(shares.items())]
 
 

@@ -15,13 +15,17 @@ from genkern.packing.models.layers import Experts, Gemm
 
 @dataclass(frozen=True)
 class Product:
-    """A layer's product, or both of routed experts, for every number of rows; `count` layers have it."""
+    """A layer's product, or both of routed experts, for every number of rows; `count` layers have it.
+
+    `others` are like those that the layer has and genkern has no kernels for: for their time alone.
+    """
 
     layer: str
     said: str
     problems: tuple[GemmProblem, ...]
     count: int
     is_routed: bool = False
+    others: tuple[GemmProblem, ...] = ()
 
 
 def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int]) -> tuple[list[Product], list[str]]:
@@ -33,7 +37,8 @@ def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int
         if not isinstance(part, Gemm):
             stages, why = _stages(part, rows, config.plain if config.is_kept(part.modules) else quantised)
             told += [f"{part.layer}: not in the list: {why}"] if why else []
-            found.append(Product(part.layer, part.said, tuple(stages), part.layer_count, True))
+            others = () if stages else _time_of(part, rows, config.plain)
+            found.append(Product(part.layer, part.said, tuple(stages), part.layer_count, True, others))
             continue
         # Servers keep these in 16 bits.
         plain = part.batch or "router" in part.modules or config.is_kept(part.modules)
@@ -60,6 +65,12 @@ def _stages(experts: Experts, rows: Sequence[int], stored: Stored) -> tuple[list
             return [], reason
         found += both
     return found, ""
+
+
+def _time_of(experts: Experts, rows: Sequence[int], plain: Stored) -> tuple[GemmProblem, ...]:
+    """Both stages as if they were plain."""
+    found = (plain.experts(tokens, experts.count, experts.top, experts.width, experts.hidden) for tokens in rows)
+    return tuple(problem for both in found if both is not None for problem in both)
 
 
 def _of_rows(gemm: Gemm, rows: Sequence[int], most_decoding: int) -> list[int]:

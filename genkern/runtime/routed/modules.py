@@ -5,7 +5,6 @@ experts' weights are two tensors as a layer takes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import MethodType
 from typing import Any
 
 import torch
@@ -16,8 +15,9 @@ from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN
-from genkern.runtime.linear import LayerReport, Patch, has_own_forward
+from genkern.runtime.linear import LayerReport, Patch
 from genkern.runtime.routed.experts import Experts
+from genkern.runtime.shared.own_forward import give_forward, has_own_forward
 
 # What a module says of itself (integrations/moe.py of transformers 5.23): gate before up, as nn.Linear's weights lie.
 _HAS = "has_gate", "is_concatenated"
@@ -32,16 +32,11 @@ def patch_experts(model: torch.nn.Module, op: str, experts: Callable[[], Experts
     for name, layer, activation in _layers(model):
         if has_own_forward(layer) or not (_is_tuned(layer, op, activation, context) or context.is_watched):
             continue
-        # A method, so that a copy of the layer has one of its own, with its own weights.
-        forward = _forward(experts(), activation)
-        layer.forward = MethodType(forward, layer)
-        patched.append((name, layer, forward))
+        patched.append((name, give_forward(layer, _forward(experts(), activation))))
 
     def undo() -> None:
-        for _, layer, forward in patched:
-            # Somebody may have put another forward around this one since.
-            if getattr(vars(layer).get("forward"), "__func__", None) is forward:
-                del layer.forward
+        for _, take_away in patched:
+            take_away()
 
     return Patch(undo, tuple(name for name, *_ in patched))
 

@@ -6,7 +6,6 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from types import MethodType
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ import torch
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm, is_plain_call, is_traced
 from genkern.runtime.shared.merged_weight import Merged
+from genkern.runtime.shared.own_forward import give_forward
 from genkern.runtime.shared.siblings import has_hooks
 
 # Of more rows products take as long apart, and what reads parts of a wide result takes longer.
@@ -176,12 +176,5 @@ class Opened:
                 for each in shared:
                     each.closed(ended=ended)
 
-        self._forward = forward
         forward.__name__ = "forward"
-        # A method, so that a copy of the module has one of its own.
-        parent.forward = MethodType(forward, parent)
-
-    def undo(self) -> None:
-        # Somebody may have put another forward around this one since.
-        if getattr(vars(self.parent).get("forward"), "__func__", None) is self._forward:
-            del self.parent.forward
+        self.undo = give_forward(parent, forward)
