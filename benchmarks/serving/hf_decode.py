@@ -1,6 +1,6 @@
 """transformers' own LlamaForCausalLM at Llama-3.1-8B's shape, decoding with and without genkern.patch.
 
-    python -m benchmarks.serving.hf_decode [BUNDLE] [--layers 16] [--batches 1,16,64] [--compiled 1] [-o FILE]
+    python -m benchmarks.serving.hf_decode [BUNDLE] [--layers 16] [--batches 1,16,64] [--compiled 1] [--keep BUNDLE]
 
 Random weights, a static cache with --context tokens, one step a call: eager, and in CUDA graphs, in turns. For the
 batches of --compiled also what torch.compile(mode="max-autotune-no-cudagraphs") makes of the model, and of the patched
@@ -127,16 +127,15 @@ def covered_share(bundle: Bundle, place: Place, config: ModelConfig, batches: Se
     return min(each.covered for each in coverage_of(bundle, identity, gpu_for_arch(identity.arch), products))
 
 
-def bundle_of(config: Path, folder: Path, batches: str) -> tuple[str, float]:
-    """What `genkern model` makes of the configuration, from nothing, and the seconds that it took."""
-    bundle = str(folder / "model.genkern")
+def bundle_of(config: Path, folder: Path, batches: str, bundle: str) -> float:
+    """The seconds in which `genkern model` makes the bundle of the configuration, from nothing."""
     command = [sys.executable, "-m", "genkern", "model", str(config), "--engine", "transformers", "--nsets", batches]
     environment = {**os.environ, "GENKERN_CACHE_DIR": str(folder / "cache")}
     started_s = time.monotonic()
     # 1: a size without a winner, which is left to PyTorch.
     if subprocess.run([*command, "-o", bundle], check=False, env=environment).returncode > 1:
         raise SystemExit("genkern model failed")
-    return bundle, time.monotonic() - started_s
+    return time.monotonic() - started_s
 
 
 def report(found: Sequence[Timed], layers: int, more: Mapping[str, float | None]) -> str:
@@ -171,6 +170,7 @@ def run(
     parser.add_argument("--compiled", default="1", help="batches to compare with torch.compile (default: 1; '': none)")
     parser.add_argument("--context", type=int, default=1024, help="tokens in the cache (default: 1024)")
     parser.add_argument("--rounds", type=int, default=11, help="of which medians are taken (default: 11)")
+    parser.add_argument("--keep", help="where the bundle that is made stays, *.genkern, with results beside it")
     parser.add_argument("-o", "--output", help="a file for what is printed")
     arguments = parser.parse_args(argv)
     batches = [int(batch) for batch in arguments.batches.split(",")]
@@ -184,7 +184,8 @@ def run(
         bundle = arguments.bundle
         if bundle is None:
             with said("genkern model"):
-                bundle, more["model_command_s"] = bundle_of(file, Path(folder), arguments.batches)
+                bundle = arguments.keep or str(Path(folder) / "model.genkern")
+                more["model_command_s"] = bundle_of(file, Path(folder), arguments.batches, bundle)
         os.environ["GENKERN_CONFIG"] = bundle
         values = ModelConfig("config.json", {**config.to_dict(), "torch_dtype": "bfloat16"}, {})
         more["hf_covered_share"] = covered_share(read_bundle(bundle), place, values, batches)
