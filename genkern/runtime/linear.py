@@ -233,7 +233,7 @@ def _forward(gemm: Gemm, context: Context, place: Place | None, is_served: bool)
 
 def _is_librarys(input: Any, weight: Any, context: Context) -> bool:
     """Whether PyTorch would cast what it is given (autocast), or the weight knows better how it is multiplied, or is of
-    no type of genkern's in a layer that is none of it otherwise. Raises InvarianceError where none of these may be.
+    a type that no kernel has. Raises InvarianceError where the library may not serve it.
     """
     why = ""
     if type(weight) not in PLAIN and is_traceable_wrapper_subclass(weight):
