@@ -179,7 +179,8 @@ def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
             int(layers[0].weight.shape[-1]),
             str(layers[0].weight.dtype).removeprefix("torch."),
             has_bias(layers[0]),
-            *(tuple(winners_of(layers, context, row_major)) for row_major in (True, False)),
+            tuple(winners_of(layers, context)),
+            tuple(winners_of(layers, context, row_major=False)),
             sums_of([layer.weight for layer in layers], has_bias(layers[0]), context),
         )
         for name, layers in named

@@ -165,18 +165,22 @@ class Shared:
         tried. Whether the weights lie together the operator finds out, and in which mode it runs.
         """
         traced = self._traced
-        if self._operator is None or not traced.is_open or torch.is_grad_enabled() or torch.compiler.is_exporting():
+        if self._operator is None or torch.is_grad_enabled() or torch.compiler.is_exporting():
             return None
-        if traced.parts is None or traced.x is not x or traced.parts[number] is None:
+        # Where a program is read in pieces, the module's forward may begin outside of them.
+        if not traced.is_open and self.way() is not Way.TOGETHER:
+            return None
+        parts = traced.parts
+        if parts is None or traced.x is not x or parts[number] is None:
             weights = [layer.weight for layer in self.layers]
             biases = [layer.bias for layer in self.layers if layer.bias is not None]
             usual = all(type(each) in PLAIN and each.dtype == x.dtype for each in weights)
             if not usual or torch.is_autocast_enabled(x.device.type) or any(map(has_hooks, self.layers)):
                 return None
-            traced.x = x
-            traced.parts = list(self._operator(x, weights, biases).split(self.merged.rows, -1))
-        part = traced.parts[number]
-        traced.parts[number] = None
+            parts = list(self._operator(x, weights, biases).split(self.merged.rows, -1))
+            if traced.is_open:
+                traced.x, traced.parts = x, parts
+        part, parts[number] = parts[number], None
         return part
 
     def opened(self) -> None:

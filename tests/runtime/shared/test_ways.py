@@ -76,6 +76,9 @@ class Three(nn.Module):
         return torch.cat((q, self.k(of), self.v(of)), -1)
 
 
+_patches: list[Patch] = []
+
+
 class Served:
     """A patched module, with winners whose results say of which order they are: a factor each."""
 
@@ -93,7 +96,8 @@ class Served:
             gemm.operator = define(gemm, f"test_{operators}")
             operator = define_linears(gemm, f"test_{operators}_linears")
             linears = lambda: operator  # noqa: E731
-        self.patch: Patch = patch_model(self.module, gemm, self.context, linears)
+        self.patch = patch_model(self.module, gemm, self.context, linears)
+        _patches.append(self.patch)
 
     def launches(self) -> int:
         count = len(self.gpu.driver.launched)
@@ -107,9 +111,12 @@ class Served:
 
 
 @pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
+def undone() -> Iterator[None]:
+    """Without gradients, and with patches that end with the test."""
     with torch.no_grad():
         yield
+    while _patches:
+        _patches.pop().undo()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -239,6 +246,19 @@ def test_compiled_programs_go_the_same_way(name: str) -> None:
         assert served.launches() == few
     served.module.v.weight.data = served.module.v.weight.data.clone()
     assert module(POOL[:2])[0].equal(alone)
+
+
+def test_programs_that_are_read_in_pieces_go_the_same_way() -> None:
+    """Where a layer is compiled without the module that shares its input; gradients are refused as ever."""
+    served = Served(CASES["a layer has another order"][0], STRICT, "ways_in_pieces")
+    wanted = served.module(POOL[:7])
+    served.module.mixes = lambda x: torch._dynamo.graph_break()
+    torch.compiler.reset()
+    compiled = torch.compile(served.module, backend="eager")
+    for m in (3, 7):
+        assert compiled(POOL[:m]).equal(wanted[:m])
+    with torch.enable_grad(), pytest.raises(InvarianceError, match="gradients"):
+        compiled(POOL[:3])
 
 
 def test_a_report_says_what_is_called_in_the_mode() -> None:
