@@ -179,10 +179,11 @@ def _forward(gemm: Gemm, place: Place | None, is_served: bool) -> Callable[..., 
     """A layer's forward: of one that has a `place` in a product with others its part of that, if it `is_served` its own
     call of `gemm`, else the library's.
     """
+    shared, number = (None, 0) if place is None else (place.shared, place.number)
 
     # Its name is what pickle looks up in the layer.
     def forward(layer: torch.nn.Linear, input: Any) -> Any:
-        if place is not None and (part := place.part(layer, input)) is not None:
+        if shared is not None and (part := shared.part(number, layer, input)) is not None:
             return part
         if not is_served or _is_librarys(input, layer.weight):
             return torch.nn.functional.linear(input, layer.weight, layer.bias)

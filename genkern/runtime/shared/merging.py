@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -20,10 +19,6 @@ class Place:
 
     shared: Shared
     number: int
-
-    def part(self, layer: torch.nn.Module, x: Any) -> Any:
-        """See Shared.part."""
-        return self.shared.part(self.number, layer, x)
 
 
 @dataclass
