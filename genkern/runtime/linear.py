@@ -49,7 +49,7 @@ class Patch:
     """A model whose linear layers call winners until `undo`, or until a `with` block ends.
 
     `layers` are the names of those that do; `merged` those of them that are called as one product, a name for each
-    group, whose weights take `merged_bytes`: the same as before, in one tensor a group.
+    group, whose weights take `merged_bytes`: the same as before, in one memory a group.
     """
 
     def __init__(
