@@ -59,7 +59,7 @@ class Patch:
     """A model whose linear layers call winners until `undo`, or until a `with` block ends.
 
     `layers` are the names of those that do; `merged` those of them that are called as one product, a name for each
-    group, whose weights take `merged_bytes`: the same as before, in one tensor a group.
+    group, whose weights take `merged_bytes`: the same as before, in one memory a group.
     """
 
     def __init__(
@@ -219,10 +219,11 @@ def _forward(gemm: Gemm, context: Context, place: Place | None, is_served: bool)
     """A layer's forward: of one that has a `place` in a product with others its part of that; if it `is_served`, or
     must be batch invariant, its own call of `gemm`, else the library's.
     """
+    shared, number = (None, 0) if place is None else (place.shared, place.number)
 
     # Its name is what pickle looks up in the layer.
     def forward(layer: torch.nn.Linear, input: Any) -> Any:
-        if place is not None and (part := place.part(layer, input)) is not None:
+        if shared is not None and (part := shared.part(number, layer, input)) is not None:
             return part
         if not (is_served or context.mode.is_on) or _is_librarys(input, layer.weight, context):
             return torch.nn.functional.linear(input, layer.weight, layer.bias)

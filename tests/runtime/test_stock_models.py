@@ -16,6 +16,7 @@ from genkern.runtime.shared.linears import define_linears
 from genkern.runtime.torch_ops import define
 
 transformers = pytest.importorskip("transformers")
+safetensors_torch = pytest.importorskip("safetensors.torch")
 
 SMALL = {
     "vocab_size": 96,
@@ -127,6 +128,8 @@ def test_saved_and_loaded(bench: Bench, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "plain")
     with patched(model, bench):
         model.save_pretrained(tmp_path / "patched")
+        # Refuses tensors that are parts of others' memory.
+        safetensors_torch.save_model(model, str(tmp_path / "whole.safetensors"))
         sizes = [
             sum(file.stat().st_size for file in (tmp_path / name).glob("*.safetensors"))
             for name in ("plain", "patched")

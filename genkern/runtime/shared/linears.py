@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from genkern.runtime.dispatch import Gemm
-from genkern.runtime.shared.merged_weight import as_one, as_rows
-from genkern.runtime.shared.ways import Way, way_of
+from genkern.runtime.shared.merged_weight import as_one
+from genkern.runtime.shared.ways import Way, as_rows, way_of
 from genkern.runtime.torch_ops import define_plain
 
 _SCHEMA = "(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor"

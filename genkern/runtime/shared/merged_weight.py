@@ -1,7 +1,8 @@
-"""Merged: the weights of several layers, one behind the other in one tensor."""
+"""Merged: the weights of several layers, one behind the other in one memory."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,38 +10,42 @@ import torch
 
 from genkern.runtime.shared.siblings import filter_none
 
+# Tensors over memory that parameters own, by where it is: they keep none of it.
+_seen_as_one: dict[tuple[object, ...], Any] = {}
+_MOST_SEEN = 2**16
+
 
 class Merged:
-    """The layers' weights [N, K] as one [sum of N, K], and their biases as one, while their parameters lie there.
+    """The layers' weights [N, K] as one [sum of N, K], and their biases as one, while their parameters lie so.
 
-    The parameters stay the objects that they are, and are given this memory for their own: so nothing is stored twice,
-    what is written into one (load_state_dict, an optimiser) is in the merged weight, and saving writes each for itself.
-    They stay there for good, since graphs may read them. `weight` and `bias` are None once a parameter has been given
-    other memory or was replaced: `holds` finds it out. `moved` says whether they lay elsewhere before.
+    The parameters stay the objects that they are. Each is given a part of one memory, as a storage of its own, so that
+    whoever saves it finds no other in there; nothing is stored twice, and what is written into one (load_state_dict, an
+    optimiser) is in the merged weight. They stay there for good, since graphs may read them. `weight` and `bias` own
+    nothing: they are None once a parameter has been given other memory or was replaced, which `holds` finds out, and
+    the memory goes with the last parameter that has a part. `moved` says whether they lay elsewhere before.
     """
 
     def __init__(self, layers: Sequence[torch.nn.Linear]) -> None:
         """Raises what torch.cat does where there is no memory for it; nothing is changed then."""
-        with torch.inference_mode(False), torch.no_grad():
-            weights, biases = _parameters(layers)
-            weight = as_one(weights)
-            self.moved = weight is None
-            weight = torch.cat([each.detach() for each in weights]) if weight is None else weight
-            bias = as_one(biases) if biases else None
-            bias = torch.cat([each.detach() for each in biases]) if biases and bias is None else bias
-        self.weight: Any = weight
-        self.bias: Any = bias
+        weights, biases = _parameters(layers)
         self.rows = [int(each.shape[0]) for each in weights]
-        self.bytes = weight.numel() * weight.element_size()
         self._parts: list[tuple[Any, str, Any, int]] = []
-        for name, whole, parameters in (("weight", weight, weights), ("bias", bias, biases)):
-            if whole is None:
-                continue
-            parts = whole.split(self.rows)
-            for layer, parameter, part in zip(layers, parameters, parts, strict=True):
-                if parameter.data_ptr() != part.data_ptr():
-                    parameter.data = part
-                self._parts.append((layer._parameters, name, parameter, part.data_ptr()))
+        self.moved = as_one(weights) is None
+        self.weight: Any = self._together(layers, "weight", weights)
+        self.bias: Any = self._together(layers, "bias", biases) if biases else None
+        self.bytes = self.weight.numel() * self.weight.element_size()
+
+    def _together(self, layers: Sequence[torch.nn.Linear], name: str, parameters: list[Any]) -> Any:
+        """The parameters as one, which are moved where they do not lie so."""
+        if as_one(parameters) is None:
+            with torch.inference_mode(False), torch.no_grad():
+                whole = torch.cat([each.detach() for each in parameters])
+                for parameter, part in zip(parameters, whole.split(self.rows), strict=True):
+                    # Keeps all of the memory, and shows its own part alone.
+                    parameter.data = torch.from_dlpack(part)
+        for layer, parameter in zip(layers, parameters, strict=True):
+            self._parts.append((layer._parameters, name, parameter, parameter.data_ptr()))
+        return as_one(parameters)
 
     def holds(self) -> bool:
         """Whether the parameters still lie in it."""
@@ -48,17 +53,20 @@ class Merged:
             return False
         for owned, name, parameter, address in self._parts:
             if owned.get(name) is not parameter or parameter.data_ptr() != address:
-                # Nothing keeps the memory of parts that nobody has.
                 self.weight = self.bias = None
                 return False
         return True
 
 
 def can_merge(layers: Sequence[torch.nn.Linear]) -> bool:
-    """Whether each parameter's memory is its own, or all together are the whole of one: a part of a larger one, of a
-    flat buffer for example, belongs to whoever made that.
+    """Whether each parameter's memory is its own: a part of a larger one, of a flat buffer for example, belongs to
+    whoever made that.
     """
-    return all(not each or _is_whole(each) or all(_is_whole([one]) for one in each) for each in _parameters(layers))
+    return all(
+        each.untyped_storage().nbytes() == each.numel() * each.element_size()
+        for parameters in _parameters(layers)
+        for each in parameters
+    )
 
 
 def _parameters(layers: Sequence[torch.nn.Linear]) -> tuple[list[Any], list[Any]]:
@@ -66,27 +74,36 @@ def _parameters(layers: Sequence[torch.nn.Linear]) -> tuple[list[Any], list[Any]
     return [layer.weight for layer in layers], filter_none(*(layer.bias for layer in layers))
 
 
-def _is_whole(tensors: Sequence[Any]) -> bool:
-    whole = as_one(tensors)
-    return whole is not None and whole.numel() * whole.element_size() == whole.untyped_storage().nbytes()
-
-
 def as_one(tensors: Sequence[Any]) -> Any:
-    """The tensors [N, ...], which lie one behind the other in one memory, as one tensor; None where they do not."""
+    """The tensors [N, ...] of one type, which lie one behind the other in memory, as one tensor; None where they do
+    not. It owns nothing: it may be read while all of them are there.
+    """
     first = tensors[0]
-    address = first.data_ptr()
+    address = end = first.data_ptr()
     for each in tensors:
-        if each.data_ptr() != address or not each.is_contiguous():
+        if each.data_ptr() != end or not each.is_contiguous():
             return None
-        address += each.numel() * each.element_size()
+        end += each.numel() * each.element_size()
     rows = sum(int(each.shape[0]) for each in tensors)
-    shape = (rows, *first.shape[1:])
-    ends = (first.storage_offset() + rows * first.stride(0)) * first.element_size()
-    if ends > first.untyped_storage().nbytes():
-        return None
-    return first.detach().as_strided(shape, first.stride())
+    place = address, end, rows, first.dtype, first.device
+    if (found := _seen_as_one.get(place)) is None:
+        if len(_seen_as_one) >= _MOST_SEEN:
+            _seen_as_one.clear()
+        with torch.inference_mode(False), torch.no_grad():
+            found = _memory(address, end - address, first.device).view(first.dtype).view(rows, *first.shape[1:])
+        _seen_as_one[place] = found
+    return found
 
 
-def as_rows(x: Any) -> Any:
-    """x [..., K], or a copy of it, row by row: a product is of one problem then, however x lies."""
-    return x if x.dim() == 0 or x.stride(-1) == 1 else x.contiguous()
+class _OnGpu:
+    """Memory of a GPU as PyTorch takes it from others (CUDA array interface, version 3)."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def _memory(address: int, count: int, device: torch.device) -> Any:
+    """So many bytes from an address on, as a tensor that does not own them."""
+    if device.type == "cuda":
+        return torch.as_tensor(_OnGpu(address, count), device=device)
+    return torch.frombuffer((ctypes.c_char * count).from_address(address), dtype=torch.uint8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -20,10 +19,6 @@ class Place:
 
     shared: Shared
     number: int
-
-    def part(self, layer: torch.nn.Module, x: Any) -> Any:
-        """See Shared.part."""
-        return self.shared.part(self.number, layer, x)
 
 
 @dataclass
@@ -86,7 +81,7 @@ def merge_layers(
             if any(each.merged.moved for each in shared):
                 device = groups[0].layers[0].weight.device
     if made.names:
-        size = f"{made.bytes / 2**20:.1f} MiB of weights, each group's in one tensor: no memory besides"
+        size = f"{made.bytes / 2**20:.1f} MiB of weights, each group's in one memory: none besides"
         context.say(("merged", id(model)), f"{len(made.names)} groups of layers are called as one product each: {size}")
     if device is not None and device.type == "cuda":
         # What the weights lay in before fits no other group.

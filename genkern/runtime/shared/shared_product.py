@@ -12,10 +12,10 @@ import torch
 
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm, is_plain_call, is_traced
-from genkern.runtime.shared.merged_weight import Merged, as_rows
+from genkern.runtime.shared.merged_weight import Merged
 from genkern.runtime.shared.own_forward import give_forward
 from genkern.runtime.shared.siblings import has_hooks
-from genkern.runtime.shared.ways import Way, way_of
+from genkern.runtime.shared.ways import Way, as_rows, way_of
 
 # Of more rows products take as long apart, and what reads parts of a wide result takes longer.
 _MOST_ROWS = 1024

@@ -35,3 +35,8 @@ def way_of(weights: Sequence[Any], has_bias: bool, context: Context) -> Way:
     if not all(of_rows for of_rows, _ in alone):
         return Way.TOGETHER
     return Way.EITHER if {each for pair in alone for each in pair} - {""} == {together} else Way.APART
+
+
+def as_rows(x: Any) -> Any:
+    """x [..., K], or a copy of it, row by row: a product is of one problem then, however x lies."""
+    return x if x.dim() == 0 or x.stride(-1) == 1 else x.contiguous()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 
 import torch
@@ -40,12 +41,27 @@ def test_parameters_keep_what_they_are() -> None:
 
 
 def test_no_memory_is_held_besides() -> None:
-    """Each parameter is a part of the one tensor."""
+    """Each parameter is a part of one memory, and shows no more than itself: who saves it takes no other's along."""
     module = made(Attention())
     whole = merged(module)
-    storages = {layer.weight.untyped_storage().data_ptr() for layer in (module.q_proj, module.k_proj, module.v_proj)}
-    assert storages == {whole.weight.untyped_storage().data_ptr()}
-    assert whole.weight.untyped_storage().nbytes() == whole.bytes == 128 * 64 * 2
+    weights = [layer.weight for layer in (module.q_proj, module.k_proj, module.v_proj)]
+    assert [each.data_ptr() - whole.weight.data_ptr() for each in weights] == [0, 64 * 64 * 2, 96 * 64 * 2]
+    assert all(each.untyped_storage().nbytes() == each.numel() * 2 for each in weights)
+    assert all(each.storage_offset() == 0 for each in weights)
+    assert len({each.untyped_storage().data_ptr() for each in weights}) == 3
+    assert whole.bytes == 128 * 64 * 2
+
+
+def test_memory_stays_while_a_parameter_has_it() -> None:
+    """Whoever else is gone: what the others had is not given back before."""
+    module = made(Attention())
+    wanted, kept = module.v_proj.weight.detach().clone(), module.v_proj.weight
+    merged(module)
+    del module
+    gc.collect()
+    others = [torch.zeros(128, 64).bfloat16() for _ in range(50)]
+    assert kept.equal(wanted)
+    assert not any(each.any() for each in others)
 
 
 @torch.no_grad()
@@ -84,11 +100,11 @@ def test_who_lies_together_already_is_not_moved() -> None:
     first = merged(module)
     assert first.moved
     assert can_merge(layers)
-    assert not can_merge(layers[:2])
     again = merged(module)
     assert not again.moved
     assert again.weight.data_ptr() == first.weight.data_ptr()
-    module.v_proj.weight.data = module.v_proj.weight.data.clone()
+    flat = torch.zeros(100 * 64).bfloat16()
+    module.v_proj.weight.data = flat[: 32 * 64].view(32, 64)
     assert not can_merge(layers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,20 @@ def test_values_and_memory(patch: Patching, rows: int) -> None:
         for _ in range(3):
             close(whole(x), wanted)
     close(whole(x), wanted)
+
+
+@torch.no_grad()
+def test_memory_goes_with_the_model(patch: Patching) -> None:
+    """A patched model that moves to the CPU leaves none of it here; one that is loaded into stays where it is."""
+    before = torch.cuda.memory_allocated()
+    whole, x = model(), x_of(16)
+    size = torch.cuda.memory_allocated() - before
+    with patch(whole):
+        wanted = whole(x)
+        whole.cpu()
+        gc.collect()
+        assert torch.cuda.memory_allocated() - before < size // 4
+        close(whole.cuda()(x), wanted)
 
 
 @torch.no_grad()
