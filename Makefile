@@ -12,7 +12,7 @@ DEV = $(VENV)/dev.stamp
 
 ENGINES ?= .venv-engines
 
-.PHONY: help tune test test-long test-cluster test-engines lint format bench golden docs results
+.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle golden docs results
 .DELETE_ON_ERROR:
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo 'make format   let ruff rewrite the files'
 	@echo 'make bench    the figures of benchmarks/README.md that need no GPU'
 	@echo 'make results  tune all shipped results anew on this GPU; goes on where it was stopped (--list, --limit_s 500)'
+	@echo 'make bundle   pack results/nvidia_h200 into genkern/winners, which the wheel carries (GENKERN_CONFIG=shipped)'
 	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
 	@echo 'make docs     rewrite the documents that are made from parsers and results'
 
@@ -67,6 +68,11 @@ bench: $(DEV)
 
 results: $(RUN)
 	$(PY) -m benchmarks.results.remake $(ARGS)
+
+# 1 says that some kernels could not be compiled here (CuTe's, without its DSL): the library's calls are there instead.
+bundle: $(RUN)
+	mkdir -p genkern/winners
+	$(PY) -m genkern pack results/nvidia_h200/*.yaml -o genkern/winners/nvidia_h200.genkern --overwrite $(ARGS) || [ $$? -eq 1 ]
 
 golden: $(DEV)
 	$(PY) tests/golden/update.py

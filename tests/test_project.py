@@ -35,8 +35,10 @@ MOST_GOLDEN_LINES = 4000
 _FIRST, _LT = "tests/command/first", "genkern/runtime/backends"
 _OF_BOTH = "hipblaslt_api", "hipblaslt_library", "lt", "lt_api", "lt_backend"
 TESTED_ELSEWHERE = {
-    "genkern/formats/model_config.py": "tests/packing/test_shapes.py",
-    "genkern/packing/model_layers.py": "tests/packing/test_shapes.py",
+    "genkern/formats/model_config.py": "tests/packing/models/test_shapes.py",
+    "genkern/packing/models/layers.py": "tests/packing/models/test_shapes.py",
+    "genkern/packing/models/products.py": "tests/packing/models/test_shapes.py",
+    "genkern/packing/models/capturing.py": "tests/packing/models/test_bundling.py",
     "genkern/gemm/triton_release.py": "tests/space/test_rules_amd.py",
     "genkern/formats/flat_csv.py": "tests/formats/test_sizes.py",
     "genkern/formats/flat_yaml.py": "tests/formats/test_sizes.py",

@@ -151,7 +151,7 @@ def speeds(
         with said(f"{who}, batch {batch}"), made():
             step = steps.step(Case(batch, 1), steps.model)
             step()
-            samplers[who] = loop_sampler(capture(step), place.synchronize)
+            samplers[who] = loop_sampler(capture(step), place.synchronize, step.reset)
     return {who: batch / seconds for who, seconds in alternate(samplers, rounds).items()}
 
 

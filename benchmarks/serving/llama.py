@@ -37,7 +37,23 @@ from genkern.runtime.linear import Patch
 LIBRARY, GENKERN = "library", "genkern"
 EAGER, GRAPH = "eager", "graph"
 LOOP_S = 0.05
-Step = Callable[[], torch.Tensor]
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a model, and what makes ready for as many as a loop has."""
+
+    call: Callable[[], torch.Tensor]
+    reset: Callable[[], None] = _nothing
+
+    def __call__(self) -> torch.Tensor:
+        return self.call()
+
+
 Capture = Callable[[Step], Callable[[], Any]]
 
 
@@ -94,7 +110,7 @@ class Plain:
         tokens = random_tokens(case, self._shape, model.embedding.weight.device)
         first = self._context - 1 if decodes else 0
         turn = turns(self._shape, first, case.tokens, model.norm.weight)
-        return lambda: model(tokens, turn)
+        return Step(lambda: model(tokens, turn))
 
 
 class Transformers:
@@ -121,15 +137,23 @@ class Transformers:
         self.model: nn.Module = made.to(torch.bfloat16).eval()
 
     def step(self, case: Case, model: nn.Module) -> Step:
-        """As Plain's; what the cache has is zero but for the last position."""
+        """As Plain's, but that each step adds its token to the cache, all of which attention reads whatever is in it:
+        reset, it begins in the middle, behind zeros.
+        """
         (weight, *_) = model.parameters()
         tokens = random_tokens(case, self._shape, weight.device)
         if case.tokens > 1:
-            return lambda: model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1]
+            return Step(lambda: model(input_ids=tokens, use_cache=False, logits_to_keep=1).logits[:, -1])
         cache = self.cache(model, self._context)
-        place = torch.tensor([self._context - 1], device=weight.device)
-        given = {"past_key_values": cache, "cache_position": place, "position_ids": place[None], "use_cache": True}
-        return lambda: model(input_ids=tokens, **given).logits[:, -1]
+        place = torch.tensor([[self._context // 2]], device=weight.device)
+        given = {"past_key_values": cache, "position_ids": place, "use_cache": True}
+
+        def reset() -> None:
+            for layer in cache.layers:
+                layer.cumulative_length.fill_(self._context // 2)
+
+        reset()
+        return Step(lambda: model(input_ids=tokens, **given).logits[:, -1], reset)
 
     def cache(self, model: nn.Module, length: int) -> Any:
         """An empty one for so many tokens."""
@@ -154,8 +178,13 @@ def graph_of(step: Step) -> Callable[[], Any]:
     return lambda: graph.replay()
 
 
-def loop_sampler(call: Callable[[], Any], synchronize: Callable[[], None]) -> Callable[[], float]:
-    """Seconds of one call, host and device, in a loop of some LOOP_S that ends when the device is idle."""
+def loop_sampler(
+    call: Callable[[], Any], synchronize: Callable[[], None], reset: Callable[[], None] = _nothing
+) -> Callable[[], float]:
+    """Seconds of one call, host and device, in a loop of some LOOP_S that ends when the device is idle; `reset` goes
+    before.
+    """
+    reset()
     call()
     synchronize()
     started_s = time.perf_counter()
@@ -164,6 +193,7 @@ def loop_sampler(call: Callable[[], Any], synchronize: Callable[[], None]) -> Ca
     count = max(1, min(100, int(LOOP_S / (time.perf_counter() - started_s))))
 
     def sample() -> float:
+        reset()
         synchronize()
         started_s = time.perf_counter()
         for _ in range(count):
@@ -197,15 +227,17 @@ def timed(
 
     with patch(model) as made:
         count = len(made.layers)
+        step.reset()
         of_genkern = step().float()
         samplers = {
-            f"{GENKERN} {EAGER}": patched(loop_sampler(step, place.synchronize)),
-            f"{GENKERN} {GRAPH}": loop_sampler(capture(step), place.synchronize),
+            f"{GENKERN} {EAGER}": patched(loop_sampler(step, place.synchronize, step.reset)),
+            f"{GENKERN} {GRAPH}": loop_sampler(capture(step), place.synchronize, step.reset),
         }
+    step.reset()
     of_library = step().float()
     samplers |= {
-        f"{LIBRARY} {EAGER}": loop_sampler(step, place.synchronize),
-        f"{LIBRARY} {GRAPH}": loop_sampler(capture(step), place.synchronize),
+        f"{LIBRARY} {EAGER}": loop_sampler(step, place.synchronize, step.reset),
+        f"{LIBRARY} {GRAPH}": loop_sampler(capture(step), place.synchronize, step.reset),
     }
     times = alternate(samplers, rounds)
     del samplers, step

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from genkern.errors import InputError
@@ -28,6 +28,20 @@ _EXPERTS = "fused_moe"
 _EXPERT_SCALES = {"a16w16": "none", "a8w8": "per_tensor", "a8w8_blockscale": "blocks"}
 # Modules that keep plain weights: transformers', compressed-tensors', Quark's and ModelOpt's names for the list.
 _KEPT = ("modules_to_not_convert", "ignore", "exclude", "exclude_modules")
+
+_INT8 = {
+    "weights": {"type": "int", "num_bits": 8, "strategy": "channel", "symmetric": True},
+    "input_activations": {"type": "int", "num_bits": 8, "strategy": "token", "dynamic": True},
+}
+# Ways to store weights by name, as a quantization_config says each.
+QUANTIZATIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+    "fp8_per_tensor": {"quant_method": "fp8", "activation_scheme": "static"},
+    "fp8_block": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+    "int8": {"quant_method": "compressed-tensors", "config_groups": {"group_0": _INT8}},
+    "w4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False},
+}
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,14 @@ class ModelConfig:
     def family(self) -> str:
         """What the config calls the kind of its model."""
         return str(self.values.get("model_type", ""))[:40]
+
+    def like(self, family: str) -> ModelConfig:
+        """The same numbers as of a model of that type."""
+        return replace(self, values={**self.values, "model_type": family})
+
+    def stored_as(self, quantization: str) -> ModelConfig:
+        """With weights that are quantised otherwise than it says: one of QUANTIZATIONS."""
+        return replace(self, quantization=QUANTIZATIONS[quantization])
 
     def number(self, key: str, default: int | None = None) -> int:
         """The whole number of that name, from 1. Raises InputError where it is none, or where there is no default."""

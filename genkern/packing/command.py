@@ -20,6 +20,7 @@ from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
 from genkern.files import cache_folder, require_writable
 from genkern.formats.kind import read_results
+from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import detect_devices, gpu_for_arch, known_archs, triton_target
 from genkern.gemm.triton_release import installed
 from genkern.journal.run_folder import modules_folder
@@ -28,8 +29,8 @@ from genkern.packing.any_m import MOST_M, unserved
 from genkern.packing.packer import Packer
 from genkern.packing.prover import PROOF_TIMEOUT_S, devices_for, proofs_text, prove_on
 from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels
-from genkern.runtime.bundle import SUFFIX, read_bundle, require_bundle_or_none, write_bundle
-from genkern.runtime.packed import Contents, PackedWinner
+from genkern.runtime.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
+from genkern.runtime.packed import Contents, PackedWinner, joined
 from genkern.runtime.untuned import Relatives
 
 _MOST_JOBS = 1024
@@ -79,8 +80,15 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
         return 0
     require_bundle_or_none(options.output, options.overwrite)
     require_writable(options.output)
-    rows = rows_of((row for path in options.results for row in read_results(path)), options.arch, options.predicted)
-    if not rows.packed:
+    return pack_rows([row for path in options.results for row in read_results(path)], options, console)
+
+
+def pack_rows(
+    found: Sequence[TunedRow], options: argparse.Namespace, console: Console, taken: Sequence[Bundle] = ()
+) -> int:
+    """Pack rows into `options.output`, with all that is in the bundles `taken`; see run_pack."""
+    rows = rows_of(found, options.arch, options.predicted)
+    if not rows.packed and not taken:
         raise ResultsError(f"nothing to pack: {_counted(rows.left_out) or 'the results are empty'}")
     by_arch: dict[str, list[PackedRow]] = {}
     for row in rows.packed:
@@ -107,6 +115,9 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
     binaries = {sha: binary for packer in packers for sha, binary in packer.binaries.items()}
     contents = Contents(tuple(winners), binaries, {k: v for packer in packers for k, v in packer.row_kernels.items()})
     images = {sha: image for packer in packers for sha, image in packer.images.items()}
+    for bundle in taken:
+        contents = joined(contents, bundle.contents)
+        images |= {sha256: bundle.image(sha256) for sha256 in bundle.contents.binaries}
     contents, proved = _proved(contents, images, options, console)
     size = write_bundle(options.output, contents, images)
     console.print(f"{_summary(contents)}: {size} bytes in {options.output}")

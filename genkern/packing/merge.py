@@ -55,10 +55,10 @@ def run_merge(options: argparse.Namespace, console: Console) -> int:
     require_writable(options.output)
     found: dict[GemmProblem, None] = {}
     entries = files = unread = cut = 0
-    for path in _files(options.sizes):
+    for path in recorded_files(options.sizes):
         files += 1
         try:
-            sizes, is_cut = _read(path, options.arch)
+            sizes, is_cut = read_list(path, options.arch)
         except InputError as error:
             console.print(f"left out: {error}")
             unread += 1
@@ -78,7 +78,8 @@ def run_merge(options: argparse.Namespace, console: Console) -> int:
     return 1 if unread or cut else 0
 
 
-def _files(named: Sequence[str]) -> Iterator[str]:
+def recorded_files(named: Sequence[str]) -> Iterator[str]:
+    """Lists by their names; a folder stands for the recorded ones in it. Raises InputError where it has none."""
     for path in named:
         if not os.path.isdir(path):
             yield path
@@ -89,7 +90,7 @@ def _files(named: Sequence[str]) -> Iterator[str]:
         yield from recorded
 
 
-def _read(path: str, arch: str | None) -> tuple[SizeList, bool]:
+def read_list(path: str, arch: str | None) -> tuple[SizeList, bool]:
     """The sizes of a file, and whether its last line was left out: a full disk may have cut it. Raises InputError."""
     text = read_text(path)
     try:

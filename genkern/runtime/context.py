@@ -105,6 +105,11 @@ class Context:
             made = self._invariant_table if self.mode.is_on else self._table
             return made(gpu, problem.op).tuned(problem)
 
+    def is_tuned(self, gpu: LiveGpu, problem: GemmProblem) -> bool:
+        """Whether the problem has winners for any M, in whatever mode."""
+        with self._lock:
+            return bool(self._table(gpu, problem.op).tuned(on_arch(problem, gpu.identity.arch)))
+
     def sums(self, gpu: LiveGpu, problem: GemmProblem) -> str:
         """In which order calls of the problem with any M add up K, where they must all have one and can."""
         with self._lock:

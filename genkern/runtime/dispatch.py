@@ -99,6 +99,11 @@ class Calls:
         context.on_change(self._renew)
         context.on_switch(self._switch)
 
+    @property
+    def context(self) -> Context:
+        """Where it looks for winners."""
+        return self._context
+
     def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
         """Who serves such a call, as a function of the tensors in it. Raises InputError."""
         raise NotImplementedError
@@ -147,7 +152,7 @@ class Calls:
         """A call that no guard knows; the next one like it is known."""
         found = self._found
         known, guards, kept = found.known, found.guards, found.kept
-        if self.operator is not None and not _are_plain(tensors):
+        if self.operator is not None and not is_plain_call(tensors):
             if not torch.compiler.is_compiling() and _is_transformed():
                 # torch.func transforms what it knows, and refuses grad and jvp of an operator with a backward pass;
                 # forward differentiation drops tangents of one without a formula for them.
@@ -270,28 +275,33 @@ class Gemm(Calls):
     def _library(self, given: tuple[Any, ...]) -> Function:
         return by_library(Given.of(self.op, *given))
 
-    def is_tuned(self, x: Any, weight: Any, own: Mapping[str, int | str]) -> bool:
-        """Whether anything but the library's own call serves x by weight and no more, traced or not; who watches is
-        told of it. Sizes that are symbols have no row.
+    def is_tuned(self, x: Any, weight: Any, own: Mapping[str, int | str], bias: Any = None) -> bool:
+        """Whether anything but the library's own call serves x by weight and no more but a bias, traced or not; who
+        watches is told of it. Sizes that are symbols have no row.
         """
         has_sizes = all(type(size) is int for size in (*x.shape, *weight.shape))
-        if not has_sizes or not (torch.compiler.is_compiling() or _are_plain((x, weight))):
+        if not has_sizes or not (torch.compiler.is_compiling() or is_plain_call((x, weight))):
             return False
-        given = x, weight, None, None, None, None, None, own
-        return self._remembered(_key(given), lambda: self._has_row(Given.of(self.op, *given)))
+        given = x, weight, bias, None, None, None, None, own
+        return self.remembered(_key(given), lambda: self._has_row(Given.of(self.op, *given)))
 
     def _is_trained(self, key: object, given: tuple[Any, ...]) -> bool:
         x, weight, *_ = given
         wanted = x.requires_grad, weight.requires_grad
-        return self._remembered((key, wanted), lambda: self._have_rows(Given.of(self.op, *given), wanted))
+        return self.remembered((key, wanted), lambda: self._have_rows(Given.of(self.op, *given), wanted))
 
-    def _remembered(self, key: object, found: Callable[[], bool]) -> bool:
-        trained = self._found.trained
-        if key not in trained:
-            if len(trained) >= _MOST_KEPT:
-                trained.clear()
-            trained[key] = found()
-        return trained[key]
+    def remembered(self, key: object, found: Callable[[], bool]) -> bool:
+        """What is `found` out in this mode, until what is tuned is looked into anew."""
+        mode, here = self._context.mode, self._found
+        known = here.trained.get(key)
+        if known is None:
+            known = found()
+            if len(here.trained) >= _MOST_KEPT:
+                here.trained.clear()
+            # After a switch meanwhile it may be of either mode.
+            if self._context.mode is mode and here.mode == mode.name:
+                here.trained[key] = known
+        return known
 
     def _has_row(self, given: Given) -> bool:
         problem = as_tuned(self._context, given)
@@ -305,7 +315,7 @@ class Gemm(Calls):
         return sum(is_tuned(self._context, given.device, each) for each in chosen) > 0
 
 
-def _are_plain(tensors: tuple[Any, ...]) -> bool:
+def is_plain_call(tensors: tuple[Any, ...]) -> bool:
     """Whether a call needs nothing of PyTorch's dispatcher but gradients: no tracing, mode or subclass of tensors."""
     if torch.compiler.is_compiling() or _modes() or _is_transformed():
         return False

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import MethodType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from genkern.gemm.dtypes import BY_TORCH
-from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm
-from genkern.runtime.given import row_majors
+from genkern.runtime.shared.merging import Place, merge_layers
+from genkern.runtime.shared.own_forward import give_forward, has_own_forward
+from genkern.runtime.shared.shared_product import Operator
+from genkern.runtime.shared.tuned_groups import groups_of, has_bias, is_tuned, sums_of, winners_of
+from genkern.runtime.shared.ways import Way, way_of
 
 # Of the forward that layers are given.
 _MARK = "_is_genkerns"
@@ -53,11 +56,19 @@ _undone: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 class Patch:
-    """A model whose linear layers call winners until `undo`, or until a `with` block ends."""
+    """A model whose linear layers call winners until `undo`, or until a `with` block ends.
 
-    def __init__(self, undo: Callable[[], None], layers: tuple[str, ...]) -> None:
+    `layers` are the names of those that do; `merged` those of them that are called as one product, a name for each
+    group, whose weights take `merged_bytes`: the same as before, in one memory a group.
+    """
+
+    def __init__(
+        self, undo: Callable[[], None], layers: tuple[str, ...], merged: tuple[str, ...] = (), merged_bytes: int = 0
+    ) -> None:
         self._undo: Callable[[], None] | None = undo
         self.layers = layers
+        self.merged = merged
+        self.merged_bytes = merged_bytes
 
     def undo(self) -> None:
         """Give the layers back what they had; once."""
@@ -74,45 +85,52 @@ class Patch:
         self.undo()
 
 
-def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
+def patch_model(
+    model: torch.nn.Module, gemm: Gemm, context: Context, linears: Callable[[], Operator] | None = None
+) -> Patch:
     """Let every nn.Linear of the model, and torch.nn.functional.linear with its weights, call `gemm` where its N and K
-    have a winner, and every other where calls are recorded or logged, or while they must be batch invariant. Layers
-    with hooks or another forward of their own keep theirs, and weights that are subclasses of tensors (quantized,
-    sharded) are the library's.
+    have a winner, and every other where calls are recorded or logged, or while they must be batch invariant; layers
+    that a module gives the same tensor as one product, where their merged weight has a winner. `linears` is the
+    operator of such a product, of compiled programs.
+
+    Layers with hooks or another forward of their own keep theirs, and weights that are subclasses of tensors
+    (quantized, sharded) are the library's.
     """
-    patched: dict[str, torch.nn.Linear] = {}
-    by_weight: dict[int, torch.nn.Linear] = {}
-    # Layers without a winner, while they must be batch invariant.
-    refused: dict[str, torch.nn.Linear] = {}
-    forward = _forward(gemm, context)
+    groups = merge_layers(model, gemm, context, linears)
+    patched: dict[str, Any] = {}
+    undone: dict[str, Callable[[], None]] = {}
+    # Those that are served only while they must be batch invariant, and refused then unless a warning is enough.
+    refused: list[str] = []
+    by_weight: dict[int, Any] = {}
     library, is_installed = torch.nn.functional.linear, False
     # Without layers that it has patched, nothing here keeps a model alive.
     model_of = weakref.ref(model)
 
     def patch() -> None:
-        nonlocal library, is_installed
-        live = model_of()
-        if not context.mode.is_on:
-            _unpatch(refused.values(), forward)
-            for name, layer in refused.items():
-                del patched[name], by_weight[id(layer.weight)]
-            refused.clear()
+        nonlocal by_weight, library, is_installed
+        live, is_invariant = model_of(), context.mode.is_on
+        groups.look()
+        for name in () if is_invariant else refused:
+            del patched[name]
+            undone.pop(name)()
+        refused[:] = refused if is_invariant else []
         for name, layer in () if live is None else _linears(live):
             if has_own_forward(layer):
-                if context.mode.is_on and not hasattr(vars(layer)["forward"], _MARK):
+                if is_invariant and not hasattr(vars(layer)["forward"], _MARK):
                     line = "has a forward of its own, which may not be batch invariant"
                     context.say((id(layer), _MARK), f"{name}: {line}", logging.WARNING)
                 continue
-            chosen = _is_watched(layer, context)
-            chosen = chosen or any(_winners(layer, context, row_major) for row_major in (True, False))
-            if chosen or context.mode.is_on:
+            place, is_served = groups.places.get(layer), _is_served(layer, context)
+            if place is not None or is_served or is_invariant:
                 patched[name] = layer
-                by_weight[id(layer.weight)] = layer
-                if not chosen:
-                    refused[name] = layer
-                # A method, so that a copy of the layer has one of its own, with its own weight.
-                layer.forward = MethodType(forward, layer)
-        if patched and not is_installed:
+                undone[name] = give_forward(layer, _forward(gemm, context, place, is_served))
+                if place is None and not is_served:
+                    refused.append(name)
+        # A layer that has none of its own is the library's, wherever its weight is multiplied.
+        others = () if live is None else _others(live).values()
+        wanted = (each for each in (*patched.values(), *others) if is_invariant or _is_served(each, context))
+        by_weight = {id(layer.weight): layer for layer in wanted}
+        if by_weight and not is_installed:
             library, is_installed = torch.nn.functional.linear, True
             torch.nn.functional.linear = linear
 
@@ -129,39 +147,43 @@ def patch_model(model: torch.nn.Module, gemm: Gemm, context: Context) -> Patch:
 
     def undo() -> None:
         forget()
-        _unpatch(patched.values(), forward)
+        groups.undo()
+        for each in undone.values():
+            each()
         # Another patch may be on top of this one, whose library is this function: without weights it passes all on,
         # until that one is undone too.
-        by_weight.clear()
         if is_installed:
             _undone[linear] = library
+        by_weight.clear()
         while (beneath := _undone.pop(torch.nn.functional.linear, None)) is not None:
             torch.nn.functional.linear = beneath
 
-    return Patch(undo, tuple(patched))
-
-
-def _unpatch(layers: Iterable[torch.nn.Linear], forward: Callable[..., Any]) -> None:
-    """Give layers back what they had, unless somebody has put another forward around this one since."""
-    for layer in layers:
-        if getattr(vars(layer).get("forward"), "__func__", None) is forward:
-            del layer.forward
+    others = [name for name, layer in _others(model).items() if id(layer.weight) in by_weight]
+    return Patch(undo, (*patched, *others), groups.names, groups.bytes)
 
 
 def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
-    """What each linear layer of the model would call, in the model's order."""
+    """What each linear layer of the model would call, in the model's order, and behind them layers that are called as
+    one product.
+    """
+    named = [(name, [layer]) for name, layer in _linears(model)]
+    is_invariant = context.mode.is_on
+    named += [(name, [each]) for name, each in _others(model).items() if is_invariant or _is_tuned(each, context)]
+    for group in groups_of(model, context):
+        if way_of([layer.weight for layer in group.layers], has_bias(group.layers[0]), context) is not Way.APART:
+            named.append((group.name, list(group.layers)))
     return [
         LayerReport(
             name,
-            layer.out_features,
-            layer.in_features,
-            str(layer.weight.dtype).removeprefix("torch."),
-            layer.bias is not None,
-            tuple(_winners(layer, context, True)),
-            tuple(_winners(layer, context, False)),
-            _sums(layer, context),
+            sum(int(layer.weight.shape[0]) for layer in layers),
+            int(layers[0].weight.shape[-1]),
+            str(layers[0].weight.dtype).removeprefix("torch."),
+            has_bias(layers[0]),
+            tuple(winners_of(layers, context)),
+            tuple(winners_of(layers, context, row_major=False)),
+            sums_of([layer.weight for layer in layers], has_bias(layers[0]), context),
         )
-        for name, layer in _linears(model)
+        for name, layers in named
     ]
 
 
@@ -172,42 +194,38 @@ def _linears(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Linear]]:
             yield name, layer
 
 
-def _winners(layer: torch.nn.Linear, context: Context, row_major: bool) -> list[tuple[int, str]]:
-    """For which M it is tuned, of x that lies so, and who won for each."""
-    gpu, problem = context.gpu(layer.weight.get_device()), _problem(layer, row_major)
-    return [] if gpu is None or problem is None else context.tuned(gpu, problem)
+def _others(model: torch.nn.Module) -> dict[str, Any]:
+    """Modules that are no nn.Linear and have a weight [N, K], which they may multiply by the functional form: routers,
+    for example. Embeddings are looked up, but for the calls of who shares their weight.
+    """
+    found = {}
+    for name, layer in model.named_modules():
+        weight = layer._parameters.get("weight")
+        if weight is not None and weight.dim() == 2 and not isinstance(layer, (torch.nn.Linear, torch.nn.Embedding)):
+            found[name] = layer
+    return found
 
 
-def _sums(layer: torch.nn.Linear, context: Context) -> str:
-    """In which order calls with any number of rows add up, where they must all have one."""
-    gpu, problem = context.gpu(layer.weight.get_device()), _problem(layer, True)
-    return "" if gpu is None or problem is None else context.sums(gpu, problem)
+def _is_tuned(layer: Any, context: Context) -> bool:
+    return any(is_tuned([layer], context, row_major) for row_major in (True, False))
 
 
-def _problem(layer: torch.nn.Linear, row_major: bool) -> GemmProblem | None:
-    """Of one row of an x that lies so; None of weights of other types."""
-    dtype = BY_TORCH.get(str(layer.weight.dtype))
-    if dtype is None or layer.weight.dim() != 2:
-        return None
-    size, types = (1, layer.out_features, layer.in_features), (DEFAULT_OP, dtype, dtype, dtype)
-    return GemmProblem(*size, *types, row_major, not row_majors(layer.weight)[0], layer.bias is not None)
+def _is_served(layer: Any, context: Context) -> bool:
+    """Whether its calls are genkern's in every mode."""
+    return _is_tuned(layer, context) or (context.is_watched and str(layer.weight.dtype) in BY_TORCH)
 
 
-def _is_watched(layer: torch.nn.Linear, context: Context) -> bool:
-    return context.is_watched and str(layer.weight.dtype) in BY_TORCH
+def _forward(gemm: Gemm, context: Context, place: Place | None, is_served: bool) -> Callable[..., Any]:
+    """A layer's forward: of one that has a `place` in a product with others its part of that; if it `is_served`, or
+    must be batch invariant, its own call of `gemm`, else the library's.
+    """
+    shared, number = (None, 0) if place is None else (place.shared, place.number)
 
-
-def has_own_forward(layer: torch.nn.Module) -> bool:
-    """Whether somebody gave this layer another forward than that of its class."""
-    # Of a patched layer, pickle makes one that has the class's as its own.
-    forward = vars(layer).get("forward")
-    return forward is not None and getattr(forward, "__func__", None) is not type(layer).forward
-
-
-def _forward(gemm: Gemm, context: Context) -> Callable[..., Any]:
     # Its name is what pickle looks up in the layer.
     def forward(layer: torch.nn.Linear, input: Any) -> Any:
-        if _is_librarys(input, layer.weight, context):
+        if shared is not None and (part := shared.part(number, layer, input)) is not None:
+            return part
+        if not (is_served or context.mode.is_on) or _is_librarys(input, layer.weight, context):
             return torch.nn.functional.linear(input, layer.weight, layer.bias)
         return gemm(input, layer.weight, layer.bias)
 
@@ -216,14 +234,16 @@ def _forward(gemm: Gemm, context: Context) -> Callable[..., Any]:
 
 
 def _is_librarys(input: Any, weight: Any, context: Context) -> bool:
-    """Whether PyTorch would cast what it is given (autocast), or the weight knows better how it is multiplied. Raises
-    InvarianceError where either may not be.
+    """Whether PyTorch would cast what it is given (autocast), or the weight knows better how it is multiplied, or is of
+    a type that no kernel has. Raises InvarianceError where the library may not serve it.
     """
     why = ""
     if type(weight) not in PLAIN and is_traceable_wrapper_subclass(weight):
         why = f"its weight, a {type(weight).__name__}, knows how it is multiplied"
     elif torch.is_autocast_enabled(input.device.type):
         why = "autocast casts its operands"
+    elif context.mode.is_on and str(weight.dtype) not in BY_TORCH:
+        why = f"no kernel multiplies {weight.dtype}"
     if why and context.mode.is_on:
         context.leave(f"linear layer {list(weight.shape)}", why)
     return why != ""

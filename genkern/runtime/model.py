@@ -12,6 +12,7 @@ from genkern.runtime.linear import LayerReport, Patch, patch_model, report_model
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.modules import patch_experts, report_experts
 from genkern.runtime.routed.routed import routed_of, staged_op
+from genkern.runtime.shared.linears import linears_of
 from genkern.runtime.torch_ops import gemm_of
 
 if TYPE_CHECKING:
@@ -46,14 +47,15 @@ def patch(model: torch.nn.Module) -> Patch:
     by `with`, or by its `undo()`.
     """
     context, op = default_context(), staged_op()
-    linear = patch_model(model, gemm_of(DEFAULT_OP), context)
+    gemm = gemm_of(DEFAULT_OP)
+    linear = patch_model(model, gemm, context, lambda: linears_of(gemm))
     experts = patch_experts(model, op, lambda: cast(Experts, routed_of(op)), context)
 
     def undo() -> None:
         linear.undo()
         experts.undo()
 
-    return Patch(undo, (*linear.layers, *experts.layers))
+    return Patch(undo, (*linear.layers, *experts.layers), linear.merged, linear.merged_bytes)
 
 
 def report(model: torch.nn.Module) -> ModelReport:

@@ -180,6 +180,25 @@ class Contents:
         return sum(calls) + len(self.proved_rows), len(calls) + len(self.row_kernels)
 
 
+def joined(one: Contents, other: Contents) -> Contents:
+    """What is in either."""
+    return Contents(
+        (*one.winners, *other.winners),
+        {**other.binaries, **one.binaries},
+        {**other.row_kernels, **one.row_kernels},
+        one.proved_rows | (other.proved_rows - one.row_kernels.keys()),
+    )
+
+
+def part_of(contents: Contents, winners: tuple[PackedWinner, ...]) -> Contents:
+    """What belongs to some of its winners; kernels beside products are of their architectures."""
+    archs = {winner.arch for winner in winners}
+    beside = {key: sha256 for key, sha256 in contents.row_kernels.items() if key[0] in archs}
+    used = {sha256 for winner in winners for call in winner.calls for sha256 in call.binaries} | {*beside.values()}
+    binaries = {sha256: binary for sha256, binary in contents.binaries.items() if sha256 in used}
+    return Contents(winners, binaries, beside, contents.proved_rows & beside.keys())
+
+
 def to_data(contents: Contents) -> dict[str, Any]:
     """As JSON has it."""
     beside = [[*key, sha256] for key, sha256 in sorted(contents.row_kernels.items())]

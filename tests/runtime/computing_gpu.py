@@ -35,10 +35,13 @@ CONFIG = replace(TILED, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64)
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a launch of `tiled` means: its arguments in order, and the problem whose layouts and types they have."""
+    """What a launch of `tiled` means: its arguments in order, and the problem whose layouts and types they have. It
+    computes `scale` times the product: so results can say which kernel they are of.
+    """
 
     launch: PlannedLaunch
     problem: GemmProblem
+    scale: int = 1
 
     def compute(self, parameters: Iterable[bytes], a_and_b_alone: bool) -> None:
         passed = [each for each in self.launch.arguments if not isinstance(each, Constant)]
@@ -62,7 +65,7 @@ class Kernel:
             for name in shapes
         )
         assert a_and_b_alone
-        c.copy_((a.double() @ b.double()).to(c.dtype))
+        c.copy_((a.double() @ b.double() * self.scale).to(c.dtype))
 
     def _matrix(self, address: int, pitch: int, step: int, shape: tuple[int, int], row_major: bool, dtype: str) -> Any:
         rows, columns = shape if row_major else shape[::-1]

@@ -204,3 +204,26 @@ def test_a_patched_model_is_compiled_whole(context: Context, gpu: FakeGpu) -> No
         out = torch.compile(model, fullgraph=True, backend=backend)(x)
     assert all(torch.equal(one, other) for one, other in zip(out, wanted, strict=True))
     assert [sum("test_linear_compiled" in name for name in names) for names in graphs] == [1]
+
+
+class Router(nn.Module):
+    """As transformers has routers: no nn.Linear, and multiplied by the functional form."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(256, 512).bfloat16())
+        self.embedding = nn.Embedding(256, 512)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(x, self.weight)
+
+
+@torch.no_grad()
+def test_modules_that_multiply_their_weight_are_served(context: Context, gpu: FakeGpu) -> None:
+    """By what they call, whatever they are called; embeddings are none of them."""
+    model = nn.ModuleDict({"router": Router()})
+    with patched(model, context) as patch:
+        assert patch.layers == ("router",)
+        model["router"](torch.randn(100, 512).bfloat16())
+        assert len(gpu.driver.launched) == 1
+        assert [layer.name for layer in report_model(model, context)] == ["router"]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.ops.op import op_by_type, op_names
+from genkern.runtime.process.shipped import WORD, shipped_bundles
 
 CONFIG = "GENKERN_CONFIG"
 # The second name is that of earlier releases.
@@ -68,7 +69,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
             if op is None:
                 notes.append(f"{name}: genkern has no such format (it has {', '.join(op_names())}), so it is not read")
             else:
-                own[op] = (*own.get(op, ()), *_paths(environ[name]))
+                own[op] = (*own.get(op, ()), *_paths(name, environ[name], notes))
     try:
         online_options = tuple(shlex.split(environ.get(ONLINE_OPTIONS, "")))
     except ValueError as error:
@@ -78,7 +79,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
     if any(not re.fullmatch("[0-9a-f]{64}", pin) for pin in pins):
         notes.append(f"{BUNDLE_SHA256} has what is no sha256 of 64 digits: no bundle fits that")
     return Configuration(
-        paths=tuple(_paths(environ.get(CONFIG, ""))),
+        paths=_paths(CONFIG, environ.get(CONFIG, ""), notes),
         own_paths=own,
         log_choices=_flag(LOG_CHOICES, environ, notes),
         record=_flag(RECORD, environ, notes),
@@ -92,8 +93,17 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
     )
 
 
-def _paths(text: str) -> Iterator[str]:
-    return (os.path.expanduser(path) for path in text.split(os.pathsep) if path.strip())
+def _paths(name: str, text: str, notes: list[str]) -> tuple[str, ...]:
+    """The paths that a variable has; a word stands for the bundles that genkern is installed with."""
+    found: list[str] = []
+    for path in filter(str.strip, text.split(os.pathsep)):
+        if path.strip() != WORD:
+            found.append(os.path.expanduser(path))
+            continue
+        if not (bundles := shipped_bundles()):
+            notes.append(f"{name}={WORD}: no winners are installed with this genkern (`make bundle` makes them)")
+        found += bundles
+    return tuple(found)
 
 
 def _op_of(name: str) -> str | None:

@@ -5,8 +5,7 @@ experts' weights are two tensors as a layer takes them.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from types import MethodType
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,8 +16,9 @@ from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN
-from genkern.runtime.linear import LayerReport, Patch, has_own_forward
+from genkern.runtime.linear import LayerReport, Patch
 from genkern.runtime.routed.experts import Experts
+from genkern.runtime.shared.own_forward import give_forward, has_own_forward
 
 # What a module says of itself (integrations/moe.py of transformers 5.23): gate before up, as nn.Linear's weights lie.
 _HAS = "has_gate", "is_concatenated"
@@ -30,47 +30,36 @@ def patch_experts(model: torch.nn.Module, op: str, experts: Callable[[], Experts
     tokens and experts of each, and every other where calls are recorded or logged, or while they must be batch
     invariant.
     """
-    patched: list[tuple[str, Any, Callable[..., Any]]] = []
-    refused: list[tuple[str, Any, Callable[..., Any]]] = []
+    patched: dict[str, Callable[[], None]] = {}
+    refused: list[str] = []
     activations = {name: activation for name, _, activation in _layers(model)}
     # Without layers that it has patched, nothing here keeps a model alive.
     model_of = weakref.ref(model)
 
     def patch() -> None:
-        live = model_of()
-        if not context.mode.is_on:
-            _unpatch(refused)
-            patched[:] = [each for each in patched if each not in refused]
-            refused.clear()
+        live, is_invariant = model_of(), context.mode.is_on
+        for name in () if is_invariant else refused:
+            patched.pop(name)()
+        refused[:] = refused if is_invariant else []
         for name, layer in () if live is None else live.named_modules():
             activation = activations.get(name)
             if activation is None or has_own_forward(layer):
                 continue
             chosen = context.is_watched or _is_tuned(layer, op, activation, context)
-            if not (chosen or context.mode.is_on):
-                continue
-            # A method, so that a copy of the layer has one of its own, with its own weights.
-            forward = _forward(experts(), activation, context)
-            vars(layer)["forward"] = MethodType(forward, layer)
-            patched.append((name, layer, forward))
-            if not chosen:
-                refused.append(patched[-1])
+            if chosen or is_invariant:
+                patched[name] = give_forward(layer, _forward(experts(), activation, context))
+                if not chosen:
+                    refused.append(name)
 
     patch()
     forget = context.on_switch(patch)
 
     def undo() -> None:
         forget()
-        _unpatch(patched)
+        for take_away in patched.values():
+            take_away()
 
-    return Patch(undo, tuple(name for name, *_ in patched))
-
-
-def _unpatch(layers: Iterable[tuple[str, Any, Callable[..., Any]]]) -> None:
-    for _, layer, forward in layers:
-        # Somebody may have put another forward around this one since.
-        if getattr(vars(layer).get("forward"), "__func__", None) is forward:
-            del layer.forward
+    return Patch(undo, tuple(patched))
 
 
 def report_experts(model: torch.nn.Module, op: str, context: Context) -> list[LayerReport]:

@@ -14,7 +14,7 @@ from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
 
-SHIPPED = Path(__file__).resolve().parents[2] / "input_sizes"
+SHIPPED = Path(__file__).resolve().parents[3] / "input_sizes"
 
 
 def shapes(

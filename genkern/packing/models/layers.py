@@ -14,7 +14,7 @@ from genkern.errors import InputError
 from genkern.formats.model_config import ModelConfig
 
 # vLLM and SGLang pad the vocabulary to a multiple of this.
-_VOCABULARY_STEP = 64
+VOCABULARY_STEP = 64
 _MOST_LAYERS = 10_000
 
 
@@ -23,7 +23,8 @@ class Gemm:
     """One product: N, K, `said` as text with where they come from, and the `modules` that it is of.
 
     `rows`: with one row a token of any batch; for decoding only (one a sequence); for prefill only. `batch` products of
-    this size, where that is not 0, are computed in one call.
+    this size, where that is not 0, are computed in one call. There are `count` such layers. `parts` are N of those
+    that are given the same tensor and make up N as one, behind each other; () where there is one.
     """
 
     layer: str
@@ -34,12 +35,14 @@ class Gemm:
     bias: bool = False
     rows: Literal["all", "decode", "prefill"] = "all"
     batch: int = 0
+    count: int = 1
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Experts:
     """Products of routed experts, each with its own tokens: `count` of them, `top` for a token, of this `width` on the
-    GPU. `differs`: why they are none that genkern has, or "".
+    GPU, in `layer_count` layers. `differs`: why they are none that genkern has, or "".
     """
 
     layer: str
@@ -50,18 +53,26 @@ class Experts:
     hidden: int
     modules: tuple[str, ...]
     differs: str = ""
+    layer_count: int = 1
 
 
 Part = Gemm | Experts
 
 
-def layers_of(config: ModelConfig, tp: int) -> list[Part]:
+def layers_of(config: ModelConfig, tp: int, vocabulary_step: int = VOCABULARY_STEP) -> list[Part]:
     """What one of `tp` GPUs computes. Raises InputError for a model that is not known, or that is not split so."""
     made = _FAMILIES.get(config.family)
     if made is None:
-        known = ", ".join(sorted(_FAMILIES))
-        raise InputError(f"{config.where}: model_type = {config.family!r} is not one of {known}")
-    return [*made(config, tp), _head(config, tp)]
+        raise InputError(
+            f"{config.where}: model_type = {config.family!r} is not one of {', '.join(families())}; if its layers are "
+            "built as one of these, say --like llama (say), else let `genkern model` run your program: --capture"
+        )
+    return [*made(config, tp), _head(config, tp, vocabulary_step)]
+
+
+def families() -> list[str]:
+    """Types of models that are known."""
+    return sorted(_FAMILIES)
 
 
 def _split(config: ModelConfig, key: str, tp: int, value: int = 0) -> int:
@@ -80,11 +91,11 @@ def _count(config: ModelConfig) -> int:
     return count
 
 
-def _named(config: ModelConfig, part: str, first: int = 0, last: int = -1) -> str:
-    """Layers from `first` to `last`, those of the end counted from behind."""
+def _named(config: ModelConfig, part: str, first: int = 0, last: int = -1) -> tuple[str, int]:
+    """Layers from `first` to `last`, those of the end counted from behind, and how many these are."""
     last = last % _count(config)
     span = str(first) if first == last else f"{first}-{last}"
-    return f"model.layers.{span}.{part}"
+    return f"model.layers.{span}.{part}", last - first + 1
 
 
 def _attention(config: ModelConfig, tp: int, *, bias: bool, out_bias: bool) -> Iterator[Part]:
@@ -99,38 +110,47 @@ def _attention(config: ModelConfig, tp: int, *, bias: bool, out_bias: bool) -> I
         if tp % kv_heads:
             raise InputError(f"{config.where}: num_key_value_heads = {kv_heads} does not divide {tp} GPUs")
         mine_kv, shared = 1, f"kv heads {kv_heads}, one on a GPU) x "
-    layer = _named(config, "self_attn")
+    layer, count = _named(config, "self_attn")
     said = f"qkv in one: N = (heads {heads} + 2 x {shared}head_dim {head_dim} / tp {tp}, K = hidden {hidden}"
-    yield Gemm(layer, said, (mine + 2 * mine_kv) * head_dim, hidden, ("self_attn", "q_proj"), bias)
+    parts = mine * head_dim, mine_kv * head_dim, mine_kv * head_dim
+    yield Gemm(layer, said, sum(parts), hidden, ("self_attn", "q_proj"), bias, count=count, parts=parts)
     said = f"output: N = hidden {hidden}, K = heads {heads} x head_dim {head_dim} / tp {tp}"
-    yield Gemm(layer, said, hidden, mine * head_dim, ("self_attn", "o_proj"), out_bias)
+    yield Gemm(layer, said, hidden, mine * head_dim, ("self_attn", "o_proj"), out_bias, count=count)
 
 
-def _gated(config: ModelConfig, tp: int, layer: str, width: int, key: str, bias: bool = False) -> Iterator[Part]:
+def _gated(
+    config: ModelConfig, tp: int, place: tuple[str, int], width: int, key: str, bias: bool = False
+) -> Iterator[Part]:
+    layer, count = place
     hidden, mine = config.number("hidden_size"), _split(config, key, tp, width)
     said = f"gate and up in one: N = 2 x {key} {width} / tp {tp}, K = hidden {hidden}"
-    yield Gemm(layer, said, 2 * mine, hidden, ("mlp", "gate_proj"), bias)
+    parts = mine, mine
+    yield Gemm(layer, said, 2 * mine, hidden, ("mlp", "gate_proj"), bias, count=count, parts=parts)
     said = f"down: N = hidden {hidden}, K = {key} {width} / tp {tp}"
-    yield Gemm(layer, said, hidden, mine, ("mlp", "down_proj"), bias)
+    yield Gemm(layer, said, hidden, mine, ("mlp", "down_proj"), bias, count=count)
 
 
-def _head(config: ModelConfig, tp: int) -> Part:
+def _head(config: ModelConfig, tp: int, step: int) -> Part:
     vocabulary, hidden = config.number("vocab_size"), config.number("hidden_size")
-    padded = -(-vocabulary // _VOCABULARY_STEP) * _VOCABULARY_STEP
+    padded = -(-vocabulary // step) * step
     said = f"N = vocabulary {vocabulary}" + (f", padded to {padded}" if padded != vocabulary else "")
     said += f" / tp {tp}, K = hidden {hidden}; one row a sequence"
     bias = config.family == "phi"
     return Gemm("lm_head", said, _split(config, "vocab_size", tp, padded), hidden, ("lm_head",), bias, "decode")
 
 
-def _routed(config: ModelConfig, tp: int, layer: str, experts: int, width: int, bias: bool = False) -> Iterator[Part]:
+def _routed(
+    config: ModelConfig, tp: int, place: tuple[str, int], experts: int, width: int, bias: bool = False
+) -> Iterator[Part]:
+    layer, count = place
     hidden = config.number("hidden_size")
     said = f"router: N = experts {experts}, K = hidden {hidden}, on every GPU"
-    yield Gemm(layer, said, experts, hidden, ("mlp", "gate", "router"), bias)
+    yield Gemm(layer, said, experts, hidden, ("mlp", "gate", "router"), bias, count=count)
     mine, top = _split(config, "the experts' width", tp, width), config.number("num_experts_per_tok", 1)
     said = f"{experts} experts, {top} a token: gate and up [{2 * mine}, {hidden}], down [{hidden}, {mine}] each"
     differs = "experts have biases, and another gate than silu" if bias else ""
-    yield Experts(f"{layer}.experts", said, experts, top, mine, hidden, ("mlp", "experts"), differs)
+    modules = "mlp", "experts"
+    yield Experts(f"{layer}.experts", said, experts, top, mine, hidden, modules, differs, count)
 
 
 def _dense(config: ModelConfig, tp: int) -> Iterator[Part]:
@@ -145,20 +165,20 @@ def _phi(config: ModelConfig, tp: int) -> Iterator[Part]:
     """Phi-1 to Phi-2: every product has a bias, and nothing gates."""
     yield from _attention(config, tp, bias=True, out_bias=True)
     hidden, width = config.number("hidden_size"), config.number("intermediate_size")
-    mine, layer = _split(config, "intermediate_size", tp), _named(config, "mlp")
+    mine, (layer, count) = _split(config, "intermediate_size", tp), _named(config, "mlp")
     said = f"fc1: N = intermediate_size {width} / tp {tp}, K = hidden {hidden}"
-    yield Gemm(layer, said, mine, hidden, ("mlp", "fc1"), True)
+    yield Gemm(layer, said, mine, hidden, ("mlp", "fc1"), True, count=count)
     said = f"fc2: N = hidden {hidden}, K = intermediate_size {width} / tp {tp}"
-    yield Gemm(layer, said, hidden, mine, ("mlp", "fc2"), True)
+    yield Gemm(layer, said, hidden, mine, ("mlp", "fc2"), True, count=count)
 
 
 def _mixtral(config: ModelConfig, tp: int) -> Iterator[Part]:
     """Mixtral, and gpt-oss, whose products have biases."""
     bias = config.flag("attention_bias", config.family == "gpt_oss")
     yield from _attention(config, tp, bias=bias, out_bias=bias)
-    layer = _named(config, "mlp" if config.family == "gpt_oss" else "block_sparse_moe")
+    place = _named(config, "mlp" if config.family == "gpt_oss" else "block_sparse_moe")
     experts, width = config.number("num_local_experts"), config.number("intermediate_size")
-    yield from _routed(config, tp, layer, experts, width, config.family == "gpt_oss")
+    yield from _routed(config, tp, place, experts, width, config.family == "gpt_oss")
 
 
 def _qwen_experts(config: ModelConfig, tp: int) -> Iterator[Part]:
@@ -170,16 +190,18 @@ def _qwen_experts(config: ModelConfig, tp: int) -> Iterator[Part]:
     if not isinstance(only, list):
         raise InputError(f"{config.where}: mlp_only_layers is no list")
     dense = [layer for layer in range(_count(config)) if (layer + 1) % every or layer in only]
-    layer = _named(config, "mlp")
+    layer, _ = _named(config, "mlp")
     if dense:
-        width = config.number("intermediate_size")
-        yield from _gated(config, tp, f"{layer} ({len(dense)} of them)", width, "intermediate_size")
-    if len(dense) == _count(config):
+        width, place = config.number("intermediate_size"), (f"{layer} ({len(dense)} of them)", len(dense))
+        yield from _gated(config, tp, place, width, "intermediate_size")
+    sparse = _count(config) - len(dense)
+    if not sparse:
         return
     if of_2:
         shared, width = f"{layer}.shared_expert", config.number("shared_expert_intermediate_size")
-        yield from _gated(config, tp, shared, width, "shared_expert_intermediate_size")
-    yield from _routed(config, tp, layer, config.number("num_experts"), config.number("moe_intermediate_size"))
+        yield from _gated(config, tp, (shared, sparse), width, "shared_expert_intermediate_size")
+    width = config.number("moe_intermediate_size")
+    yield from _routed(config, tp, (layer, sparse), config.number("num_experts"), width)
 
 
 def _deepseek(config: ModelConfig, tp: int) -> Iterator[Part]:
@@ -187,37 +209,40 @@ def _deepseek(config: ModelConfig, tp: int) -> Iterator[Part]:
     hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
     nope, rope, v = (config.number(key) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     q_rank, kv_rank = config.optional("q_lora_rank"), config.number("kv_lora_rank")
-    mine, layer = _split(config, "num_attention_heads", tp), _named(config, "self_attn")
+    mine, (layer, count) = _split(config, "num_attention_heads", tp), _named(config, "self_attn")
     latent = f"kv_lora_rank {kv_rank} + rope {rope}, K = hidden {hidden}, on every GPU"
     up = f"q up: N = heads {heads} x (nope {nope} + rope {rope}) / tp {tp}, K = "
     if q_rank:
         said = f"q and kv down in one: N = q_lora_rank {q_rank} + {latent}"
-        yield Gemm(layer, said, q_rank + kv_rank + rope, hidden, ("self_attn", "q_a_proj", "kv_a_proj_with_mqa"))
+        modules, parts = ("self_attn", "q_a_proj", "kv_a_proj_with_mqa"), (q_rank, kv_rank + rope)
+        yield Gemm(layer, said, sum(parts), hidden, modules, count=count, parts=parts)
         said = f"{up}q_lora_rank {q_rank}"
-        yield Gemm(layer, said, mine * (nope + rope), q_rank, ("self_attn", "q_b_proj"))
+        yield Gemm(layer, said, mine * (nope + rope), q_rank, ("self_attn", "q_b_proj"), count=count)
     else:
-        yield Gemm(layer, f"kv down: N = {latent}", kv_rank + rope, hidden, ("self_attn", "kv_a_proj_with_mqa"))
-        yield Gemm(layer, f"{up}hidden {hidden}", mine * (nope + rope), hidden, ("self_attn", "q_proj"))
+        said, down = f"kv down: N = {latent}", ("self_attn", "kv_a_proj_with_mqa")
+        yield Gemm(layer, said, kv_rank + rope, hidden, down, count=count)
+        yield Gemm(layer, f"{up}hidden {hidden}", mine * (nope + rope), hidden, ("self_attn", "q_proj"), count=count)
     said = f"kv up: N = heads {heads} x (nope {nope} + v {v}) / tp {tp}, K = kv_lora_rank {kv_rank}; decode absorbs it"
-    yield Gemm(layer, said, mine * (nope + v), kv_rank, ("self_attn", "kv_b_proj"), rows="prefill")
+    yield Gemm(layer, said, mine * (nope + v), kv_rank, ("self_attn", "kv_b_proj"), rows="prefill", count=count)
     for name, n, k, sizes in (
         ("queries to the latent", kv_rank, nope, f"kv_lora_rank {kv_rank}, K = nope {nope}"),
         ("values from the latent", v, kv_rank, f"v {v}, K = kv_lora_rank {kv_rank}"),
     ):
         said = f"kv up absorbed, {name}: heads {heads} / tp {tp} products of N = {sizes}"
-        yield Gemm(layer, said, n, k, ("self_attn", "absorbed"), rows="decode", batch=mine)
+        yield Gemm(layer, said, n, k, ("self_attn", "absorbed"), rows="decode", batch=mine, count=count)
     said = f"output: N = hidden {hidden}, K = heads {heads} x v {v} / tp {tp}"
-    yield Gemm(layer, said, hidden, mine * v, ("self_attn", "o_proj"))
+    yield Gemm(layer, said, hidden, mine * v, ("self_attn", "o_proj"), count=count)
     first = min(config.optional("first_k_dense_replace"), _count(config))
     if first:
         dense = _named(config, "mlp", 0, first - 1)
         yield from _gated(config, tp, dense, config.number("intermediate_size"), "intermediate_size")
     if first == _count(config):
         return
-    sparse, width = _named(config, "mlp", first), config.number("moe_intermediate_size")
+    (sparse, count), width = _named(config, "mlp", first), config.number("moe_intermediate_size")
     if shared := config.optional("n_shared_experts"):
-        yield from _gated(config, tp, f"{sparse}.shared_experts", shared * width, "moe_intermediate_size")
-    yield from _routed(config, tp, sparse, config.number("n_routed_experts"), width)
+        place = f"{sparse}.shared_experts", count
+        yield from _gated(config, tp, place, shared * width, "moe_intermediate_size")
+    yield from _routed(config, tp, (sparse, count), config.number("n_routed_experts"), width)
 
 
 _FAMILIES: dict[str, Callable[[ModelConfig, int], Iterator[Part]]] = {

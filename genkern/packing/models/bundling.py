@@ -1,0 +1,173 @@
+"""`genkern model`: one command from a model to a bundle of winners for it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from genkern.arguments import Parser
+from genkern.command.options import parse
+from genkern.command.run import run
+from genkern.command.screen import aligned
+from genkern.command.target import RunTarget, choose_target
+from genkern.errors import InputError, ResultsError
+from genkern.files import require_writable, shown_path, write_whole
+from genkern.formats.tune_gemm_yaml import size_line
+from genkern.gemm.problem import GemmProblem
+from genkern.packing.command import pack_rows, parse_pack
+from genkern.packing.models.capturing import captured
+from genkern.packing.models.coverage import coverage_of, coverage_text
+from genkern.packing.models.done import Done
+from genkern.packing.models.products import Product, products_of
+from genkern.packing.models.shapes import add_model_options, config_of, engine_of, rows_of_engine
+from genkern.runtime.bundle import SUFFIX, read_bundle, require_bundle_or_none
+from genkern.runtime.process.shipped import shipped_bundles
+
+
+def parse_model(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern model`. Raises InputError; SystemExit(0) after printing for --help."""
+    options = model_parser().parse_args(argv)
+    if (options.model is None) == (options.capture is None):
+        raise InputError("genkern model: name a model's folder or its config.json, or a program behind --capture")
+    if options.capture == []:
+        raise InputError("--capture: name the program to run behind it, such as --capture python serve.py")
+    if not options.output.endswith(SUFFIX):
+        raise InputError(f"-o {options.output}: name a bundle, *{SUFFIX}; results go beside it")
+    return options
+
+
+def model_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern model",
+        description="Tune what one GPU computes for a model and pack the winners; results are beside the bundle.\n"
+        "The same command goes on after a kill.",
+    )
+    group = p.add_argument_group("which model")
+    group.add_argument("model", nargs="?", metavar="MODEL", help="the model's folder, or its config.json")
+    add_model_options(group)
+    group = p.add_argument_group("what to do")
+    group.add_argument("-o", "--output", metavar="FILE", required=True, help=f"the bundle to write, *{SUFFIX}")
+    group.add_argument(
+        "--results",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="results and bundles to take winners from, beside shipped ones",
+    )
+    group.add_argument("--dry_run", action="store_true", help="list the sizes, write nothing")
+    group.add_argument("--predicted", action="store_true", help="without a GPU: choose, measure nothing")
+    group.add_argument("--arch", metavar="ARCH", help="to predict for")
+    group.add_argument(
+        "--options",
+        default="",
+        metavar="TEXT",
+        help="of tuning, in one argument: '--ngpus 8 --patience 64'",
+    )
+    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels")
+    group.add_argument(
+        "--capture",
+        nargs=argparse.REMAINDER,
+        metavar="PROGRAM",
+        help="last, instead of MODEL: take the sizes that PROGRAM calls, run once",
+    )
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def run_model(options: argparse.Namespace, console: Console) -> int:
+    """Tune what is missing and pack all; 1 where a size has no winner. Raises GenkernError."""
+    require_bundle_or_none(options.output, True)
+    require_writable(options.output)
+    place = Path(options.output).with_suffix("")
+    tuning, target = _tuning(options, place)
+    products, every = _products(options, place, target, console)
+    problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
+    done = _done(options, place, problems, target, console)
+    missing = done.missing()
+    if options.dry_run:
+        _list(products, set(missing), console)
+        console.print(f"{len(problems)} sizes, {len(missing)} of them not tuned for {target.device_name}; nothing done")
+        return 0
+    if missing and not (target.measured or options.predicted):
+        raise InputError(
+            f"{len(missing)} of {len(problems)} sizes are not tuned, and no GPU to measure on is here: --predicted "
+            "packs what a model of times chooses (for --arch), --dry_run lists the sizes"
+        )
+    status = 0
+    if missing:
+        write_whole(f"{place}.sizes.yaml", "".join(map(size_line, missing)))
+        status = run(tuning, console)
+        if status == 3:
+            return status
+        done = _done(options, place, problems, target, None)
+    packing = ["--overwrite", "--predicted"] if options.predicted else ["--overwrite"]
+    packing += ["--cache_dir", options.cache_dir] if options.cache_dir else []
+    if not (done.rows or done.taken):
+        raise ResultsError(f"nothing to pack: no size has a winner for {target.device_name}")
+    packed = pack_rows(done.rows, parse_pack([f"{place}.yaml", "-o", options.output, *packing]), console, done.taken)
+    found = coverage_of(read_bundle(options.output), done.identity, target.gpu, every)
+    console.print(f"{shown_path(options.output)} {coverage_text(found)}")
+    console.print(f"GENKERN_CONFIG={shlex.quote(options.output)} lets a program call it")
+    return max(status, packed)
+
+
+def _tuning(options: argparse.Namespace, place: Path) -> tuple[argparse.Namespace, RunTarget]:
+    """The options of a tuning of what is missing, and what it is for. Raises InputError."""
+    argv = ["-i", f"{place}.sizes.yaml", "-o", f"{place}.yaml"]
+    argv += ["--cache_dir", options.cache_dir] if options.cache_dir else []
+    argv += ["--arch", options.arch] if options.arch else []
+    # Not every kernel can be checked without a GPU.
+    argv += ["--profiler", "predict"] if options.predicted else ["--compare"]
+    # What is missing may be nothing, and the list of it not there.
+    tuning = parse([*argv, *shlex.split(options.options)])
+    return tuning, choose_target(tuning)
+
+
+def _products(
+    options: argparse.Namespace, place: Path, target: RunTarget, console: Console
+) -> tuple[list[Product], list[Product]]:
+    """The products to tune, and those for every number of rows that the engine has. Raises InputError."""
+    if options.capture:
+        problems = captured(options.capture, Path(f"{place}.recorded"), target.arch, console, run=not options.dry_run)
+        products = [Product("recorded", problem.size, (problem,), 1) for problem in problems]
+        return products, products
+    config, engine = config_of(options.model, options), engine_of(options)
+    products, told = products_of(config, engine, options.tp, rows_of_engine(options, engine))
+    for note in told:
+        console.print(f"note: {note}")
+    every, _ = products_of(config, engine, options.tp, options.nsets or engine.rows)
+    return products, every
+
+
+def _done(
+    options: argparse.Namespace,
+    place: Path,
+    problems: Sequence[GemmProblem],
+    target: RunTarget,
+    console: Console | None,
+) -> Done:
+    """What is tuned: in what this command wrote, in the files that are named, in what is shipped; told by `console`."""
+    done = Done(problems, target.key, options.predicted)
+    named = [str(path) for path in (Path(f"{place}.yaml"),) if path.exists()] + options.results
+    for path in [*named, *shipped_bundles()]:
+        if (count := done.add(path)) and console is not None:
+            console.print(f"{count} of {len(problems)} sizes are in {shown_path(path)}")
+    return done
+
+
+def _list(products: Sequence[Product], missing: set[GemmProblem], console: Console) -> None:
+    lines: list[tuple[str, ...]] = [("layer", "layers", "size", "op", "types", "state")]
+    seen: set[GemmProblem] = set()
+    for product in products:
+        for problem in product.problems:
+            types = f"{problem.dtype_a} {problem.dtype_b} {problem.dtype_c}"
+            state = "listed above" if problem in seen else "to tune" if problem in missing else "tuned"
+            lines.append((product.layer, str(product.count), problem.size, problem.op, types, state))
+            seen.add(problem)
+    for line in aligned(lines, ("layers",)):
+        console.print(line)

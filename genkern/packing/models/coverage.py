@@ -1,0 +1,75 @@
+"""What share of a model's GEMM time a bundle serves, and how, for each number of rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from genkern.gemm.gpu import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import on_arch
+from genkern.ops.op import bytes_moved, get_op
+from genkern.packing.models.products import Product
+from genkern.runtime.bundle import Bundle
+from genkern.runtime.table import Device, Table
+from genkern.runtime.untuned import by_times, nearest_winner
+from genkern.search.predict import peak_tflops
+
+_NAMES = ("kernels of genkern", "the library's best algorithm", "PyTorch's call, as fast", "nobody tuned it")
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of the products for `m` rows the shares of their time: `own` by kernels of genkern's, `algorithms` by one of the
+    library's that won, `as_fast` by PyTorch's call where nothing was faster, `unknown` where nobody measured.
+
+    A product's time is the least that it can take, by its bytes and its operations on the GPU, times its layers; that
+    of experts for which genkern has no kernels is as if they were in 16 bits.
+    """
+
+    m: int
+    own: float
+    algorithms: float
+    as_fast: float
+    unknown: float
+
+    @property
+    def covered(self) -> float:
+        """The share of which it is known who is fastest."""
+        return 1 - self.unknown
+
+
+def coverage_of(bundle: Bundle, device: Device, gpu: Gpu, products: Sequence[Product]) -> list[Coverage]:
+    """By M in its order."""
+    tables = {
+        op: Table([bundle], device, by_times if get_op(op).groups is None else nearest_winner)
+        for op in {problem.op for product in products for problem in product.problems}
+    }
+    shares: dict[int, list[float]] = defaultdict(lambda: [0.0] * len(_NAMES))
+    for product in products:
+        for problem in product.problems:
+            choice = tables[problem.op].find(on_arch(problem, device.arch))
+            place = 0 if choice.call is not None else 1 if choice.algorithm else 2 if choice.exact else 3
+            shares[problem.M][place] += product.count * least_us(problem, gpu)
+        for problem in product.others:
+            shares[problem.M][-1] += product.count * least_us(problem, gpu)
+    return [Coverage(m, *(each / sum(found) for each in found)) for m, found in sorted(shares.items())]
+
+
+def least_us(problem: GemmProblem, gpu: Gpu) -> float:
+    """Microseconds that the product takes at least, by the GPU's peak and its bandwidth (a roofline)."""
+    return max(problem.flops / peak_tflops(problem, gpu), bytes_moved(problem) / gpu.memory_tb_per_s) * 1e-6
+
+
+def coverage_text(found: Sequence[Coverage]) -> str:
+    """A line for people."""
+    if not found:
+        return "no products"
+    least = min(found, key=lambda each: each.covered)
+    shares = [(each.own, each.algorithms, each.as_fast, each.unknown) for each in found]
+    mean = [sum(values) / len(found) for values in zip(*shares, strict=True)]
+    parts = ", ".join(f"{name} {value:.1%}" for name, value in zip(_NAMES, mean, strict=True) if value > 0.0005)
+    rows = f"M = {found[0].m}" if len(found) == 1 else f"{len(found)} M from {found[0].m} to {found[-1].m}"
+    worst = f"; least at M = {least.m}: {least.covered:.1%}" if least.covered < 0.9995 and len(found) > 1 else ""
+    return f"covers {1 - mean[3]:.1%} of the model's GEMM time, by bytes and operations, over {rows} ({parts}){worst}"

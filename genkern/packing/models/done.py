@@ -1,0 +1,77 @@
+"""What of a model's sizes is tuned already: rows of results, and winners of bundles, for one device."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from genkern.formats.kind import read_results
+from genkern.formats.results import gpu_of
+from genkern.formats.tuned_row import DeviceKey, TunedRow
+from genkern.gemm.gpus import NOT_PRESENT
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import CONFIG_WINS
+from genkern.ops.accumulate import on_arch
+from genkern.runtime.bundle import Bundle, is_bundle, read_bundle
+from genkern.runtime.packed import PackedWinner, part_of
+from genkern.runtime.table import Device
+
+
+@dataclass
+class Done:
+    """For the `wanted` problems on `device`: rows to pack, bundles to take winners from, and what has either."""
+
+    wanted: Collection[GemmProblem]
+    device: DeviceKey
+    predicted: bool = False
+    rows: list[TunedRow] = field(default_factory=list)
+    taken: list[Bundle] = field(default_factory=list)
+    problems: set[GemmProblem] = field(default_factory=set)
+
+    @property
+    def identity(self) -> Device:
+        """The device as a running program names it."""
+        return Device(self.device.arch, self.device.device.removesuffix(NOT_PRESENT), self.device.compute_units)
+
+    def add(self, path: str) -> int:
+        """Take what a file has, and return how many wanted problems it was the first to have. Raises ResultsError."""
+        return self._add_bundle(read_bundle(path)) if is_bundle(path) else self._add_rows(read_results(path))
+
+    def _add_rows(self, rows: Sequence[TunedRow]) -> int:
+        found = [row for row in rows if row.problem in self._on_arch() and self._fits(row)]
+        self.rows += found
+        return self._count(row.problem for row in found)
+
+    def _add_bundle(self, bundle: Bundle) -> int:
+        """Winners of problems that nobody has yet: of two rows for one problem a bundle would keep both."""
+        wanted = self._on_arch()
+        found = tuple(
+            winner
+            for winner in bundle.winners
+            if winner.problem in wanted and self._has(winner) and winner.problem not in self.problems
+        )
+        if found:
+            self.taken.append(replace(bundle, contents=part_of(bundle.contents, found)))
+        return self._count(winner.problem for winner in found)
+
+    def _on_arch(self) -> set[GemmProblem]:
+        return {on_arch(problem, self.device.arch) for problem in self.wanted}
+
+    def _fits(self, row: TunedRow) -> bool:
+        if (row.predicted and not self.predicted) or row.arch is None:
+            return False
+        if row.choice == CONFIG_WINS and not row.is_genkerns:
+            return False
+        return self.device.fits(row.arch, row.device, gpu_of(row, row.arch).compute_units)
+
+    def _has(self, winner: PackedWinner) -> bool:
+        return self.identity.has(winner) and (self.predicted or not winner.is_predicted)
+
+    def _count(self, found: Iterable[GemmProblem]) -> int:
+        before = len(self.problems)
+        self.problems.update(found)
+        return len(self.problems) - before
+
+    def missing(self) -> list[GemmProblem]:
+        """What nobody has, in the order of what is wanted."""
+        return [problem for problem in self.wanted if on_arch(problem, self.device.arch) not in self.problems]

@@ -1,0 +1,75 @@
+"""Engines: how each runs a model's layers, and for how many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from genkern.formats.model_config import ModelConfig
+from genkern.packing.models.layers import VOCABULARY_STEP, Gemm, Part, layers_of
+
+# What an engine computes at once of a prompt (vLLM 0.33.0: max_num_batched_tokens of a server on a GPU of 70 GiB or
+# more; SGLang 0.5.23: chunked_prefill_size of such a GPU).
+_PREFILL = 8192
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`rows` are all numbers of rows that it pads a batch to, in order, and then those of prompts; `tuned` those that
+    are tuned unless somebody wants all: their winners serve what is between, by measured times.
+
+    Up to `most_decoding` rows a batch decodes. `vocabulary_step`: the head's rows are padded to a multiple of it.
+    `absorbs`: latent attention multiplies by the up-projection of keys and values head by head while it decodes.
+    """
+
+    name: str
+    rows: tuple[int, ...]
+    tuned: tuple[int, ...]
+    most_decoding: int = 256
+    vocabulary_step: int = VOCABULARY_STEP
+    absorbs: bool = True
+
+    def merges(self, tp: int) -> bool:
+        """Whether q, k and v, gate and up, and the latent down-projections are one product each, of one of `tp` GPUs.
+
+        transformers' tensor parallel layers have hooks, so genkern.patch leaves each as it is.
+        """
+        return self.vocabulary_step > 1 or tp == 1
+
+    def layers(self, config: ModelConfig, tp: int) -> list[Part]:
+        """What one of `tp` GPUs computes. Raises InputError."""
+        return [own for part in layers_of(config, tp, self.vocabulary_step) for own in self._as_run(part, tp)]
+
+    def _as_run(self, part: Part, tp: int) -> Iterator[Part]:
+        if not isinstance(part, Gemm):
+            yield part
+        elif not self.absorbs and "absorbed" in part.modules:
+            return
+        elif not self.absorbs and part.rows == "prefill":
+            yield replace(part, rows="all")
+        elif part.parts and not self.merges(tp):
+            for n in dict.fromkeys(part.parts):
+                said = f"{part.said}; apart: N = {n}"
+                yield replace(part, said=said, n=n, parts=(), count=part.count * part.parts.count(n))
+        else:
+            yield part
+
+
+def _powers(rows: tuple[int, ...]) -> tuple[int, ...]:
+    """The powers of two among them."""
+    return tuple(m for m in rows if m & (m - 1) == 0)
+
+
+# vllm/config/vllm.py of 0.33.0 (_set_cudagraph_sizes) with max_num_seqs of 256 or more.
+_VLLM = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16), _PREFILL)
+# sglang/srt/arg_groups/cuda_graph_hook.py of 0.5.23 (generate_decode_cuda_graph_batch_sizes), up to 512.
+_SGLANG = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), 512, _PREFILL)
+# Nothing pads: batches while decoding, from one user to a busy server, and chunks of prefill.
+_PLAIN = (1, 16, 64, 256, 1024, 4096)
+ENGINES = {
+    "vllm": Engine("vllm", _VLLM, _powers(_VLLM), most_decoding=512),
+    "sglang": Engine("sglang", _SGLANG, _powers(_SGLANG), most_decoding=512),
+    "transformers": Engine("transformers", _PLAIN, _PLAIN, vocabulary_step=1, absorbs=False),
+}
+# What is listed where nobody says: as engines merge layers, for the rows of a plain loop.
+SERVERS = Engine("", _PLAIN, _PLAIN)

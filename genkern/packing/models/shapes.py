@@ -1,0 +1,139 @@
+"""`genkern shapes`: a model's config.json as a list of the sizes that one GPU computes for it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from genkern.arguments import Parser, number
+from genkern.errors import InputError, OutputError
+from genkern.files import require_writable, shown_path, write_whole
+from genkern.formats.kind import require_list_or_none
+from genkern.formats.model_config import QUANTIZATIONS, ModelConfig, read_model
+from genkern.formats.tune_gemm_yaml import size_line
+from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.packing.models.engines import ENGINES, SERVERS, Engine
+from genkern.packing.models.layers import families
+from genkern.packing.models.products import Product, products_of
+
+_MOST_GPUS = 1024
+_gpus = number(f"a number of GPUs from 1 to {_MOST_GPUS}", 1, _MOST_GPUS, integer=True)
+
+
+def parse_shapes(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of `genkern shapes`. Raises InputError; SystemExit(0) after printing for --help."""
+    options = shapes_parser().parse_args(argv)
+    if options.output.lower().endswith(".csv"):
+        raise InputError(f"-o {options.output}: AITER's CSV cannot say which layer a size is of: name a YAML file")
+    return options
+
+
+def shapes_parser() -> Parser:
+    """The parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern shapes",
+        description="List the GEMMs that one GPU computes for a model, each with the layer it comes from.",
+    )
+    group = p.add_argument_group("whose sizes")
+    group.add_argument(
+        "--model_dir",
+        "--model-dir",
+        metavar="DIR",
+        required=True,
+        help="the model's folder, or its config.json: Llama, Mistral, Mixtral, Qwen2 and 3 and their MoE, "
+        "DeepSeek-V2 and V3, Kimi-K2, gpt-oss, Gemma 1 to 3, Phi",
+    )
+    add_model_options(group)
+    group.add_argument("-o", "--output", metavar="FILE", required=True, help="the list to write, in YAML")
+    group.add_argument("--overwrite", action="store_true", help="replace a list that is there; never results")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def add_model_options(group: argparse._ArgumentGroup) -> None:
+    """What a list of a model's sizes depends on besides the model."""
+    group.add_argument("--tp", type=_gpus, default=1, metavar="N", help="GPUs that share each layer (default: 1)")
+    group.add_argument(
+        "--engine",
+        choices=sorted(ENGINES),
+        help=f"layers and M as it has them (default: merged layers, M of {','.join(map(str, SERVERS.rows))})",
+    )
+    group.add_argument(
+        "--all_buckets",
+        action="store_true",
+        help="every M that the engine pads to, not powers of two alone",
+    )
+    group.add_argument(
+        "--nsets",
+        type=_row_counts,
+        metavar="M,M,...",
+        help="other M: tokens at once; the head has those of decoding",
+    )
+    group.add_argument(
+        "--quantization",
+        choices=list(QUANTIZATIONS),
+        help="weights stored so instead (fp8: a scale a row; w4: groups of 128)",
+    )
+    group.add_argument("--like", choices=families(), metavar="TYPE", help="read it as this model_type")
+
+
+def _row_counts(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"[0-9]{1,10}(,[0-9]{1,10}){0,999}", text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a list of numbers, such as 1,16,64")
+    found = sorted({int(each) for each in text.split(",")})
+    if not 1 <= found[0] <= found[-1] <= MAX_DIMENSION:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} has a number that is not from 1 to {MAX_DIMENSION}")
+    return tuple(found)
+
+
+def run_shapes(options: argparse.Namespace, console: Console) -> int:
+    """Write the list, and say what is in it and what not. Raises InputError or OutputError."""
+    require_list_or_none(options.output, options.overwrite)
+    require_writable(options.output)
+    config = config_of(options.model_dir, options)
+    read = (options.model_dir, os.path.join(options.model_dir, "config.json"))
+    if os.path.realpath(options.output) in map(os.path.realpath, read):
+        raise OutputError(f"{shown_path(options.output)} is the model's configuration; name another file")
+    engine = engine_of(options)
+    products, told = products_of(config, engine, options.tp, rows_of_engine(options, engine))
+    write_whole(options.output, "".join(lines_of(products, config, options.tp)))
+    for note in told:
+        console.print(note)
+    sizes = len({problem for product in products for problem in product.problems})
+    console.print(f"{sizes} sizes of {config.family}, one of {options.tp} GPUs, are in {shown_path(options.output)}")
+    return 0
+
+
+def config_of(model: str, options: argparse.Namespace) -> ModelConfig:
+    """The model's configuration, with what the options say of it. Raises InputError."""
+    config = read_model(model)
+    config = config.like(options.like) if options.like else config
+    return config.stored_as(options.quantization) if options.quantization else config
+
+
+def engine_of(options: argparse.Namespace) -> Engine:
+    """The engine that the options name."""
+    return ENGINES[options.engine] if options.engine else SERVERS
+
+
+def rows_of_engine(options: argparse.Namespace, engine: Engine) -> tuple[int, ...]:
+    """For how many rows sizes are listed."""
+    rows: tuple[int, ...] = options.nsets or (engine.rows if options.all_buckets else engine.tuned)
+    return rows
+
+
+def lines_of(products: Sequence[Product], config: ModelConfig, tp: int) -> list[str]:
+    """The lines of the list: each size under the first layer that has it."""
+    lines = [f"# {config.family}, tensor parallel {tp}: the GEMMs of one GPU.\n"]
+    written: set[GemmProblem] = set()
+    for product in products:
+        new = [each for each in dict.fromkeys(product.problems) if each not in written]
+        again = "" if new or not product.problems or product.is_routed else "; listed above"
+        absent = "; not in this list" if product.is_routed and not product.problems else ""
+        lines += [f"# {product.layer}: {product.said}{again}{absent}\n", *map(size_line, new)]
+        written.update(new)
+    return lines

@@ -1,0 +1,227 @@
+"""Shared: linear layers that one module gives the same tensor, called as one product."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import PLAIN, Gemm, is_plain_call, is_traced
+from genkern.runtime.shared.merged_weight import Merged
+from genkern.runtime.shared.own_forward import give_forward
+from genkern.runtime.shared.siblings import has_hooks
+from genkern.runtime.shared.ways import Way, as_rows, way_of
+
+# Of more rows products take as long apart, and what reads parts of a wide result takes longer.
+_MOST_ROWS = 1024
+# torch.ops.genkern.linears, of x, weights and biases.
+Operator = Callable[[Any, list[Any], list[Any]], Any]
+
+
+class _Turn(threading.local):
+    """One run of the module's forward, in one thread: what the first layer computed for those that come after it.
+
+    A part is handed out once, for the same tensor at the same version. Nothing outlives the run: so neither weights
+    that change between two runs, nor a tensor that a graph writes anew, meet what was computed before.
+    """
+
+    is_open = False
+    x: Any = None
+    version: int | None = None
+    mode: Any = None
+    parts: list[Any] | None = None
+
+
+class _Traced:
+    """The same while torch.compile reads the module: the tensors are those of its graph."""
+
+    is_open = False
+    x: Any = None
+    parts: list[Any] | None = None
+
+
+class Shared:
+    """The layers, in the order of their calls, whose merged weight `gemm` multiplies in one call where it has a winner
+    for such x; in every other case each layer is called by itself.
+
+    So it is, besides, where gradients are wanted, under autocast, modes and transforms of PyTorch, for subclasses of
+    tensors, while a program is exported, and from when on a weight was replaced or moved. `operator` is called in
+    programs that torch.compile reads, where it is given.
+
+    Where calls must be batch invariant their `way` decides, which is the same for every x.
+    """
+
+    def __init__(
+        self, layers: Sequence[torch.nn.Linear], gemm: Gemm, context: Context, operator: Operator | None = None
+    ) -> None:
+        self.layers = tuple(layers)
+        self.merged = Merged(layers)
+        self._gemm, self._context, self._operator = gemm, context, operator
+        self._turn, self._traced = _Turn(), _Traced()
+        self._is_shared = True
+        self._served: dict[object, bool] = {}
+        # By the name of a mode.
+        self._ways: dict[str, Way] = {}
+        me = weakref.ref(self)
+
+        def forget() -> None:
+            if (shared := me()) is not None:
+                shared._served, shared._ways = {}, {}
+
+        context.on_change(forget)
+
+    def way(self) -> Way:
+        """How the layers are called in the mode of now."""
+        mode, ways = self._context.mode, self._ways
+        way = ways.get(mode.name)
+        if way is None:
+            way = way_of([layer.weight for layer in self.layers], self.layers[0].bias is not None, self._context)
+            # After a switch meanwhile it may be of either mode.
+            if self._context.mode is mode:
+                ways[mode.name] = way
+            if way is Way.APART:
+                line = "layers that share an input are called one by one, in the order of sums that each has"
+                self._context.say((id(self), way), line)
+        return way
+
+    def part(self, number: int, layer: Any, x: Any) -> Any:
+        """What the layer with this number gives for x; None where it is to be called by itself. Raises InvarianceError
+        where that would be of another order of sums.
+        """
+        part = self._part(number, layer, x)
+        if part is None and self._context.mode.is_on and self.way() is Way.TOGETHER:
+            named = f"linear layers {self.merged.rows} that share an input"
+            line = "they have one order of sums as one product alone, which copies of a patched model do not call, nor "
+            line += "calls with gradients (torch.no_grad), with transforms or of weights that lie elsewhere by now"
+            self._context.leave(named, line)
+        return part
+
+    def _part(self, number: int, layer: Any, x: Any) -> Any:
+        # A copy of a layer has its function, but a weight of its own.
+        if layer is not self.layers[number]:
+            return None
+        if is_traced():
+            return self._traced_part(number, x)
+        turn, mode = self._turn, self._context.mode
+        parts = turn.parts
+        version = None if x.is_inference() else x._version
+        if (
+            parts is None
+            or turn.x is not x
+            or turn.version != version
+            or turn.mode is not mode
+            or parts[number] is None
+        ):
+            # Of tensors of inference mode nobody counts versions: that the module leaves x as it is was tried, of hooks
+            # that came since it was not.
+            keeps = turn.is_open and not (x.is_inference() and any(map(has_hooks, self.layers)))
+            if not keeps and self.way() is not Way.TOGETHER:
+                return None
+            parts = self._computed(x)
+            if parts is None:
+                return None
+            if keeps:
+                turn.x, turn.version, turn.mode, turn.parts = x, version, mode, parts
+        part, parts[number] = parts[number], None
+        return part
+
+    def _computed(self, x: Any) -> list[Any] | None:
+        """The parts of all layers, or None."""
+        way, place = self.way(), (self._context.mode.name, x.shape, x.stride())
+        served = True if way is Way.TOGETHER else self._served.get(place)
+        if served is False or way is Way.APART or torch.is_grad_enabled() or not is_plain_call((x,)):
+            return None
+        if torch.is_autocast_enabled(x.device.type) or torch._C._get_tracing_state() is not None:
+            return None
+        # A layer that is not given this x is given its own, and its part of that.
+        if not (self._is_shared or way is Way.TOGETHER) or not self.merged.holds():
+            return None
+        weight, bias = self.merged.weight, self.merged.bias
+        is_invariant = self._context.mode.is_on
+        if is_invariant:
+            x = as_rows(x)
+        if served is None:
+            rows = x.numel() // weight.shape[1]
+            served = x.dtype == weight.dtype and 0 < rows <= _MOST_ROWS and x.device == weight.device
+            served = served and ((self._context.is_watched and not is_invariant) or self._has_row(x))
+            if len(self._served) > _MOST_ROWS:
+                self._served.clear()
+            self._served[place] = served
+        if not served:
+            return None
+        # Not views, of which PyTorch counts versions together: parts share no element.
+        return list(torch.unsafe_split_with_sizes(self._gemm(x, weight, bias), self.merged.rows, -1))
+
+    def _has_row(self, x: Any) -> bool:
+        return self._gemm.is_tuned(x, self.merged.weight, {}, self.merged.bias)
+
+    def _traced_part(self, number: int, x: Any) -> Any:
+        """As part(): which layers are given the same x is read off the program; that it is unchanged between them was
+        tried. Whether the weights lie together the operator finds out, and in which mode it runs.
+        """
+        traced = self._traced
+        if self._operator is None or torch.is_grad_enabled() or torch.compiler.is_exporting():
+            return None
+        # Where a program is read in pieces, the module's forward may begin outside of them.
+        if not traced.is_open and self.way() is not Way.TOGETHER:
+            return None
+        parts = traced.parts
+        if parts is None or traced.x is not x or parts[number] is None:
+            weights = [layer.weight for layer in self.layers]
+            biases = [layer.bias for layer in self.layers if layer.bias is not None]
+            usual = all(type(each) in PLAIN and each.dtype == x.dtype for each in weights)
+            if not usual or torch.is_autocast_enabled(x.device.type) or any(map(has_hooks, self.layers)):
+                return None
+            parts = list(self._operator(x, weights, biases).split(self.merged.rows, -1))
+            if traced.is_open:
+                traced.x, traced.parts = x, parts
+        part, parts[number] = parts[number], None
+        return part
+
+    def opened(self) -> None:
+        """The module's forward begins."""
+        turn: _Turn | _Traced = self._traced if is_traced() else self._turn
+        turn.is_open, turn.x, turn.parts = True, None, None
+
+    def closed(self, *, ended: bool) -> None:
+        """It is over, and has `ended` well. What no layer asked for was computed in vain: not again."""
+        if is_traced():
+            self._traced.is_open, self._traced.x, self._traced.parts = False, None, None
+            return
+        turn = self._turn
+        if ended and turn.parts is not None and any(part is not None for part in turn.parts):
+            self._is_shared = False
+            self._context.say(("apart", id(self)), "layers that were given one tensor are given several: called apart")
+        turn.is_open, turn.x, turn.parts = False, None, None
+
+
+class Opened:
+    """A module whose forward opens and closes what its layers share, until `undo`."""
+
+    def __init__(self, parent: torch.nn.Module, shared: Sequence[Shared]) -> None:
+        self.parent = parent
+        function = type(parent).forward
+
+        # Its name is what pickle looks up in the module.
+        @functools.wraps(function)
+        def forward(module: Any, *given: Any, **named: Any) -> Any:
+            if module is not parent:
+                return function(module, *given, **named)
+            ended = False
+            for each in shared:
+                each.opened()
+            try:
+                out = function(module, *given, **named)
+                ended = True
+                return out
+            finally:
+                for each in shared:
+                    each.closed(ended=ended)
+
+        forward.__name__ = "forward"
+        self.undo = give_forward(parent, forward)

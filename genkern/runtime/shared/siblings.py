@@ -1,0 +1,119 @@
+"""Which linear layers of a module are given one and the same tensor: found by trying the module on a few numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from genkern.gemm.dtypes import BY_TORCH
+from genkern.runtime.dispatch import PLAIN
+
+# Rows that a module is tried on, as most take them (batch, tokens) and as some do.
+_TRIED = ((1, 2), (2,))
+# What a kernel reads begins at a multiple of so many bytes: each layer's part of a merged weight too.
+_ALIGNED_BYTES = 16
+
+
+class _AllSeen(BaseException):
+    """Ends a trial; no `except Exception` of a model stops it."""
+
+
+def alike(parent: torch.nn.Module) -> Iterator[dict[str, torch.nn.Linear]]:
+    """The module's own linear layers by name, those together that could be one product: as long in K, of one type, on
+    one device, all with a bias or none.
+
+    A layer with hooks, with a forward of its own, or whose weight is no plain tensor stays what it is.
+    """
+    pools: dict[object, dict[str, torch.nn.Linear]] = {}
+    for name, layer in parent.named_children():
+        if type(layer) is not torch.nn.Linear or has_hooks(layer) or "forward" in vars(layer):
+            continue
+        weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+        if weight is None or str(weight.dtype) not in BY_TORCH or not all(map(_is_plain, filter_none(weight, bias))):
+            continue
+        if weight.dim() == 2 and weight.shape[1] * weight.element_size() % _ALIGNED_BYTES == 0:
+            kind = weight.shape[1], weight.dtype, weight.device, bias is None
+            pools.setdefault(kind, {})[name] = layer
+    for pool in pools.values():
+        if len(pool) > 1 and len({id(layer.weight) for layer in pool.values()}) == len(pool):
+            yield pool
+
+
+def given_the_same(parent: torch.nn.Module, layers: dict[str, torch.nn.Linear]) -> list[tuple[str, ...]]:
+    """Those of the layers, by name in the order of their calls, that the module gives one tensor, unchanged between
+    them, each once.
+
+    The module's forward is run on zeros, with None for all else that it must be given, until each layer has been
+    called or something goes wrong. What each would have computed is a part of a wider tensor, as it will be.
+    """
+    for rows in _TRIED:
+        seen = _tried(parent, layers, rows)
+        calls = [name for name, *_ in seen]
+        groups: dict[tuple[int, int], list[str]] = {}
+        for name, x, version in seen:
+            if calls.count(name) == 1:
+                groups.setdefault((id(x), version), []).append(name)
+        if found := [tuple(group) for group in groups.values() if len(group) > 1]:
+            return found
+    return []
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether anybody sees, or may change, what the module is given or gives."""
+    return bool(module._forward_pre_hooks or module._forward_hooks)
+
+
+def filter_none(*given: Any) -> list[Any]:
+    return [each for each in given if each is not None]
+
+
+def _is_plain(tensor: Any) -> bool:
+    return type(tensor) in PLAIN and not tensor.is_inference() and tensor.is_contiguous() and tensor.numel() > 0
+
+
+def _tried(
+    parent: torch.nn.Module, layers: dict[str, torch.nn.Linear], rows: Sequence[int]
+) -> list[tuple[str, Any, int]]:
+    """Which layer was given which tensor at which version, in the order of calls."""
+    seen: list[tuple[str, Any, int]] = []
+
+    def recorder(name: str, layer: torch.nn.Linear) -> Any:
+        def forward(input: Any) -> Any:
+            seen.append((name, input, input._version))
+            if len(seen) == len(layers):
+                raise _AllSeen
+            width = layer.out_features
+            return input.new_zeros((*input.shape[:-1], 2 * width))[..., :width]
+
+        return forward
+
+    function = type(parent).forward
+    try:
+        _, first, *others = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    needed = {each.name: None for each in others if each.default is each.empty and each.kind not in _ANY_NUMBER}
+    if first.kind in _ANY_NUMBER or first.kind is first.KEYWORD_ONLY:
+        return []
+    weight = next(iter(layers.values())).weight
+    devices = [weight.device] if weight.is_cuda else []
+    with contextlib.ExitStack() as stack:
+        # Versions of tensors are counted outside of inference mode alone; random numbers stay as they were.
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.no_grad())
+        if parent.training:
+            stack.enter_context(torch.random.fork_rng(devices))
+        for name, layer in layers.items():
+            layer.forward = recorder(name, layer)
+            stack.callback(delattr, layer, "forward")
+        stack.enter_context(contextlib.suppress(Exception, _AllSeen))
+        x = torch.zeros((*rows, weight.shape[1]), dtype=weight.dtype, device=weight.device)
+        function(parent, x, **needed)
+    return seen
+
+
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

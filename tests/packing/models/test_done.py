@@ -1,0 +1,60 @@
+"""Tests of genkern.packing.models.done: what need not be tuned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from computing_gpu import planned, planned_row
+from small_gemms import TILED
+
+from genkern.formats.tuned_row import DeviceKey
+from genkern.gemm.problem import GemmProblem
+from genkern.packing.models.done import Done
+
+H200 = DeviceKey("sm_90", "NVIDIA H200", 132)
+WANTED = [GemmProblem(m, 256, 512) for m in (1, 16, 64)]
+ROW = (
+    "- {'M': %d, 'N': 256, 'K': 512, 'rowMajorA': 'T', 'rowMajorB': 'N', 'BLOCK_SIZE_M': 16, 'BLOCK_SIZE_N': 32, "
+    "'BLOCK_SIZE_K': 64, 'GROUP_SIZE_M': 1, 'SPLIT_K': 1, 'num_warps': 4, 'num_stages': 2, 'time_us': 10.0, "
+    "'vendor_us': 12.0, 'time_source': '%s', 'arch': 'sm_90', 'device': '%s', 'compute_units': 132, 'check': 'gpu'}\n"
+)
+
+
+def results(folder: Path, m: int, source: str = "cudagraph", device: str = "NVIDIA H200") -> str:
+    path = folder / f"{m}_{source}_{device}.yaml"
+    path.write_text(ROW % (m, source, device))
+    return str(path)
+
+
+def test_rows_of_this_device_are_done(tmp_path: Path) -> None:
+    """Not those of another device, nor what nobody measured, nor what the model has not."""
+    done = Done(WANTED, H200)
+    assert done.add(results(tmp_path, 1)) == 1
+    assert done.add(results(tmp_path, 16, device="NVIDIA H100 80GB HBM3")) == 0
+    assert done.add(results(tmp_path, 16, source="predicted")) == 0
+    assert done.add(results(tmp_path, 333)) == 0
+    assert done.missing() == WANTED[1:]
+    assert [row.problem.M for row in done.rows] == [1]
+
+
+def test_predicted_rows_are_done_where_they_are_wanted(tmp_path: Path) -> None:
+    """On a machine without a GPU, for the device that is predicted for."""
+    done = Done(WANTED, replace(H200, device="NVIDIA H200 (not present)"), predicted=True)
+    assert done.add(results(tmp_path, 16, source="predicted")) == 1
+    assert done.identity.name == "NVIDIA H200"
+
+
+def test_winners_of_bundles_are_taken_once(tmp_path: Path) -> None:
+    """With their kernels alone, and not where a results file has the row already."""
+    bundle, _ = planned([planned_row(problem, replace(TILED, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64)) for problem in WANTED])
+    done = Done(WANTED, H200)
+    done.add(results(tmp_path, 1))
+    assert done._add_bundle(bundle) == 2
+    (taken,) = done.taken
+    assert [winner.problem.M for winner in taken.winners] == [16, 64]
+    used = {sha256 for winner in taken.winners for call in winner.calls for sha256 in call.binaries}
+    assert set(taken.contents.binaries) == used
+    assert used < set(bundle.contents.binaries) or used == set(bundle.contents.binaries)
+    assert done._add_bundle(bundle) == 0
+    assert done.missing() == []

@@ -1,0 +1,132 @@
+"""Layers that share an input on a real GPU: eager, in CUDA graphs, compiled, and when a patch is taken off."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from layers_sharing_x import Attention, made
+from small_bundle import TILED, pack_here, row
+
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.bundle import read_bundle
+from genkern.runtime.context import Context
+from genkern.runtime.dispatch import Gemm
+from genkern.runtime.launch.torch_gpu import TorchGpu
+from genkern.runtime.linear import Patch, patch_model
+from genkern.runtime.shared.linears import define_linears
+from genkern.runtime.torch_ops import define
+
+pytestmark = pytest.mark.gpu
+Patching = Callable[[torch.nn.Module], Patch]
+
+
+@pytest.fixture(scope="module")
+def patch(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Patching:
+    """With a winner for the merged weight of Attention(512, 8, 2)."""
+    identity = TorchGpu(0).identity
+    found = [
+        replace(
+            row(GemmProblem(m, 768, 512), TILED),
+            arch=identity.arch,
+            device=identity.name,
+            compute_units=identity.compute_units,
+        )
+        for m in (1, 16)
+    ]
+    bundle = read_bundle(pack_here(tmp_path_factory.mktemp("shared"), found, cache_dir))
+    gpu = TorchGpu(0)
+    context = Context(lambda op: [bundle], lambda index: gpu if index >= 0 else None)
+    gemm = Gemm("a16w16", context)
+    gemm.operator = define(gemm, "test_shared_gpu")
+    linears = define_linears(gemm, "test_shared_gpu_linears")
+    return lambda model: patch_model(model, gemm, context, lambda: linears)
+
+
+def model() -> Any:
+    torch.manual_seed(0)
+    return made(Attention(512, 8, 2)).cuda()
+
+
+def x_of(rows: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn((1, rows, 512), device="cuda", generator=generator).bfloat16()
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(found, wanted, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 100])
+@torch.no_grad()
+def test_values_and_memory(patch: Patching, rows: int) -> None:
+    """As without a patch, in the memory that there was; tuned M and others."""
+    whole, x = model(), x_of(rows)
+    wanted = whole(x)
+    before = torch.cuda.memory_allocated()
+    with patch(whole) as patched:
+        assert patched.merged == ("q_proj + k_proj + v_proj",)
+        assert abs(torch.cuda.memory_allocated() - before) < 4096
+        for _ in range(3):
+            close(whole(x), wanted)
+    close(whole(x), wanted)
+
+
+@torch.no_grad()
+def test_memory_goes_with_the_model(patch: Patching) -> None:
+    """A patched model that moves to the CPU leaves none of it here; one that is loaded into stays where it is."""
+    before = torch.cuda.memory_allocated()
+    whole, x = model(), x_of(16)
+    size = torch.cuda.memory_allocated() - before
+    with patch(whole):
+        wanted = whole(x)
+        whole.cpu()
+        gc.collect()
+        assert torch.cuda.memory_allocated() - before < size // 4
+        close(whole.cuda()(x), wanted)
+
+
+@torch.no_grad()
+def test_graphs_of_before_and_after(patch: Patching) -> None:
+    """A graph of a patched model is right for other x, and when the patch was taken off."""
+    whole, x = model(), x_of(16)
+    with patch(whole):
+        whole(x)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = whole(x)
+        for seed in (1, 2):
+            x.copy_(x_of(16, seed))
+            graph.replay()
+            close(out, whole(x_of(16, seed)))
+    x.copy_(x_of(16, 3))
+    graph.replay()
+    close(out, whole(x_of(16, 3)))
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@torch.no_grad()
+def test_compiled(patch: Patching, mode: str) -> None:
+    """By Inductor, with its own graphs too; a weight that is written into counts."""
+    whole, x = model(), x_of(16)
+    torch.compiler.reset()
+    with patch(whole):
+        compiled = torch.compile(whole, mode=mode)
+        for seed in range(4):
+            close(compiled(x_of(16, seed)).clone(), whole(x_of(16, seed)))
+        whole.k_proj.weight.mul_(2)
+        close(compiled(x), whole(x))
+
+
+def test_trained(patch: Patching) -> None:
+    """Gradients reach every layer."""
+    whole = model().requires_grad_(True)
+    with patch(whole):
+        whole(x_of(16)).float().sum().backward()
+    assert all(layer.weight.grad is not None for layer in (whole.q_proj, whole.k_proj, whole.v_proj))
