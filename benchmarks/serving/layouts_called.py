@@ -29,6 +29,7 @@ from benchmarks.serving.dispatching import Place, Rotated, argument_parser, comp
 from genkern.formats.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES
 from genkern.runtime.backends.lt_operation import NotCovered
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.table import Choice
@@ -149,7 +150,7 @@ def run(place: Place, argv: Sequence[str]) -> str:
     if why := cublaslt.BACKEND.available():
         say(f"no cuBLASLt: {why}")
     else:
-        workspace = torch.empty(cublaslt.WORKSPACE_BYTES, dtype=torch.uint8, device=place.device)
+        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=place.device)
     known = {problem: kept.of(f"{setting} {problem.name}") for problem in problems}
     with torch.no_grad():
         for problem in limit.until([problem for problem, entry in known.items() if entry is None]):

@@ -196,6 +196,7 @@ class Prover:
                     return CallProof((), False, f"at M = {m}: {differs}")
                 proved.append(m)
             elif has_no_room(check):
+                self._say(f"not proved: {winner.problem.size} {winner.config} at M = {m}: there is no room for it here")
                 return CallProof((*proved, *self._below(winner, proved[-1:], m, request)), False)
             else:
                 return CallProof((), False, f"at M = {m}: {' '.join(check.message.split())}")

@@ -20,7 +20,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
 from genkern.runtime import default
-from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends import lt
+from genkern.runtime.backends.lt_matmul import Algorithm
 from genkern.runtime.context import Context
 from genkern.runtime.default import Process
 from genkern.runtime.dispatch import Gemm
@@ -158,9 +159,9 @@ def test_an_algorithm_is_the_one_that_was_tested(gpu: FakeGpu, monkeypatch: pyte
         launched.append(given)
 
     matmul = SimpleNamespace(launch=launch, native=lambda *given: None)
-    found = cublaslt.Algorithm(bytes(64) if taken else bytes([1] * 64), 0)
-    monkeypatch.setattr(cublaslt, "prepare", lambda *given: matmul)
-    monkeypatch.setattr(cublaslt, "settled", lambda *given: found)
+    found = Algorithm(bytes(64) if taken else bytes([1] * 64), 0)
+    backend = SimpleNamespace(prepare=lambda *given: matmul, settled=lambda *given: found)
+    monkeypatch.setitem(lt.BACKENDS, "cublaslt", backend)
     monkeypatch.setattr(gpu, "empty", lambda shape, strides, dtype: on_boundary(torch.empty(shape, dtype=dtype)))
     here = {"cublaslt": "130000"}
     gemm = Gemm(

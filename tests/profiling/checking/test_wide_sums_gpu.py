@@ -21,6 +21,7 @@ from genkern.profiling.checking.subjects import module_subject
 from genkern.profiling.checking.verdict import Checking
 from genkern.profiling.checking.wide_sums import of_a, of_b
 from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES
 
 pytestmark = pytest.mark.gpu
 FULL = as_full(GemmProblem(64, 256, 4096, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16"))
@@ -56,7 +57,7 @@ def operands(problem: GemmProblem) -> tuple[dict[str, torch.Tensor], torch.Tenso
 @pytest.mark.parametrize("problem", [FULL, PER_TOKEN], ids=["per_tensor", "per_token"])
 def test_the_library_makes_the_sums_that_it_is_asked_for(problem: GemmProblem) -> None:
     """PyTorch's call, and every algorithm: in full sums none is off by a bit; of fast ones some are."""
-    workspace = torch.empty(cublaslt.WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+    workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
     right: dict[bool, list[bool]] = {}
     for asked in (problem, as_fast(problem)):
         made, expected = operands(asked)

@@ -108,7 +108,9 @@ def test_rows_of_a_format(name: str, device: Device) -> None:
     """Every config's at every M, in permuted and other batches, again, and beside other work; none is different."""
     bits: dict[str, dict[str, str]] = defaultdict(dict)
     wrong: list[str] = []
-    found, checked = 0, 0
+    checked = 0
+    # By pair of a whole sum and one in parts, for how many M rows tell that they are two orders.
+    told: dict[tuple[str, str], int] = {}
     for m in MS:
         problem = replace(FORMATS[name], M=m)
         orders = configs_of(problem, device.gpu)
@@ -128,14 +130,17 @@ def test_rows_of_a_format(name: str, device: Device) -> None:
                 elif other := _differing(bits[order], check, config):
                     wrong.append(f"M = {m}: {other} ({order})")
                 first.setdefault(order, ready[config.name])
-            found += _orders_told_apart(first, session, device)
+            for pair, apart in _orders_told_apart(first, session, device).items():
+                told[pair] = told.get(pair, 0) + apart
             calls = device.rows.alike(session, [VENDOR], list(first.values())) if m == MS[-1] else {}
             if calls:
                 print(f"{name}: the library has the bits of {sums_of(problem, Config.parse(calls[VENDOR]), 'sm_90')}")
-    print(f"{name}: {checked} comparisons, {len(bits)} orders, {found} pairs of orders told apart")
+    print(f"{name}: {checked} comparisons, {len(bits)} orders; pairs of orders told apart: {told}")
     assert not wrong, "\n".join(wrong)
     assert checked
-    assert found or not any("parts" in order for order in bits)
+    assert told or not any("parts" in order for order in bits)
+    # Of few rows C's rounding may hide it: sums in float32 differ in the last bits, which one element of 30,000 shows.
+    assert all(told.values()), told
 
 
 def _differing(known: dict[str, str], check: Check, config: Config) -> str:
@@ -148,17 +153,16 @@ def _differing(known: dict[str, str], check: Check, config: Config) -> str:
     return ""
 
 
-def _orders_told_apart(first: dict[str, Candidate], session: Any, device: Device) -> int:
-    """Pairs of a whole sum and of one in parts: the one's kernel is found to be none of the other's order. What another
-    instruction gives is printed.
+def _orders_told_apart(first: dict[str, Candidate], session: Any, device: Device) -> dict[tuple[str, str], bool]:
+    """Pairs of a whole sum and of one in parts, and whether the one's kernel is found to be none of the other's order.
+    What another instruction gives is printed.
     """
-    found = 0
+    found = {}
     for order, one in first.items():
         for other_order, other in first.items():
             if alone(order) is None and other_order.startswith(f"{order};") and "parts" in other_order:
                 check = device.rows.check(session, one.name, one, other)
-                assert not check.passed, f"{one.name} passes for {other_order}"
-                found += 1
+                found[order, other_order] = not check.passed
     if {"mma k16", "wgmma k16"} <= first.keys():
         check = device.rows.check(session, first["mma k16"].name, first["mma k16"], first["wgmma k16"])
         print(f"mma k16 and wgmma k16 {'agree' if check.passed else 'differ'}: {check.message}")

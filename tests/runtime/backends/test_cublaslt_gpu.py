@@ -20,6 +20,7 @@ from genkern.profiling.algorithms import Algorithms
 from genkern.profiling.checking.verdict import Checking
 from genkern.profiling.loaded_gemm import LoadedGemm
 from genkern.runtime.backends import cublaslt
+from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES
 from genkern.timing.libraries import kept_algorithm
 from genkern.timing.session import Budget, Session
 
@@ -35,7 +36,7 @@ TYPES = [("bf16", "bf16"), ("bf16", "fp32"), ("fp16", "fp16"), ("fp16", "fp32"),
 def workspace() -> torch.Tensor:
     if why := cublaslt.BACKEND.available():
         pytest.skip(why)
-    return torch.empty(cublaslt.WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
+    return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device="cuda")
 
 
 def every_algorithm_is_right(problem: GemmProblem, workspace: torch.Tensor, most: int = 64, padding: int = 0) -> int:
