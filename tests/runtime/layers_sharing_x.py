@@ -63,6 +63,21 @@ class Gated(nn.Module):
         return out
 
 
+class SideBySide(nn.Module):
+    """Layers q, k and v that share an input, and what they give, side by side."""
+
+    def __init__(self, hidden: int, *widths: int) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(hidden, width, bias=False) for width in widths)
+        self.mixes: Callable[[torch.Tensor], Any] = mixes_nothing
+
+    def forward(self, x: torch.Tensor, memory: Any = None) -> torch.Tensor:
+        q = self.q(x)
+        self.mixes(x)
+        of = x if memory is None else memory
+        return torch.cat((q, self.k(of), self.v(of)), -1)
+
+
 def made(module: nn.Module) -> Any:
     return module.bfloat16().eval().requires_grad_(False)
 

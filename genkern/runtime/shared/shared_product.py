@@ -93,20 +93,12 @@ class Shared:
         """What the layer with this number gives for x; None where it is to be called by itself. Raises InvarianceError
         where that would be of another order of sums.
         """
-        part = self._part(number, layer, x)
-        if part is None and self._context.mode.is_on and self.way() is Way.TOGETHER:
-            named = f"linear layers {self.merged.rows} that share an input"
-            line = "they have one order of sums as one product alone, which copies of a patched model do not call, nor "
-            line += "calls with gradients (torch.no_grad), with transforms or of weights that lie elsewhere by now"
-            self._context.leave(named, line)
-        return part
-
-    def _part(self, number: int, layer: Any, x: Any) -> Any:
         # A copy of a layer has its function, but a weight of its own.
         if layer is not self.layers[number]:
-            return None
+            return self._apart()
         if is_traced():
-            return self._traced_part(number, x)
+            part = self._traced_part(number, x)
+            return self._apart() if part is None else part
         turn, mode = self._turn, self._context.mode
         parts = turn.parts
         version = None if x.is_inference() else x._version
@@ -120,15 +112,21 @@ class Shared:
             # Of tensors of inference mode nobody counts versions: that the module leaves x as it is was tried, of hooks
             # that came since it was not.
             keeps = turn.is_open and not (x.is_inference() and any(map(has_hooks, self.layers)))
-            if not keeps and self.way() is not Way.TOGETHER:
-                return None
-            parts = self._computed(x)
+            parts = self._computed(x) if keeps or self.way() is Way.TOGETHER else None
             if parts is None:
-                return None
+                return self._apart()
             if keeps:
                 turn.x, turn.version, turn.mode, turn.parts = x, version, mode, parts
         part, parts[number] = parts[number], None
         return part
+
+    def _apart(self) -> None:
+        """What a layer gets that is to be called by itself, where it may be."""
+        if self._context.mode.is_on and self.way() is Way.TOGETHER:
+            named = f"linear layers {self.merged.rows} that share an input"
+            line = "they have one order of sums as one product alone, which copies of a patched model do not call, nor "
+            line += "calls with gradients (torch.no_grad), with transforms or of weights that lie elsewhere by now"
+            self._context.leave(named, line)
 
     def _computed(self, x: Any) -> list[Any] | None:
         """The parts of all layers, or None."""

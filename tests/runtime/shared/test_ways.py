@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from computing_gpu import CONFIG, computing_gpu, planned, planned_row
-from layers_sharing_x import made
+from layers_sharing_x import SideBySide, made
 from torch import nn
 
 from genkern.errors import InvarianceError
@@ -61,21 +61,6 @@ CASES: dict[str, tuple[list[TunedRow], Way, tuple[int, int]]] = {
 }
 
 
-class Three(nn.Module):
-    """Layers that share an input, and what they give, side by side."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v = (nn.Linear(K, n, bias=False) for n in (Q, KV, KV))
-        self.mixes: Callable[[torch.Tensor], Any] = lambda x: None
-
-    def forward(self, x: torch.Tensor, memory: Any = None) -> torch.Tensor:
-        q = self.q(x)
-        self.mixes(x)
-        of = x if memory is None else memory
-        return torch.cat((q, self.k(of), self.v(of)), -1)
-
-
 _patches: list[Patch] = []
 
 
@@ -90,7 +75,7 @@ class Served:
             {sha256: replace(each, scale=2 + orders.index(calls[sha256])) for sha256, each in kernels.items()}
         )
         self.context = Context(lambda op: [bundle], lambda index: self.gpu, batch_invariant=mode)
-        gemm, self.module = Gemm("a16w16", self.context), made(Three())
+        gemm, self.module = Gemm("a16w16", self.context), made(SideBySide(K, Q, KV, KV))
         linears = None
         if operators:
             gemm.operator = define(gemm, f"test_{operators}")
