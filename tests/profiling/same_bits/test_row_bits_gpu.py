@@ -139,8 +139,9 @@ def test_rows_of_a_format(name: str, device: Device) -> None:
     assert not wrong, "\n".join(wrong)
     assert checked
     assert told or not any("parts" in order for order in bits)
-    # Of few rows C's rounding may hide it: sums in float32 differ in the last bits, which one element of 30,000 shows.
-    assert all(told.values()), told
+    # Sums that are promoted are all in float32, and differ in its last bits: of some 30,000 elements of C, which are
+    # rounded to bf16, one shows it, or none.
+    assert all(apart for (order, _), apart in told.items() if "every" not in order), told
 
 
 def _differing(known: dict[str, str], check: Check, config: Config) -> str:
