@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,19 +25,26 @@ from genkern.gemm.records import Binary, Outcome
 
 # A unit comes to a node that is known not to compile where all others were lost: so often it is tried again.
 _TRIES = 2
-# Nodes may come back within that, and no look shows any.
-_LOOKS_WITHOUT_NODES = 60
+# It is withdrawn where all nodes that might do it are lost: Dask counts those that died of it only while it has it.
+_LOSSES = 3
+# Nodes that were lost may come back within so many looks, of a second each.
+_LOOKS_WITHOUT_NODES = 180
+# An answer whose node has gone is waited for half a minute, until Dask has the unit done again.
+_ANSWERS_AT_A_TIME = 16
 
 
 @dataclass
 class _Asked:
-    """A unit with the cluster: whom it is for, where it may be made (None: anywhere), and what it is tried again by."""
+    """A unit with the cluster: whom it is for, how often it is tried again, where it may be made (None: anywhere), and
+    how often all nodes that might do it were lost.
+    """
 
     job: CompileJob
     unit: Unit
     future: Future[Binary | Failure]
     tries: int
     able: frozenset[str] | None = None
+    losses: int = 0
 
 
 class DaskPool:
@@ -54,10 +61,13 @@ class DaskPool:
         self._nodes: Nodes | None = None
         self._lock = threading.Lock()
         self._under_way: dict[Any, _Asked] = {}
+        # What is to be asked for when there is a node.
+        self._waiting: list[_Asked] = []
         self._texts: dict[str, str] = {}
         self._shared: Shared | None = None
         self._probe: Path | None = None
         self._looks_without = 0
+        self._answering = ThreadPoolExecutor(_ANSWERS_AT_A_TIME, thread_name_prefix="genkern-answers")
 
     def connect(self) -> Nodes:
         """Connect, unless that is done; threads begin with it. Raises InputError where no node can compile."""
@@ -93,6 +103,8 @@ class DaskPool:
         with self._lock:
             left = list(self._under_way)
             self._under_way.clear()
+            self._waiting.clear()
+        self._answering.shutdown(wait=False, cancel_futures=True)
         if self._nodes is not None:
             with contextlib.suppress(Exception):
                 self._nodes.client.cancel(left)
@@ -118,18 +130,26 @@ class DaskPool:
         try:
             nodes = self.connect()
             where = self._where(nodes, asked)
+            if where is None:
+                with self._lock:
+                    self._waiting.append(asked)
+                return
             with self._lock:
                 pending = nodes.client.submit(made_here, asked.unit.data(), pure=False, **where)
                 self._under_way[pending] = asked
         except Exception as error:
             asked.future.set_exception(error if isinstance(error, GenkernError) else _lost_cluster(error))
             return
-        pending.add_done_callback(self._answered)
+        pending.add_done_callback(self._answers_soon)
 
-    def _where(self, nodes: Nodes, asked: _Asked) -> dict[str, Any]:
-        """Where this unit may be made: nothing is said where all nodes are alike, which Dask is fastest with."""
+    def _where(self, nodes: Nodes, asked: _Asked) -> dict[str, Any] | None:
+        """Where this unit may be made, as Dask has it: nothing is said where all nodes are alike, which it is fastest
+        with. None where there is no node now.
+        """
         able, there = nodes.able, nodes.there
-        asked.able = None if len(able) == len(there) or not able else frozenset(node.address for node in able)
+        if not able:
+            return None
+        asked.able = None if len(able) == len(there) else frozenset(node.address for node in able)
         return {} if asked.able is None else {"workers": sorted(asked.able)}
 
     def _looked(self) -> None:
@@ -143,22 +163,34 @@ class DaskPool:
             with contextlib.suppress(OSError):
                 os.utime(self._probe)
         there = {node.address for node in nodes.there}
-        self._looks_without = 0 if nodes.able else self._looks_without + 1
+        able = bool(nodes.able)
+        self._looks_without = 0 if able else self._looks_without + 1
+        if not able and self._looks_without <= _LOOKS_WITHOUT_NODES:
+            return
         with self._lock:
-            stuck = {
-                pending: asked
+            again, self._waiting = self._waiting, []
+            lost = [
+                pending
                 for pending, asked in self._under_way.items()
-                if (asked.able is not None and asked.able.isdisjoint(there) and nodes.able)
-                or self._looks_without > _LOOKS_WITHOUT_NODES
-            }
-            for pending in stuck:
-                del self._under_way[pending]
-        for pending, asked in stuck.items():
+                if not able or (asked.able is not None and asked.able.isdisjoint(there))
+            ]
+            for pending in lost:
+                again.append(asked := self._under_way.pop(pending))
+                asked.losses += 1
+        for pending in lost:
             pending.cancel()
-            if nodes.able:
-                self._submit(asked)
-            else:
+        for asked in again:
+            if not able:
                 asked.future.set_exception(InputError(_nobody(nodes)))
+            elif asked.losses > _LOSSES:
+                asked.future.set_result(_deadly(asked.job.key))
+            else:
+                self._submit(asked)
+
+    def _answers_soon(self, done: Any) -> None:
+        # Dask has one thread for this, in which all others would wait for the answer of a node that has gone.
+        with contextlib.suppress(RuntimeError):
+            self._answering.submit(self._answered, done)
 
     def _answered(self, done: Any) -> None:
         with self._lock:
