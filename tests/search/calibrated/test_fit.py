@@ -12,7 +12,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.search.calibrated.constants import Constants, shipped_constants
-from genkern.search.calibrated.fit import Sizes, Timed, fit, loss_of, order_of, predicted_us
+from genkern.search.calibrated.fit import Sizes, Timed, fit, loss_of, modelled_us, order_of
 from genkern.search.calibrated.spread import spread
 from genkern.search.strategy import Task
 from genkern.space.prune import prune
@@ -39,7 +39,7 @@ def times_of(constants: Constants, noise: float = 0.0, seed: int = 1) -> Sizes:
     return {
         problem: [
             replace(each, duration_us=us * 2 ** drawn.gauss(0, noise))
-            for each, us in zip(timed, predicted_us(problem, timed, GPU, constants), strict=True)
+            for each, us in zip(timed, modelled_us(problem, timed, GPU, constants), strict=True)
         ]
         for problem, timed in kernels().items()
     }
