@@ -82,7 +82,7 @@ def _parsed(text: str, path: str, gpu: Gpu) -> Calibration | None:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:120]
         raise ResultsError(
-            f"{shown_path(path)} holds no constants of a GPU ({reason}): move it away, or run genkern calibrate"
+            f"{shown_path(path)} holds no constants of a GPU ({reason}): move it away, then run genkern calibrate"
         ) from None
 
 
