@@ -77,7 +77,7 @@ def _parsed(text: str, path: str, gpu: Gpu) -> Calibration | None:
             raise TypeError("it does not say which GPU it is of")
         if device != (gpu.arch, gpu.name, gpu.compute_units):
             return None
-        fitted = replace(shipped_constants(gpu), **_numbers(said["constants"], gpu))
+        fitted = replace(shipped_constants(gpu), **_numbers(said["constants"], gpu))  # type: ignore[arg-type]
         return Calibration(**{**said, "constants": fitted})
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:120]
