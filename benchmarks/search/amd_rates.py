@@ -55,8 +55,8 @@ class Size:
     def places(self, rates: Rates, without: str = "") -> list[float]:
         """Of the winners, but those of a folder, among the tiles that could have won: 0 is the first."""
         gpu = gpu_for_arch(self.arch)
-        gpu = replace(gpu, rates=replace(gpu.rates, **rates))  # type: ignore[type-var]
-        times = times_us(self.problem, gpu, self.columns, peak_tflops(self.problem, gpu))
+        tried = replace(gpu.rates, **rates)  # type: ignore[type-var]
+        times = times_us(self.problem, gpu, tried, self.columns, peak_tflops(self.problem, gpu))
         best = np.full(int(self.tile.max()) + 1, np.inf)
         np.minimum.at(best, self.tile, times)
         return [float((best[able] < best[tile]).mean()) for source, tile, able in self.won if source != without]

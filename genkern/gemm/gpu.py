@@ -93,7 +93,8 @@ class Rates:
     """What units, caches and memory of a device are taken to sustain, for the predictor.
 
     They are in gpus.yaml, each with its source there. A file of one's own in the same form (GENKERN_GPU_FILES), or
-    `dataclasses.replace(gpu, rates=...)`, puts measured ones in their place.
+    `dataclasses.replace(gpu, rates=...)`, puts measured ones in their place; `genkern calibrate` those that kernels of
+    the device fit (genkern.search.calibrated).
 
     `matrix_share` and `memory_share`: of the stated peaks, what dense kernels and copies sustain.
     `l2_tb_per_s` and `last_level_tb_per_s`: all L2 caches together, and the cache behind them (MALL, Infinity Cache).

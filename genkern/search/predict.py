@@ -24,7 +24,7 @@ from genkern.gemm.records import Resources
 from genkern.kernels.catalogue import form_of, k_shares
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
-from genkern.search.calibrated.constants import constants_for
+from genkern.search.calibrated.constants import constants_without_rates, rates_for
 from genkern.search.predict_copies import realigning_us
 from genkern.search.predict_cute import programs_us
 from genkern.search.predict_loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
@@ -67,21 +67,27 @@ def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -
     return [config for place in order for config in groups[place]]
 
 
-def predicted_us(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> list[float]:
-    """`predict_us` of each config, nothing being known of binaries."""
+def predicted_us(
+    problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, needs: Sequence[Resources] | None = None
+) -> list[float]:
+    """`predict_us` of each config, nothing being known of binaries, or `needs` [configs] of them."""
     if gpu.rates is not None:
-        return _by_rates_us(problem, configs, Resources(), gpu)
-    return [predict_us(problem, config, Resources(), gpu) for config in configs]
+        return _by_rates_us(problem, configs, needs, gpu)
+    each_needs = [Resources()] * len(configs) if needs is None else needs
+    return [predict_us(problem, config, each, gpu) for config, each in zip(configs, each_needs, strict=True)]
 
 
-def _by_rates_us(problem: GemmProblem, configs: Sequence[Config], resources: Resources, gpu: Gpu) -> list[float]:
+def _by_rates_us(
+    problem: GemmProblem, configs: Sequence[Config], needs: Sequence[Resources] | None, gpu: Gpu
+) -> list[float]:
     # NumPy, which nothing else at the start of a run needs.
     from genkern.search.rates.columns import columns_of
     from genkern.search.rates.times import times_us
 
     if not configs:
         return []
-    found: list[float] = times_us(problem, gpu, columns_of(configs, resources), peak_tflops(problem, gpu)).tolist()
+    times = times_us(problem, gpu, rates_for(gpu), columns_of(configs, needs), peak_tflops(problem, gpu))
+    found: list[float] = times.tolist()
     return found
 
 
@@ -105,7 +111,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     give equal results.
     """
     if gpu.rates is not None:
-        return _by_rates_us(problem, [config], resources, gpu)[0]
+        return _by_rates_us(problem, [config], [resources], gpu)[0]
     per_unit = resident_workgroups(problem, config, resources, gpu)
     if per_unit == 0:
         return math.inf
@@ -118,7 +124,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
     tiles = tiles_m * tiles_n * split_k * problem.batch * columns_of_b(problem)
 
     if (turn := form_of(config).cost.turn) is not None:
-        unit_tflops = peak_tflops(problem, gpu) / gpu.compute_units * constants_for(gpu).matrix_efficiency
+        unit_tflops = peak_tflops(problem, gpu) / gpu.compute_units * constants_without_rates(gpu).matrix_efficiency
         tiles_us = programs_us(problem, config, turn, gpu, unit_tflops)
     elif shares:
         # One program a unit: whole tiles, then an equal share of what is left.
@@ -134,7 +140,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
         if rest:
             tiles_us += _round_us(problem, config, resources, gpu, rest, steps)
 
-    kernel_us = constants_for(gpu).kernel_us + max(
+    kernel_us = constants_without_rates(gpu).kernel_us + max(
         tiles_us, _traffic_us(problem, config, gpu, tiles_m, tiles_n, per_unit)
     )
     return kernel_us + splitting_us(problem, config, gpu) + realigning_us(problem, config, gpu)
@@ -142,7 +148,7 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
 
 def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu, resident: int, steps: int) -> float:
     """Time in which `resident` workgroups of one unit compute one tile each, `steps` steps of BLOCK_SIZE_K."""
-    constants = constants_for(gpu)
+    constants = constants_without_rates(gpu)
     size_a, size_b = element_bytes(problem)
     block_m, block_n, block_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
     waves_per_simd = resident * config.num_warps / gpu.simds_per_unit
@@ -194,7 +200,7 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     """
     if groups_of(problem) is not None:
         # A group's weight is read by few tiles, which run side by side.
-        return bytes_moved(problem) / (gpu.memory_tb_per_s * constants_for(gpu).memory_efficiency) * 1e-6
+        return bytes_moved(problem) / (gpu.memory_tb_per_s * constants_without_rates(gpu).memory_efficiency) * 1e-6
     size_a, size_b = element_bytes(problem)
     together = min(tiles_m * tiles_n, gpu.compute_units * per_unit)
     rows = min(config.GROUP_SIZE_M, tiles_m)
@@ -206,7 +212,7 @@ def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, ti
     inputs = (problem.M * size_a + problem.N * size_b) * problem.K
     missed = max(0.0, 1.0 - gpu.last_level_cache_mib * 2**20 / inputs)
     moved = bytes_moved(problem) + missed * problem.batch * max(0, sets * per_set - inputs)
-    return moved / (gpu.memory_tb_per_s * constants_for(gpu).memory_efficiency) * 1e-6
+    return moved / (gpu.memory_tb_per_s * constants_without_rates(gpu).memory_efficiency) * 1e-6
 
 
 def _ceil(value: int, step: int) -> int:

@@ -6,7 +6,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
-from genkern.search.calibrated.constants import constants_for
+from genkern.search.calibrated.constants import constants_without_rates
 
 # The accumulator's type, fp32 or int32.
 _SUM_BYTES = 4
@@ -48,16 +48,16 @@ def splitting_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
 
 def another_us(gpu: Gpu) -> float:
     """Microseconds of a further kernel in the same stream, beside what it moves."""
-    constants = constants_for(gpu)
+    constants = constants_without_rates(gpu)
     return constants.gap_us + constants.kernel_us
 
 
 def _fix_up_us(summands: int, gpu: Gpu) -> float:
-    return _FIX_UP_LATENCIES * constants_for(gpu).latency_us + summands * _L2_LATENCY_US
+    return _FIX_UP_LATENCIES * constants_without_rates(gpu).latency_us + summands * _L2_LATENCY_US
 
 
 def moved_us(bytes_moved: int, gpu: Gpu) -> float:
     """Time to move so many bytes, through L2 while half of them, what was written, fits there."""
     if bytes_moved / 2 <= gpu.l2_mib * 2**20:
-        return bytes_moved / (constants_for(gpu).l2_bytes_per_clock * gpu.clock_mhz * gpu.compute_units)
-    return bytes_moved / (gpu.memory_tb_per_s * constants_for(gpu).memory_efficiency * 1e6)
+        return bytes_moved / (constants_without_rates(gpu).l2_bytes_per_clock * gpu.clock_mhz * gpu.compute_units)
+    return bytes_moved / (gpu.memory_tb_per_s * constants_without_rates(gpu).memory_efficiency * 1e6)

@@ -28,7 +28,12 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome, Resources
 from genkern.journal.facts import ProblemFacts, read_journal
 from genkern.journal.run_files import RunFiles
-from genkern.search.calibrated.constants import Constants, forget_calibrations, shipped_constants
+from genkern.search.calibrated.constants import (
+    Counted,
+    forget_calibrations,
+    free_of,
+    shipped_constants,
+)
 from genkern.search.calibrated.fit import Fit, Order, Timed, fit, order_of
 from genkern.search.calibrated.spread import USUAL
 from genkern.search.calibrated.store import Calibration, calibration_path, write_calibration
@@ -172,15 +177,15 @@ def timed_of(facts: ProblemFacts) -> list[Timed]:
 
 
 def report_lines(
-    shipped: Constants,
+    shipped: Counted,
     found: Fit,
     orders: Mapping[GemmProblem, Mapping[str, Order]],
     fresh: Mapping[GemmProblem, object],
 ) -> list[str]:
     """What was fitted, and how well both sets of constants order each size."""
     rows = [["constant", "shipped", "fitted"]]
-    fitted = asdict(found.constants)
-    rows += [[name, f"{value:g}", f"{fitted[name]:.3g}"] for name, value in asdict(shipped).items()]
+    fitted = free_of(found.constants)
+    rows += [[name, f"{value:g}", f"{fitted[name]:.3g}"] for name, value in free_of(shipped).items()]
     table = [["size", "kernels", "constants", "rank correlation", "place of the best", "best of the first 10", "seen"]]
     for problem, by_name in orders.items():
         for name, order in by_name.items():
@@ -208,7 +213,7 @@ def _fitted_on(
         "device": target.device_name,
         "versions": versions(),
         "kernels": {problem.size: count for problem, count in kernels.items()},
-        "fitted": asdict(found.constants),
+        "fitted": free_of(found.constants),
         "is_better": found.is_better,
         "error_left_out": {"shipped": found.shipped_held_out, "fitted": found.held_out},
         "orders": {

@@ -10,14 +10,14 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from genkern.errors import ResultsError
 from genkern.files import cache_folder, read_text, shown_path, write_whole
 from genkern.gemm.gpus import Gpu
-from genkern.search.calibrated.constants import Constants, ranges
+from genkern.search.calibrated.constants import Counted, free_of, ranges, shipped_constants
 
 VARIABLE = "GENKERN_CALIBRATION"
 _OFF = "off"
@@ -27,16 +27,16 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Calibration:
-    """Constants that were fitted on a device, and what they were fitted on (JSON values, for people)."""
+    """Constants that were fitted on a device, and what they were fitted on (JSON values, for people).
+
+    A file has those of the constants that a fit may move.
+    """
 
     arch: str
     gpu: str
     compute_units: int
-    constants: Constants
+    constants: Counted
     fitted_on: Mapping[str, Any] = field(default_factory=dict)
-
-    def is_of(self, gpu: Gpu) -> bool:
-        return (self.arch, self.gpu, self.compute_units) == (gpu.arch, gpu.name, gpu.compute_units)
 
 
 def calibration_path(gpu: Gpu) -> Path:
@@ -48,8 +48,8 @@ def calibration_path(gpu: Gpu) -> Path:
 def read_calibration(gpu: Gpu) -> Calibration | None:
     """What was fitted on a device like this; None where nothing was, or it is not wanted.
 
-    Raises ResultsError for a file that is damaged, or is named and not there. One that is named and is of another
-    device is passed over.
+    Raises ResultsError for a file that is damaged, is named and not there, or has constants of another model than the
+    GPU's. One that is named and is of another device is passed over.
     """
     named = os.environ.get(VARIABLE, "")
     if named == _OFF:
@@ -57,36 +57,41 @@ def read_calibration(gpu: Gpu) -> Calibration | None:
     path = Path(named) if named else calibration_path(gpu)
     if not named and not path.exists():
         return None
-    found = _parsed(read_text(str(path), ResultsError, _MOST_BYTES), str(path))
-    return found if found.is_of(gpu) else None
+    return _parsed(read_text(str(path), ResultsError, _MOST_BYTES), str(path), gpu)
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
     """Keep it. Raises OutputError where it cannot be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(str(path), json.dumps({"schema": _SCHEMA, **asdict(calibration)}, indent=2) + "\n")
+    said = {"schema": _SCHEMA, **asdict(calibration), "constants": free_of(calibration.constants)}
+    write_whole(str(path), json.dumps(said, indent=2) + "\n")
 
 
-def _parsed(text: str, path: str) -> Calibration:
+def _parsed(text: str, path: str, gpu: Gpu) -> Calibration | None:
     try:
         said = json.loads(text)
         if said.pop("schema") != _SCHEMA:
             raise ValueError("it is of another version of genkern")
-        found = Calibration(**{**said, "constants": Constants(**_numbers(said["constants"]))})
-        if not (isinstance(found.arch, str) and isinstance(found.gpu, str) and isinstance(found.compute_units, int)):
+        device = said["arch"], said["gpu"], said["compute_units"]
+        if not all(map(isinstance, device, (str, str, int))):
             raise TypeError("it does not say which GPU it is of")
+        if device != (gpu.arch, gpu.name, gpu.compute_units):
+            return None
+        fitted = replace(shipped_constants(gpu), **_numbers(said["constants"], gpu))  # type: ignore[arg-type]
+        return Calibration(**{**said, "constants": fitted})
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:120]
         raise ResultsError(
-            f"{shown_path(path)} holds no constants of a GPU ({reason}): move it away, or run genkern calibrate"
+            f"{shown_path(path)} holds no constants of a GPU ({reason}): move it away, then run genkern calibrate"
         ) from None
-    return found
 
 
-def _numbers(said: Mapping[str, Any]) -> dict[str, float]:
-    """Raises ValueError for a constant that is no number or out of its range."""
-    allowed = ranges()
+def _numbers(said: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
+    """Raises ValueError for a constant that the GPU's model has not, or lacks, is no number or is out of its range."""
+    allowed = ranges(gpu)
     for name, value in said.items():
+        if name not in allowed:
+            raise ValueError(f"the model of {gpu.name} fits no {name!r:.40}")
         least, most = allowed[name]
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not least <= value <= most:

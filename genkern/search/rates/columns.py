@@ -22,9 +22,9 @@ _OF_FORM = ("edge_m", "edge_n", "vector", "in_one_kernel")
 _OF_BINARY = ("registers", "shared_bytes", "scratch_bytes")
 
 
-def columns_of(configs: Sequence[Config], resources: Resources | None = None) -> dict[str, Numbers]:
-    """[configs] by name: parameters, terms of the form's cost (`genkern.kernels.contract.cost`), and what `resources`
-    say, which are of the binary of all these configs.
+def columns_of(configs: Sequence[Config], needs: Sequence[Resources] | None = None) -> dict[str, Numbers]:
+    """[configs] by name: parameters, terms of the form's cost (`genkern.kernels.contract.cost`), and what `needs`
+    [configs] say of their binaries.
     """
     columns = {name: np.array([getattr(config, name) for config in configs], dtype=np.float64) for name in _CORE}
     # Few combinations of the other parameters stand for thousands of configs.
@@ -34,7 +34,8 @@ def columns_of(configs: Sequence[Config], resources: Resources | None = None) ->
     for number, name in enumerate((*_OTHERS, *_OF_FORM)):
         columns[name] = seen[places, number]
     for name in _OF_BINARY:
-        columns[name] = np.full(len(configs), float(getattr(resources, name, None) or 0))
+        said = [0] * len(configs) if needs is None else [getattr(binary, name) or 0 for binary in needs]
+        columns[name] = np.array(said, dtype=np.float64)
     return columns
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from genkern.gemm.gpu import Gpu
+from genkern.gemm.gpu import Gpu, Rates
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import columns_of_b, row_tiles
 from genkern.search.rates.columns import Columns, Numbers, each
@@ -30,13 +30,12 @@ from genkern.search.rates.traffic import behind_l2_us, splitting_us
 _NORM_OF_STEP, _NORM_OF_KERNEL = 3.5, 2.3
 
 
-def times_us(problem: GemmProblem, gpu: Gpu, columns: Columns, peak_tflops: float) -> Numbers:
+def times_us(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns, peak_tflops: float) -> Numbers:
     """[configs] microseconds of a call, all kernels of the config included; infinite where its binary cannot launch.
 
-    `peak_tflops` is the GPU's for the type in which the problem is multiplied.
+    `rates` are the GPU's own, or what was fitted on it; `peak_tflops` is the GPU's for the type in which the problem is
+    multiplied.
     """
-    rates = gpu.rates
-    assert rates is not None, "asked of GPUs with rates alone"
     block_m, split, warps = columns["BLOCK_SIZE_M"], columns["SPLIT_K"], columns["num_warps"]
     tiles = each(block_m, lambda block: row_tiles(problem, block)), np.ceil(problem.N / columns["BLOCK_SIZE_N"])
     blocks = np.ceil(problem.K / columns["BLOCK_SIZE_K"])

@@ -11,7 +11,7 @@ import pytest
 
 from genkern.errors import ResultsError
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import gpu_for_arch, partition_of
+from genkern.gemm.gpus import Gpu, gpu_for_arch, partition_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.search.calibrated.constants import (
@@ -64,11 +64,12 @@ def test_a_file_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"latency_us": 1e9}, "latency_us is 1000000000.0, not from 0.1 to 5"),
+        ({"latency_us": 1e9}, "latency_us is 1000000000.0, not from 0.05 to 5"),
         ({"latency_us": float("nan")}, "latency_us is nan"),
         ({"latency_us": "1"}, "latency_us is '1'"),
         ({"latency_us": True}, "latency_us is True"),
-        ({"speed": 1.0}, "'speed'"),
+        ({"speed": 1.0}, "the model of AMD Instinct MI300X fits no 'speed'"),
+        ({"packed_matrix_ratio": 2.0}, "fits no 'packed_matrix_ratio'"),
     ],
 )
 def test_a_constant_out_of_its_range_is_refused(change: dict[str, object], said: str) -> None:
@@ -81,6 +82,22 @@ def test_a_constant_out_of_its_range_is_refused(change: dict[str, object], said:
     with pytest.raises(ResultsError, match=said) as error:
         read_calibration(MI300X)
     assert path.name in str(error.value)
+
+
+@pytest.mark.parametrize(("gpu", "other"), [(MI300X, H200), (H200, MI300X)])
+def test_constants_of_another_model_are_refused(gpu: Gpu, other: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line that names file, GPU and constant, also where a file is named; `off` passes them over."""
+    kept = Calibration(gpu.arch, gpu.name, gpu.compute_units, shipped_constants(other))
+    write_calibration(kept, calibration_path(gpu))
+    named = calibration_path(gpu).rename(calibration_path(gpu).with_name("sent.json"))
+    assert constants_for(gpu) == shipped_constants(gpu)
+    forget_calibrations()
+    monkeypatch.setenv("GENKERN_CALIBRATION", str(named))
+    with pytest.raises(ResultsError, match=rf"sent\.json holds .* \(the model of {gpu.name} fits no 'm") as error:
+        constants_for(gpu)
+    assert "\n" not in str(error.value)
+    monkeypatch.setenv("GENKERN_CALIBRATION", "off")
+    assert constants_for(gpu) == shipped_constants(gpu)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": 2}', '{"schema": 1, "constants": {}}', "null"])

@@ -28,8 +28,11 @@ def test_a_config_keeps_its_place() -> None:
 
 def test_a_binary_says_what_it_needs() -> None:
     """What it does not say is none."""
-    columns = columns_of([Config("tiled", 64, 64, 64)], Resources(registers=96, scratch_bytes=8))
-    assert (columns["registers"][0], columns["scratch_bytes"][0], columns["shared_bytes"][0]) == (96, 8, 0)
+    config = Config("tiled", 64, 64, 64)
+    columns = columns_of([config, config], [Resources(registers=96, scratch_bytes=8), Resources(shared_bytes=4)])
+    assert columns["registers"].tolist() == [96, 0]
+    assert columns["scratch_bytes"].tolist() == [8, 0]
+    assert columns["shared_bytes"].tolist() == [0, 4]
 
 
 def test_a_function_is_asked_once_for_each_value() -> None:

@@ -76,7 +76,7 @@ def test_warps_beyond_the_instructions_of_a_tile_repeat_them() -> None:
 def test_registers_are_those_of_the_binary_where_there_is_one() -> None:
     """Else accumulators alone are no fewer than what a thread has of the tile."""
     tile = [Config("tiled", 128, 128, 64)]
-    assert compute_unit.registers_of(PROBLEM, MI300X, columns_of(tile, Resources(registers=90)))[0] == 90
+    assert compute_unit.registers_of(PROBLEM, MI300X, columns_of(tile, [Resources(registers=90)]))[0] == 90
     assert compute_unit.registers_of(PROBLEM, MI300X, columns_of(tile))[0] > 128 * 128 / 256
     # Copies that go straight to LDS need none on their way.
     direct = replace(MI300X, has=replace(MI300X.has, async_copies=True))
@@ -89,7 +89,7 @@ def test_lds_and_registers_say_how_many_workgroups_run() -> None:
 
     def fit(gpu: Gpu = MI300X, **needs: int) -> float:
         resources = Resources(registers=needs.get("registers", 64), shared_bytes=needs.get("shared_bytes", 0))
-        columns = columns_of([Config("tiled", 64, 64, 64, num_warps=4)], resources)
+        columns = columns_of([Config("tiled", 64, 64, 64, num_warps=4)], [resources])
         return float(compute_unit.resident(PROBLEM, gpu, columns, compute_unit.registers_of(PROBLEM, gpu, columns))[0])
 
     assert fit(shared_bytes=32768) == 2
@@ -103,7 +103,7 @@ def test_spilled_registers_are_loaded_again() -> None:
     tile = Config("tiled", 256, 128, 32, num_warps=4)
 
     def load(config: Config, resources: Resources | None = None) -> float:
-        columns = columns_of([config], resources)
+        columns = columns_of([config], resources and [resources])
         registers = compute_unit.registers_of(PROBLEM, MI300X, columns)
         return float(compute_unit.load_clocks(PROBLEM, MI300X, rates_of(MI300X), columns, registers)[0])
 
