@@ -9,7 +9,7 @@ from rich.console import Console
 
 from genkern.command.candidates_file import CandidatesFile
 from genkern.command.pace import Pace
-from genkern.command.report import detail_lines, outcome_text, size_line, winners_table
+from genkern.command.report import detail_lines, lost_line, outcome_text, size_line, winners_table
 from genkern.errors import ProfilerError
 from genkern.farm.farm import FarmCounts
 from genkern.formats.results import ResultsFile
@@ -87,9 +87,7 @@ class Recorder:
 
     def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
         """Say that a device is used no more, and why."""
-        others = f"{left} other device{'s' if left > 1 else ''}"
-        reason = " ".join(str(error).split())
-        self._console.print(f"device {device_index} is lost, its sizes go to the {others}: {reason}")
+        self._console.print(lost_line(device_index, error, left))
 
     def flush(self) -> None:
         """Write what is not written yet. Raises OutputError."""

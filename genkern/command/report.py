@@ -203,3 +203,9 @@ def _times(library_us: float | None, winner: Winner) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
+
+
+def lost_line(device_index: int, error: Exception, left: int) -> str:
+    """That a device is used no more, and why; `left` others take its sizes."""
+    others = f"{left} other device{'s' if left > 1 else ''}"
+    return f"device {device_index} is lost, its sizes go to the {others}: {' '.join(str(error).split())}"

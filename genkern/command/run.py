@@ -162,8 +162,10 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
         console.print(f"note: {counted(len(outdated))} of kernels that genkern generates otherwise now: tuned again")
         done -= outdated
     retire_journal(files, done)
-    again = options.all and not Choosing.is_unfinished(files)
-    remaining = [problem for problem in problems if again or (problem not in done and not options.all)]
+    if options.all and not (options.batch_invariant and Choosing.is_unfinished(files)):
+        # A further pass that was stopped goes on: what has a row is tuned.
+        done = set()
+    remaining = [problem for problem in problems if problem not in done]
     if len(remaining) < len(problems):
         there = f"{len(problems) - len(remaining)} of {len(problems)} sizes are in {results.path} already"
         unchecked = ", --compare_wo_tuning checks them" if options.compare else ""

@@ -115,7 +115,7 @@ def batch_invariant(mode: bool | str = True) -> Switched:
     InputError for another mode.
     """
     names = {True: STRICT, False: OFF, WARN: WARN}
-    if mode not in names:
+    if not isinstance(mode, (bool, str)) or mode not in names:
         raise InputError(f"batch_invariant({str(mode)[:40]!r}): give True, False or {WARN!r}")
     context = default_context()
     before = context.mode.name

@@ -17,6 +17,8 @@ from genkern.errors import InputError
 TRITON, CUTE, TORCH, CUBLASLT, HIPBLASLT = LIBRARIES = ("triton", "cute", "torch", "cublaslt", "hipblaslt")
 # The vendors' libraries whose algorithms race one by one.
 LT = {"nvidia": CUBLASLT, "amd": HIPBLASLT}
+# Whose algorithms calls find again by their version alone (genkern.runtime.table).
+FOUND_AGAIN = (CUBLASLT,)
 # The languages of genkern's own kernels: what configs stand for, rather than calls of another's library.
 OURS = (TRITON, CUTE)
 ALL = "all"

@@ -94,14 +94,15 @@ def _put(target: Any, kept: Any, other: Any, source: Any, is_kept: Any) -> None:
     """Row i of the target is row source[i] of what is kept, or of the others, in each product of a batch."""
     source, is_kept = source.to(target.device), is_kept.to(target.device)
     # Bytes, since few operations know types of 8 bits; a clone has the strides of what it is of.
-    target, kept, other = _as_bits(target), _as_bits(kept), _as_bits(other)
+    target, kept, other = as_bits(target), as_bits(kept), as_bits(other)
     dimension = target.dim() - 2
     at = is_kept.nonzero().flatten()
     target.copy_(other.index_select(dimension, source))
     target.index_copy_(dimension, at, kept.index_select(dimension, source[at]))
 
 
-def _as_bits(tensor: Any) -> Any:
+def as_bits(tensor: Any) -> Any:
+    """The same memory as whole numbers of as many bits."""
     import torch
 
     return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])

@@ -22,7 +22,7 @@ from genkern.profiling.checking.guard import first_true
 from genkern.profiling.checking.inputs import Round, fill
 from genkern.profiling.checking.together import fault_together
 from genkern.profiling.checking.verdict import Subject
-from genkern.profiling.same_bits.moved_rows import Tensors, moved, row_operands
+from genkern.profiling.same_bits.moved_rows import Tensors, as_bits, moved, row_operands
 
 # Rows that are the same for all M, and characters that say the bits of one.
 POOL, DIGITS = 32, 8
@@ -90,7 +90,7 @@ class RowChecking:
         lane = self._lane(self._tensors, subject)
         lane["c"].fill_(float("nan"))
         subject.launch(dict(lane))
-        return _bits(lane["c"]).clone()
+        return as_bits(lane["c"]).clone()
 
     def _lane(self, tensors: Tensors, subject: Subject) -> Tensors:
         """The operands of a call with a workspace of its own."""
@@ -106,7 +106,7 @@ class RowChecking:
         return {**tensors, **made}
 
     def _fault(self, lane: Tensors, wanted: Any, rows: Any, how: str) -> str:
-        found = _bits(lane["c"])
+        found = as_bits(lane["c"])
         found = found if isinstance(rows, slice) else found.index_select(-2, rows)
         return _other_rows(found, wanted, how)
 
@@ -124,8 +124,8 @@ class RowChecking:
             pool = self._filled(_PLACES, of_pool, {operand.name for operand in row_operands(of_pool, self.op)})
             for operand in row_operands(self.problem, self.op):
                 if operand.role != "output" and operand.name in pool:
-                    rows = _bits(pool[operand.name]).index_select(-2, self._pool_rows)
-                    _bits(tensors[operand.name]).index_copy_(-2, places, rows)
+                    rows = as_bits(pool[operand.name]).index_select(-2, self._pool_rows)
+                    as_bits(tensors[operand.name]).index_copy_(-2, places, rows)
         return tensors
 
     @cached_property
@@ -185,12 +185,6 @@ def _as_stored(operand: Any, dtype: Any, device: Any) -> Any:
 
     made = torch.empty(operand.storage_shape, dtype=dtype, device=device)
     return made if operand.row_major else made.transpose(-1, -2)
-
-
-def _bits(tensor: Any) -> Any:
-    import torch
-
-    return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32}[tensor.element_size()])
 
 
 def _rows(bits: Any) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 
 from genkern.command.passes.tuning_pass import TuningPass
-from genkern.command.report import detail_lines, invariant_table, size_line
+from genkern.command.report import detail_lines, invariant_table, lost_line, size_line
 from genkern.command.setting import Setting
 from genkern.errors import ProfilerError, ResultsError
 from genkern.formats.results import ResultsFile
@@ -111,6 +111,9 @@ class Choosing:
                 self.failed += 1
                 continue
             self._sought.append(self._begun(group, facts))
+        for further in () if self._goes_on else range(1, MOST + 1):
+            # Of an earlier run: what goes on takes finished passes for its own.
+            self._files.of_order(further).finished_journal.unlink(missing_ok=True)
         number = 0
         while under_way := [sought for sought in self._sought if sought.chosen is None and sought.orders]:
             number += 1
@@ -145,8 +148,7 @@ class Choosing:
 
     def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
         """Say that a device is used no more."""
-        reason = " ".join(str(error).split())
-        self._console.print(f"device {device_index} is lost, its sizes go to {left} others: {reason}")
+        self._console.print(lost_line(device_index, error, left))
 
     def flush(self) -> None:
         """Groups are written as they are chosen."""

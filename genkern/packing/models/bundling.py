@@ -16,6 +16,7 @@ from genkern.command.screen import aligned
 from genkern.command.target import RunTarget, choose_target
 from genkern.errors import InputError, ResultsError
 from genkern.files import require_writable, shown_path, write_whole
+from genkern.formats.kind import require_list_or_none
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.command import pack_rows, parse_pack
@@ -24,7 +25,7 @@ from genkern.packing.models.coverage import coverage_of, coverage_text
 from genkern.packing.models.done import Done
 from genkern.packing.models.products import Product, products_of
 from genkern.packing.models.shapes import add_model_options, config_of, engine_of, rows_of_engine
-from genkern.runtime.bundle import SUFFIX, read_bundle, require_bundle_or_none
+from genkern.runtime.bundle import SUFFIX, is_bundle, read_bundle, require_bundle_or_none
 from genkern.runtime.process.shipped import shipped_bundles
 
 
@@ -84,6 +85,7 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
     require_bundle_or_none(options.output, True)
     require_writable(options.output)
     place = Path(options.output).with_suffix("")
+    require_list_or_none(f"{place}.sizes.yaml", True)
     tuning, target = _tuning(options, place)
     products, every = _products(options, place, target, console)
     problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
@@ -123,8 +125,12 @@ def _tuning(options: argparse.Namespace, place: Path) -> tuple[argparse.Namespac
     argv += ["--arch", options.arch] if options.arch else []
     # Not every kernel can be checked without a GPU.
     argv += ["--profiler", "predict"] if options.predicted else ["--compare"]
+    try:
+        more = shlex.split(options.options)
+    except ValueError as error:
+        raise InputError(f"--options: {error}") from None
     # What is missing may be nothing, and the list of it not there.
-    tuning = parse([*argv, *shlex.split(options.options)])
+    tuning = parse([*argv, *more])
     return tuning, choose_target(tuning)
 
 
@@ -154,7 +160,8 @@ def _done(
     """What is tuned: in what this command wrote, in the files that are named, in what is shipped; told by `console`."""
     done = Done(problems, target.key, options.predicted)
     named = [str(path) for path in (Path(f"{place}.yaml"),) if path.exists()] + options.results
-    for path in [*named, *shipped_bundles()]:
+    # Rows first: of a bundle is taken what no row has.
+    for path in [*sorted(named, key=is_bundle), *shipped_bundles()]:
         if (count := done.add(path)) and console is not None:
             console.print(f"{count} of {len(problems)} sizes are in {shown_path(path)}")
     return done

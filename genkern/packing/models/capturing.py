@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ from genkern.errors import InputError
 from genkern.files import shown_path
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.merge import read_list, recorded_files
+from genkern.runtime.process.configuration import BATCH_INVARIANT, CONFIG, OF_FORMAT, ONLINE, RECORD, RECORD_DIR
 
-# What else would serve a size, so that it is not written down.
-_OTHERS = ("GENKERN_CONFIG", "GENKERN_ONLINE_TUNING")
+# How variables begin by which a size would be served, so that it is not written down, or refused.
+_OTHERS = (CONFIG, *OF_FORMAT, *ONLINE, BATCH_INVARIANT)
 
 
 def captured(
@@ -28,7 +30,13 @@ def captured(
     if not any(folder.glob("*.yaml")):
         if not run:
             raise InputError(f"{shown_path(str(folder))} has no sizes yet: run this without --dry_run, once")
-        _run(program, folder)
+        # Whole, by rename: a program that fails or is killed leaves no half of its sizes.
+        begun = folder.with_name(f"{folder.name}.unfinished")
+        shutil.rmtree(begun, ignore_errors=True)
+        _run(program, begun)
+        if folder.exists():
+            folder.rmdir()
+        os.replace(begun, folder)
     else:
         console.print(
             f"note: sizes recorded before are in {shown_path(str(folder))}: remove it to run the program again"
@@ -40,8 +48,8 @@ def captured(
 
 
 def _run(program: Sequence[str], folder: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in _OTHERS}
-    environment |= {"GENKERN_TUNE_GEMM": "1", "GENKERN_RECORD_DIR": str(folder.resolve())}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_OTHERS)}
+    environment |= {RECORD[0]: "1", RECORD_DIR[0]: str(folder.resolve())}
     try:
         status = subprocess.run(program, env=environment, check=False).returncode
     except OSError as error:

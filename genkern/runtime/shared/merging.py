@@ -9,6 +9,7 @@ import torch
 
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
+from genkern.runtime.shared.own_forward import has_own_forward
 from genkern.runtime.shared.shared_product import Opened, Operator, Shared
 from genkern.runtime.shared.tuned_groups import Group, groups_of, known
 
@@ -34,7 +35,7 @@ class Groups:
     def add(self, groups: list[Group], shared: list[Shared]) -> None:
         """The groups of one module."""
         parent = groups[0].parent
-        known[parent] = [(group.name, group.layers) for group in groups]
+        known[parent] = [(group.names, group.layers) for group in groups]
         self.names += tuple(group.name for group in groups)
         self.bytes += sum(each.merged.bytes for each in shared)
         self._shared += shared
@@ -64,7 +65,7 @@ def merge_layers(
     by_parent: dict[torch.nn.Module, list[Group]] = {}
     for group in groups_of(model, context):
         # One that is patched already has its layers' product.
-        if "forward" not in vars(group.parent):
+        if not has_own_forward(group.parent):
             by_parent.setdefault(group.parent, []).append(group)
     made = Groups()
     operator = linears() if linears is not None and by_parent else None

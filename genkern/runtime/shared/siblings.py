@@ -11,6 +11,7 @@ import torch
 
 from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.dispatch import PLAIN
+from genkern.runtime.shared.own_forward import has_own_forward
 
 # Rows that a module is tried on, as most take them (batch, tokens) and as some do.
 _TRIED = ((1, 2), (2,))
@@ -30,7 +31,7 @@ def alike(parent: torch.nn.Module) -> Iterator[dict[str, torch.nn.Linear]]:
     """
     pools: dict[object, dict[str, torch.nn.Linear]] = {}
     for name, layer in parent.named_children():
-        if type(layer) is not torch.nn.Linear or has_hooks(layer) or "forward" in vars(layer):
+        if type(layer) is not torch.nn.Linear or has_hooks(layer) or has_own_forward(layer):
             continue
         weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
         if weight is None or str(weight.dtype) not in BY_TORCH or not all(map(_is_plain, filter_none(weight, bias))):

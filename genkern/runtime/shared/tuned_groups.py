@@ -15,21 +15,25 @@ from genkern.runtime.context import Context
 from genkern.runtime.given import row_majors
 from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.shared.merged_weight import can_merge
+from genkern.runtime.shared.own_forward import has_own_forward
 from genkern.runtime.shared.siblings import alike, given_the_same
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers of `parent`, in the order in which it calls them, with one tensor for all; and `name`, for people."""
+    """Layers of `parent`, in the order in which it calls them, with one tensor for all. `names` are theirs there, and
+    `prefix` what stands before them in the model.
+    """
 
-    name: str
+    prefix: str
+    names: str
     parent: torch.nn.Module
     layers: tuple[torch.nn.Linear, ...]
 
     @property
-    def rows(self) -> int:
-        """N of all layers together."""
-        return sum(layer.out_features for layer in self.layers)
+    def name(self) -> str:
+        """For people."""
+        return self.prefix + self.names
 
 
 # Names and layers of what trials found, while a module is patched and cannot be tried again.
@@ -43,13 +47,14 @@ def groups_of(model: torch.nn.Module, context: Context) -> Iterator[Group]:
     lie, since graphs may read them.
     """
     for name, parent in model.named_modules():
+        prefix = f"{name}." if name else ""
         if parent in known:
-            yield from (Group(named, parent, layers) for named, layers in known[parent])
-        elif "forward" not in vars(parent):
-            yield from _found(name, parent, context)
+            yield from (Group(prefix, names, parent, layers) for names, layers in known[parent])
+        elif not has_own_forward(parent):
+            yield from _found(prefix, parent, context)
 
 
-def _found(name: str, parent: torch.nn.Module, context: Context) -> Iterator[Group]:
+def _found(prefix: str, parent: torch.nn.Module, context: Context) -> Iterator[Group]:
     for pool in alike(parent):
         # A module is tried where there is anything to win.
         runs = _runs(list(pool.values()))
@@ -59,8 +64,7 @@ def _found(name: str, parent: torch.nn.Module, context: Context) -> Iterator[Gro
             layers = tuple(pool[each] for each in names)
             is_wanted = context.is_watched and not any(is_tuned([layer], context) for layer in layers)
             if (is_wanted or is_tuned(layers, context)) and can_merge(layers):
-                prefix = f"{name}." if name else ""
-                yield Group(prefix + " + ".join(names), parent, layers)
+                yield Group(prefix, " + ".join(names), parent, layers)
 
 
 def is_tuned(layers: Sequence[Any], context: Context, row_major: bool = True) -> bool:
