@@ -62,7 +62,7 @@ def test_commands_are_what_was_asked_for(written: Path) -> None:
     asks = {
         "SLURM_ARRAY_TASK_ID": "2",
         "SLURM_CPUS_PER_TASK": "4",
-        "GENKERN_SCHEDULER": "tcp://node:1",
+        "DASK_SCHEDULER_ADDRESS": "tcp://node:1",
         "PATH": "/bin:/usr/bin",
     }
     said = {}

@@ -12,7 +12,7 @@ from genkern.errors import InputError
 from genkern.files import shown_path
 
 # How the script learns of the scheduler: templates/batch/workers.sh.j2 reads it.
-SCHEDULER = "GENKERN_SCHEDULER"
+SCHEDULER = "DASK_SCHEDULER_ADDRESS"
 _ANSWER_S = 60.0
 _JOB = re.compile(r"([0-9]+)(;\S+)?")
 # What squeue says of jobs that may still have nodes.

@@ -81,7 +81,7 @@ def test_a_curve_stays_where_it_ends() -> None:
 
 def test_it_is_the_replay_that_judges(recorded: RecordedProblem) -> None:
     """The last loss of a strategy is that of genkern replay."""
-    found = simulated(chosen_strategy("predicted"), recorded, jobs=1, at_a_time=1)
+    found = simulated(chosen_strategy("exhaustive"), recorded, jobs=1, at_a_time=1)
     assert found.loss == losses_of(found, recorded).losses[-1] == 0.0
     assert len(losses_of(found, recorded).losses) == len(recorded.units)
 
@@ -135,13 +135,13 @@ def test_the_tables_say_what_was_lost() -> None:
 def test_tables_and_curves_are_kept(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second run makes none of the curves again, and the picture says what it needs; the table is a CSV."""
     table, kept = tmp_path / "table.csv", tmp_path / "curves.jsonl"
-    command = [str(folder), "-o", str(table), "--kept", str(kept), "--search", "predicted", "--jobs", "1"]
+    command = [str(folder), "-o", str(table), "--kept", str(kept), "--search", "exhaustive", "--jobs", "1"]
     main(command)
     first = table.read_text()
     read = pandas.read_csv(table)
     assert [*read.columns[:4]] == ["of", "rival", "sizes", "mean after 8"]
-    assert read.groupby("rival").sizes.first().loc[["predicted", "Inductor's 21"]].tolist() == [1, 1]
-    assert read[read.rival == "predicted"]["worst"].tolist() == [0.0] * read.of.nunique()
+    assert read.groupby("rival").sizes.first().loc[["exhaustive", "Inductor's 21"]].tolist() == [1, 1]
+    assert read[read.rival == "exhaustive"]["worst"].tolist() == [0.0] * read.of.nunique()
     lines = kept.read_text()
     monkeypatch.setattr(rivals, "curve_of", None)
     main(command)

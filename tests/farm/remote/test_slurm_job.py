@@ -12,7 +12,7 @@ from genkern.farm.remote.slurm_job import SlurmJob
 
 _SBATCH = """[ "$*" = "--parsable --export=ALL workers.sh" ] || exit 9
 [ -f workers.sh ] || exit 8
-echo "$GENKERN_SCHEDULER" > submitted
+echo "$DASK_SCHEDULER_ADDRESS" > submitted
 echo '%s'"""
 _SQUEUE = """case "$*" in
     "--noheader --jobs 12 --format=%%T") %s ;;
