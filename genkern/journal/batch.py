@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -48,8 +49,10 @@ def measurements_of(value: Mapping[str, Any]) -> list[Measurement]:
     for name, number, times, took_ms in zip(names, numbers, value["us"], took, strict=True):
         duration_us, samples_us = _times_of(times)
         for time in (duration_us, took_ms, *samples_us):
-            if time is not None and not isinstance(time, float) and type(time) is not int:
+            if time is not None and not (_is_number(time) and 0 <= time < math.inf):
                 raise ValueError(f"{str(time)[:40]!r} is no time")
+        if kinds[number]["outcome"] is Outcome.MEASURED and not duration_us:
+            raise ValueError(f"{str(name)[:40]!r} was measured, and has no time")
         of_it = {**kinds[number], "duration_us": duration_us, "samples_us": samples_us, "took_ms": took_ms}
         found.append(Measurement(name, **of_it))
     return found
@@ -126,6 +129,10 @@ def restored(short: Iterable[str]) -> list[str]:
             words = [new or old for new, old in itertools.zip_longest(changed, words, fillvalue="")]
         names.append("_".join(words))
     return names
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, float) or type(value) is int
 
 
 def _kind(m: Measurement) -> tuple[Any, ...]:

@@ -20,7 +20,9 @@ words = st.text("_=ab1", max_size=6)
 def measurements(draw: st.DrawFn) -> Measurement:
     samples = tuple(draw(st.lists(times, max_size=5)))
     duration_us = draw(st.sampled_from([None, 2.5, *([median(samples)] if samples else [])]))
-    kind = draw(st.sampled_from(Outcome)), draw(st.sampled_from(["cudagraph", "cupti"]))
+    # What was measured has a time.
+    outcomes = [outcome for outcome in Outcome if duration_us is not None or outcome is not Outcome.MEASURED]
+    kind = draw(st.sampled_from(outcomes)), draw(st.sampled_from(["cudagraph", "cupti"]))
     texts = draw(st.sampled_from(["screen", "final"])), duration_us, samples, draw(words)
     return Measurement(draw(words), *kind, *texts, draw(st.integers(0, 3)), draw(st.sampled_from([None, 0.0, 1755.5])))
 
@@ -66,6 +68,9 @@ def test_what_is_shared_is_said_once() -> None:
         {"kinds": [{"outcome": "measured", "time_source": ""}], "config": ["=a"], "us": []},
         {"kinds": [{"outcome": "measured", "time_source": ""}], "config": ["a"], "us": [1.0]},
         {"kinds": [{"outcome": "measured", "time_source": "", "speed": 1}], "config": ["=a"], "us": [1.0]},
+        {"kinds": [{"outcome": "measured", "time_source": ""}], "config": ["=a"], "us": [float("inf")]},
+        {"kinds": [{"outcome": "measured", "time_source": ""}], "config": ["=a"], "us": [-1.0]},
+        {"kinds": [{"outcome": "measured", "time_source": ""}], "config": ["=a"], "us": [None]},
     ],
 )
 def test_what_makes_no_sense_is_refused(value: dict[str, object]) -> None:
