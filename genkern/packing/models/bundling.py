@@ -55,7 +55,7 @@ def model_parser() -> Parser:
     group.add_argument("model", nargs="?", metavar="MODEL", help="the model's folder, or its config.json")
     add_model_options(group)
     group = p.add_argument_group("what to do")
-    group.add_argument("-o", "--output", metavar="FILE", help=f"the bundle to write, *{SUFFIX}")
+    group.add_argument("-o", "--output", metavar="FILE", help=f"the bundle to write, *{SUFFIX}; a dry run needs none")
     group.add_argument(
         "--results",
         nargs="+",
