@@ -25,7 +25,7 @@ help:
 	@echo 'make format   let ruff rewrite the files'
 	@echo 'make bench    the figures of benchmarks/README.md that need no GPU'
 	@echo 'make results  tune all shipped results anew on this GPU; goes on where it was stopped (--list, --limit_s 500)'
-	@echo 'make bundle   pack results/nvidia_h200 into genkern/winners, which the wheel carries (GENKERN_CONFIG=shipped)'
+	@echo 'make bundle   pack results/nvidia_* into genkern/winners, which the wheel carries (GENKERN_CONFIG=shipped)'
 	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
 	@echo 'make docs     rewrite the documents that are made from parsers and results'
 
@@ -70,9 +70,12 @@ results: $(RUN)
 	$(PY) -m benchmarks.results.remake $(ARGS)
 
 # 1 says that some kernels could not be compiled here (CuTe's, without its DSL): the library's calls are there instead.
+bundle: DEVICES ?= nvidia_h200 nvidia_h100
 bundle: $(RUN)
 	mkdir -p genkern/winners
-	$(PY) -m genkern pack results/nvidia_h200/*.yaml -o genkern/winners/nvidia_h200.genkern --overwrite $(ARGS) || [ $$? -eq 1 ]
+	for device in $(DEVICES); do \
+		$(PY) -m genkern pack results/$$device/*.yaml -o genkern/winners/$$device.genkern --overwrite $(ARGS) || [ $$? -eq 1 ] || exit; \
+	done
 
 golden: $(DEV)
 	$(PY) tests/golden/update.py

@@ -22,7 +22,7 @@ from genkern.kernels.kernel import KernelSpec, Target, symbol_of
 from genkern.kernels.plan import PlannedLaunch
 
 needs_dsl = pytest.mark.skipif(
-    importlib.util.find_spec("cutlass") is None, reason="CuTe DSL is not installed (pip install genkern[cute])"
+    importlib.util.find_spec("cutlass") is None, reason="CuTe DSL is not installed (pip install '.[cute]')"
 )
 _EM_CUDA, _REGCOUNT, _KPARAM_INFO = 190, 0x2F, 0x17
 

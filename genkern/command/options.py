@@ -37,6 +37,8 @@ ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotati
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]
        genkern pack RESULTS... -o FILE
+       genkern verify BUNDLE
+       genkern model MODEL --engine ENGINE -o FILE
        genkern merge SIZES... -o FILE
        genkern shapes --model_dir DIR -o FILE
        genkern export RESULTS... --to KIND -o PATH
@@ -45,6 +47,7 @@ _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern kernels --arch ARCH -o FILE
        genkern cache [--trim SIZE]
        genkern compile | measure | collect | sbatch | lab ...
+       genkern record | replay | train ...
        genkern first-run | calibrate ..."""
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists

@@ -107,7 +107,9 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
         here = ", ".join(sorted({device.arch for device in devices})) or "none"
         raise ProfilerError(f"{asked} needs {needs} GPU, this machine has {here}; try --profiler predict")
     if not installed("torch"):
-        raise ProfilerError("measuring needs PyTorch: pip install 'genkern[torch]', or use --profiler predict")
+        raise ProfilerError(
+            "measuring needs PyTorch: pip install '.[torch]' in genkern's checkout, or --profiler predict"
+        )
     wanted = options.gpu_ids or tuple(device.index for device in fitting[: options.ngpus or 1])
     known = [device.index for device in fitting]
     for number in wanted:

@@ -100,7 +100,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 def _device(bundle: Bundle, index: int | None) -> DetectedDevice:
     """The GPU to verify on. Raises InputError where there is none that the bundle is for."""
     if not installed("torch"):
-        raise ProfilerError("verifying needs PyTorch: pip install 'genkern[torch]'")
+        raise ProfilerError("verifying needs PyTorch: pip install '.[torch]' in genkern's checkout")
     detected = detect_devices()
     known = [device for device in detected if index in (None, device.index)]
     if fitting := devices_for(bundle.contents, known):

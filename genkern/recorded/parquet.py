@@ -26,7 +26,7 @@ def arrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise InputError("recorded tables are parquet files: pip install 'genkern[recorded]' (pyarrow)") from None
+        raise InputError("recorded tables need pyarrow: pip install '.[recorded]' in genkern's checkout") from None
     return pyarrow
 
 

@@ -63,7 +63,7 @@ def trained(samples: Sequence[Sample], arch: str) -> Trees:
     try:
         import lightgbm
     except ImportError:
-        raise InputError("training needs LightGBM: pip install 'genkern[train]'") from None
+        raise InputError("training needs LightGBM: pip install '.[train]' in genkern's checkout") from None
     names = sorted({name for columns, _ in samples for name in columns})
     x = np.concatenate([_matrix(columns, names) for columns, _ in samples])
     y = np.concatenate([octaves for _, octaves in samples])

@@ -27,7 +27,7 @@ def interpreter_checker(err_ratio: float, workshop: Workshop) -> InterpreterChec
     if missing:
         raise ProfilerError(
             f"without a GPU configs are checked under Triton's interpreter, which needs {' and '.join(missing)}: "
-            "pip install 'genkern[torch]', or check on a machine with a GPU"
+            "pip install '.[torch]' in genkern's checkout, or check on a machine with a GPU"
         )
     checker = InterpreterChecker(err_ratio)
     # Whether it works, and not how close it comes.

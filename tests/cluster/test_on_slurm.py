@@ -55,7 +55,9 @@ def test_both_steps(running: Slurm, tmp_path: Path) -> None:
     assert "Restarts=1" in running.ask("scontrol", "show", "job", f"{compiling}_2")
     assert [path.name for path in work.glob("part_*/results/*.yaml")] == []
     # All GPUs of a node, and more than is free.
-    urgent = running.ask("sbatch", "--parsable", "--partition=high", "--nodelist=n1", "--gpus=2", "--wrap=true")
+    urgent = running.ask(
+        "sbatch", "--parsable", "--partition=high", "--nodelist=n1", "--gpus=2", "--output=/dev/null", "--wrap=true"
+    )
     running.wait(urgent)
     assert "genkern: stopped" in log()
     gate.touch()

@@ -305,7 +305,7 @@ def test_a_check_that_cannot_be_made(mode: str, warm: tuple[Path, str, str], tmp
         ["-i", tmp_path / "r.yaml"] if mode != "--compare" else ["-i", tmp_path / "sizes.yaml", "-o", tmp_path / "n"]
     )
     ran = run(mode, *files, *quick(warm[0]), env=machine(tmp_path, missing=["torch"]))
-    assert "needs torch: pip install 'genkern[torch]'" in ran.refusal
+    assert "needs torch: pip install '.[torch]'" in ran.refusal
     assert "TFLOPS" not in ran.out
     assert not (tmp_path / "n").exists()
 

@@ -97,7 +97,7 @@ def test_without_the_dsl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(result, Failure)
     assert result.from_outside
     assert result.outcome is Outcome.COMPILE_FAILED
-    assert "pip install 'genkern[cute]'" in result.message
+    assert "pip install '.[cute]'" in result.message
     assert BinaryCache(tmp_path / "cache").get("ab" * 32) is None
 
 

@@ -135,7 +135,7 @@ def test_damage_is_refused_or_harmless(table: Path) -> None:
 def test_without_pyarrow_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, table: Path) -> None:
     """As for every optional package."""
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"pip install 'genkern\[recorded\]'"):
+    with pytest.raises(InputError, match=r"pip install '\.\[recorded\]'"):
         read(str(table))
 
 

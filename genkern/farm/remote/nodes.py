@@ -20,7 +20,7 @@ from genkern.farm.remote.slurm_job import SlurmJob
 GPU = "GPU"
 _WAIT_S = 60.0
 _LOOK_S = 1.0
-_NO_DASK = "--cluster needs Dask, here and on every node: pip install 'genkern[cluster]'"
+_NO_DASK = "--cluster needs Dask, here and on every node: pip install '.[cluster]' in genkern's checkout"
 
 
 @dataclass(frozen=True)

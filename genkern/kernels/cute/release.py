@@ -8,7 +8,7 @@ from functools import lru_cache
 DISTRIBUTION = "nvidia-cutlass-dsl"
 # What the extra `cute` in setup.cfg installs. Its binaries are found in the cache where no CuTe DSL is installed.
 PINNED = "4.8.1"
-MISSING = f"CuTe DSL is not installed: pip install 'genkern[cute]' ({DISTRIBUTION}), or compile where it is"
+MISSING = "CuTe DSL is not installed: pip install '.[cute]' in genkern's checkout, or compile where it is"
 
 
 @lru_cache(maxsize=1)

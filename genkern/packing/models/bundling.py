@@ -36,7 +36,10 @@ def parse_model(argv: Sequence[str]) -> argparse.Namespace:
         raise InputError("genkern model: name a model's folder or its config.json, or a program behind --capture")
     if options.capture == []:
         raise InputError("--capture: name the program to run behind it, such as --capture python serve.py")
-    if not options.output.endswith(SUFFIX):
+    if options.output is None:
+        if options.capture or not options.dry_run:
+            raise InputError(f"genkern model: -o FILE names the bundle to write, *{SUFFIX}")
+    elif not options.output.endswith(SUFFIX):
         raise InputError(f"-o {options.output}: name a bundle, *{SUFFIX}; results go beside it")
     return options
 
@@ -52,7 +55,7 @@ def model_parser() -> Parser:
     group.add_argument("model", nargs="?", metavar="MODEL", help="the model's folder, or its config.json")
     add_model_options(group)
     group = p.add_argument_group("what to do")
-    group.add_argument("-o", "--output", metavar="FILE", required=True, help=f"the bundle to write, *{SUFFIX}")
+    group.add_argument("-o", "--output", metavar="FILE", help=f"the bundle to write, *{SUFFIX}; a dry run needs none")
     group.add_argument(
         "--results",
         nargs="+",
@@ -82,10 +85,12 @@ def model_parser() -> Parser:
 
 def run_model(options: argparse.Namespace, console: Console) -> int:
     """Tune what is missing and pack all; 1 where a size has no winner. Raises GenkernError."""
-    require_bundle_or_none(options.output, True)
-    require_writable(options.output)
-    place = Path(options.output).with_suffix("")
-    require_list_or_none(f"{place}.sizes.yaml", True)
+    # A dry run may have no name: what would be written is of no matter then, and nothing of that name is read.
+    place = Path(options.output or f"model{SUFFIX}").with_suffix("")
+    if options.output:
+        require_bundle_or_none(options.output, True)
+        require_writable(options.output)
+        require_list_or_none(f"{place}.sizes.yaml", True)
     tuning, target = _tuning(options, place)
     products, every = _products(options, place, target, console)
     problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
@@ -159,7 +164,7 @@ def _done(
 ) -> Done:
     """What is tuned: in what this command wrote, in the files that are named, in what is shipped; told by `console`."""
     done = Done(problems, target.key, options.predicted)
-    named = [str(path) for path in (Path(f"{place}.yaml"),) if path.exists()] + options.results
+    named = [str(path) for path in (Path(f"{place}.yaml"),) if options.output and path.exists()] + options.results
     # Rows first: of a bundle is taken what no row has.
     for path in [*sorted(named, key=is_bundle), *shipped_bundles()]:
         if (count := done.add(path)) and console is not None:

@@ -72,6 +72,23 @@ def test_a_dry_run_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[st
     assert [path.name for path in folder.iterdir()] == ["config.json"]
 
 
+def test_a_dry_run_needs_no_name(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever lists sizes names no bundle, and a file that lies about is not read; whoever packs one names it."""
+    monkeypatch.chdir(folder)
+    (folder / "model.yaml").write_text("no results")
+    named = argv(folder, "--dry_run")
+    at = named.index("-o")
+    nameless = [*named[:at], *named[at + 2 :]]
+    ran = run_here(capsys, *nameless)
+    assert ran.status == 0
+    assert ran.out == run_here(capsys, *named).out
+    assert {path.name for path in folder.iterdir()} == {"config.json", "model.yaml"}
+    nameless.remove("--dry_run")
+    assert "-o FILE names the bundle" in run_here(capsys, *nameless).refusal
+
+
 def test_sizes_that_a_program_calls(
     folder: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
