@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -16,6 +15,8 @@ _KIND = ("outcome", "time_source", "stage", "message", "discarded", "usual_mhz",
 # Left out where they say nothing.
 _UNSAID = {"message": "", "discarded": 0, "usual_mhz": None, "watts": None}
 _WHOLE = "="
+# No time, us or ms, comes near it; a number of Python's may be larger than a float can be.
+_MOST = 1e15
 
 
 def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def measurements_of(value: Mapping[str, Any]) -> list[Measurement]:
     for name, number, times, took_ms in zip(names, numbers, value["us"], took, strict=True):
         duration_us, samples_us = _times_of(times)
         for time in (duration_us, took_ms, *samples_us):
-            if time is not None and not (_is_number(time) and 0 <= time < math.inf):
+            if time is not None and not (_is_number(time) and 0 <= time < _MOST):
                 raise ValueError(f"{str(time)[:40]!r} is no time")
         if kinds[number]["outcome"] is Outcome.MEASURED and not duration_us:
             raise ValueError(f"{str(name)[:40]!r} was measured, and has no time")

@@ -70,6 +70,7 @@ def test_what_is_shared_is_said_once() -> None:
         {"kinds": [{"outcome": "measured", "time_source": "", "speed": 1}], "config": ["=a"], "us": [1.0]},
         {"kinds": [{"outcome": "measured", "time_source": ""}], "config": ["=a"], "us": [float("inf")]},
         {"kinds": [{"outcome": "measured", "time_source": ""}], "config": ["=a"], "us": [-1.0]},
+        {"kinds": [{"outcome": "measured", "time_source": ""}], "config": ["=a"], "us": [10**400]},
         {"kinds": [{"outcome": "measured", "time_source": ""}], "config": ["=a"], "us": [None]},
     ],
 )
