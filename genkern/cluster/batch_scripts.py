@@ -16,6 +16,7 @@ from rich.console import Console
 from genkern.arguments import Parser, number
 from genkern.cluster.batch_values import absolute, account, duration, gpus, partitions, require_plain
 from genkern.cluster.compiling import add_chosen, check_search, chosen_spaces
+from genkern.cluster.work_folder import MANIFEST
 from genkern.command.options import parse
 from genkern.command.shipped.kernels import sizes_for
 from genkern.errors import InputError, OutputError
@@ -110,6 +111,7 @@ def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         "python": shlex.quote(sys.executable),
         "genkern": shlex.join([sys.executable, "-m", "genkern"]),
         "which": shlex.join([*which, "--search", options.search, *cache]),
+        "manifest": MANIFEST,
         "tuning": shlex.join([*cache, *options.tuning]),
     }
 
