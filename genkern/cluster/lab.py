@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from genkern.arguments import Parser
-from genkern.cluster.batch_values import absolute
+from genkern.cluster.batch_values import WHICH_GPUS, absolute, given_names
 from genkern.cluster.collecting import CollectedRow, rows_in, rows_of, write_rows
 from genkern.cluster.lab_node import Done, Share, tuned_here
 from genkern.cluster.lab_sizes import LabSizes, Place
@@ -40,9 +40,7 @@ from genkern.ops.op import check_problem
 from genkern.tuning.progress import Progress
 
 # What this command says itself of each share.
-_TAKEN = frozenset(
-    ("-i", "--gemm_size_file", "-o", "--tuning_results_file", "--arch", "--gpu_ids", "--ngpus", "--mp", "--cluster")
-)
+_TAKEN = WHICH_GPUS | {"-i", "--gemm_size_file", "-o", "--tuning_results_file", "--arch", "--cluster"}
 _LOOK_S = 0.5
 # GPUs that come late, or went and come back, come within that, unless nodes are still in a queue.
 _WITHOUT_GPUS_S = 30.0
@@ -55,8 +53,7 @@ def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
     """
     options, tuning = lab_parser().parse_known_args(argv)
     options.tuning = absolute(tuning)
-    given = {argument.partition("=")[0].replace("-", "_").replace("__", "--", 1) for argument in options.tuning}
-    if taken := sorted((given | {argument.partition("=")[0] for argument in options.tuning}) & _TAKEN):
+    if taken := sorted(given_names(options.tuning) & _TAKEN):
         raise InputError(f"{taken[0]}: genkern lab says that itself, to each of its nodes")
     for arch in options.arch:
         # What the nodes would refuse is refused here.

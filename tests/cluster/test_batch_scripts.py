@@ -77,7 +77,27 @@ def test_commands_are_what_was_asked_for(written: Path) -> None:
     assert said["compile.sh"][3:] == ["compile", "--arch", "gfx942", "-i", sizes, *search, *share]
     assert said["measure.sh"][3:] == ["measure", "part_2", *cache, "--compare"]
     assert said["workers.sh"][3:7] == ["worker", "tcp://node:1", "--nthreads", "4"]
-    assert said["gpu_workers.sh"][3:8] == ["worker", "tcp://node:1", "--nthreads", "1", "--resources"]
+    assert said["gpu_workers.sh"][3:9] == ["worker", "tcp://node:1", "--nthreads", "1", "--resources", "GPU=1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "measures"),
+    [
+        (("--gpus", "h100:4"), "--ngpus 4"),
+        (("--gpus", "4", "--gpu-ids", "2,3"), "--gpu-ids 2,3"),
+        (("--gpus", "4", "--mp=2"), "--mp=2"),
+    ],
+)
+def test_all_gpus_of_a_task_measure(
+    options: tuple[str, ...], measures: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless it is said which do; a worker has as many as Slurm gives it."""
+    (tmp_path / "sizes.yaml").write_text(SIZES_LIST)
+    given = "sbatch", "--arch", "sm_90", "-i", tmp_path / "sizes.yaml", "-o", tmp_path / "work", "--jobs", 3, *options
+    assert run_here(capsys, *given).status == 0
+    text = (tmp_path / "work" / "measure.sh").read_text()
+    assert text.rstrip().endswith(f"/cache {measures}")
+    assert "--resources GPU=4" in (tmp_path / "work" / "gpu_workers.sh").read_text()
 
 
 def test_parts_that_are_there_are_joined(written: Path) -> None:
@@ -139,6 +159,11 @@ def test_templates_of_ones_own(written: Path, tmp_path: Path, capsys: pytest.Cap
         (("--no-such-option",), "--no-such-option"),
         (("--space", "nvidia_sm90"), "nvidia_sm90"),
         (("--gpus", "0"), "'0' is not a number of GPUs"),
+        (("--kernels", "a.kernels"), "--kernels: the folder of each task says what is measured"),
+        (("-m", "1"), "-m: the folder of each task says what is measured"),
+        (("--benchmark",), "--benchmark does not tune"),
+        (("--compare-wo-tuning",), "--compare_wo_tuning does not tune"),
+        (("--explain",), "--explain does not tune"),
     ],
 )
 def test_what_cannot_be_done_is_refused(
