@@ -50,7 +50,7 @@ def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
     check_search(options)
     # What measuring would refuse is refused here.
     if taken := sorted(given_names(options.tuning) & TAKEN):
-        raise InputError(f"{taken[0]}: the folder of each task says what is measured: give genkern sbatch -i and --space")
+        raise InputError(f"{taken[0]}: the folder of each task says what is measured: give -i and --space")
     said = parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", options.arch])
     if not said.tunes:
         mode = next(name for name in ("--compare_wo_tuning", "--benchmark", "--explain") if name in said.given)

@@ -73,12 +73,14 @@ def test_what_fails_with_a_gpu_is_told_as_it_is(tmp_path: Path, monkeypatch: pyt
     found = [DetectedDevice(3, "NVIDIA H200", "sm_90", uuid="GPU-1")]
     monkeypatch.setattr(lab_node, "detect_devices", lambda: found)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def fail() -> None:
+        with lab_node._gpu("sm_90") as index, lab_node._gpu("sm_90") as other:
+            raise OSError(errno.ENOSPC, f"full: {index}, {other}")
+
     for _ in range(2):
-        with pytest.raises(OSError, match="full"), lab_node._gpu("sm_90") as index:
-            assert index == 3
-            with lab_node._gpu("sm_90") as other:
-                assert other is None
-            raise OSError(errno.ENOSPC, "full")
+        with pytest.raises(OSError, match="full: 3, None"):
+            fail()
 
 
 def test_what_is_said_is_read_as_data() -> None:
