@@ -190,8 +190,8 @@ def _float8() -> None:
             own(flags), SCALED, lambda x, scale: _static_quant()(x, scale, repeat_scale=False), fields
         )
         for name, call in (("dynamic", dynamic), ("static", static)):
-            _scaled[name, *flags] = opaque(_with_bias(call))
-            _scaled[f"{name} with bias", *flags] = opaque(call)
+            _scaled[(name, *flags)] = opaque(_with_bias(call))
+            _scaled[(f"{name} with bias", *flags)] = opaque(call)
     utils = f"{_LAYERS}.quantization.fp8_utils"
     _around(
         [

@@ -186,6 +186,18 @@ def test_at_an_m_without_a_winner_a_layers_flags_are_its_own(launched: Any, monk
         call(16, **other)
         assert (launched(), len(calls)) == (0, 1)
         calls.clear()
+    # Traced, too.
+    scale = torch.ones(N, 1)
+    program = torch.compile(
+        lambda x: plugin.scaled_linear(library, x, weight, scale, **compressed),
+        dynamic=True,
+        fullgraph=True,
+        backend="eager",
+    )
+    for rows, launches, called in ((16, 1, []), (5000, 0, [(True, True, None, True)])):
+        program(torch.randn(rows, K).bfloat16())
+        assert (launched(), calls) == (launches, called)
+    torch._dynamo.reset()
 
 
 def test_experts_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
