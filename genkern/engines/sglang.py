@@ -190,8 +190,8 @@ def _float8() -> None:
             own(flags), SCALED, lambda x, scale: _static_quant()(x, scale, repeat_scale=False), fields
         )
         for name, call in (("dynamic", dynamic), ("static", static)):
-            _scaled[(name, *flags)] = opaque(_with_bias(call))
-            _scaled[(f"{name} with bias", *flags)] = opaque(call)
+            with_bias = f"{name} with bias"
+            _scaled.update({(name, *flags): opaque(_with_bias(call)), (with_bias, *flags): opaque(call)})
     utils = f"{_LAYERS}.quantization.fp8_utils"
     _around(
         [
