@@ -14,8 +14,20 @@ from jinja2.sandbox import SandboxedEnvironment
 from rich.console import Console
 
 from genkern.arguments import Parser, number
-from genkern.cluster.batch_values import absolute, account, duration, gpus, partitions, require_plain
+from genkern.cluster.batch_values import (
+    WHICH_GPUS,
+    absolute,
+    account,
+    duration,
+    given_names,
+    gpus,
+    gpus_each,
+    partitions,
+    require_plain,
+)
 from genkern.cluster.compiling import add_chosen, check_search, chosen_spaces
+from genkern.cluster.measuring import TAKEN
+from genkern.cluster.work_folder import MANIFEST
 from genkern.command.options import parse
 from genkern.command.shipped.kernels import sizes_for
 from genkern.errors import InputError, OutputError
@@ -37,7 +49,12 @@ def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
     options.tuning = absolute(tuning)
     check_search(options)
     # What measuring would refuse is refused here.
-    parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", options.arch])
+    if taken := sorted(given_names(options.tuning) & TAKEN):
+        raise InputError(f"{taken[0]}: the folder of each task says what is measured: give -i and --space")
+    said = parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", options.arch])
+    if not said.tunes:
+        mode = next(name for name in ("--compare_wo_tuning", "--benchmark", "--explain") if name in said.given)
+        raise InputError(f"{mode} does not tune, which the tasks do that measure: leave it out")
     return options
 
 
@@ -103,6 +120,9 @@ def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     which += ["--op", *options.op] if options.op else []
     which += ["--space", space] if space else []
     cache = ["--cache_dir", os.path.abspath(options.cache_dir or folder / "cache")]
+    # One GPU is what measuring takes by itself.
+    count = gpus_each(options.gpus)
+    which_gpus = ["--ngpus", str(count)] if count > 1 and not given_names(options.tuning) & WHICH_GPUS else []
     names = ("jobs", "gpu_jobs", "cpus", "gpus", "partition", "account", "time", "retries")
     return {
         **{name: getattr(options, name) for name in names},
@@ -110,7 +130,9 @@ def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         "python": shlex.quote(sys.executable),
         "genkern": shlex.join([sys.executable, "-m", "genkern"]),
         "which": shlex.join([*which, "--search", options.search, *cache]),
-        "tuning": shlex.join([*cache, *options.tuning]),
+        "gpus_each": count,
+        "manifest": MANIFEST,
+        "tuning": shlex.join([*cache, *which_gpus, *options.tuning]),
     }
 
 

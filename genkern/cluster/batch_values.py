@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from genkern.errors import InputError
 
 _FILES = frozenset(("--space", "--kernels", "--cache_dir", "--cache-dir", "--op", "--family", "--search"))
+# Options of tuning that say which GPUs of a machine measure.
+WHICH_GPUS = frozenset(("--gpu_ids", "--ngpus", "--mp"))
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 
 
@@ -32,6 +34,17 @@ duration = _matching(
     "a time as Slurm has it: minutes, HH:MM:SS or D-HH:MM:SS",
 )
 gpus = _matching(rf"({_NAME}:)?[1-9][0-9]{{0,2}}", "a number of GPUs, with their type before a colon")
+
+
+def gpus_each(spec: str) -> int:
+    """How many GPUs a task has for which Slurm is asked for these."""
+    return int(spec.rpartition(":")[2])
+
+
+def given_names(tuning: Sequence[str]) -> frozenset[str]:
+    """What may be names of options among these words: as they are written, and with underscores for dashes."""
+    names = {argument.partition("=")[0] for argument in tuning}
+    return frozenset(names | {name.replace("-", "_").replace("__", "--", 1) for name in names})
 
 
 def absolute(tuning: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from genkern.arguments import Parser
-from genkern.cluster.batch_values import absolute
+from genkern.cluster.batch_values import WHICH_GPUS, absolute, given_names
 from genkern.cluster.collecting import CollectedRow, rows_in, rows_of, write_rows
 from genkern.cluster.lab_node import Done, Share, tuned_here
 from genkern.cluster.lab_sizes import LabSizes, Place
@@ -35,14 +35,13 @@ from genkern.formats.sizes import read_sizes
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
 from genkern.gemm.problem import GemmProblem
+from genkern.journal.file_lock import sole_run
 from genkern.kernels.kernel import Target
 from genkern.ops.op import check_problem
 from genkern.tuning.progress import Progress
 
 # What this command says itself of each share.
-_TAKEN = frozenset(
-    ("-i", "--gemm_size_file", "-o", "--tuning_results_file", "--arch", "--gpu_ids", "--ngpus", "--mp", "--cluster")
-)
+_TAKEN = WHICH_GPUS | {"-i", "--gemm_size_file", "-o", "--tuning_results_file", "--arch", "--cluster"}
 _LOOK_S = 0.5
 # GPUs that come late, or went and come back, come within that, unless nodes are still in a queue.
 _WITHOUT_GPUS_S = 30.0
@@ -55,8 +54,7 @@ def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
     """
     options, tuning = lab_parser().parse_known_args(argv)
     options.tuning = absolute(tuning)
-    given = {argument.partition("=")[0].replace("-", "_").replace("__", "--", 1) for argument in options.tuning}
-    if taken := sorted((given | {argument.partition("=")[0] for argument in options.tuning}) & _TAKEN):
+    if taken := sorted(given_names(options.tuning) & _TAKEN):
         raise InputError(f"{taken[0]}: genkern lab says that itself, to each of its nodes")
     for arch in options.arch:
         # What the nodes would refuse is refused here.
@@ -89,26 +87,39 @@ def lab_parser() -> Parser:
 
 def run_lab(options: argparse.Namespace, console: Console) -> int:
     """Tune; 1 where a size has no winner, 3 where that is so by a bug. Raises InputError or OutputError."""
-    archs = list(dict.fromkeys(options.arch))
-    files = {arch: str(Path(options.output) / f"results_{arch}.yaml") for arch in archs}
+    asked = {arch: _asked(options.gemm_size_file, arch) for arch in dict.fromkeys(options.arch)}
+    files = {arch: str(Path(options.output) / f"results_{arch}.yaml") for arch in asked}
+    with contextlib.ExitStack() as stack:
+        for path in files.values():
+            require_writable(path)
+            stack.enter_context(sole_run(path))
+        return _tuned(options, asked, files, console)
+
+
+def _asked(lists: Sequence[str], arch: str) -> list[GemmProblem]:
+    """The sizes of these lists for an architecture, each once."""
+    found = dict.fromkeys(problem for each in lists for problem in read_sizes(each, GemmDefaults(), arch).problems)
+    for problem in found:
+        check_problem(problem, arch)
+    return list(found)
+
+
+def _tuned(
+    options: argparse.Namespace, asked: dict[str, list[GemmProblem]], files: dict[str, str], console: Console
+) -> int:
+    """Tune what is not in the files yet, which nobody else writes."""
     rows: dict[str, list[CollectedRow]] = {}
     wanted: dict[str, list[GemmProblem]] = {}
     for arch, path in files.items():
         rows[arch] = rows_in(path) if os.path.exists(path) else []
-        require_writable(path)
         done = {each.row.problem for each in rows[arch]}
-        found = [
-            problem for each in options.gemm_size_file for problem in read_sizes(each, GemmDefaults(), arch).problems
-        ]
-        for problem in found:
-            check_problem(problem, arch)
-        wanted[arch] = [problem for problem in dict.fromkeys(found) if problem not in done]
-        if skipped := len(dict.fromkeys(found)) - len(wanted[arch]):
-            console.print(f"note: {skipped} of {len(dict.fromkeys(found))} sizes are in {shown_path(path)} already")
+        wanted[arch] = [problem for problem in asked[arch] if problem not in done]
+        if skipped := len(asked[arch]) - len(wanted[arch]):
+            console.print(f"note: {skipped} of {len(asked[arch])} sizes are in {shown_path(path)} already")
     sizes = LabSizes.of(wanted)
     if sizes.is_done:
         return 0
-    target = Target(*triton_target(gpu_for_arch(archs[0])))
+    target = Target(*triton_target(gpu_for_arch(next(iter(files)))))
     greeting = greet, json.dumps(asdict(MadeFor.here(target, versions()["triton"])))
     nodes = Nodes(Address.read(options.cluster), console.print, greeting, {})
     try:
@@ -116,6 +127,8 @@ def run_lab(options: argparse.Namespace, console: Console) -> int:
         lab.work()
     finally:
         nodes.end()
+    for arch, problem in sizes.given_up:
+        console.print(f"{arch} {problem.size}: given up, its node was lost each time")
     for arch, path in files.items():
         devices = sorted({str(each.row.device) for each in rows[arch]})
         console.print(f"{arch}: {len(rows[arch])} sizes in {shown_path(path)}, of {', '.join(devices) or 'no device'}")

@@ -21,6 +21,8 @@ from genkern.gemm.gpus import DetectedDevice, detect_devices
 from genkern.journal.file_lock import Locked, held
 
 _LOOK_S = 0.5
+# What a tuning needs to write what it has.
+_GRACE_S = 15.0
 _ERROR_CHARACTERS = 300
 
 
@@ -67,32 +69,59 @@ class Done:
 def tuned_here(text: str) -> str:
     """Tune a share, whose text this is, on a free GPU of this machine, and say how that ended (`Done`)."""
     share = Share.read(text)
-    tell = _of_dask(share)
+    tell, is_wanted = _of_dask(share)
     with _gpu(share.arch) as index, tempfile.TemporaryDirectory(prefix="genkern-lab-") as folder:
         if index is None:
             return Done(2, "", f"no free {share.arch} GPU is here", "").text()
         origin = f"GPU {index} of {socket.gethostname()!r}"
-        return _run(
-            share, Path(folder), index, lambda results: tell(Done(0, results, "", origin).text()), origin
-        ).text()
+
+        def of_results(results: str) -> None:
+            tell(Done(0, results, "", origin).text())
+
+        return _run(share, Path(folder), index, of_results, origin, is_wanted).text()
 
 
-def _run(share: Share, folder: Path, index: int, tell: Callable[[str], object], origin: str) -> Done:
+def _run(
+    share: Share,
+    folder: Path,
+    index: int,
+    tell: Callable[[str], object],
+    origin: str,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> Done:
+    """Until its genkern ends, or nobody wants it any more: that ends it, so that the GPU is free for others."""
     sizes, results, log = folder / "sizes.yaml", folder / "results.yaml", folder / "log"
     sizes.write_text(share.sizes, encoding="utf-8")
     given = ["-i", str(sizes), "-o", str(results), "--arch", share.arch, "--gpu_ids", str(index)]
     # -m: as genkern itself starts, in a process that ends with this one.
     command = [sys.executable, "-m", __name__, str(os.getpid()), *share.options, *given]
+    # In another folder it is to find the same modules.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
     with open(log, "wb") as said:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=folder)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=folder, env=environment
+        )
     told = ""
-    while process.poll() is None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_LOOK_S)
-        if (text := _text_of(results)) != told:
-            tell(told := text)
+    try:
+        while process.poll() is None and is_wanted():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK_S)
+            if (text := _text_of(results)) != told:
+                tell(told := text)
+    finally:
+        _stop(process)
     last = _text_of(log).strip().rpartition("\n")[2][-_ERROR_CHARACTERS:]
     return Done(process.returncode, _text_of(results), last, origin)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(_GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _text_of(path: Path) -> str:
@@ -105,13 +134,15 @@ def _text_of(path: Path) -> str:
 def _gpu(arch: str) -> Iterator[int | None]:
     """The number of a GPU that no other worker of this machine has meanwhile; None where there is none."""
     with contextlib.ExitStack() as stack:
+        index = None
         for device in detect_devices():
             if device.arch == arch:
                 with contextlib.suppress(Locked, OSError):
                     stack.enter_context(held(_lock_of(device)))
-                    yield device.index
-                    return
-        yield None
+                    index = device.index
+                    break
+        # Outside: what its block raises is nothing of the lock's.
+        yield index
 
 
 def _lock_of(device: DetectedDevice) -> Path:
@@ -121,18 +152,25 @@ def _lock_of(device: DetectedDevice) -> Path:
     return Path(tempfile.gettempdir()) / f"genkern-{re.sub(r'[^A-Za-z0-9-]', '_', name)}.gpu"
 
 
-def _of_dask(share: Share) -> Callable[[str], object]:
-    """How to send news, where this is a worker of Dask's; its threads are for others then, since this one only waits:
-    otherwise kernels that this very size wants might wait for its end.
+def _of_dask(share: Share) -> tuple[Callable[[str], object], Callable[[], bool]]:
+    """How to send news, and whether anybody waits for the end, where this is a worker of Dask's; its threads are for
+    others then, since this one only waits: otherwise kernels that this very size wants might wait for its end.
     """
     try:
         from distributed import get_worker, secede
 
         worker = get_worker()
     except (ImportError, ValueError):
-        return lambda news: None
+        return lambda news: None, lambda: True
+    key = worker.get_current_task()
     secede()
-    return lambda news: worker.log_event(share.topic, {"number": share.number, "news": news})
+
+    def is_wanted() -> bool:
+        # Of a task that runs Dask can only note that its client has cancelled it, or gone.
+        task = worker.state.tasks.get(key)
+        return task is not None and task.state != "cancelled"
+
+    return lambda news: worker.log_event(share.topic, {"number": share.number, "news": news}), is_wanted
 
 
 def _end_with(parent: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from genkern.arguments import SHARD_HELP, Parser, read_shard
+from genkern.cluster.batch_values import WHICH_GPUS, given_names
 from genkern.cluster.work_folder import WorkFolder
 from genkern.command.options import parse
 from genkern.command.target import versions
@@ -22,9 +23,9 @@ from genkern.search.strategies import CACHED
 
 # Options of tuning that say what is searched, and which device measures.
 _SEARCHES = frozenset(("--search", "--strategy", "--exhaustive", "--patience", "--protocol"))
-_DEVICES = frozenset(("--profiler", "--gpu_ids", "--ngpus", "--mp"))
+_DEVICES = WHICH_GPUS | {"--profiler"}
 # What the folder says.
-_TAKEN = frozenset(("-i", "--gemm_size_file", "--input_file", "-m", "-n", "-k", "--arch", "--space", "--kernels"))
+TAKEN = frozenset(("-i", "--gemm_size_file", "--input_file", "-m", "-n", "-k", "--arch", "--space", "--kernels"))
 
 
 def parse_measure(argv: Sequence[str]) -> argparse.Namespace:
@@ -34,9 +35,8 @@ def parse_measure(argv: Sequence[str]) -> argparse.Namespace:
     --help.
     """
     own, others = measure_parser().parse_known_args(argv)
-    given = {argument.partition("=")[0].replace("-", "_").replace("__", "--", 1) for argument in others}
-    given |= {argument.partition("=")[0] for argument in others}
-    if taken := sorted(given & _TAKEN):
+    given = given_names(others)
+    if taken := sorted(given & TAKEN):
         raise InputError(f"{taken[0]}: the folder says what is measured, and for which GPU (genkern compile)")
     folder = WorkFolder(Path(own.folder))
     manifest = folder.manifest()

@@ -18,7 +18,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.journal.header import generator
 
 _SCHEMA = 1
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _BLOCK = 2**20
 
 
@@ -48,7 +48,7 @@ class WorkFolder:
 
     @property
     def manifest_path(self) -> Path:
-        return self.path / _MANIFEST
+        return self.path / MANIFEST
 
     @property
     def sizes(self) -> Path:
@@ -88,8 +88,8 @@ class WorkFolder:
         """
         where = shown_path(str(self.path))
         if not self.manifest_path.is_file():
-            raise InputError(f"{where}: no {_MANIFEST} is here; name a folder that `genkern compile` has written")
-        manifest = _parsed(read_text(str(self.manifest_path)), f"{where}/{_MANIFEST}")
+            raise InputError(f"{where}: no {MANIFEST} is here; name a folder that `genkern compile` has written")
+        manifest = _parsed(read_text(str(self.manifest_path)), f"{where}/{MANIFEST}")
         for name, digest in manifest.files.items():
             try:
                 found = _sha256(self.path / name)

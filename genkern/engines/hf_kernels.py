@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from genkern import __version__
-from genkern.engines.seam import install, is_on, require
+from genkern.engines.seam import Misfit, install, is_on, require
 
 LAYER = "GenkernLinear"
 # As kernels names devices, for which it looks layers up.
@@ -39,9 +39,10 @@ def _put() -> None:
     from kernels import register_kernel_mapping, replace_kernel_forward_from_hub
 
     require(replace_kernel_forward_from_hub, "replace_kernel_forward_from_hub", ("cls", "layer_name", "condition"))
-    if getattr(torch.nn.Linear, "kernel_layer_name", LAYER) == LAYER:
-        replace_kernel_forward_from_hub(torch.nn.Linear, LAYER, condition=is_tuned)
-        register_kernel_mapping(mapping())
+    if (name := getattr(torch.nn.Linear, "kernel_layer_name", LAYER)) != LAYER:
+        raise Misfit(f"nn.Linear has the kernel layer {name} already")
+    replace_kernel_forward_from_hub(torch.nn.Linear, LAYER, condition=is_tuned)
+    register_kernel_mapping(mapping())
 
 
 def mapping() -> dict[str, dict[str, Any]]:

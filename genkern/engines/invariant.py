@@ -101,8 +101,11 @@ def _served(name: str, op: str, of_genkern: tuple[Any, ...], of_engine: tuple[An
     """By genkern where it serves that weight for every M, else by the engine: one of both for all calls with it."""
     x, weight, bias, out_dtype = of_genkern
     engine, form = _engines.get(name), _form(op, x, weight, bias, out_dtype)
+    if engine is not None and x.numel() == 0:
+        # It has no rows with bits, and decides nothing for those that come.
+        return engine(*of_engine)
     serves = _serves.get(form)
-    if serves is None and engine is not None and not _is_known(x, weight, out_dtype):
+    if serves is None and engine is not None and not _is_known(x.dtype, weight.dtype, out_dtype):
         serves = _serves[form] = False
     # PyTorch's own product, which a call may end in where a launch fails, comes back here.
     if engine is not None and (serves is False or _inside.depth):
@@ -127,9 +130,8 @@ def _form(op: str, x: Any, weight: Any, bias: Any, out_dtype: Any) -> tuple[obje
     return op, *lies, x.dtype, weight.dtype, bias is None, out_dtype, x.get_device()
 
 
-def _is_known(x: Any, weight: Any, out_dtype: Any) -> bool:
-    types = [str(each) for each in (x.dtype, weight.dtype, out_dtype) if each is not None]
-    return all(each in BY_TORCH for each in types) and x.numel() > 0
+def _is_known(*dtypes: Any) -> bool:
+    return all(str(each) in BY_TORCH for each in dtypes if each is not None)
 
 
 def _fake_matmul(a: Any, b: Any, bias: Any = None, out_dtype: Any = None) -> Any:

@@ -6,6 +6,8 @@ Written for 0.5.23, by its HookRegistry, which applies hooks once all plugins ha
 from __future__ import annotations
 
 import importlib
+import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +17,14 @@ _ENGINE = "sglang"
 _LAYERS = "sglang.srt.layers"
 _APPLY = ("self", "layer", "x", "bias")
 _BLOCK = ("weight_block_size",)
-_SCALED = ("input", "weight", "weight_scale", "input_scale", "input_scale_ub", "bias", "cutlass_fp8_supported")
+# How a layer lets SGLang multiply, with all values that it may have.
+_FLAGS = {
+    "cutlass_fp8_supported": (False, True),
+    "use_per_token_if_dynamic": (False, True),
+    "pad_output": (None, False, True),
+    "compressed_tensor_quant": (False, True),
+}
+_SCALED = ("input", "weight", "weight_scale", "input_scale", "input_scale_ub", "bias", *_FLAGS)
 _EXPERTS = (
     *("hidden_states", "w1", "w2", "topk_weights", "topk_ids", "b1", "b2", "inplace", "activation", "is_gated"),
     *("apply_router_weight_on_input", "use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16"),
@@ -163,16 +172,26 @@ def _float8() -> None:
     _find_mode()
     library = _utils().apply_fp8_linear
     library = getattr(library, "__wrapped__", library)
+    require(library, "apply_fp8_linear", _SCALED)
+    said = inspect.signature(library).parameters
+    _usual.update({name: said[name].default for name in _FLAGS})
 
-    def own(x: Any, weight: Any, scale: Any, bias: Any, *input_scale: Any) -> Any:
-        return library(x, weight.t(), scale, *(input_scale or (None,)), None, bias)
+    def own(flags: Sequence[Any]) -> Callable[..., Any]:
+        named = dict(zip(_FLAGS, flags, strict=True))
+        return lambda x, weight, scale, bias, *input_scale: library(
+            x, weight.t(), scale, *(input_scale or (None,)), None, bias, **named
+        )
 
     fields = {"accumulate": "fast"}
-    dynamic = quantised_or(own, SCALED, lambda x: _token_quant()(x), fields)
-    static = quantised_or(own, SCALED, lambda x, scale: _static_quant()(x, scale, repeat_scale=False), fields)
-    for name, call in (("dynamic", dynamic), ("static", static)):
-        _scaled[name] = opaque(_with_bias(call))
-        _scaled[f"{name} with bias"] = opaque(call)
+    # All of them now: none can be made while a layer is traced.
+    for flags in itertools.product(*_FLAGS.values()):
+        dynamic = quantised_or(own(flags), SCALED, lambda x: _token_quant()(x), fields)
+        static = quantised_or(
+            own(flags), SCALED, lambda x, scale: _static_quant()(x, scale, repeat_scale=False), fields
+        )
+        for name, call in (("dynamic", dynamic), ("static", static)):
+            with_bias = f"{name} with bias"
+            _scaled.update({(name, *flags): opaque(_with_bias(call)), (with_bias, *flags): opaque(call)})
     utils = f"{_LAYERS}.quantization.fp8_utils"
     _around(
         [
@@ -182,8 +201,10 @@ def _float8() -> None:
     )
 
 
-# Products with a scale for each row, or one for all, by whether these are quantised by what a call gives.
-_scaled: dict[str, Callable[..., Any]] = {}
+# Products with a scale for each row, or one for all, by whether these are quantised by what a call gives, and by flags.
+_scaled: dict[tuple[Any, ...], Callable[..., Any]] = {}
+# Flags of a call that does not say them.
+_usual: dict[str, Any] = {}
 
 
 def _with_bias(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -239,18 +260,26 @@ def scaled_linear(
     *more: Any,
     **named: Any,
 ) -> Any:
-    """Layers with a scale for each row and column, or one for all of both."""
+    """Layers with a scale for each row and column, or one for all of both.
+
+    At an M without a winner SGLang is called with their own flags; what else a call may say is SGLang's.
+    """
+    flags = {**_usual, **dict(zip(_FLAGS, more, strict=False)), **named}
     n = weight.shape[1]
     dynamic = input_scale is None and weight_scale.numel() == n and n > 1
     static = input_scale is not None and input_scale.numel() == weight_scale.numel() == 1
     scales = "per_token" if dynamic else "per_tensor"
     known = (dynamic or static) and input.dtype.itemsize == 2 and input_scale_ub is None
-    if not (known and _serves(weight, weight.t(), input.dtype, scales)):
-        return before(input, weight, weight_scale, input_scale, input_scale_ub, bias, *more, **named)
     name = ("dynamic" if dynamic else "static") + " with bias" * (bias is not None)
+    product = _scaled.get((name, *flags.values())) if len(more) <= len(_FLAGS) else None
+    # With one scale for all of x, which it looks for in x.
+    if dynamic and flags["compressed_tensor_quant"] and not flags["use_per_token_if_dynamic"]:
+        product = None
+    if not (known and product is not None and _serves(weight, weight.t(), input.dtype, scales)):
+        return before(input, weight, weight_scale, input_scale, input_scale_ub, bias, *more, **named)
     scales_of_x = [] if dynamic else [input_scale]
     more_tensors = [weight_scale, *([] if bias is None else [bias]), *scales_of_x]
-    out = _scaled[name]([input.view(-1, input.shape[-1]), weight.t(), *more_tensors], n, input.dtype)
+    out = product([input.view(-1, input.shape[-1]), weight.t(), *more_tensors], n, input.dtype)
     return out.view(*input.shape[:-1], n)
 
 

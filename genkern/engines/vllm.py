@@ -55,12 +55,14 @@ def _key() -> None:
 @functools.cache
 def digest() -> str:
     """Of the files that the environment names, and their names."""
+    from genkern.runtime.process.configuration import named_paths
+
     found = hashlib.sha256()
     for name in sorted(os.environ):
         if name.startswith("GENKERN_"):
             found.update(f"{name}={os.environ[name]}\0".encode())
         if name.startswith("GENKERN_CONFIG"):
-            for path in map(Path, os.environ[name].split(os.pathsep)):
+            for path in map(Path, named_paths(name, os.environ[name], [])):
                 found.update(hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b"-")
     return found.hexdigest()
 

@@ -11,6 +11,7 @@ from cluster_page import SIZES_LIST
 from command import ROOT, run_here
 
 from genkern.cluster.batch_scripts import SCRIPTS
+from genkern.cluster.work_folder import MANIFEST
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_every_script_is_one(written: Path) -> None:
             assert "#SBATCH --requeue" in asked
             assert "#SBATCH --account=lab" in asked
             assert "#SBATCH --time=2:00:00" in asked
-            assert rest.count("\nexec ") == 1
+            assert rest.count("\nexec ") == (path.name != "collect.sh")
             assert '"${SLURM_RESTART_COUNT:-0}" -gt 5' in rest
             gpu = path.name in ("measure.sh", "gpu_workers.sh")
             assert ("--gpus=mi300x:1" in asked) is gpu
@@ -66,7 +67,7 @@ def test_commands_are_what_was_asked_for(written: Path) -> None:
         "PATH": "/bin:/usr/bin",
     }
     said = {}
-    for name in SCRIPTS[:-1]:
+    for name in set(SCRIPTS[:-1]) - {"collect.sh"}:
         text = (written / name).read_text().replace("\nexec ", "\nprintf '%s\\n' ")
         said[name] = subprocess.run(["bash", "-c", text], env=asks, capture_output=True, text=True).stdout.splitlines()
     sizes = str(written.parent / "sizes.yaml")
@@ -75,9 +76,48 @@ def test_commands_are_what_was_asked_for(written: Path) -> None:
     share = ["--shard", "2/3", "-o", "part_2", "--overwrite", "--jobs", "4"]
     assert said["compile.sh"][3:] == ["compile", "--arch", "gfx942", "-i", sizes, *search, *share]
     assert said["measure.sh"][3:] == ["measure", "part_2", *cache, "--compare"]
-    assert said["collect.sh"][3:] == ["collect", "part_1", "part_2", "part_3", "-o", "tuned.yaml", "--overwrite"]
     assert said["workers.sh"][3:7] == ["worker", "tcp://node:1", "--nthreads", "4"]
-    assert said["gpu_workers.sh"][3:8] == ["worker", "tcp://node:1", "--nthreads", "1", "--resources"]
+    assert said["gpu_workers.sh"][3:9] == ["worker", "tcp://node:1", "--nthreads", "1", "--resources", "GPU=1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "measures"),
+    [
+        (("--gpus", "h100:4"), "--ngpus 4"),
+        (("--gpus", "4", "--gpu-ids", "2,3"), "--gpu-ids 2,3"),
+        (("--gpus", "4", "--mp=2"), "--mp=2"),
+    ],
+)
+def test_all_gpus_of_a_task_measure(
+    options: tuple[str, ...], measures: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless it is said which do; a worker has as many as Slurm gives it."""
+    (tmp_path / "sizes.yaml").write_text(SIZES_LIST)
+    given = "sbatch", "--arch", "sm_90", "-i", tmp_path / "sizes.yaml", "-o", tmp_path / "work", "--jobs", 3, *options
+    assert run_here(capsys, *given).status == 0
+    text = (tmp_path / "work" / "measure.sh").read_text()
+    assert text.rstrip().endswith(f"/cache {measures}")
+    assert "--resources GPU=4" in (tmp_path / "work" / "gpu_workers.sh").read_text()
+
+
+def test_parts_that_are_there_are_joined(written: Path) -> None:
+    """Also where one was not compiled: that is told, and the job fails; with all of them it does as collect does."""
+    text = (written / "collect.sh").read_text().replace("-m genkern collect", "-c 'import sys; print(sys.argv[1:])'")
+
+    def joined() -> tuple[int, str, str]:
+        done = subprocess.run(["bash", "-c", text], cwd=written, capture_output=True, text=True)
+        return done.returncode, done.stdout.strip(), done.stderr
+
+    assert joined()[:2] == (1, "")
+    for part in (1, 3):
+        (written / f"part_{part}").mkdir()
+        (written / f"part_{part}" / MANIFEST).touch()
+    status, said, told = joined()
+    assert (status, said) == (1, "['part_1', 'part_3', '-o', 'tuned.yaml', '--overwrite']")
+    assert [line.partition(":")[0] for line in told.splitlines()] == ["part_2 was not compiled"]
+    (written / "part_2").mkdir()
+    (written / "part_2" / MANIFEST).touch()
+    assert joined() == (0, "['part_1', 'part_2', 'part_3', '-o', 'tuned.yaml', '--overwrite']", "")
 
 
 def test_a_job_that_begins_too_often_ends(written: Path) -> None:
@@ -119,6 +159,11 @@ def test_templates_of_ones_own(written: Path, tmp_path: Path, capsys: pytest.Cap
         (("--no-such-option",), "--no-such-option"),
         (("--space", "nvidia_sm90"), "nvidia_sm90"),
         (("--gpus", "0"), "'0' is not a number of GPUs"),
+        (("--kernels", "a.kernels"), "--kernels: the folder of each task says what is measured"),
+        (("-m", "1"), "-m: the folder of each task says what is measured"),
+        (("--benchmark",), "--benchmark does not tune"),
+        (("--compare-wo-tuning",), "--compare_wo_tuning does not tune"),
+        (("--explain",), "--explain does not tune"),
     ],
 )
 def test_what_cannot_be_done_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -13,7 +14,9 @@ from cluster_page import Lab
 from processes import until
 from tiny_space import traced
 
+from genkern.cluster import lab_node
 from genkern.cluster.lab_node import Done, Share
+from genkern.gemm.gpus import DetectedDevice
 
 # A process of its own, since its environment is the machine.
 _PROGRAM = "import sys; from genkern.cluster.lab_node import tuned_here; print(tuned_here(sys.argv[1]))"
@@ -49,6 +52,35 @@ def test_two_shares_have_two_gpus(tmp_path: Path) -> None:
         done = Done.read(refused.communicate(timeout=60)[0])
     assert done.status == 2
     assert "gone.yaml: no such space file" in done.said
+
+
+def test_a_share_that_nobody_wants_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its genkern is stopped, which had found the modules of this process."""
+    begun, program = tmp_path / "begun", tmp_path / "python"
+    program.write_text(f'#!/bin/sh\necho "$PYTHONPATH" > {tmp_path}/found\ntouch {begun}\nexec sleep 600\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(sys, "path", ["", "elsewhere", "/modules"])
+    share = Share("sm_90", "", (), "topic", 1)
+    done = lab_node._run(share, tmp_path, 0, lambda news: None, "here", lambda: not begun.exists())
+    assert done.status == -signal.SIGTERM
+    expected = os.getcwd(), f"{os.getcwd()}/elsewhere", "/modules"
+    assert (tmp_path / "found").read_text().strip().split(os.pathsep) == [*expected]
+
+
+def test_what_fails_with_a_gpu_is_told_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the GPU is free afterwards; a second one at a time has none."""
+    found = [DetectedDevice(3, "NVIDIA H200", "sm_90", uuid="GPU-1")]
+    monkeypatch.setattr(lab_node, "detect_devices", lambda: found)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def fail() -> None:
+        with lab_node._gpu("sm_90") as index, lab_node._gpu("sm_90") as other:
+            raise OSError(errno.ENOSPC, f"full: {index}, {other}")
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="full: 3, None"):
+            fail()
 
 
 def test_what_is_said_is_read_as_data() -> None:

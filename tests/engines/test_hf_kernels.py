@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,6 +27,23 @@ def test_the_folder_has_a_build_for_each_backend() -> None:
     assert hf_kernels.folder() == folder
     assert place.read_text() == text
     assert "layers_of()" in text
+
+
+def test_linear_layers_that_are_anothers_stay_its(
+    gpu: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is put there, and the one line says so."""
+    package = SimpleNamespace(
+        register_kernel_mapping=lambda mapping: pytest.fail("registered"),
+        replace_kernel_forward_from_hub=lambda cls, layer_name, condition: pytest.fail("replaced"),
+    )
+    monkeypatch.setitem(sys.modules, "kernels", package)
+    monkeypatch.setattr(torch.nn.Linear, "kernel_layer_name", "TheirLinear", raising=False)
+    with caplog.at_level(logging.INFO, "genkern"):
+        hf_kernels.register()
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().endswith("without genkern: nn.Linear has the kernel layer TheirLinear already")
 
 
 def test_kernelize_gives_winners_to_layers_that_have_any(

@@ -55,6 +55,17 @@ def test_products_go_to_winners_in_the_mode_of_equal_bits(
     assert library.calls == []
 
 
+def test_an_empty_batch_decides_nothing(library: ModuleType, launched: Any, mode: Any, gpu: Any) -> None:
+    """It is the library's; the weight's products with rows are winners' all the same, after it and before it."""
+    invariant.take_over(library)
+    a, weight = torch.randn(16, K).bfloat16(), torch.randn(N, K).bfloat16()
+    for _ in range(2):
+        assert library.matmul_persistent(a[:0], weight.T).shape == (0, N)
+        library.matmul_persistent(a, weight.T)
+        assert launched() == 1
+    assert library.calls == [(0, K)] * 2
+
+
 def test_what_no_kernel_serves_alike_is_the_librarys_for_every_m(
     library: ModuleType, launched: Any, mode: Any, gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

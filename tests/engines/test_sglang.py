@@ -136,6 +136,70 @@ def test_fp8_layers_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch)
     torch._dynamo.reset()
 
 
+def test_at_an_m_without_a_winner_a_layers_flags_are_its_own(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that it gives, by name or place, or SGLang's; what genkern does not compute alike is SGLang's for all M."""
+    fp8, calls = torch.float8_e4m3fn, []
+
+    def library(
+        input: Any,
+        weight: Any,
+        weight_scale: Any,
+        input_scale: Any = None,
+        input_scale_ub: Any = None,
+        bias: Any = None,
+        cutlass_fp8_supported: bool = True,
+        use_per_token_if_dynamic: bool = False,
+        pad_output: bool | None = None,
+        compressed_tensor_quant: bool = False,
+        pre_quant_output_dtype: Any = None,
+    ) -> Any:
+        calls.append((cutlass_fp8_supported, use_per_token_if_dynamic, pad_output, compressed_tensor_quant))
+        return torch.zeros(input.shape[0], N).bfloat16()
+
+    utils = SimpleNamespace(
+        apply_fp8_linear=library, sglang_per_token_quant_fp8=lambda x: (x.to(fp8), torch.ones(x.shape[0], 1))
+    )
+    mode = SimpleNamespace(is_batch_invariant_mode_enabled=lambda: False)
+    for name, value in {"_utils": lambda: utils, "_find_mode": lambda: None, "_mode": mode}.items():
+        monkeypatch.setattr(plugin, name, value)
+    for name, value in {"_around": lambda targets: None, "_scaled": {}, "_usual": {}, "_known": {}}.items():
+        monkeypatch.setattr(plugin, name, value)
+    plugin._float8()
+    weight = torch.randn(N, K).to(fp8).t()
+
+    def call(rows: int, *more: Any, **named: Any) -> None:
+        x = torch.randn(rows, K).bfloat16()
+        plugin.scaled_linear(library, x, weight, torch.ones(N, 1), None, None, None, *more, **named)
+
+    compressed = {"use_per_token_if_dynamic": True, "compressed_tensor_quant": True}
+    cases: list[tuple[tuple[Any, ...], dict[str, Any], Any]] = [
+        ((), {}, (True, False, None, False)),
+        ((), compressed, (True, True, None, True)),
+        ((False, True), {"pad_output": False}, (False, True, False, False)),
+    ]
+    for more, named, flags in cases:
+        call(16, *more, **named)
+        assert (launched(), calls) == (1, [])
+        call(5000, *more, **named)
+        assert (launched(), calls.pop()) == (0, flags)
+    for other in ({"compressed_tensor_quant": True}, {"pre_quant_output_dtype": torch.bfloat16}):
+        call(16, **other)
+        assert (launched(), len(calls)) == (0, 1)
+        calls.clear()
+    # Traced, too.
+    scale = torch.ones(N, 1)
+    program = torch.compile(
+        lambda x: plugin.scaled_linear(library, x, weight, scale, **compressed),
+        dynamic=True,
+        fullgraph=True,
+        backend="eager",
+    )
+    for rows, launches, called in ((16, 1, []), (5000, 0, [(True, True, None, True)])):
+        program(torch.randn(rows, K).bfloat16())
+        assert (launched(), calls) == (launches, called)
+    torch._dynamo.reset()
+
+
 def test_experts_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place or not, times the factor of the routing; other kinds of layers are SGLang's."""
     calls = []

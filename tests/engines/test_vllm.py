@@ -137,6 +137,21 @@ def test_programs_of_another_bundle_are_other_programs(monkeypatch: pytest.Monke
     plugin.digest.cache_clear()
 
 
+def test_programs_hang_on_bundles_by_any_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also on those that are installed with genkern, and on those at home."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("genkern.runtime.process.shipped.FOLDER", tmp_path)
+    for named in ("shipped", "~/own.genkern"):
+        monkeypatch.setenv("GENKERN_CONFIG", named)
+        found = set()
+        for text in (b"a bundle", b"another"):
+            (tmp_path / "own.genkern").write_bytes(text)
+            plugin.digest.cache_clear()
+            found.add(plugin.digest())
+        assert len(found) == 2
+    plugin.digest.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("of_x", "of_weight"),
     [

@@ -52,19 +52,21 @@ def first_steps(wanted: Wanted, gpu: Gpu, machine: Mapping[str, Any]) -> list[St
     folder, timer = wanted.folder, ("--profiler", usual_timer(gpu.vendor))
     argv = ["-m", "genkern.command.first.proving", str(folder), "--timed_sizes", str(_timed(wanted))]
     argv += ["--ops", ",".join(dict.fromkeys(op_by_type(dtype).name for dtype in _QUICK_TYPES))] if wanted.quick else []
-    proof = ["--compare_wo_tuning", "-i", str(folder / "proof.yaml")]
+    proofs, timed = folder / "proof.yaml", folder / "timed.yaml"
+    proof = ["--compare_wo_tuning", "-i", str(proofs), *timer, *wanted.passed_on]
     return [
         Step("compile", "A kernel of each family and format, compiled", (*argv, *wanted.passed_on), 420.0, False),
-        genkern_step("prove", "The same kernels, proved to the bit", [*proof, *timer, *wanted.passed_on], 300.0),
+        genkern_step("prove", "The same kernels, proved to the bit", proof, 300.0, [proofs]),
         *(
             genkern_step(
                 f"time_{name}",
                 f"Times by {name}",
                 [
-                    *("--benchmark", "-i", str(folder / "timed.yaml"), "-o", str(folder / f"times_{name}.csv")),
+                    *("--benchmark", "-i", str(timed), "-o", str(folder / f"times_{name}.csv")),
                     *("--profiler", name, *wanted.passed_on),
                 ],
                 120.0,
+                [timed],
             )
             for name in timers_of(gpu, machine)[: _QUICK_TIMED if wanted.quick else None]
         ),
@@ -76,16 +78,17 @@ def last_steps(wanted: Wanted, gpu: Gpu, timer: str) -> list[Step]:
     folder = wanted.folder
     calibrate = ["calibrate", "-o", str(folder / "calibration"), "--profiler", timer]
     calibrate += ["--quick", "--kernels_a_size", "12"] if wanted.quick else []
-    tune = ["-i", str(folder / "sizes.yaml"), "-o", str(folder / "tuned.yaml"), "--dtype_a", "bf16"]
+    sizes, tuned = folder / "sizes.yaml", folder / "tuned.yaml"
+    tune = ["-i", str(sizes), "-o", str(tuned), "--dtype_a", "bf16"]
     tune += ["--profiler", timer]
     calibrated = _passed_to(calibrate, wanted.passed_on)
     steps = [
         genkern_step("calibrate", "The predictor's constants, fitted here", calibrated, 480.0),
-        genkern_step("tune", "Sizes tuned, beside the library", [*tune, *wanted.passed_on], 600.0),
+        genkern_step("tune", "Sizes tuned, beside the library", [*tune, *wanted.passed_on], 600.0, [sizes]),
     ]
     if gpu.vendor == "amd":
         argv = "-m", "genkern.command.first.aiter_race", str(folder), *wanted.passed_on
-        steps.append(Step("aiter", "AITER's own kernels beside these", argv, 240.0))
+        steps.append(Step("aiter", "AITER's own kernels beside these", argv, 240.0, reads=(str(tuned),)))
     return steps
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -23,7 +24,8 @@ _MOST_SAID = 200_000
 class Step:
     """One process: `argv` after the Python that runs it, and the seconds that it may take.
 
-    `title` says for people what it shows. With `may_fail_by_one` the exit status 1 is a finding, not a failure.
+    `title` says for people what it shows. With `may_fail_by_one` the exit status 1 is a finding, not a failure. `reads`
+    are paths of the files that say what it does, besides its arguments: with others in them it is another step.
     """
 
     name: str
@@ -31,11 +33,24 @@ class Step:
     argv: tuple[str, ...]
     limit_s: float
     may_fail_by_one: bool = True
+    reads: tuple[str, ...] = ()
+
+    def digest(self) -> str:
+        """Of the files that it reads, as they are now; "" of a step that reads none."""
+        if not self.reads:
+            return ""
+        found = hashlib.sha256()
+        for path in map(Path, self.reads):
+            found.update(hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b"-")
+        return found.hexdigest()
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a step ended: DONE, FAILED, LATE or LEFT_OUT, and how its process did. `argv` is what was run."""
+    """How a step ended: DONE, FAILED, LATE or LEFT_OUT, and how its process did. `argv` is what was run.
+
+    `read` is the digest of the files that it read, as they were when it began.
+    """
 
     name: str
     state: str
@@ -43,6 +58,7 @@ class Ended:
     seconds: float
     status: int
     argv: tuple[str, ...]
+    read: str = ""
 
 
 class StepFolder:
@@ -62,11 +78,12 @@ class StepFolder:
         return _end_of_file(self._streams(name)[1])
 
     def ended(self, step: Step) -> Ended | None:
-        """How it ended in an earlier run with the same arguments; None where it did not, or the file is damaged."""
+        """How it ended in an earlier run of the same step; None where it did not, or the file is damaged."""
         try:
             said = json.loads(self._end_of(step.name).read_text(encoding="utf-8"))
             found = Ended(**{**said, "argv": tuple(said["argv"])})
-            return found if found.argv == step.argv and found.state in (DONE, FAILED, LATE) else None
+            is_same = found.argv == step.argv and found.read == step.digest()
+            return found if is_same and found.state in (DONE, FAILED, LATE) else None
         except (OSError, ValueError, TypeError, LookupError):
             return None
 
@@ -74,7 +91,7 @@ class StepFolder:
         """Run it for `limit_s` seconds at most, and keep how it ended. Nothing that its process does raises here."""
         stdout, stderr = self._streams(step.name)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        started_s = now()
+        started_s, read = now(), step.digest()
         try:
             ended = run_supervised(
                 [sys.executable, *step.argv],
@@ -85,18 +102,18 @@ class StepFolder:
                 stderr_path=stderr,
             )
         except SupervisorError as error:
-            return self._keep(step, FAILED, str(error), now() - started_s, -1)
+            return self._keep(step, FAILED, str(error), now() - started_s, -1, read)
         is_done = ended.returncode == 0 or (ended.returncode == 1 and step.may_fail_by_one)
         state = LATE if ended.timed_out else DONE if is_done else FAILED
         said = "" if ended.returncode == 0 and not ended.timed_out else f"{ended.description}; {ended.last_line}"
-        return self._keep(step, state, said.strip("; "), now() - started_s, ended.returncode)
+        return self._keep(step, state, said.strip("; "), now() - started_s, ended.returncode, read)
 
     def leave_out(self, step: Step, why: str) -> Ended:
         """Keep that it was not run."""
-        return self._keep(step, LEFT_OUT, why, 0.0, 0)
+        return self._keep(step, LEFT_OUT, why, 0.0, 0, step.digest())
 
-    def _keep(self, step: Step, state: str, said: str, seconds: float, status: int) -> Ended:
-        ended = Ended(step.name, state, said, round(seconds, 1), status, step.argv)
+    def _keep(self, step: Step, state: str, said: str, seconds: float, status: int, read: str) -> Ended:
+        ended = Ended(step.name, state, said, round(seconds, 1), status, step.argv, read)
         write_whole(str(self._end_of(step.name)), json.dumps(asdict(ended), indent=2) + "\n")
         return ended
 
@@ -114,6 +131,6 @@ def _end_of_file(path: Path) -> str:
         return ""
 
 
-def genkern_step(name: str, title: str, argv: Sequence[str], limit_s: float, may_fail_by_one: bool = True) -> Step:
-    """A step that is a command of genkern."""
-    return Step(name, title, ("-m", "genkern", *argv), limit_s, may_fail_by_one)
+def genkern_step(name: str, title: str, argv: Sequence[str], limit_s: float, reads: Sequence[Path] = ()) -> Step:
+    """A step that is a command of genkern, which ends with 1 where it found something."""
+    return Step(name, title, ("-m", "genkern", *argv), limit_s, reads=tuple(map(str, reads)))

@@ -69,7 +69,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
             if op is None:
                 notes.append(f"{name}: genkern has no such format (it has {', '.join(op_names())}), so it is not read")
             else:
-                own[op] = (*own.get(op, ()), *_paths(name, environ[name], notes))
+                own[op] = (*own.get(op, ()), *named_paths(name, environ[name], notes))
     try:
         online_options = tuple(shlex.split(environ.get(ONLINE_OPTIONS, "")))
     except ValueError as error:
@@ -79,7 +79,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
     if any(not re.fullmatch("[0-9a-f]{64}", pin) for pin in pins):
         notes.append(f"{BUNDLE_SHA256} has what is no sha256 of 64 digits: no bundle fits that")
     return Configuration(
-        paths=_paths(CONFIG, environ.get(CONFIG, ""), notes),
+        paths=named_paths(CONFIG, environ.get(CONFIG, ""), notes),
         own_paths=own,
         log_choices=_flag(LOG_CHOICES, environ, notes),
         record=_flag(RECORD, environ, notes),
@@ -93,7 +93,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
     )
 
 
-def _paths(name: str, text: str, notes: list[str]) -> tuple[str, ...]:
+def named_paths(name: str, text: str, notes: list[str]) -> tuple[str, ...]:
     """The paths that a variable has; a word stands for the bundles that genkern is installed with."""
     found: list[str] = []
     for path in filter(str.strip, text.split(os.pathsep)):

@@ -58,6 +58,25 @@ def test_a_crash_is_told_and_the_next_step_goes_on(
         assert {"first_run/report.md", "first_run/sizes.yaml", "first_run/steps/prove.err.txt"} <= {*tar.getnames()}
 
 
+@pytest.mark.parametrize(
+    ("left_out", "shown"), [("a16w16 1x2x3: aiter has no call", True), ("aiter's kernels: x", False)]
+)
+def test_aiters_times_are_shown_beside_what_was_left_out(
+    left_out: str, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a size; where AITER itself was, those that lie there are an earlier run's."""
+    monkeypatch.chdir(tmp_path)
+    row = {"size": "16x8x4", "op": "a16w16", "call": "asm", "us": 7.5, "genkern_us": 8.0, "message": ""}
+    code = f"open('out/peers.csv', 'w').write({table([row])!r}); print({'left out: ' + left_out!r})"
+    monkeypatch.setattr(first_run, "machine_step", lambda: python("machine", "print('{}')"))
+    monkeypatch.setattr(first_run, "first_steps", lambda *of: [])
+    monkeypatch.setattr(first_run, "last_steps", lambda *of: [python("aiter", code)])
+    assert run_here(capsys, "first-run", "-o", "out", env=machine(tmp_path, rocm=True)).status == 0
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert ("| 16x8x4 | asm | 7.50 | 8.0 |" in text) is shown
+    assert f"- left out: {left_out}" in text
+
+
 @pytest.mark.usefixtures("two_steps")
 def test_no_step_begins_when_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -109,6 +128,10 @@ def test_every_command_of_the_plan_is_one_that_genkern_takes(tmp_path: Path, mon
         for gpu in (MI300X, H200):
             steps = [*first_steps(wanted, gpu, {"rocprofv3": "there"}), *last_steps(wanted, gpu, "auto")]
             assert len({step.name for step in steps}) == len(steps)
+            reading = {step.name: [Path(path).name for path in step.reads] for step in steps if step.reads}
+            assert (reading["prove"], reading["tune"]) == (["proof.yaml"], ["sizes.yaml"])
+            assert {path for name in reading if name.startswith("time_") for path in reading[name]} == {"timed.yaml"}
+            assert reading.get("aiter") == (["tuned.yaml"] if gpu is MI300X else None)
             for step in steps:
                 module, *argv = step.argv[1:]
                 assert str(tmp_path) in argv

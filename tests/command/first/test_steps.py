@@ -43,6 +43,19 @@ def test_a_step_that_hangs_is_ended(tmp_path: Path) -> None:
     assert ended.said.startswith("timed out after")
 
 
+def test_a_step_that_reads_other_files_is_another(tmp_path: Path) -> None:
+    """A longer list of sizes under the same arguments is to be done; the same text again is not."""
+    folder, sizes = StepFolder(tmp_path), tmp_path / "sizes.yaml"
+    reading = Step("one", "A step", ("-c", "print(1)"), 20.0, reads=(str(sizes),))
+    folder.run(reading, 20.0)
+    assert folder.ended(reading) is not None
+    sizes.write_text("- 1\n")
+    assert folder.ended(reading) is None
+    ended = folder.run(reading, 20.0)
+    sizes.write_text("- 1\n")
+    assert folder.ended(reading) == ended
+
+
 def test_another_step_of_that_name_was_not_run(tmp_path: Path) -> None:
     """What was done with other arguments, was left out or left a damaged file, is to be done."""
     folder = StepFolder(tmp_path)
