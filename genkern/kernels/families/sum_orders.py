@@ -10,15 +10,16 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpus import capabilities_of
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.triton_release import triton_release
 from genkern.kernels.contract.sums import INSTRUCTION_BYTES, Sums, instruction_k, is_exact, like, near_shares
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, is_outside, operands_of
 
-# What wgmma takes of a tile as Triton's 3.6.0 to 3.8 do: rows of it for four warps, and columns. A tile of fewer than
-# 16 columns is multiplied by mma.sync, though wgmma has 8 (supportMMA in lib/Analysis/Utility.cpp). That, neither its
-# BLOCK_SIZE_K of 256 nor its 8 warps, is why a tile of 32 rows and 16 columns has other bits: with 64 rows it has not.
-_WGMMA_ROWS, _WGMMA_COLUMNS, _WGMMA_WARPS = 64, 16, 4
+# What wgmma takes of a tile: rows of it for four warps, and columns, of which Triton asks for 16 before 3.8, though
+# wgmma has 8 (supportMMA in lib/Analysis/Utility.cpp); fewer are multiplied by mma.sync. That, neither its BLOCK_SIZE_K
+# of 256 nor its 8 warps, is why a tile of 32 rows and 16 columns has other bits: with 64 rows it has not.
+_WGMMA_ROWS, _WGMMA_WARPS = 64, 4
 
 
 def of_dot(
@@ -77,7 +78,8 @@ def _instruction(swapped: bool, problem: GemmProblem, config: Config, arch: str)
     rows, columns = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     if swapped:
         rows, columns = columns, rows
-    whole = rows % _WGMMA_ROWS == columns % _WGMMA_COLUMNS == config.num_warps % _WGMMA_WARPS == 0
+    least_columns = 8 if triton_release() >= (3, 8) else 16
+    whole = rows % _WGMMA_ROWS == columns % least_columns == config.num_warps % _WGMMA_WARPS == 0
     if has.wgmma and whole and config.BLOCK_SIZE_K * each >= INSTRUCTION_BYTES:
         return f"wgmma k{k}"
     # mma.sync of fp8 is of what it was made of before.
