@@ -8,10 +8,13 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from genkern.runtime.backends.cublaslt_api import Api
+
+AnyApi = TypeVar("AnyApi")
 
 _FILE = re.compile(r"libcublasLt\.so(\.[0-9]+)*$")
 # Below site-packages, by the major version of CUDA: from 13 on there is one folder for all of it.
@@ -21,11 +24,15 @@ _WHEEL_FOLDERS = ("nvidia/cu{major}/lib", "nvidia/cublas/lib", "torch/lib")
 @functools.lru_cache(maxsize=1)
 def load() -> tuple[Api | None, str]:
     """The library, or why it is not there."""
-    path, why = find()
+    return opened(*find(), Api)
+
+
+def opened(path: str, why: str, api: Callable[[str], AnyApi]) -> tuple[AnyApi | None, str]:
+    """The library at this path, or why it cannot be used; `why` there is none, where the path is ""."""
     if not path:
         return None, why
     try:
-        return Api(path), ""
+        return api(path), ""
     except (OSError, AttributeError) as error:
         return None, f"{path} cannot be used: {' '.join(str(error).split())[:200]}"
 

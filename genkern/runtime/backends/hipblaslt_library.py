@@ -8,7 +8,7 @@ import os
 import re
 from pathlib import Path
 
-from genkern.runtime.backends.cublaslt_library import mapped, version_of
+from genkern.runtime.backends.cublaslt_library import mapped, opened, version_of
 from genkern.runtime.backends.hipblaslt_api import Api
 
 _FILE = re.compile(r"libhipblaslt\.so(\.[0-9]+)*$")
@@ -17,13 +17,7 @@ _FILE = re.compile(r"libhipblaslt\.so(\.[0-9]+)*$")
 @functools.lru_cache(maxsize=1)
 def load() -> tuple[Api | None, str]:
     """The library, or why it is not there."""
-    path, why = find()
-    if not path:
-        return None, why
-    try:
-        return Api(path), ""
-    except (OSError, AttributeError) as error:
-        return None, f"{path} cannot be used: {' '.join(str(error).split())[:200]}"
+    return opened(*find(), Api)
 
 
 def find(maps: str = "/proc/self/maps") -> tuple[str, str]:
