@@ -178,7 +178,9 @@ class DaskPool:
                 again.append(asked := self._under_way.pop(pending))
                 asked.losses += 1
         for pending in lost:
-            pending.cancel()
+            # Whatever becomes of it: nobody waits for it any more, and what it was for is asked of others.
+            with contextlib.suppress(Exception):
+                pending.cancel()
         for asked in again:
             if not able:
                 asked.future.set_exception(InputError(_nobody(nodes)))
