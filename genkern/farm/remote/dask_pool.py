@@ -196,12 +196,24 @@ class DaskPool:
 
     def _answered(self, done: Any) -> None:
         with self._lock:
+            if done not in self._under_way:
+                return
+        answer: Any = None
+        error: Exception | None = None
+        try:
+            # Where its node has gone meanwhile this waits until it is made again, or withdrawn.
+            answer = done.result()
+        except Exception as failed:
+            error = failed
+        with self._lock:
             # Withdrawn, and asked of others.
             if (asked := self._under_way.pop(done, None)) is None:
                 return
         key, future = asked.job.key, asked.future
         try:
-            result = read_answer(done.result())
+            if error is not None:
+                raise error
+            result = read_answer(answer)
             if isinstance(result, Foreign):
                 asked.tries -= self._nodes is None or not self._nodes.leave_out(result.node, result.why)
                 if asked.tries:
