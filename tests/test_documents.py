@@ -16,7 +16,7 @@ from genkern.kernels.catalogue import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 # What a newcomer has to read before the project is known, in words as wc -w counts them.
-MOST_WORDS = {"README.md": 950, "ARCHITECTURE.md": 2600, "docs/kernels.md": 3000, "docs/history.md": 3000}
+MOST_WORDS = {"README.md": 950, "ARCHITECTURE.md": 2300, "docs/kernels.md": 3000, "docs/history.md": 3000}
 MOST_WORDS_IN_ALL = 26_000
 WRITERS = {"docs/options.py": "docs/options.md", "results/recorded/readme.py": "results/recorded/README.md"}
 

@@ -8,6 +8,7 @@ and cublas_api.h of nvidia-cublas 13.10.0.20; hipblaslt.h of ROCm/rocm-libraries
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from ctypes import POINTER, byref, c_float, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ def _signatures(dialect: Dialect) -> dict[str, list[object]]:
     }
 
 
-class Api:
+class Api(ABC):
     """The functions of one loaded library, named without their prefix; `call` raises LtError."""
 
     def __init__(self, path: str, dialect: Dialect) -> None:
@@ -118,9 +119,9 @@ class Api:
         self.matmul = self._functions["Matmul"]
 
     @property
+    @abstractmethod
     def version(self) -> int:
         """As the library says it."""
-        raise NotImplementedError
 
     def status(self, name: str, *arguments: object) -> int:
         """Call the function; the status is the caller's to judge."""
