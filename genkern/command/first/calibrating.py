@@ -69,6 +69,7 @@ def calibrate_parser() -> Parser:
     count = f"kernels a size (default: {USUAL})"
     group.add_argument("--kernels_a_size", type=_positive, default=USUAL, metavar="N", help=count)
     group.add_argument("--quick", action="store_true", help="half the sizes")
+    group.add_argument("--budget", metavar="SECONDSs", help="a hard limit of each size, as when tuning")
     group.add_argument("--space", metavar="FILE", help="as when tuning")
     group.add_argument("--profiler", choices=PROFILERS[:-1], default="auto", metavar="NAME", help="as when tuning")
     group.add_argument("--gpu_id", metavar="N", help="the GPU (default: the first)")
@@ -159,6 +160,7 @@ def tuning_arguments(options: argparse.Namespace, folder: Path) -> list[str]:
     ]
     argv += ["--profiler", options.profiler]
     passed_on = {"--gpu_ids": options.gpu_id, "--jobs": options.jobs, "--cache_dir": options.cache_dir}
+    passed_on["--budget"] = options.budget
     for name, value in (passed_on | {"--space": options.space}).items():
         argv += [name, value] if value else []
     return argv

@@ -23,7 +23,7 @@ from genkern.arguments import Parser, number, underscored
 from genkern.command.first import first_report as report
 from genkern.command.first.calibrating import named_folder
 from genkern.command.first.plan import Wanted, chosen_timer, first_steps, last_steps, machine_step, sizes_text
-from genkern.command.first.steps import DONE, Ended, Step, StepFolder
+from genkern.command.first.steps import DONE, Ended, Step, StepFolder, limit_of
 from genkern.command.options import parse
 from genkern.command.target import RunTarget, choose_target
 from genkern.errors import GenkernError, InputError
@@ -83,12 +83,12 @@ def run_first_run(options: argparse.Namespace, console: Console) -> int:
     run = _FirstRun(StepFolder(folder), target, console, time.monotonic() + options.minutes * 60, options.again)
     wanted = Wanted(folder, options.quick, tuple(passed_on))
     write_whole(str(folder / "sizes.yaml"), sizes_text(wanted))
-    run.do(machine_step())
-    for step in first_steps(wanted, target.gpu, run.machine):
-        run.do(step)
+    # Their limits are the same by any timer.
+    last = last_steps(wanted, target.gpu, "auto")
+    run.do([machine_step()], [*first_steps(wanted, target.gpu, {}), *last])
+    run.do(first_steps(wanted, target.gpu, run.machine), last)
     timer = chosen_timer(target.gpu, [name.removeprefix("time_") for name in run.timed_well])
-    for step in last_steps(wanted, target.gpu, timer):
-        run.do(step)
+    run.do(last_steps(wanted, target.gpu, timer), ())
     archive = run.packed()
     console.print(run.text())
     console.print(f"report: {shown_path(str(folder / REPORT))}; to send: {shown_path(str(archive))}")
@@ -120,8 +120,12 @@ class _FirstRun:
     def _timers(self) -> list[str]:
         return [step.name for step, _ in self.steps if step.name.startswith("time_")]
 
-    def do(self, step: Step) -> None:
-        """Run the step, unless it is done or there is no time for it, and write the report."""
+    def do(self, steps: Sequence[Step], later: Sequence[Step]) -> None:
+        """Run the steps that are not done, and write the report after each; the `later` ones keep some of the time."""
+        for place, step in enumerate(steps, start=1):
+            self._do(step, [*steps[place:], *later])
+
+    def _do(self, step: Step, later: Sequence[Step]) -> None:
         left_s = self._until_s - time.monotonic()
         before = None if self._again else self._kept.ended(step)
         if before is not None and before.state == DONE:
@@ -131,7 +135,7 @@ class _FirstRun:
             how = ended.state
         else:
             self._console.print(f"{step.name}: {step.title} ...")
-            ended = self._kept.run(step, min(step.limit_s, left_s))
+            ended = self._kept.run(step, limit_of(step, left_s, later))
             how = f"{ended.state} after {ended.seconds:.0f} s" + (f": {ended.said}" if ended.state != DONE else "")
         self._console.print(f"{step.name}: {how}")
         self.steps.append((step, ended))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from genkern.command.first.calibrating import FRESH
+from genkern.command.first.calibrating import FRESH, QUICK, SIZES
 from genkern.command.first.proving import TIMED
 from genkern.command.first.steps import Step, genkern_step
 from genkern.gemm.gpus import Gpu
@@ -65,7 +65,7 @@ def first_steps(wanted: Wanted, gpu: Gpu, machine: Mapping[str, Any]) -> list[St
                     *("--benchmark", "-i", str(timed), "-o", str(folder / f"times_{name}.csv")),
                     *("--profiler", name, *wanted.passed_on),
                 ],
-                120.0,
+                90.0,
                 [timed],
             )
             for name in timers_of(gpu, machine)[: _QUICK_TIMED if wanted.quick else None]
@@ -82,9 +82,12 @@ def last_steps(wanted: Wanted, gpu: Gpu, timer: str) -> list[Step]:
     tune = ["-i", str(sizes), "-o", str(tuned), "--dtype_a", "bf16"]
     tune += ["--profiler", timer]
     calibrated = _passed_to(calibrate, wanted.passed_on)
+    measured, count = len(QUICK if wanted.quick else SIZES) + len(FRESH), sizes_text(wanted).count("\n")
     steps = [
-        genkern_step("calibrate", "The predictor's constants, fitted here", calibrated, 480.0),
-        genkern_step("tune", "Sizes tuned, beside the library", [*tune, *wanted.passed_on], 600.0, [sizes]),
+        genkern_step("calibrate", "The predictor's constants, fitted here", calibrated, 480.0, sizes=measured),
+        genkern_step(
+            *("tune", "Sizes tuned, beside the library", [*tune, *wanted.passed_on]), 600.0, [sizes], sizes=count
+        ),
     ]
     if gpu.vendor == "amd":
         argv = "-m", "genkern.command.first.aiter_race", str(folder), *wanted.passed_on

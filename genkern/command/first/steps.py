@@ -16,6 +16,10 @@ from genkern.profiling.supervisor import SupervisorError, run_supervised
 
 # What a tuning needs to write what it has, when its time is over.
 _GRACE_S = 15.0
+# PyTorch's first import on a machine whose disk has never read it takes some 20 seconds.
+_START_S = 45.0
+# Of the time of a step that tunes: the rest is for starts, finals, proofs and a fit.
+_OF_SEARCHES = 0.7
 DONE, FAILED, LATE, LEFT_OUT = "done", "failed", "out of time", "left out"
 _MOST_SAID = 200_000
 
@@ -25,7 +29,8 @@ class Step:
     """One process: `argv` after the Python that runs it, and the seconds that it may take.
 
     `title` says for people what it shows. With `may_fail_by_one` the exit status 1 is a finding, not a failure. `reads`
-    are paths of the files that say what it does, besides its arguments: with others in them it is another step.
+    are paths of the files that say what it does, besides its arguments: with others in them it is another step. Of a
+    step that tunes, `sizes` says how many: each has its part of the step's time for its search (--budget).
     """
 
     name: str
@@ -34,6 +39,13 @@ class Step:
     limit_s: float
     may_fail_by_one: bool = True
     reads: tuple[str, ...] = ()
+    sizes: int = 0
+
+    def argv_within(self, limit_s: float) -> tuple[str, ...]:
+        """Its arguments where it may take so many seconds."""
+        if not self.sizes:
+            return self.argv
+        return (*self.argv, "--budget", f"{max(1.0, limit_s * _OF_SEARCHES / self.sizes):.1f}s")
 
     def digest(self) -> str:
         """Of the files that it reads, as they are now; "" of a step that reads none."""
@@ -47,7 +59,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a step ended: DONE, FAILED, LATE or LEFT_OUT, and how its process did. `argv` is what was run.
+    """How a step ended: DONE, FAILED, LATE or LEFT_OUT, and how its process did. `argv` is the step's.
 
     `read` is the digest of the files that it read, as they were when it began.
     """
@@ -94,7 +106,7 @@ class StepFolder:
         started_s, read = now(), step.digest()
         try:
             ended = run_supervised(
-                [sys.executable, *step.argv],
+                [sys.executable, *step.argv_within(limit_s)],
                 env=environment,
                 timeout_s=limit_s,
                 grace_s=_GRACE_S,
@@ -131,6 +143,16 @@ def _end_of_file(path: Path) -> str:
         return ""
 
 
-def genkern_step(name: str, title: str, argv: Sequence[str], limit_s: float, reads: Sequence[Path] = ()) -> Step:
+def genkern_step(
+    name: str, title: str, argv: Sequence[str], limit_s: float, reads: Sequence[Path] = (), sizes: int = 0
+) -> Step:
     """A step that is a command of genkern, which ends with 1 where it found something."""
-    return Step(name, title, ("-m", "genkern", *argv), limit_s, reads=tuple(map(str, reads)))
+    return Step(name, title, ("-m", "genkern", *argv), limit_s, reads=tuple(map(str, reads)), sizes=sizes)
+
+
+def limit_of(step: Step, left_s: float, later: Sequence[Step]) -> float:
+    """Seconds that a step may take of the `left_s` that are left for it and the `later` ones: its part by the limits
+    that they state, which it may not exceed; what it does not need is theirs. It has some seconds to start at least.
+    """
+    part_s = left_s * step.limit_s / (step.limit_s + sum(each.limit_s for each in later))
+    return min(step.limit_s, max(part_s, min(_START_S, left_s / 4)))

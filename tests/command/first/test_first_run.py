@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
 import pytest
-from command import run_here
+from command import environment, run_here
 from machines import machine
 from made_winners import winner, write_results
+from processes import assert_gone, until
 
 from genkern.command.first import first_run, plan
 from genkern.command.first.aiter_race import table
 from genkern.command.first.first_report import peer_lines, proof_lines, timer_lines, tuned_lines
 from genkern.command.first.plan import TUNED, Wanted, chosen_timer, first_steps, last_steps, sizes_text, timers_of
-from genkern.command.first.steps import Step
+from genkern.command.first.steps import Step, limit_of
 from genkern.formats.kind import read_results
-from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.gpus import Gpu, gpu_for_arch
 
 MI300X, H200 = gpu_for_arch("gfx942"), gpu_for_arch("sm_90")
 
@@ -88,6 +91,52 @@ def test_no_step_begins_when_time_is_over(
     assert (tmp_path / "out" / "report.md").read_text().count("left out: the time of --minutes is over") == 3
 
 
+@pytest.mark.parametrize("gpu", [MI300X, H200], ids=lambda gpu: gpu.arch)
+@pytest.mark.parametrize("minutes", [5, 9, 30])
+def test_every_step_has_time_of_any_minutes(gpu: Gpu, minutes: int, tmp_path: Path) -> None:
+    """Though each before it takes all that it may, and the sum of all is no more than the minutes."""
+    wanted, left_s = Wanted(tmp_path), minutes * 60.0
+    there = {"rocprofv3": "there", "rocprof": "there"}
+    steps = [plan.machine_step(), *first_steps(wanted, gpu, there), *last_steps(wanted, gpu, "auto")]
+    for number, step in enumerate(steps, start=1):
+        may_s = limit_of(step, left_s, steps[number:])
+        assert first_run._LEAST_S < may_s <= step.limit_s
+        left_s -= may_s
+    assert left_s >= 0
+
+
+_KILLED = """
+import os, sys
+from genkern.command.first import first_run
+from genkern.command.first.steps import Step, limit_of
+def python(name, code):
+    return Step(name, "Step " + name, ("-c", code), 60.0)
+count = "open(name, 'a').write('x')"
+first_run.machine_step = lambda: python("machine", "print('{}')")
+first_run.first_steps = lambda *of: [python("prove", count.replace("name", "'proved'"))]
+first_run.last_steps = lambda *of: [python("tune", "import os, time; " + count.replace("name", "'tuned'")
+    + "; open('begun', 'w'); time.sleep(0 if os.path.exists('go') else 60)")]
+from genkern.__main__ import main
+sys.exit(main(["first-run", "-o", "out"]))
+"""
+
+
+def test_after_a_kill_the_same_command_goes_on(tmp_path: Path) -> None:
+    """What was done is not done again, what was under way is; its process has gone with the one that was killed."""
+    env = environment(machine(tmp_path, gpus=1))
+    command = [sys.executable, "-c", _KILLED]
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, text=True) as killed:
+        until(lambda: (tmp_path / "begun").exists(), killed)
+        killed.kill()
+    assert_gone(tmp_path)
+    (tmp_path / "go").touch()
+    again = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert again.returncode == 0, again
+    assert "prove: done before" in again.stdout
+    assert [(tmp_path / name).read_text() for name in ("proved", "tuned")] == ["x", "xx"]
+    assert "| tune | Step tune | done |" in (tmp_path / "out" / "report.md").read_text()
+
+
 def test_without_a_gpu_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A prediction is no first run; nor is there anything to calibrate."""
     for word in ("first-run", "calibrate"):
@@ -132,8 +181,12 @@ def test_every_command_of_the_plan_is_one_that_genkern_takes(tmp_path: Path, mon
             assert (reading["prove"], reading["tune"]) == (["proof.yaml"], ["sizes.yaml"])
             assert {path for name in reading if name.startswith("time_") for path in reading[name]} == {"timed.yaml"}
             assert reading.get("aiter") == (["tuned.yaml"] if gpu is MI300X else None)
+            assert {step.name: step.sizes for step in steps if step.sizes} == {
+                "calibrate": 4 if quick else 7,
+                "tune": 3 if quick else 12,
+            }
             for step in steps:
-                module, *argv = step.argv[1:]
+                module, *argv = step.argv_within(90.0)[1:]
                 assert str(tmp_path) in argv
                 if module == "genkern" and argv[0] in COMMANDS:
                     word = argv.pop(0)

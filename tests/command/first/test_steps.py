@@ -56,6 +56,17 @@ def test_a_step_that_reads_other_files_is_another(tmp_path: Path) -> None:
     assert folder.ended(reading) == ended
 
 
+def test_sizes_share_the_time_of_their_step(tmp_path: Path) -> None:
+    """Each search has its part, whatever that is in this run: the step stays the same one."""
+    printing = Step("one", "A step", ("-c", "import sys; print(*sys.argv[1:])"), 20.0, sizes=4)
+    folder = StepFolder(tmp_path)
+    ended = folder.run(printing, 20.0)
+    option, seconds = folder.output("one").split()
+    assert option == "--budget"
+    assert 1.0 < float(seconds.removesuffix("s")) < 5.0
+    assert folder.ended(printing) == ended
+
+
 def test_another_step_of_that_name_was_not_run(tmp_path: Path) -> None:
     """What was done with other arguments, was left out or left a damaged file, is to be done."""
     folder = StepFolder(tmp_path)
