@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +42,8 @@ SAMPLE_US = 100.0
 MOST_REPEATS = 32
 # Long calls vary little: for so much time, fewer calls will do than a sample has otherwise.
 ENOUGH_US = 1000.0
+# Characters of an error.
+MOST_SAID = 6000
 
 
 def sample_copies(call_us: float, copies: int, least: int) -> list[int]:
@@ -209,11 +212,18 @@ def errors_end() -> Iterator[None]:
 
 @contextlib.contextmanager
 def said(what: str) -> Iterator[None]:
-    """A failure in the block costs what is named, and is said."""
+    """A failure in the block costs what is named, and is said; whole what went wrong first, if that was another: the
+    end of a CUDA graph's capture says no more than that something in it has failed.
+    """
     try:
         yield
     except Exception as error:
         say(f"{what}: {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}")
+        first: BaseException = error
+        while (before := first.__cause__ or first.__context__) is not None:
+            first = before
+        if first is not error:
+            say("first: " + "".join(traceback.format_exception(first, chain=False))[-MOST_SAID:])
 
 
 def say(text: str) -> None:

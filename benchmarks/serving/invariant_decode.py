@@ -2,14 +2,16 @@
 fast it is.
 
     python -m benchmarks.serving.invariant_decode BUNDLE [--layers 8] [--tokens 16] [--limit_s 100] [-o DATA.jsonl]
+        [--ops FOLDER]
     python -m benchmarks.serving.invariant_decode --sizes > sizes.yaml    # what to tune by `genkern --batch_invariant`
 
 The model is LlamaForCausalLM of Llama-3.1-8B's shape with random weights and, as it comes, separate projections. Its
-linear layers are PyTorch's, genkern's (genkern.patch, genkern.batch_invariant), and those of batch_invariant_ops where
-that can be imported. "differ": of the logits of 64 prompts of one length and of what follows them, how many rows have
-other bits decoded 64 at a time, and 64 in reverse, than decoded alone. For that test norms and attention, which are no
-linear layers, are always given 64 sequences, filled up with zeros. Speeds are of a step with --context tokens in the
-cache, as it is served, in CUDA graphs that take turns (as serving/llama.py's).
+linear layers are PyTorch's, genkern's (genkern.patch, which merges q, k, v and gate, up; genkern.batch_invariant), and
+those of batch_invariant_ops, from FOLDER or where it is installed. "differ": of the logits of 64 prompts of one length
+and of what follows them, how many rows have other bits decoded 64 at a time, and 64 in reverse, than decoded alone. For
+that test norms and attention, which are no linear layers, are always given 64 sequences, filled up with zeros. Speeds
+are of a step with --context tokens in the cache, as it is served, in CUDA graphs that take turns (as
+serving/llama.py's).
 """
 
 from __future__ import annotations
@@ -69,11 +71,13 @@ class Entry:
 
 
 def sizes_text(shape: Shape) -> str:
-    """A list of sizes: each layer's N and K with the M of decoding, of prompts alone, and of prompts together."""
+    """A list of sizes: N and K of each layer, of those that genkern.patch merges as one, with the M of decoding, of
+    prompts alone, and of prompts together.
+    """
     hidden, width = shape.hidden, shape.heads * shape.head_dim
     layers = [
-        *((width, hidden), (shape.kv_heads * shape.head_dim, hidden), (hidden, width)),
-        *((shape.intermediate, hidden), (hidden, shape.intermediate), (shape.vocabulary, hidden)),
+        *((width + 2 * shape.kv_heads * shape.head_dim, hidden), (hidden, width)),
+        *((2 * shape.intermediate, hidden), (hidden, shape.intermediate), (shape.vocabulary, hidden)),
     ]
     return "".join(size_line(GemmProblem(m, n, k)) for n, k in dict.fromkeys(layers) for m in SIZES_M)
 
@@ -150,7 +154,6 @@ def speeds(
     for who, made in linears.items():
         with said(f"{who}, batch {batch}"), made():
             step = steps.step(Case(batch, 1), steps.model)
-            step()
             samplers[who] = loop_sampler(capture(step), place.synchronize, step.reset)
     return {who: batch / seconds for who, seconds in alternate(samplers, rounds).items()}
 
@@ -178,8 +181,11 @@ def report(entries: Sequence[Entry], layers: int) -> str:
     return f"{table(head, rows)}\n\n{layers} layers\n{key_lines(figures)}"
 
 
-def linears_of(model: nn.Module) -> dict[str, Linears]:
-    """The ways that there are here."""
+def linears_of(model: nn.Module, ops: str | None) -> dict[str, Linears]:
+    """The ways that there are here; `ops` is the folder in which the package batch_invariant_ops lies, if it is said.
+
+    Raises ImportError where it does not lie there.
+    """
 
     @contextlib.contextmanager
     def by_genkern() -> Iterator[None]:
@@ -187,7 +193,9 @@ def linears_of(model: nn.Module) -> dict[str, Linears]:
             yield
 
     found: dict[str, Linears] = {PYTORCH: contextlib.nullcontext, GENKERN: by_genkern}
-    with contextlib.suppress(ImportError):
+    if ops is not None:
+        sys.path.insert(0, ops)
+    with contextlib.suppress(*(ImportError,) if ops is None else ()):
         found[OPS] = importlib.import_module(OPS).set_batch_invariant_mode
     return found
 
@@ -196,7 +204,7 @@ def run(
     place: Place,
     argv: Sequence[str],
     shape: Shape = LLAMA_8B,
-    linears: Callable[[nn.Module], Mapping[str, Linears]] = linears_of,
+    linears: Callable[[nn.Module, str | None], Mapping[str, Linears]] = linears_of,
     capture: Capture = graph_of,
 ) -> str:
     """What is printed. Raises ResultsError."""
@@ -209,7 +217,8 @@ def run(
     model, generator = steps.model, torch.Generator().manual_seed(0)
     prompts = torch.randint(0, shape.vocabulary, (arguments.prompts, PROMPT), generator=generator).to(place.device)
     setting = place.setting(__file__, str(Path(__file__).with_name("llama.py")), arguments.bundle)
-    own, ways = f"{setting} {shape} {arguments.prompts} {arguments.tokens} {arguments.context}", linears(model)
+    own = f"{setting} {shape} {arguments.prompts} {arguments.tokens} {arguments.context}"
+    ways = linears(model, arguments.ops)
     known = {who: kept.of(f"{own} {who}") for who in ways}
     missing = {who: made for who, made in ways.items() if known[who] is None}
     times: dict[str, dict[str, float]] = {who: {} for who in missing}
@@ -217,7 +226,7 @@ def run(
         for batch in limit.until(BATCHES if missing else ()):
             found = speeds(place, steps, ways, batch, arguments.rounds, capture)
             for who in missing:
-                times[who][str(batch)] = found[who]
+                times[who] |= {str(batch): found[who]} if who in found else {}
             place.release()
         for who in limit.until(list(missing)):
             with said(who), ways[who](), fixed_shapes(model, arguments.prompts):
@@ -238,6 +247,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--tokens", type=int, default=16, help="that follow each prompt (default: 16)")
     made.add_argument("--prompts", type=int, default=TOGETHER, help=f"decoded together (default: {TOGETHER})")
     made.add_argument("--context", type=int, default=1024, help="tokens in the cache of a timed step (default: 1024)")
+    made.add_argument("--ops", metavar="FOLDER", help="where the package batch_invariant_ops lies (default: installed)")
     return made
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo.utils
 from torch import nn
 
 import genkern
@@ -37,6 +38,8 @@ from genkern.runtime.linear import Patch
 LIBRARY, GENKERN = "library", "genkern"
 EAGER, GRAPH = "eager", "graph"
 LOOP_S = 0.05
+# Before a capture: calls in a row that compile nothing, and how many are tried.
+WARM_UP_CALLS, MOST_WARM_UP_CALLS = 3, 12
 
 
 def _nothing() -> None:
@@ -166,12 +169,32 @@ def random_tokens(case: Case, shape: Shape, device: torch.device) -> torch.Tenso
     return torch.randint(0, shape.vocabulary, (case.batch, case.tokens), generator=generator).to(device)
 
 
+def warmed(call: Callable[[], Any]) -> int:
+    """Call it until WARM_UP_CALLS in a row have compiled nothing, and return how many it took: torch.compile reads the
+    first call of a static cache, which makes its tensors, and again the second, and a capture cannot compile.
+
+    Raises RuntimeError where it is compiled anew at each of MOST_WARM_UP_CALLS.
+    """
+    stats = torch._dynamo.utils.counters["stats"]
+    known, quiet = stats["unique_graphs"], 0
+    for count in range(1, MOST_WARM_UP_CALLS + 1):
+        call()
+        known, before = stats["unique_graphs"], known
+        quiet = quiet + 1 if known == before else 0
+        if quiet == WARM_UP_CALLS:
+            return count
+    raise RuntimeError(f"it is still compiled at call {MOST_WARM_UP_CALLS}, so it cannot be captured")
+
+
 def graph_of(step: Step) -> Callable[[], Any]:
-    """The step as a CUDA graph, which has been called before it."""
-    aside = torch.cuda.Stream()
+    """The step as a CUDA graph, after calls on another stream than the current one (PyTorch's notes on CUDA graphs)."""
+    aside, current = torch.cuda.Stream(), torch.cuda.current_stream()
+    aside.wait_stream(current)
     with torch.cuda.stream(aside):
-        step()
+        warmed(step)
+    current.wait_stream(aside)
     torch.cuda.synchronize()
+    step.reset()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()

@@ -123,11 +123,10 @@ def pack_rows(
     console.print(f"{_summary(contents)}: {size} bytes in {options.output}")
     if rows.left_out:
         console.print(f"note: left out: {_counted(rows.left_out)}")
-    if predicted := sum(winner.is_predicted for winner in winners):
-        console.print(
-            f"note: {predicted} winners are predicted, not measured: each serves its own M alone, where no larger M of "
-            "its N and K was measured"
-        )
+    if predicted := [winner for winner in winners if winner.is_predicted]:
+        alone = ": each serves its own M alone, where no larger M of its N and K was measured"
+        reach = "" if any(winner.batch_invariant for winner in predicted) else alone
+        console.print(f"note: {len(predicted)} winners are predicted, not measured{reach}")
     for line in _without_kernel(contents.winners):
         console.print(line)
     if others := sum(bool(w.code and w.calls and w.calls[0].code != w.code) for w in winners):

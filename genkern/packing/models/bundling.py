@@ -31,7 +31,7 @@ from genkern.runtime.process.shipped import shipped_bundles
 
 def parse_model(argv: Sequence[str]) -> argparse.Namespace:
     """The options of `genkern model`. Raises InputError; SystemExit(0) after printing for --help."""
-    options = model_parser().parse_args(argv)
+    options = model_parser().parse_args(_with_options(argv))
     if (options.model is None) == (options.capture is None):
         raise InputError("genkern model: name a model's folder or its config.json, or a program behind --capture")
     if options.capture == []:
@@ -42,6 +42,16 @@ def parse_model(argv: Sequence[str]) -> argparse.Namespace:
     elif not options.output.endswith(SUFFIX):
         raise InputError(f"-o {options.output}: name a bundle, *{SUFFIX}; results go beside it")
     return options
+
+
+def _with_options(argv: Sequence[str]) -> list[str]:
+    """The command line with the value of --options joined to it: argparse takes `--batch_invariant` for an option."""
+    own = list(argv)
+    end = own.index("--capture") if "--capture" in own else len(own)
+    if "--options" in own[: end - 1]:
+        at = own.index("--options")
+        own[at : at + 2] = [f"--options={own[at + 1]}"]
+    return own
 
 
 def model_parser() -> Parser:
@@ -94,7 +104,7 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
     tuning, target = _tuning(options, place)
     products, every = _products(options, place, target, console)
     problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
-    done = _done(options, place, problems, target, console)
+    done = _done(options, place, problems, tuning, target, console)
     missing = done.missing()
     if options.dry_run:
         _list(products, set(missing), console)
@@ -111,7 +121,7 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
         status = run(tuning, console)
         if status == 3:
             return status
-        done = _done(options, place, problems, target, None)
+        done = _done(options, place, problems, tuning, target, None)
     packing = ["--overwrite", "--predicted"] if options.predicted else ["--overwrite"]
     packing += ["--cache_dir", options.cache_dir] if options.cache_dir else []
     if not (done.rows or done.taken):
@@ -159,11 +169,12 @@ def _done(
     options: argparse.Namespace,
     place: Path,
     problems: Sequence[GemmProblem],
+    tuning: argparse.Namespace,
     target: RunTarget,
     console: Console | None,
 ) -> Done:
     """What is tuned: in what this command wrote, in the files that are named, in what is shipped; told by `console`."""
-    done = Done(problems, target.key, options.predicted)
+    done = Done(problems, target.key, options.predicted, tuning.batch_invariant)
     named = [str(path) for path in (Path(f"{place}.yaml"),) if options.output and path.exists()] + options.results
     # Rows first: of a bundle is taken what no row has.
     for path in [*sorted(named, key=is_bundle), *shipped_bundles()]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from genkern.formats.kind import read_results
@@ -15,15 +15,21 @@ from genkern.ops.accumulate import on_arch
 from genkern.runtime.bundle import Bundle, is_bundle, read_bundle
 from genkern.runtime.packed import PackedWinner, part_of
 from genkern.runtime.table import Device
+from genkern.tuning.invariant.group import groups_of
 
 
 @dataclass
 class Done:
-    """For the `wanted` problems on `device`: rows to pack, bundles to take winners from, and what has either."""
+    """For the `wanted` problems on `device`: rows to pack, bundles to take winners from, and what has either.
+
+    Where they must be `batch_invariant`, problems that differ in M alone are taken together: from the first file that
+    has rows of one order of sums for all of them.
+    """
 
     wanted: Collection[GemmProblem]
     device: DeviceKey
     predicted: bool = False
+    batch_invariant: bool = False
     rows: list[TunedRow] = field(default_factory=list)
     taken: list[Bundle] = field(default_factory=list)
     problems: set[GemmProblem] = field(default_factory=set)
@@ -39,20 +45,32 @@ class Done:
 
     def _add_rows(self, rows: Sequence[TunedRow]) -> int:
         found = [row for row in rows if row.problem in self._on_arch() and self._fits(row)]
+        if self.batch_invariant:
+            whole = self._of_one_order({row.problem: row.sums for row in found if row.batch_invariant})
+            found = [row for row in found if row.batch_invariant and row.problem in whole]
         self.rows += found
         return self._count(row.problem for row in found)
 
     def _add_bundle(self, bundle: Bundle) -> int:
         """Winners of problems that nobody has yet: of two rows for one problem a bundle would keep both."""
-        wanted = self._on_arch()
-        found = tuple(
-            winner
-            for winner in bundle.winners
-            if winner.problem in wanted and self._has(winner) and winner.problem not in self.problems
-        )
+        wanted = self._on_arch() - self.problems
+        found = tuple(winner for winner in bundle.winners if winner.problem in wanted and self._has(winner))
+        if self.batch_invariant:
+            orders = {winner.problem: winner.batch_invariant for winner in found if winner.batch_invariant}
+            whole = self._of_one_order(orders)
+            found = tuple(winner for winner in found if winner.batch_invariant and winner.problem in whole)
         if found:
             self.taken.append(replace(bundle, contents=part_of(bundle.contents, found)))
         return self._count(winner.problem for winner in found)
+
+    def _of_one_order(self, orders: Mapping[GemmProblem, str]) -> set[GemmProblem]:
+        """Of these problems, which have an order of sums each, those whose whole group has one, and is not known."""
+        whole = set()
+        for group in groups_of(self._on_arch()):
+            has_one = all(problem in orders for problem in group) and len({orders[problem] for problem in group}) == 1
+            if has_one and self.problems.isdisjoint(group):
+                whole.update(group)
+        return whole
 
     def _on_arch(self) -> set[GemmProblem]:
         return {on_arch(problem, self.device.arch) for problem in self.wanted}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from stand_ins import cpu_place
 from torch import nn
 
 from benchmarks.common.rounds import Limit
+from benchmarks.serving import invariant_decode, llama
 from benchmarks.serving.invariant_decode import (
     GENKERN,
     OPS,
@@ -24,7 +28,7 @@ from benchmarks.serving.invariant_decode import (
     report,
     sizes_text,
 )
-from benchmarks.serving.llama_model import LLAMA_8B
+from benchmarks.serving.llama_model import LLAMA_8B, Shape
 from genkern.formats.sizes import GemmDefaults, read_sizes
 
 VOCABULARY = 50
@@ -93,13 +97,13 @@ def test_norms_and_attention_see_one_shape(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_sizes_are_those_of_the_model(tmp_path: Path) -> None:
-    """Each projection's N and K, with every M: a list that genkern reads."""
+    """N and K of each product of a patched model, with every M: a list that genkern reads."""
     path = tmp_path / "sizes.yaml"
     path.write_text(sizes_text(LLAMA_8B))
     found = read_sizes(str(path), GemmDefaults(), None)
     assert not found.notes
     sizes = {(each.N, each.K) for each in found.problems}
-    assert sizes == {(4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (128256, 4096)}
+    assert sizes == {(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096)}
     assert len(found.problems) == len(sizes) * len(SIZES_M)
 
 
@@ -112,3 +116,43 @@ def test_the_report_has_a_line_for_each_way() -> None:
     assert text.endswith("8 layers\ninvariant_hf_decode_16: 1.050\ninvariant_hf_decode_16_over_ops: -")
     entries.append(Entry(OPS, none, {"16": 400.0}))
     assert "over_ops: 2.100" in report(entries, 8)
+
+
+def test_a_run_of_a_stock_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each way is timed and compared, and one that fails costs its own times alone; what was measured stays."""
+    pytest.importorskip("transformers")
+    monkeypatch.setenv("GENKERN_CONFIG", "")
+    monkeypatch.setattr(llama, "LOOP_S", 0.0)
+    monkeypatch.setattr(invariant_decode, "read_bundle", lambda path: None)
+    bundle = tmp_path / "x.genkern"
+    bundle.touch()
+    folder = tmp_path / "ops"
+    folder.mkdir()
+    (folder / f"{OPS}.py").write_text("import contextlib\nset_batch_invariant_mode = contextlib.nullcontext\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def linears(model: nn.Module, ops: str | None) -> Mapping[str, Any]:
+        found = invariant_decode.linears_of(model, ops)
+        return {who: found[who] for who in (PYTORCH, OPS)}
+
+    def capture(step: llama.Step) -> llama.Step:
+        if step().shape[0] == 64:
+            raise RuntimeError("no room")
+        return step
+
+    shape = Shape(hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=96, vocabulary=VOCABULARY)
+    argv = [str(bundle), "--layers", "1", "--tokens", "3", "--prompts", "4", "--context", "64", "--rounds", "1"]
+    argv += ["--ops", str(folder), "-o", str(tmp_path / "kept")]
+    text = invariant_decode.run(cpu_place(), argv, shape, linears, capture)
+    assert [line.split(" | ")[1:3] for line in text.splitlines()[2:4]] == [["0 of 272", "0"]] * 2
+    assert all(line.endswith(" - |") for line in text.splitlines()[2:4])
+    assert "2 of 2 on" in text
+    assert invariant_decode.run(cpu_place(), argv, shape, linears, lambda step: 1 / 0) == text
+
+
+def test_a_folder_without_the_package_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody who names one wants a table without it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, OPS, raising=False)
+    with pytest.raises(ImportError):
+        invariant_decode.linears_of(Model(), str(tmp_path))

@@ -64,6 +64,18 @@ def test_from_a_model_to_a_bundle(folder: Path, cache_dir: Path, capsys: pytest.
     assert len(read_bundle(str(folder / "other.genkern")).winners) == 5
 
 
+def test_one_order_of_sums_is_tuned_for(folder: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ordinary rows that are there already are not taken for done; those of one order are, and are packed."""
+    whole = argv(folder, *PREDICTED, cache_dir)
+    assert run_here(capsys, *whole).status == 0
+    ordered = [*whole, "--options", "--batch_invariant"]
+    ran = run_here(capsys, *ordered)
+    assert (ran.status, ran.err) == (0, ""), ran
+    assert "one order of sums for all M" in ran.out
+    assert all(winner.batch_invariant for winner in read_bundle(str(folder / "m.genkern")).winners)
+    assert "5 of 5 sizes are in" in run_here(capsys, *ordered).out
+
+
 def test_a_dry_run_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every size, with the layers that have it."""
     ran = run_here(capsys, *argv(folder, "--dry_run"))

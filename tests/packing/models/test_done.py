@@ -11,6 +11,7 @@ from small_gemms import TILED
 from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.models.done import Done
+from genkern.runtime.bundle import Bundle
 
 H200 = DeviceKey("sm_90", "NVIDIA H200", 132)
 WANTED = [GemmProblem(m, 256, 512) for m in (1, 16, 64)]
@@ -24,6 +25,17 @@ ROW = (
 def results(folder: Path, m: int, source: str = "cudagraph", device: str = "NVIDIA H200") -> str:
     path = folder / f"{m}_{source}_{device}.yaml"
     path.write_text(ROW % (m, source, device))
+    return str(path)
+
+
+def of_orders(folder: Path, **orders: str) -> str:
+    """Rows by their M, of these orders of sums; "" is an ordinary one."""
+    path = folder / f"{'_'.join(orders.values())}.yaml"
+    text = ""
+    for m, sums in orders.items():
+        more = f", 'sums': '{sums}', 'batch_invariant': true}}" if sums else "}"
+        text += (ROW % (int(m[1:]), "cudagraph", "NVIDIA H200")).replace("}", more)
+    path.write_text(text)
     return str(path)
 
 
@@ -57,4 +69,32 @@ def test_winners_of_bundles_are_taken_once(tmp_path: Path) -> None:
     assert set(taken.contents.binaries) == used
     assert used < set(bundle.contents.binaries) or used == set(bundle.contents.binaries)
     assert done._add_bundle(bundle) == 0
+    assert done.missing() == []
+
+
+def test_rows_of_one_order_are_done_together(tmp_path: Path) -> None:
+    """Ordinary rows are none, nor a part of the M, nor two orders; of two files that have one the first counts."""
+    done = Done(WANTED, H200, batch_invariant=True)
+    assert done.add(of_orders(tmp_path, M1="", M16="", M64="")) == 0
+    assert done.add(of_orders(tmp_path, M1="mma k16", M16="mma k16")) == 0
+    assert done.add(of_orders(tmp_path, M1="mma k16", M16="mma k16", M64="wgmma k16")) == 0
+    assert (done.rows, done.missing()) == ([], WANTED)
+    assert done.add(of_orders(tmp_path, M1="wgmma k16", M16="wgmma k16", M64="wgmma k16")) == 3
+    assert done.add(of_orders(tmp_path, M1="mma k16", M16="mma k16", M64="mma k16")) == 0
+    assert {row.sums for row in done.rows} == {"wgmma k16"}
+    assert done.missing() == []
+
+
+def test_a_bundles_winners_of_one_order_are_taken(tmp_path: Path) -> None:
+    """Where it has them for every M, and ordinary ones not."""
+    config = replace(TILED, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64)
+    plain, _ = planned([planned_row(problem, config) for problem in WANTED])
+
+    def ordered(*ms: int) -> Bundle:
+        own = [replace(each, batch_invariant="mma k16" if each.problem.M in ms else "") for each in plain.winners]
+        return replace(plain, contents=replace(plain.contents, winners=tuple(own)))
+
+    done = Done(WANTED, H200, batch_invariant=True)
+    assert done._add_bundle(plain) == done._add_bundle(ordered(1, 16)) == 0
+    assert done._add_bundle(ordered(1, 16, 64)) == 3
     assert done.missing() == []

@@ -124,6 +124,33 @@ def test_compiled(patch: Patching, mode: str) -> None:
         close(compiled(x), whole(x))
 
 
+@torch.no_grad()
+def test_compiled_and_captured(patch: Patching) -> None:
+    """Of a compiled module a graph is right for other x, and when the patch was taken off; also of an M that genkern
+    has not been called for, whose launches are made while the graph is captured.
+    """
+    whole, x = model(), x_of(16)
+    torch.compiler.reset()
+    with patch(whole):
+        compiled = torch.compile(whole, dynamic=True)
+        aside, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        aside.wait_stream(current)
+        with torch.cuda.stream(aside):
+            for rows in (100, 5, 100, 5):
+                compiled(x_of(rows))
+        current.wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.compiler.set_stance("fail_on_recompile"), torch.cuda.graph(graph):
+            out = compiled(x)
+        for seed in (1, 2):
+            x.copy_(x_of(16, seed))
+            graph.replay()
+            close(out, whole(x_of(16, seed)))
+    x.copy_(x_of(16, 3))
+    graph.replay()
+    close(out, whole(x_of(16, 3)))
+
+
 def test_trained(patch: Patching) -> None:
     """Gradients reach every layer."""
     whole = model().requires_grad_(True)
