@@ -4,8 +4,9 @@
     python -m benchmarks.cluster.compiled_elsewhere work [--rounds 2]       # on a GPU machine; FOLDER work is read only
 
 The folder is measured with an empty cache (`genkern measure`), then the same sizes are tuned with the same search by
-compiling here, in turns. A winner of one run that the other's beat by less than 3 % counts as the same: two runs of one
-kind differ by as much (benchmarks/timing/repeatability). The table says how often each happened, and seconds of both.
+compiling here, in turns; no round begins after --limit_s. The tables have the seconds and binaries of each run, and how
+often the two of a round had the same winner, one within 3 %, or another; beside that the same of two runs of one kind,
+which are all that chance does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.common.figures import geomean, table
@@ -26,6 +29,7 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
 
 _ALIKE = 1.03
+Rows = dict[GemmProblem, TunedRow]
 
 
 def run(command: list[str]) -> tuple[float, str]:
@@ -38,43 +42,57 @@ def run(command: list[str]) -> tuple[float, str]:
     return time.perf_counter() - started, binaries
 
 
-def rows_of(path: Path) -> dict[GemmProblem, TunedRow]:
+def rows_of(path: Path) -> Rows:
     return {row.problem: row for row in read_results(str(path))}
+
+
+def compared(name: str, pairs: Sequence[tuple[Rows, Rows]]) -> list[object]:
+    """A row of the table: how often winners are the same in two runs, and the times of the first over the second's."""
+    both = [(one[problem], other[problem]) for one, other in pairs for problem in one.keys() & other.keys()]
+    ratios = [one.duration_us / other.duration_us for one, other in both]
+    same = sum(one.config == other.config for one, other in both)
+    another = sum(
+        one.config != other.config and not 1 / _ALIKE < ratio < _ALIKE
+        for (one, other), ratio in zip(both, ratios, strict=True)
+    )
+    counts = same, len(both) - same - another, another
+    return [name, *counts, f"{geomean(ratios):.3f}", f"{min(ratios):.3f} to {max(ratios):.3f}"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--limit_s", type=float, default=120.0)
     options = parser.parse_args()
     folder = WorkFolder(Path(options.folder))
     manifest = folder.manifest()
-    counts = {"same config": 0, "within 3 %": 0, "another": 0}
-    ratios, lines = [], []
+    started, lines = time.perf_counter(), []
+    runs: dict[str, list[Rows]] = {"measured": [], "compiled": []}
     for number in range(options.rounds):
+        if time.perf_counter() - started > options.limit_s:
+            break
         with tempfile.TemporaryDirectory(prefix="genkern-elsewhere-") as name:
             at = Path(name)
             shutil.copytree(folder.path, at / "work", ignore=shutil.ignore_patterns("results"))
-            measure = ["measure", str(at / "work"), "--cache_dir", str(at / "cold"), "-o", str(at / "there.yaml")]
+            # Kernels of one size may be another's too, and are measured for both as a rule: not where a search is said.
+            measure = ["measure", str(at / "work"), "--search", manifest.search]
             here = ["-i", str(folder.sizes), "--arch", manifest.arch, "--search", manifest.search, "--ngpus", "1"]
-            here += ["--libtype", manifest.libraries, "--cache_dir", str(at / "own"), "-o", str(at / "here.yaml")]
+            here += ["--libtype", manifest.libraries]
             space = str(folder.own_space) if manifest.space == folder.own_space.name else manifest.space
             here += ["--space", space] if space else []
-            took = {}
             for kind in ("measured", "compiled") if number % 2 == 0 else ("compiled", "measured"):
-                took[kind] = run(measure if kind == "measured" else here)
-                say(f"{kind}: {took[kind][0]:.0f} s; {took[kind][1]}")
-            there, own = rows_of(at / "there.yaml"), rows_of(at / "here.yaml")
-            for problem in there.keys() & own.keys():
-                ratio = there[problem].duration_us / own[problem].duration_us
-                alike = 1 / _ALIKE < ratio < _ALIKE
-                same = there[problem].config == own[problem].config
-                counts["same config" if same else "within 3 %" if alike else "another"] += 1
-                ratios.append(ratio)
-            lines += [[kind, number + 1, f"{seconds:.0f}", binaries] for kind, (seconds, binaries) in took.items()]
+                own = ["--cache_dir", str(at / kind), "-o", str(at / f"{kind}.yaml")]
+                took_s, binaries = run([*(measure if kind == "measured" else here), *own])
+                say(f"{kind}: {took_s:.0f} s; {binaries}")
+                lines.append([kind, number + 1, f"{took_s:.0f}", binaries])
+                runs[kind].append(rows_of(at / f"{kind}.yaml"))
     print(table(["run", "round", "seconds", "binaries"], lines))
-    print(f"\nwinners: {', '.join(f'{count} {name}' for name, count in counts.items())}")
-    print(f"time there over time here: {geomean(ratios):.3f} (from {min(ratios):.3f} to {max(ratios):.3f})")
+    pairs = {"measured over compiled": [*zip(runs["measured"], runs["compiled"], strict=True)]}
+    pairs |= {f"{kind}, two rounds": [*pairwise(found)] for kind, found in runs.items() if len(found) > 1}
+    print(f"\n{len(runs['measured'][0])} sizes\n")
+    columns = ["winners", "same config", "within 3 %", "another", "time over time", "from, to"]
+    print(table(columns, [compared(name, of) for name, of in pairs.items()]))
 
 
 if __name__ == "__main__":
