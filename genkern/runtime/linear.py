@@ -16,7 +16,7 @@ from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm
 from genkern.runtime.shared.merging import Place, merge_layers
-from genkern.runtime.shared.own_forward import give_forward, has_own_forward
+from genkern.runtime.shared.own_forward import give_forward, has_own_forward, when_replicated
 from genkern.runtime.shared.shared_product import Operator
 from genkern.runtime.shared.tuned_groups import groups_of, has_bias, is_tuned, sums_of, winners_of
 from genkern.runtime.shared.ways import Way, way_of
@@ -135,20 +135,33 @@ def patch_model(
             torch.nn.functional.linear = linear
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        if torch.compiler.is_compiling() or (layer := by_weight.get(id(weight))) is None:
+        # Compiled programs call the operator of layers, and of other weights what was traced, unless bits may not vary.
+        if torch.compiler.is_compiling() and not context.mode.is_on:
+            return library(input, weight, bias)
+        if (layer := by_weight.get(id(weight))) is None:
             return library(input, weight, bias)
         # Of a weight that was replaced, another tensor may have the number.
         if layer.weight is not weight or _is_librarys(input, weight, context):
             return library(input, weight, bias)
         return gemm(input, weight, bias)
 
+    def not_replicated(name: str) -> Callable[[torch.nn.Module], None]:
+        """Of a weight that another module's forward multiplies a replica has another, which nobody knows."""
+
+        def replicated(replica: torch.nn.Module) -> None:
+            if context.mode.is_on:
+                context.leave(name, "nn.DataParallel copies the weight that others multiply by the functional form")
+
+        return replicated
+
     patch()
     forget = context.on_switch(patch)
+    unreplicated = [when_replicated(module, not_replicated(name)) for name, module in _others(model).items()]
 
     def undo() -> None:
         forget()
         groups.undo()
-        for each in undone.values():
+        for each in (*undone.values(), *unreplicated):
             each()
         # Another patch may be on top of this one, whose library is this function: without weights it passes all on,
         # until that one is undone too.
