@@ -185,6 +185,11 @@ def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
     for group in groups_of(model, context):
         if way_of([layer.weight for layer in group.layers], has_bias(group.layers[0]), context) is not Way.APART:
             named.append((group.name, list(group.layers)))
+
+    def tuned(layers: list[Any], *, row_major: bool) -> tuple[tuple[int, str], ...]:
+        is_librarys = any(_knows_itself(layer.weight) for layer in layers)
+        return () if is_librarys else tuple(winners_of(layers, context, row_major))
+
     return [
         LayerReport(
             name,
@@ -192,8 +197,8 @@ def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
             int(layers[0].weight.shape[-1]),
             str(layers[0].weight.dtype).removeprefix("torch."),
             has_bias(layers[0]),
-            tuple(winners_of(layers, context)),
-            tuple(winners_of(layers, context, row_major=False)),
+            tuned(layers, row_major=True),
+            tuned(layers, row_major=False),
             sums_of([layer.weight for layer in layers], has_bias(layers[0]), context),
         )
         for name, layers in named
@@ -219,8 +224,13 @@ def _others(model: torch.nn.Module) -> dict[str, Any]:
     return found
 
 
+def _knows_itself(weight: Any) -> bool:
+    """Whether it says itself how it is multiplied: it is quantised, or sharded."""
+    return type(weight) not in PLAIN and is_traceable_wrapper_subclass(weight)
+
+
 def _is_tuned(layer: Any, context: Context) -> bool:
-    return any(is_tuned([layer], context, row_major) for row_major in (True, False))
+    return not _knows_itself(layer.weight) and any(is_tuned([layer], context, row_major) for row_major in (True, False))
 
 
 def _is_served(layer: Any, context: Context) -> bool:
@@ -251,7 +261,7 @@ def _is_librarys(input: Any, weight: Any, context: Context) -> bool:
     a type that no kernel has. Raises InvarianceError where the library may not serve it.
     """
     why = ""
-    if type(weight) not in PLAIN and is_traceable_wrapper_subclass(weight):
+    if _knows_itself(weight):
         why = f"its weight, a {type(weight).__name__}, knows how it is multiplied"
     elif torch.is_autocast_enabled(input.device.type):
         why = "autocast casts its operands"

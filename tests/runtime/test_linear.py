@@ -176,6 +176,9 @@ def test_weights_that_are_subclasses_are_the_librarys(context: Context, gpu: Fak
         model.tuned.weight = nn.Parameter(TwoTensor(model.tuned.weight.data, model.tuned.weight.data))
         assert model.tuned(x).a.equal(wanted)
     assert not gpu.driver.launched
+    with patch_model(model, gemm, context) as patch:
+        assert patch.layers == ("head",)
+        assert str(report_model(model, context)[0]).endswith("the library (not tuned)")
 
 
 @torch.no_grad()
