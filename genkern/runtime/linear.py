@@ -16,7 +16,7 @@ from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm
 from genkern.runtime.shared.merging import Place, merge_layers
-from genkern.runtime.shared.own_forward import give_forward, has_own_forward
+from genkern.runtime.shared.own_forward import give_forward, has_own_forward, when_replicated
 from genkern.runtime.shared.shared_product import Operator
 from genkern.runtime.shared.tuned_groups import groups_of, has_bias, is_tuned, sums_of, winners_of
 from genkern.runtime.shared.ways import Way, way_of
@@ -135,20 +135,33 @@ def patch_model(
             torch.nn.functional.linear = linear
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        if torch.compiler.is_compiling() or (layer := by_weight.get(id(weight))) is None:
+        # Compiled programs call the operator of layers, and of other weights what was traced, unless bits may not vary.
+        if torch.compiler.is_compiling() and not context.mode.is_on:
+            return library(input, weight, bias)
+        if (layer := by_weight.get(id(weight))) is None:
             return library(input, weight, bias)
         # Of a weight that was replaced, another tensor may have the number.
         if layer.weight is not weight or _is_librarys(input, weight, context):
             return library(input, weight, bias)
         return gemm(input, weight, bias)
 
+    def not_replicated(name: str) -> Callable[[torch.nn.Module], None]:
+        """Of a weight that another module's forward multiplies a replica has another, which nobody knows."""
+
+        def replicated(replica: torch.nn.Module) -> None:
+            if context.mode.is_on:
+                context.leave(name, "nn.DataParallel copies the weight that others multiply by the functional form")
+
+        return replicated
+
     patch()
     forget = context.on_switch(patch)
+    unreplicated = [when_replicated(module, not_replicated(name)) for name, module in _others(model).items()]
 
     def undo() -> None:
         forget()
         groups.undo()
-        for each in undone.values():
+        for each in (*undone.values(), *unreplicated):
             each()
         # Another patch may be on top of this one, whose library is this function: without weights it passes all on,
         # until that one is undone too.
@@ -172,6 +185,11 @@ def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
     for group in groups_of(model, context):
         if way_of([layer.weight for layer in group.layers], has_bias(group.layers[0]), context) is not Way.APART:
             named.append((group.name, list(group.layers)))
+
+    def tuned(layers: list[Any], *, row_major: bool) -> tuple[tuple[int, str], ...]:
+        is_librarys = any(_knows_itself(layer.weight) for layer in layers)
+        return () if is_librarys else tuple(winners_of(layers, context, row_major))
+
     return [
         LayerReport(
             name,
@@ -179,8 +197,8 @@ def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
             int(layers[0].weight.shape[-1]),
             str(layers[0].weight.dtype).removeprefix("torch."),
             has_bias(layers[0]),
-            tuple(winners_of(layers, context)),
-            tuple(winners_of(layers, context, row_major=False)),
+            tuned(layers, row_major=True),
+            tuned(layers, row_major=False),
             sums_of([layer.weight for layer in layers], has_bias(layers[0]), context),
         )
         for name, layers in named
@@ -206,8 +224,13 @@ def _others(model: torch.nn.Module) -> dict[str, Any]:
     return found
 
 
+def _knows_itself(weight: Any) -> bool:
+    """Whether it says itself how it is multiplied: it is quantised, or sharded."""
+    return type(weight) not in PLAIN and is_traceable_wrapper_subclass(weight)
+
+
 def _is_tuned(layer: Any, context: Context) -> bool:
-    return any(is_tuned([layer], context, row_major) for row_major in (True, False))
+    return not _knows_itself(layer.weight) and any(is_tuned([layer], context, row_major) for row_major in (True, False))
 
 
 def _is_served(layer: Any, context: Context) -> bool:
@@ -238,7 +261,7 @@ def _is_librarys(input: Any, weight: Any, context: Context) -> bool:
     a type that no kernel has. Raises InvarianceError where the library may not serve it.
     """
     why = ""
-    if type(weight) not in PLAIN and is_traceable_wrapper_subclass(weight):
+    if _knows_itself(weight):
         why = f"its weight, a {type(weight).__name__}, knows how it is multiplied"
     elif torch.is_autocast_enabled(input.device.type):
         why = "autocast casts its operands"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import logging
 import pickle
 
 import pytest
@@ -12,10 +13,13 @@ from recording_gpu import FakeGpu
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
+from genkern.errors import InvarianceError
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.linear import Patch, patch_model, report_model
+from genkern.runtime.process.configuration import OFF, STRICT, WARN
+from genkern.runtime.torch_ops import define
 
 LIBRARY = nn.functional.linear
 
@@ -172,6 +176,9 @@ def test_weights_that_are_subclasses_are_the_librarys(context: Context, gpu: Fak
         model.tuned.weight = nn.Parameter(TwoTensor(model.tuned.weight.data, model.tuned.weight.data))
         assert model.tuned(x).a.equal(wanted)
     assert not gpu.driver.launched
+    with patch_model(model, gemm, context) as patch:
+        assert patch.layers == ("head",)
+        assert str(report_model(model, context)[0]).endswith("the library (not tuned)")
 
 
 @torch.no_grad()
@@ -188,8 +195,6 @@ def test_a_weight_that_was_replaced_is_not_ours(context: Context, gpu: FakeGpu) 
 @torch.no_grad()
 def test_a_patched_model_is_compiled_whole(context: Context, gpu: FakeGpu) -> None:
     """Layers are the operator, the functional form is the library's, in one graph."""
-    from genkern.runtime.torch_ops import define
-
     model, x = Model(), torch.randn(3, 512).bfloat16()
     wanted = model(x)
     gemm = Gemm("a16w16", Context(lambda op: [], lambda index: None))
@@ -204,6 +209,58 @@ def test_a_patched_model_is_compiled_whole(context: Context, gpu: FakeGpu) -> No
         out = torch.compile(model, fullgraph=True, backend=backend)(x)
     assert all(torch.equal(one, other) for one, other in zip(out, wanted, strict=True))
     assert [sum("test_linear_compiled" in name for name in names) for names in graphs] == [1]
+
+
+@pytest.mark.parametrize("mode", [OFF, WARN, STRICT])
+@torch.no_grad()
+def test_no_product_of_a_compiled_model_is_the_librarys_unsaid(mode: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Where calls must be batch invariant and no kernel is: neither a layer's nor one by the functional form."""
+    model = nn.ModuleDict({"router": Router()})
+    own = Context(lambda op: [], lambda index: None, batch_invariant=mode)
+    gemm = Gemm("a16w16", own)
+    gemm.operator = define(gemm, f"test_linear_unsaid_{mode}")
+    x = torch.randn(3, 512).bfloat16()
+    wanted = model["router"](x)
+    torch.compiler.reset()
+    with patch_model(model, gemm, own), caplog.at_level(logging.WARNING, logger="genkern"):
+        call = torch.compile(model["router"], backend="eager", fullgraph=True)
+        if mode == STRICT:
+            with pytest.raises(InvarianceError, match="no GPU"):
+                call(x)
+        else:
+            assert call(x).equal(wanted)
+    assert ("not batch invariant" in caplog.text) == (mode == WARN)
+
+
+@torch.no_grad()
+def test_replicas_call_winners(context: Context, gpu: FakeGpu) -> None:
+    """Layers of nn.DataParallel's, with weights of their own; nothing of them stays."""
+    model, x = Model(), torch.randn(100, 512).bfloat16()
+    weight = torch.randn(256, 512).bfloat16()
+    with patched(model, context):
+        replica = model.tuned._replicate_for_data_parallel()
+        replica.weight, replica.bias = weight, None
+        replica(x)
+        (launched,) = gpu.driver.launched
+        assert weight.data_ptr().to_bytes(8, "little") in launched.parameters
+    assert model.tuned._replicate_for_data_parallel().forward.__func__ is nn.Linear.forward
+
+
+@pytest.mark.parametrize("mode", [OFF, WARN, STRICT])
+def test_replicas_of_routers_are_refused(
+    bundle: Bundle, gpu: FakeGpu, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where calls must be batch invariant: nobody knows the weights that they multiply."""
+    model = nn.ModuleDict({"router": Router()})
+    own = Context(lambda op: [bundle], lambda index: gpu, batch_invariant=mode)
+    with patched(model, own), caplog.at_level(logging.WARNING, logger="genkern"):
+        if mode == STRICT:
+            with pytest.raises(InvarianceError, match=r"router: .*nn.DataParallel"):
+                model["router"]._replicate_for_data_parallel()
+        else:
+            model["router"]._replicate_for_data_parallel()
+    assert ("nn.DataParallel" in caplog.text) == (mode == WARN)
+    model["router"]._replicate_for_data_parallel()
 
 
 class Router(nn.Module):

@@ -167,3 +167,53 @@ def test_modes_without_gradients(bench: Bench, wrap: Callable[[], Any]) -> None:
         assert bench.launches() == 5
         model(TOKENS).logits.float().sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def adapted(model: Any) -> Any:
+    """With peft's LoRA on some layers, which does something."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(1)
+    own = {"r": 4, "target_modules": ["q_proj", "v_proj", "gate_proj"], "init_lora_weights": False}
+    return peft.get_peft_model(model, peft.LoraConfig(**own)).bfloat16().eval()
+
+
+@torch.no_grad()
+def test_adapters_that_come_later(bench: Bench) -> None:
+    """Layers under them are served; merged into weights they count; taken off, before the patch or after, all is as it
+    was.
+    """
+    with_adapters = adapted(model_of("Llama"))
+    near = {"rtol": 3e-2, "atol": 3e-2}
+    wanted, plain = with_adapters(TOKENS).logits, model_of("Llama")(TOKENS).logits
+    for undone_first in (False, True):
+        base = model_of("Llama")
+        patch = patched(base, bench)
+        model = adapted(base)
+        bench.launches()
+        torch.testing.assert_close(model(TOKENS).logits, wanted, **near)
+        assert bench.launches() == 5
+        model.merge_adapter()
+        torch.testing.assert_close(model(TOKENS).logits, wanted, **near)
+        assert bench.launches() == 5
+        model.unmerge_adapter()
+        if undone_first:
+            patch.undo()
+        base = model.unload()
+        patch.undo()
+        torch.testing.assert_close(base(TOKENS).logits, plain, **near)
+        assert bench.launches() == 0
+        assert not any("forward" in vars(each) for each in base.modules())
+
+
+def test_adapters_that_were_there_before(bench: Bench) -> None:
+    """Layers under them are called one by one, and adapters are trained as without a patch."""
+    patched_one, other = adapted(model_of("Llama")), adapted(model_of("Llama"))
+    with patched(patched_one, bench) as patch:
+        assert patch.merged == ()
+        assert "base_model.model.model.layers.0.mlp.gate_proj.base_layer" in patch.layers
+        for each in (patched_one, other):
+            each(TOKENS).logits.float().square().sum().backward()
+    grads = [[p.grad for p in each.parameters() if p.requires_grad] for each in (patched_one, other)]
+    assert len(grads[0]) == 2 * 3 * 2
+    for found, wanted in zip(*grads, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=5e-2, atol=5e-2)

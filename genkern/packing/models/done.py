@@ -65,7 +65,7 @@ class Done:
 
     def _of_one_order(self, orders: Mapping[GemmProblem, str]) -> set[GemmProblem]:
         """Of these problems, which have an order of sums each, those whose whole group has one, and is not known."""
-        whole = set()
+        whole: set[GemmProblem] = set()
         for group in groups_of(self._on_arch()):
             has_one = all(problem in orders for problem in group) and len({orders[problem] for problem in group}) == 1
             if has_one and self.problems.isdisjoint(group):

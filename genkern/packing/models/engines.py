@@ -20,6 +20,8 @@ class Engine:
 
     Up to `most_decoding` rows a batch decodes. `vocabulary_step`: the head's rows are padded to a multiple of it.
     `absorbs`: latent attention multiplies by the up-projection of keys and values head by head while it decodes.
+    `full_sums`: products of fp8 are added up in float32 (ops/accumulate.py), as genkern's calls ask for where nobody
+    says otherwise; servers take fast ones.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Engine:
     most_decoding: int = 256
     vocabulary_step: int = VOCABULARY_STEP
     absorbs: bool = True
+    full_sums: bool = False
 
     def merges(self, tp: int) -> bool:
         """Whether q, k and v, gate and up, and the latent down-projections are one product each, of one of `tp` GPUs.
@@ -69,7 +72,7 @@ _PLAIN = (1, 16, 64, 256, 1024, 4096)
 ENGINES = {
     "vllm": Engine("vllm", _VLLM, _powers(_VLLM), most_decoding=512),
     "sglang": Engine("sglang", _SGLANG, _powers(_SGLANG), most_decoding=512),
-    "transformers": Engine("transformers", _PLAIN, _PLAIN, vocabulary_step=1, absorbs=False),
+    "transformers": Engine("transformers", _PLAIN, _PLAIN, vocabulary_step=1, absorbs=False, full_sums=True),
 }
 # What is listed where nobody says: as engines merge layers, for the rows of a plain loop.
 SERVERS = Engine("", _PLAIN, _PLAIN)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from genkern.formats.model_config import ModelConfig, Stored
 from genkern.formats.said_format import BATCHED
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.accumulate import as_called, as_full, multiplies_float8
 from genkern.ops.op import get_op
 from genkern.packing.models.engines import Engine
 from genkern.packing.models.layers import Experts, Gemm
@@ -37,6 +38,7 @@ def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int
         if not isinstance(part, Gemm):
             stages, why = _stages(part, rows, config.plain if config.is_kept(part.modules) else quantised)
             told += [f"{part.layer}: not in the list: {why}"] if why else []
+            stages = [_as_added_up(each, engine) for each in stages]
             others = () if stages else _time_of(part, rows, config.plain)
             found.append(Product(part.layer, part.said, tuple(stages), part.layer_count, True, others))
             continue
@@ -48,8 +50,16 @@ def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int
         if reason:
             told.append(f"{part.layer}: {part.n}x{part.k} is taken as {config.plain.dtype_b}: {reason}")
             problems = [_problem(part, each.M, config.plain) for each in problems]
-        found.append(Product(part.layer, part.said, tuple(problems), part.count))
+        added_up = tuple(_as_added_up(each, engine) for each in problems)
+        found.append(Product(part.layer, part.said, added_up, part.count))
     return found, told
+
+
+def _as_added_up(problem: GemmProblem, engine: Engine) -> GemmProblem:
+    """The problem as the engine adds up products of fp8, where there is more than one way."""
+    if not (engine.full_sums and multiplies_float8(problem)):
+        return problem
+    return as_called(as_full(problem), get_op(problem.op).operands(problem))
 
 
 def _stages(experts: Experts, rows: Sequence[int], stored: Stored) -> tuple[list[GemmProblem], str]:

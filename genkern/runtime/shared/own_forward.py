@@ -19,24 +19,44 @@ def has_own_forward(module: torch.nn.Module) -> bool:
 def give_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
     """Give the module this forward, and return what takes it away, if it is still there then.
 
-    nn.DataParallel's replicas, which have the module's own attributes, have their class's.
+    nn.DataParallel's replicas, which have the module's own attributes, get one with their own weights.
     """
 
-    # The names of both are what pickle looks up in the module.
+    def replicated(replica: torch.nn.Module) -> None:
+        if getattr(vars(replica).get("forward"), "__func__", None) is forward:
+            replica.forward = MethodType(forward, replica)
+
+    # A method, so that a copy of the module has its own, with its own weights.
+    takes = _given(module, "forward", forward), when_replicated(module, replicated)
+
+    def take_both() -> None:
+        for take in takes:
+            take()
+
+    return take_both
+
+
+def when_replicated(module: torch.nn.Module, replicated: Callable[[torch.nn.Module], None]) -> Callable[[], None]:
+    """Call `replicated` with each of the module's replicas by nn.DataParallel, before it has weights; returns what
+    ends that.
+    """
+
+    # Its name is what pickle looks up in the module.
     def _replicate_for_data_parallel(module: Any) -> Any:
         replica = type(module)._replicate_for_data_parallel(module)
-        take_from(replica)
+        vars(replica).pop(_replicate_for_data_parallel.__name__, None)
+        replicated(replica)
         return replica
 
-    given = {"forward": forward, "_replicate_for_data_parallel": _replicate_for_data_parallel}
+    return _given(module, _replicate_for_data_parallel.__name__, _replicate_for_data_parallel)
 
-    def take_from(module: Any) -> None:
-        for name, function in given.items():
-            # Somebody may have put another around this one since.
-            if getattr(vars(module).get(name), "__func__", None) is function:
-                delattr(module, name)
 
-    for name, function in given.items():
-        # Methods, so that a copy of the module has its own, with its own weights.
-        setattr(module, name, MethodType(function, module))
-    return lambda: take_from(module)
+def _given(module: torch.nn.Module, name: str, function: Callable[..., Any]) -> Callable[[], None]:
+    setattr(module, name, MethodType(function, module))
+
+    def take() -> None:
+        # Somebody may have put another around this one since.
+        if getattr(vars(module).get(name), "__func__", None) is function:
+            delattr(module, name)
+
+    return take

@@ -8,6 +8,7 @@ from model_configs import DEEPSEEK, LLAMA
 from genkern.formats.model_config import ModelConfig
 from genkern.packing.models.engines import ENGINES, SERVERS, Engine
 from genkern.packing.models.layers import Gemm
+from genkern.packing.models.products import products_of
 
 ODD = {**LLAMA, "vocab_size": 128257}
 
@@ -65,3 +66,32 @@ def test_layers_are_counted() -> None:
     assert dense == [3, 3]
     assert {gemm.count for gemm in found.values() if "self_attn" in gemm.layer} == {61}
     assert {gemm.count for gemm in found.values() if "shared_experts" in gemm.layer} == {58}
+
+
+FP8: dict[str, object] = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+QWEN3_MOE = {
+    **LLAMA,
+    "model_type": "qwen3_moe",
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+}
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "transformers", ""])
+def test_fp8_is_added_up_as_the_engine_does(name: str) -> None:
+    """In transformers as calls that say nothing ask for: in full, linear layers and experts; scales of blocks, and
+    other types, have one way.
+    """
+    engine = ENGINES.get(name, SERVERS)
+
+    def sums(values: dict[str, object], quantization: dict[str, object]) -> set[tuple[str, str]]:
+        products, _ = products_of(ModelConfig("config.json", values, quantization), engine, 1, (16,))
+        problems = [problem for product in products for problem in product.problems]
+        return {(problem.op, str(dict(problem.own).get("accumulate", "fast"))) for problem in problems}
+
+    said = "full" if name == "transformers" else "fast"
+    assert sums(LLAMA, FP8) == {("a8w8", said), ("a16w16", "fast")}
+    assert sums(QWEN3_MOE, FP8) == {("a8w8", said), ("fused_moe", said), ("a16w16", "fast")}
+    blocks = {**FP8, "weight_block_size": [128, 128]}
+    assert sums(QWEN3_MOE, blocks) == {("a8w8_blockscale", "fast"), ("fused_moe", "fast"), ("a16w16", "fast")}

@@ -36,8 +36,8 @@ def test_it_is_taken_away() -> None:
 
 
 @torch.no_grad()
-def test_replicas_are_the_librarys(bench: Bench) -> None:
-    """Those of nn.DataParallel multiply by their own weights, of layers and of modules whose layers share an input."""
+def test_replicas_multiply_by_their_own_weights(bench: Bench) -> None:
+    """Those of nn.DataParallel, of layers and of modules whose layers share an input, which have no such weight."""
     module, other, x = made(Attention()), made(Attention()), x_of(1, 2)
     wanted = other(x)
     with patch_model(module, bench.gemm, bench.context):
