@@ -222,6 +222,10 @@ def run(
     known = {who: kept.of(f"{own} {who}") for who in ways}
     missing = {who: made for who, made in ways.items() if known[who] is None}
     times: dict[str, dict[str, float]] = {who: {} for who in missing}
+    # A way may move weights, once and for good, and a graph reads those that it was captured with.
+    for made in ways.values():
+        with made():
+            pass
     with torch.no_grad():
         for batch in limit.until(BATCHES if missing else ()):
             found = speeds(place, steps, ways, batch, arguments.rounds, capture)

@@ -62,6 +62,8 @@ class Shared:
         self.layers = tuple(layers)
         self.merged = Merged(layers)
         self._gemm, self._context, self._operator = gemm, context, operator
+        # Put together here: Dynamo of PyTorch 2.11 cannot tell the type of a text that it puts together itself.
+        self._named = f"linear layers {self.merged.rows} that share an input"
         self._turn, self._traced = _Turn(), _Traced()
         self._is_shared = True
         self._served: dict[object, bool] = {}
@@ -123,10 +125,9 @@ class Shared:
     def _apart(self) -> None:
         """What a layer gets that is to be called by itself, where it may be."""
         if self._context.mode.is_on and self.way() is Way.TOGETHER:
-            named = f"linear layers {self.merged.rows} that share an input"
             line = "they have one order of sums as one product alone, which copies of a patched model do not call, nor "
             line += "calls with gradients (torch.no_grad), with transforms or of weights that lie elsewhere by now"
-            self._context.leave(named, line)
+            self._context.leave(self._named, line)
 
     def _computed(self, x: Any) -> list[Any] | None:
         """The parts of all layers, or None."""
