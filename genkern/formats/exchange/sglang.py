@@ -1,4 +1,4 @@
-"""SGLang's files for GEMMs with scales of blocks (block_json) and for mixtures of experts (moe_json), by their names."""
+"""SGLang's files for GEMMs with scales of blocks (block_json) and mixtures of experts (moe_json), by their names."""
 
 from __future__ import annotations
 
