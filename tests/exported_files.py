@@ -18,14 +18,13 @@ EXPERTS = ("experts", 256), ("scales", "blocks"), ("top_k", 8)
 
 
 def exported(kind: str, folder: Path) -> dict[str, str]:
-    """The files by name: of one N and K, and for vLLM of experts, for M = 1, 64 and 4096."""
+    """The files by name: of one N and K, and of experts, for M = 1, 64 and 4096."""
     rows = []
     for number, m in enumerate((1, 64, 4096)):
         problems = [GemmProblem(m, 4096, 7168, "a8w8_blockscale", *FP8)]
-        if kind == "vllm":
-            of_gate = tuple(sorted((*EXPERTS, ("stage", "gate_up"))))
-            problems.append(GemmProblem(m, 256, 7168, "fused_moe", *FP8, activation="silu", own=of_gate))
-            problems.append(GemmProblem(m, 7168, 256, "fused_moe", *FP8, own=EXPERTS))
+        of_gate = tuple(sorted((*EXPERTS, ("stage", "gate_up"))))
+        problems.append(GemmProblem(m, 256, 7168, "fused_moe", *FP8, activation="silu", own=of_gate))
+        problems.append(GemmProblem(m, 7168, 256, "fused_moe", *FP8, own=EXPERTS))
         config = Config("tiled", 16 << number, 64, 128, 1 + number, 1, 4, 3)
         more = {"arch": "sm_90", "device": "NVIDIA H200", "time_source": "cudagraph"}
         rows += [winner(m, 5.0, config, problem=problem, **more) for problem in problems]

@@ -53,8 +53,11 @@ def require(function: object, name: str, parameters: Sequence[str]) -> None:
     """Raises Misfit unless `function` can be called, and its arguments begin with these names."""
     if not callable(function):
         raise Misfit(f"there is no {name}")
-    # What was put there before has its arguments from whom it was put around.
-    found = tuple(inspect.signature(getattr(function, _MARK, function)).parameters)
+    try:
+        # What was put there before has its arguments from whom it was put around.
+        found = tuple(inspect.signature(getattr(function, _MARK, function)).parameters)
+    except (TypeError, ValueError):
+        raise Misfit(f"{name} does not say what it takes") from None
     if found[: len(parameters)] != tuple(parameters):
         raise Misfit(f"{name} takes ({', '.join(found)[:200]}), not ({', '.join(parameters)})")
 

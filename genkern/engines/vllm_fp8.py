@@ -28,15 +28,15 @@ def kernels() -> None:
     require(linear.Fp8BlockScaledMMLinearKernel.apply_block_scaled_mm, "apply_block_scaled_mm", _BLOCK_OPERANDS)
     require(linear.FP8ScaledMMLinearKernel.is_supported, "is_supported", ("compute_capability",))
     require(linear.FP8ScaledMMLinearKernel._get_layer_params, "_get_layer_params", ("self", "layer"))
-    chosen = linear._POSSIBLE_FP8_KERNELS, linear._POSSIBLE_FP8_BLOCK_KERNELS
-    for each, make in zip(chosen, (_scaled, _in_blocks), strict=True):
-        if not isinstance(each.get(PlatformEnum.CUDA), list):
-            raise Misfit("vLLM keeps its fp8 kernels in other lists")
-        names = [kernel.__name__ for kernel in each[PlatformEnum.CUDA]]
-        kernel = make()
-        if kernel.__name__ not in names:
+    possible = linear._POSSIBLE_FP8_KERNELS, linear._POSSIBLE_FP8_BLOCK_KERNELS
+    lists = [each.get(PlatformEnum.CUDA) for each in possible]
+    if not all(isinstance(each, list) for each in lists):
+        raise Misfit("vLLM keeps its fp8 kernels in other lists")
+    # Both are made before one is put in: all or none.
+    for each, kernel in zip(lists, (_scaled(), _in_blocks()), strict=True):
+        if kernel.__name__ not in [known.__name__ for known in each]:
             # What register_linear_kernel adds comes last, and the first that can do it is chosen.
-            each[PlatformEnum.CUDA].insert(0, kernel)
+            each.insert(0, kernel)
 
 
 def _tuned(op: str, config: Any, scales: str) -> tuple[int, ...]:

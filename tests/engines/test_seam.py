@@ -52,6 +52,16 @@ def test_all_or_none(wrong: tuple[str, tuple[str, ...]]) -> None:
     assert vars(engine) == before
 
 
+def test_a_function_that_says_no_arguments_does_not_fit() -> None:
+    """As those of compiled modules are."""
+    engine = owner()
+    engine.first = dict.fromkeys
+    engine.second = type("Compiled", (), {"__call__": 1, "__signature__": 1})()
+    for name in ("first", "second"):
+        with pytest.raises(Misfit, match=name):
+            put([Seam(engine, name, ("self",), doubled)])
+
+
 def test_parts_that_do_not_fit_are_said_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """A line for each, with the engine and what it serves without genkern; the others are installed."""
 

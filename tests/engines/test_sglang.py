@@ -256,13 +256,28 @@ def test_another_sglang_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_exported_files_are_read_by_sglangs_own_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each M's config comes back as it was tuned."""
+    """Block-scaled products and experts, both of whose products take one file: each M's config as it was tuned."""
+    import triton
     from exported_files import exported
     from sglang.kernels.ops.gemm import fp8_kernel
+    from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe_triton_config as moe
 
-    (text,) = exported("sglang", tmp_path / "configs").values()
-    monkeypatch.setattr(fp8_kernel, "get_device_name", lambda *given: "NVIDIA H200")
+    folder = tmp_path / "configs"
+    files = exported("sglang", folder)
+    written = {name[0]: {int(m): values for m, values in json.loads(text).items()} for name, text in files.items()}
+    assert set(written) == {"N", "E"}
+    for module in (fp8_kernel, moe):
+        monkeypatch.setattr(module, "get_device_name", lambda *given: "NVIDIA H200")
     monkeypatch.setattr(fp8_kernel, "__file__", str(tmp_path / "fp8_kernel.py"))
     getattr(fp8_kernel.get_w8a8_block_fp8_configs, "cache_clear", lambda: None)()
-    found = fp8_kernel.get_w8a8_block_fp8_configs(4096, 7168, 128, 128)
-    assert found == {int(m): values for m, values in json.loads(text).items()}
+    assert fp8_kernel.get_w8a8_block_fp8_configs(4096, 7168, 128, 128) == written["N"]
+    of_triton = folder / f"triton_{triton.__version__.replace('.', '_')}"
+    of_triton.mkdir()
+    for name in files:
+        (folder / name).rename(of_triton / name)
+    monkeypatch.setenv("SGLANG_MOE_CONFIG_DIR", str(tmp_path))
+    exec_of = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=False))
+    monkeypatch.setattr(moe, "get_exec", lambda: exec_of)
+    moe.get_moe_configs.cache_clear()
+    for down in (False, True):
+        assert moe.get_moe_configs(256, 256, "fp8_w8a8", 128, 128, down_moe=down) == written["E"]

@@ -349,3 +349,17 @@ def test_exported_files_are_read_by_vllms_own_reader(monkeypatch: pytest.MonkeyP
     assert dense in written
     assert of_experts in written
     assert set(dense) == set(of_experts) == {1, 64, 4096}
+
+
+def test_fp8_kernels_are_put_in_together_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where vLLM keeps one of the lists otherwise the other stays as it is."""
+    from vllm.model_executor.kernels import linear as kernels
+    from vllm.platforms import PlatformEnum
+
+    from genkern.engines import vllm_fp8
+
+    monkeypatch.setitem(kernels._POSSIBLE_FP8_KERNELS, PlatformEnum.CUDA, scaled := [])
+    monkeypatch.setitem(kernels._POSSIBLE_FP8_BLOCK_KERNELS, PlatformEnum.CUDA, ())
+    with pytest.raises(seam.Misfit, match="other lists"):
+        vllm_fp8.kernels()
+    assert scaled == []

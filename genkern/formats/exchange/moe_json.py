@@ -1,10 +1,12 @@
-"""vLLM's JSON for mixtures of experts: a config for each of some numbers of tokens, which both products take.
+"""vLLM's and SGLang's JSON for mixtures of experts: a config for each of some numbers of tokens, which both products
+take.
 
 `E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json`: E experts of width N; 16-bit ones
 without dtype. Gate and up are one product of 2 N columns there, and here two side by side: BLOCK_SIZE_N of theirs is
 twice that of genkern's stage gate_up, and that of stage down as it is. Source:
 vllm/model_executor/layers/fused_moe/fused_moe.py (get_config_file_name, get_moe_configs) with the files in configs/
-beside it.
+beside it; sglang/srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py, which takes such a file for its
+second product too where there is none of its own (_down).
 """
 
 from __future__ import annotations
@@ -28,9 +30,12 @@ from genkern.ops.op import get_op
 
 OP = "fused_moe"
 _NAME = re.compile(
-    r"E=(?P<E>[0-9]{1,6}),N=(?P<N>[0-9]{1,10}),device_name=[^,/]{1,100}(?:,dtype=\w+)?(?:,block_shape=.*)?\.json"
+    r"E=(?P<E>[0-9]{1,6}),N=(?P<N>[0-9]{1,10}),device_name=[^,/]{1,100}(?:,dtype=\w+)?"
+    r"(?:,block_shape=.*|,per_channel_quant=True)?\.json"
 )
 _GATES = 2
+# How a file's name ends, by the experts' scales.
+Endings = Mapping[str, str]
 
 
 def is_named(name: str) -> bool:
@@ -50,7 +55,7 @@ def obstacle(problem: GemmProblem) -> str:
     return "" if problem.activation in ("none", "silu") else "another activation than silu"
 
 
-def render(sizes: Collection[TimedSize]) -> dict[str, str]:
+def render(sizes: Collection[TimedSize], endings: Endings) -> dict[str, str]:
     """A file for each kind of experts on a device. Raises InputError where a size does not say its device.
 
     A config is that with the least sum of both stages' times among those that were timed for both; where none was, that
@@ -59,7 +64,7 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
     stages: dict[str, dict[int, dict[str, TimedSize]]] = {}
     for size in sizes:
         own: Any = own_values(get_op(OP).fields, size.problem)
-        by_tokens = stages.setdefault(name_of(size.problem, size.device), {})
+        by_tokens = stages.setdefault(name_of(size.problem, size.device, endings), {})
         known = by_tokens.setdefault(size.problem.M, {})
         if own.stage not in known or size.best_us < known[own.stage].best_us:
             known[own.stage] = size
@@ -87,7 +92,7 @@ def _widened(config: Config) -> Config:
     return replace(config, BLOCK_SIZE_N=config.BLOCK_SIZE_N * _GATES)
 
 
-def name_of(problem: GemmProblem, device: str) -> str:
+def name_of(problem: GemmProblem, device: str, endings: Endings) -> str:
     """Of the file that speaks of the problem. Raises InputError where its device is not known."""
     own: Any = own_values(get_op(OP).fields, problem)
     device = device.removesuffix(NOT_PRESENT)
@@ -96,5 +101,5 @@ def name_of(problem: GemmProblem, device: str) -> str:
     width = problem.N if own.stage == "gate_up" else problem.K
     kind = "int8_w8a8" if problem.dtype_a == "int8" else "fp8_w8a8" if DTYPES[problem.dtype_a].is_float8 else ""
     dtype = f",dtype={kind}" if kind else ""
-    block = ",block_shape=[128,128]" if kind and own.scales == "blocks" else ""
-    return f"E={own.experts},N={width},device_name={device.replace(' ', '_')}{dtype}{block}.json"
+    ending = endings.get(own.scales, "") if kind else ""
+    return f"E={own.experts},N={width},device_name={device.replace(' ', '_')}{dtype}{ending}.json"

@@ -1,11 +1,11 @@
-"""SGLang's files for GEMMs with scales of blocks: their names, and what stands in them (block_json)."""
+"""SGLang's files for GEMMs with scales of blocks (block_json) and mixtures of experts (moe_json), by their names."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from genkern.formats.exchange import block_json
-from genkern.formats.exchange.block_json import config_obstacle, obstacle, read
+from genkern.formats.exchange import block_json, moe_json
+from genkern.formats.exchange.block_json import config_obstacle, read
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.gemm.problem import GemmProblem
 
@@ -13,6 +13,7 @@ __all__ = ["IS_FOLDER", "NAME", "config_obstacle", "file_of", "is_named", "obsta
 
 NAME = "sglang"
 IS_FOLDER = True
+_ENDINGS = {"blocks": ",block_shape=[128, 128]", "per_token": ",per_channel_quant=True"}
 
 
 def is_named(name: str) -> bool:
@@ -20,13 +21,24 @@ def is_named(name: str) -> bool:
     return block_json.is_named(name) and ", " in name
 
 
+def obstacle(problem: GemmProblem) -> str:
+    """Why such a file cannot speak of the problem."""
+    return moe_json.obstacle(problem) if problem.op == moe_json.OP else block_json.obstacle(problem)
+
+
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """Files for sglang/srt/layers/quantization/configs, by name. Raises InputError."""
-    return block_json.render(sizes, _file_name)
+    """Files for sglang/srt/layers/quantization/configs, and those of experts for a folder by Triton's version in
+    layers/moe/moe_runner/triton_utils/configs, by name. Raises InputError.
+    """
+    experts = [size for size in sizes if size.problem.op == moe_json.OP]
+    others = [size for size in sizes if size.problem.op != moe_json.OP]
+    return block_json.render(others, _file_name) | moe_json.render(experts, _ENDINGS)
 
 
 def file_of(problem: GemmProblem, device: str) -> str:
     """The file in which SGLang looks for the problem's config. Raises InputError."""
+    if problem.op == moe_json.OP:
+        return moe_json.name_of(problem, device, _ENDINGS)
     return block_json.name_of(problem, device, _file_name)
 
 

@@ -13,6 +13,7 @@ __all__ = ["IS_FOLDER", "NAME", "config_obstacle", "file_of", "is_named", "obsta
 
 NAME = "vllm"
 IS_FOLDER = True
+_ENDINGS = {"blocks": ",block_shape=[128,128]"}
 
 
 def is_named(name: str) -> bool:
@@ -31,13 +32,13 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
     """
     experts = [size for size in sizes if size.problem.op == moe_json.OP]
     others = [size for size in sizes if size.problem.op != moe_json.OP]
-    return block_json.render(others, _file_name) | moe_json.render(experts)
+    return block_json.render(others, _file_name) | moe_json.render(experts, _ENDINGS)
 
 
 def file_of(problem: GemmProblem, device: str) -> str:
     """The file in which vLLM looks for the problem's config. Raises InputError."""
     if problem.op == moe_json.OP:
-        return moe_json.name_of(problem, device)
+        return moe_json.name_of(problem, device, _ENDINGS)
     return block_json.name_of(problem, device, _file_name)
 
 

@@ -1,4 +1,4 @@
-"""Tests of genkern/formats/exchange/moe_json: vLLM's files for mixtures of experts."""
+"""Tests of genkern/formats/exchange/moe_json: vLLM's and SGLang's files for mixtures of experts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from peer_files import VLLM_MOE_NAME
 
 from genkern.errors import InputError
-from genkern.formats.exchange import moe_json, vllm
+from genkern.formats.exchange import moe_json, sglang, vllm
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
@@ -52,9 +52,9 @@ def test_one_config_serves_both_stages() -> None:
 
 def test_without_common_times_the_first_stage_decides() -> None:
     """It has two thirds of the work; alone, the second does."""
-    (text,) = moe_json.render([sized(GATE, {NARROW: 10.0}), sized(DOWN, {NARROW: 7.0})]).values()
+    (text,) = vllm.render([sized(GATE, {NARROW: 10.0}), sized(DOWN, {NARROW: 7.0})]).values()
     assert json.loads(text)["64"]["BLOCK_SIZE_N"] == 128
-    (text,) = moe_json.render([sized(DOWN, {NARROW: 7.0})]).values()
+    (text,) = vllm.render([sized(DOWN, {NARROW: 7.0})]).values()
     assert json.loads(text)["64"]["BLOCK_SIZE_N"] == 64
 
 
@@ -64,13 +64,18 @@ def test_names() -> None:
         replace(each, dtype_a="bf16", dtype_b="bf16", own=tuple(p for p in each.own if p[0] != "scales"))
         for each in (GATE, DOWN)
     ]
-    (name,) = moe_json.render([sized(each, {NARROW: 1.0}) for each in wide])
+    (name,) = vllm.render([sized(each, {NARROW: 1.0}) for each in wide])
     assert name == "E=256,N=256,device_name=NVIDIA_H200.json"
     per_token = replace(GATE, own=tuple((k, "per_token" if k == "scales" else v) for k, v in GATE.own))
-    (name,) = moe_json.render([sized(per_token, {NARROW: 1.0})])
+    (name,) = vllm.render([sized(per_token, {NARROW: 1.0})])
     assert name == "E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8.json"
+    (name,) = sglang.render([sized(per_token, {NARROW: 1.0})])
+    assert name == "E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,per_channel_quant=True.json"
+    assert moe_json.is_named(name)
+    (name,) = sglang.render([sized(GATE, {NARROW: 1.0})])
+    assert name == VLLM_MOE_NAME.replace("128,128", "128, 128") == sglang.file_of(GATE, "NVIDIA H200")
     with pytest.raises(InputError, match="on which device"):
-        moe_json.render([TimedSize(GATE, {NARROW: 1.0}, "sm_90")])
+        vllm.render([TimedSize(GATE, {NARROW: 1.0}, "sm_90")])
 
 
 def test_what_these_files_cannot_say() -> None:
