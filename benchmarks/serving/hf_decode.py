@@ -4,8 +4,9 @@
 
 Random weights, a static cache with --context tokens, one step a call: eager, and in CUDA graphs, in turns. For the
 batches of --compiled also what torch.compile(mode="max-autotune-no-cudagraphs") makes of the model, and of the patched
-one, in the same graphs. Without BUNDLE `genkern model` makes one first, from the model's configuration, and the seconds
-that it takes are a key. The share that the bundle covers is of the least time that the products can take.
+one, in the same graphs. "linear layers" are those alone, by the library in a graph: the share of a step that genkern
+can make shorter. Without BUNDLE `genkern model` makes one first, from the model's configuration, and the seconds that
+it takes are a key. The share that the bundle covers is of the least time that the products can take.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.linear import Patch
 
 COMPILED, BOTH = "compiled graph", "compiled genkern graph"
+LINEARS = f"{LIBRARY} linear layers"
 # Makes a step that is compiled of a step's call.
 Compiler = Callable[[Callable[[], Any]], Callable[[], Any]]
 
@@ -108,6 +110,7 @@ def timed(
     with patch(model) as made:
         samplers = {f"{GENKERN} {EAGER}": patched(loop(step)), f"{GENKERN} {GRAPH}": in_graph(step)}
     samplers |= {f"{LIBRARY} {EAGER}": loop(step), f"{LIBRARY} {GRAPH}": in_graph(step)}
+    samplers[LINEARS] = in_graph(linear_layers(model, batch))
     times = alternate(samplers, rounds)
     if compiled is not None:
         # Beside the graphs, once more. PyTorch's allocator does not get over a capture that failed: nothing may follow.
@@ -125,6 +128,13 @@ def timed(
         place.release()
     difference = float((found - wanted).abs().max() / wanted.abs().max())
     return Timed(batch, times, len(made.layers), len(made.merged), difference)
+
+
+def linear_layers(model: nn.Module, batch: int) -> Step:
+    """The model's linear layers alone, one behind the other, each given [batch, 1, in_features] of its own."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    given = [layer.weight.new_ones((batch, 1, layer.in_features)) for layer in layers]
+    return Step(lambda: [layer(x) for layer, x in zip(layers, given, strict=True)][-1])
 
 
 def compiled_step(step: Step, compiled: Compiler) -> Step:
@@ -158,7 +168,7 @@ def bundle_of(config: Path, folder: Path, batches: str, bundle: str) -> float:
 
 def report(found: Sequence[Timed], layers: int, more: Mapping[str, float | None]) -> str:
     """Markdown: a line a batch; then the keys."""
-    columns = [f"{who} {how}" for how in (EAGER, GRAPH) for who in (LIBRARY, GENKERN)] + [COMPILED, BOTH]
+    columns = [f"{who} {how}" for how in (EAGER, GRAPH) for who in (LIBRARY, GENKERN)] + [LINEARS, COMPILED, BOTH]
     rows: list[tuple[object, ...]] = []
     figures: dict[str, float | None] = {}
     for each in found:
@@ -166,6 +176,8 @@ def report(found: Sequence[Timed], layers: int, more: Mapping[str, float | None]
         rows.append((each.batch, *ms, each.patched, each.merged, f"{each.difference:.4f}"))
         figures[f"hf_decode_{each.batch}"] = each.over(f"{LIBRARY} {GRAPH}")
         figures[f"hf_eager_{each.batch}"] = each.over(f"{LIBRARY} {EAGER}", EAGER)
+        if LINEARS in each.times_s:
+            figures[f"hf_linears_share_{each.batch}"] = each.times_s[LINEARS] / each.times_s[f"{LIBRARY} {GRAPH}"]
         if COMPILED in each.times_s:
             figures[f"hf_over_compiled_{each.batch}"] = each.over(COMPILED)
             if BOTH in each.times_s:

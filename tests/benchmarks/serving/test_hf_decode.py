@@ -18,18 +18,22 @@ from benchmarks.serving.llama_model import Shape
 from genkern.runtime.linear import Patch, patch_model
 
 TIMES = {"library eager": 0.02, "genkern eager": 0.016, "library graph": 0.01, "genkern graph": 0.008}
+LINEARS = {"library linear layers": 0.004}
 SHAPE = Shape(hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=96, vocabulary=50, layers=2)
 BY_COMPILE = {"compiled graph": 0.009, "compiled genkern graph": 0.0075}
 
 
 def test_keys() -> None:
     """Others' time over the patched model's, each in its own way."""
-    said = report([Timed(1, {**TIMES, **BY_COMPILE}, 9, 4, 0.01), Timed(16, TIMES, 9, 4, 0.01)], 2, {"seconds": 3.0})
+    said = report(
+        [Timed(1, {**TIMES, **BY_COMPILE, **LINEARS}, 9, 4, 0.01), Timed(16, TIMES, 9, 4, 0.01)], 2, {"seconds": 3.0}
+    )
     lines = said.splitlines()
-    assert lines[2] == "| 1 | 20.000 | 16.000 | 10.000 | 8.000 | 9.000 | 7.500 | 9 | 4 | 0.0100 |"
-    assert lines[3] == "| 16 | 20.000 | 16.000 | 10.000 | 8.000 | - | - | 9 | 4 | 0.0100 |"
-    assert lines[-7:] == [
-        *("hf_decode_1: 1.250", "hf_eager_1: 1.250", "hf_over_compiled_1: 1.125", "hf_compiled_patched_1: 1.200"),
+    assert lines[2] == "| 1 | 20.000 | 16.000 | 10.000 | 8.000 | 4.000 | 9.000 | 7.500 | 9 | 4 | 0.0100 |"
+    assert lines[3] == "| 16 | 20.000 | 16.000 | 10.000 | 8.000 | - | - | - | 9 | 4 | 0.0100 |"
+    assert lines[-8:] == [
+        *("hf_decode_1: 1.250", "hf_eager_1: 1.250", "hf_linears_share_1: 0.400"),
+        *("hf_over_compiled_1: 1.125", "hf_compiled_patched_1: 1.200"),
         *("hf_decode_16: 1.250", "hf_eager_16: 1.250", "seconds: 3.000"),
     ]
 
@@ -59,7 +63,7 @@ def test_a_compiled_capture_that_fails_costs_its_columns(
             refused,
             lambda step: step,
         )
-    assert set(found.times_s) == {"library eager", "genkern eager", "library graph", "genkern graph"}
+    assert set(found.times_s) == {*TIMES, *LINEARS}
     said = capsys.readouterr().err
     assert said.count("torch.compile") == 2
     assert said.count("ValueError: compiled inside") == 2
@@ -110,7 +114,7 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
     text = hf_decode.run(cpu_place(), [*argv, "-o", str(tmp_path / "said")], patch, SHAPE, capture, by_compile)
     assert text + "\n" == (tmp_path / "said").read_text()
-    assert calls == [3, 3, 3, 3, 4, 4]
+    assert calls == [3, 3, 3, 3, 3, 3, 4, 4]
     assert "hf_compiled_patched_1: " in text
     assert "hf_over_compiled_3" not in text
     assert {line.split(" | ")[-2] for line in text.splitlines()[2:4]} == {"4"}
