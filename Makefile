@@ -74,7 +74,7 @@ bundle: DEVICES ?= nvidia_h200 nvidia_h100
 bundle: $(RUN)
 	mkdir -p genkern/winners
 	for device in $(DEVICES); do \
-		$(PY) -m genkern pack results/$$device/*.yaml -o genkern/winners/$$device.genkern --overwrite $(ARGS) || [ $$? -eq 1 ] || exit; \
+		$(PY) -m genkern pack $$(ls results/$$device/*.yaml results/$$device/older/*.yaml 2>/dev/null) -o genkern/winners/$$device.genkern --overwrite $(ARGS) || [ $$? -eq 1 ] || exit; \
 	done
 
 golden: $(DEV)

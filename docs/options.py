@@ -31,22 +31,30 @@ def parsers() -> Iterator[argparse.ArgumentParser]:
 
 
 def page() -> str:
-    """The page as Markdown."""
-    return _HEAD + "".join(f"\n## {each.prog}\n{_section(each)}" for each in parsers())
+    """The page as Markdown. What a command has to the word as one above it, is named only."""
+    said: set[str] = set()
+    return _HEAD + "".join(f"\n## {each.prog}\n{_section(each, said)}" for each in parsers())
 
 
-def _section(of: argparse.ArgumentParser) -> str:
+def _section(of: argparse.ArgumentParser, said: set[str]) -> str:
     text = f"\n{' '.join((of.description or '').split())}\n"
+    again: list[str] = []
     for group in of._action_groups:
-        rows = [_row(action) for action in group._group_actions if action.dest not in ("help", "version")]
+        actions = [action for action in group._group_actions if action.dest not in ("help", "version")]
+        rows = [row for action in actions if (row := _row(action)) not in said]
+        again += [_shown(action) for action in actions if _row(action) in said]
+        said.update(rows)
         if rows:
             text += f"\n{(group.title or '').capitalize()}:\n\n" + "".join(rows)
-    return text
+    return f"{text}\nAs above: {', '.join(again)}.\n" if again else text
+
+
+def _shown(action: argparse.Action) -> str:
+    return ", ".join(f"`{name}`" for name in shown_names(action)) or f"`{action.metavar}`"
 
 
 def _row(action: argparse.Action) -> str:
-    shown = ", ".join(f"`{name}`" for name in shown_names(action)) or f"`{action.metavar}`"
-    return f"- {shown}: {action.help}\n"
+    return f"- {_shown(action)}: {action.help}\n"
 
 
 if __name__ == "__main__":

@@ -45,28 +45,27 @@ def documents(root: Path) -> list[Path]:
     return [*sorted(root.glob("*.md")), *sorted(root.glob("docs/*.md")), *sorted(root.glob("*/**/README.md"))]
 
 
-def value_of(
-    results: Path, files: list[str], ratio: str, of: str, M: int | None = None, device: str = "nvidia_h200"
-) -> str:
+def value_of(results: Path, device: str, files: list[str], ratio: str, of: str, M: int | None = None) -> str:
     """The geometric mean, or the least, of a ratio over the distinct sizes of these files (stems, with *) of `device`,
-    of one `M` where it is given; `of: count` is how many
-    sizes have it. `ratio` is of times: the library's best or PyTorch's call over genkern's kernel, or over what is
-    called, which is the library's best where no kernel is faster.
+    of one `M` where it is given; `of: count` is how many sizes have it. `ratio` is of times:
+    the library's best or PyTorch's call over genkern's kernel, or over what is called, which is the library's best
+    where no kernel is faster.
     """
-    folder = results / device
-    rows = _rows(folder, files)
-    ratios = [
-        found for problem, row in rows.items() if M in (None, problem.M) and (found := _ratio(row, ratio)) is not None
-    ]
+    rows = (row for row in rows_of(results, device, files) if M in (None, row.problem.M))
+    ratios = [found for row in rows if (found := _ratio(row, ratio)) is not None]
     if not ratios:
-        raise ValueError(f"{folder}: no row of {', '.join(files)} has {ratio}")
+        raise ValueError(f"{results / device}: no row of {', '.join(files)} has {ratio}")
     if of == "count":
         return str(len(ratios))
     return f"{min(ratios) if of == 'least' else math.exp(math.fsum(map(math.log, ratios)) / len(ratios)):.3f}"
 
 
-def _rows(folder: Path, files: list[str]) -> dict[GemmProblem, TunedRow]:
-    return {row.problem: row for path in _paths(folder, files) for row in _read(path)}
+def rows_of(results: Path, device: str, files: list[str]) -> list[TunedRow]:
+    """The rows of these files, one for each distinct size."""
+    by_size: dict[GemmProblem, TunedRow] = {
+        row.problem: row for path in _paths(results / device, files) for row in _read(path)
+    }
+    return list(by_size.values())
 
 
 @lru_cache(maxsize=64)

@@ -1,12 +1,11 @@
-"""Write results/<device>/README.md from the result files, provenance.yaml and figures.yaml: `make docs`."""
+"""Write results/<device>/README.md from the result files and provenance.yaml: `make docs`."""
 
 from __future__ import annotations
 
 import csv
 import math
-import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ def pages() -> dict[Path, str]:
 
 
 def _page(folder: Path, said: Mapping[str, Any]) -> str:
-    figures = _loaded(FOLDER / "figures.yaml")["figures"]
     made = {row["file"]: row for row in csv.DictReader((folder / "made.csv").read_text().splitlines())}
     # Of a file that was never made there is nothing to say.
     rows = {name: _loaded(folder / name) for name in said["files"] if name in made}
@@ -40,8 +38,7 @@ def _page(folder: Path, said: Mapping[str, Any]) -> str:
             *_files(said, rows, made),
             *(_by_rows(folder, models) if models else []),
             *_families(folder, rows),
-            *_tables(said.get("tables", {}), figures),
-            *_commands(said, {facts["command"] for facts in made.values()}),
+            *_older(folder, said),
             "",
         ]
     )
@@ -77,21 +74,23 @@ def _head(said: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     return [
         f"# {said['title']}",
         "",
-        "`make docs` writes this page from the files in this folder, [made.csv](made.csv) (by which commits, when),",
-        "[provenance.yaml](../provenance.yaml) (sizes, commands, conditions) and [figures.yaml](../figures.yaml).",
-        "[docs/results.md](../../docs/results.md) has the keys of a row.",
+        "`make docs` writes this page from the files here, [made.csv](made.csv) (commits and dates) and",
+        "[provenance.yaml](../provenance.yaml). [docs/results.md](../../docs/results.md) has the keys of a row.",
         "",
-        f"{len(rows):,} rows, all measured on {' and '.join(devices)} with {listed}. Conditions:",
+        f"{len(rows):,} rows, measured on {' and '.join(devices)} with {listed}.",
+        f"Tuned by {_commands(said)}. Conditions:",
         "",
         *(f"- {line}" for line in said["conditions"]),
         "",
-        "Each ratio is one time over another, the geometric mean over the sizes of a file; over 1, what stands behind",
-        "the slash is faster. *Least* is the smallest ratio to its left. The *library* is the fastest of cuBLASLt's",
-        "algorithms and PyTorch's call. *Called* is what a program gets through the dispatcher: genkern's kernel, or",
-        "the library's algorithm where no kernel was faster. *Tied*: sizes where nobody can say who is. Rows without",
-        "a library call that computes the same have no ratio; where a file has such rows, the number of the others",
-        "stands in brackets.",
+        "Ratios are of times, geometric means over a file's sizes; over 1, what stands behind the slash is faster.",
+        "*Least*: the smallest ratio to its left. *Library*: the fastest of cuBLASLt's algorithms and PyTorch's call.",
+        "*Called*: what a program gets, genkern's kernel, or the library's algorithm where no kernel was faster.",
+        "*Tied*: sizes where nobody can say who is. In brackets: rows with a library call to compare with, if not all.",
     ]
+
+
+def _commands(said: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{command}`" for command in said["commands"].values()).replace("OPTIONS", said["options"])
 
 
 def _files(
@@ -103,12 +102,11 @@ def _files(
             said["files"][name]["what"],
             _count(of_file),
             *_means(of_file),
-            made[name]["command"],
             made[name]["commits"].split()[0],
         ]
         for name, of_file in rows.items()
     ]
-    return ["", "## Files", "", *_table(["file", "sizes of", "rows", *_COLUMNS, "command", "first commit"], cells)]
+    return ["", "## Files", "", *_table(["file", "sizes of", "rows", *_COLUMNS, "first commit"], cells)]
 
 
 def _by_rows(folder: Path, rows: Iterable[Row]) -> list[str]:
@@ -171,32 +169,22 @@ def _means(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _tables(tables: Mapping[str, Mapping[str, Any]], figures: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    if not tables:
+def _older(folder: Path, said: Mapping[str, Any]) -> list[str]:
+    """Files whose rows genkern serves and does not quote: other programs were timed than it generates today."""
+    rows = {path.stem: len(_loaded(path)) for path in sorted((folder / "older").glob("*.yaml"))}
+    if not rows:
         return []
-    lines = [
+    listed = ", ".join(f"[{stem}](older/{stem}.yaml) {count}" for stem, count in rows.items())
+    return [
         "",
-        "## Beside other programs",
+        "## Winners of older kernels",
         "",
-        "Times that are no rows of genkern's, each table with its own columns:",
-        "",
+        f"The {sum(rows.values())} rows in `older/` ({said['older']}) are of kernels that genkern does not generate",
+        "any more, or do not say of which. `make bundle` packs their configs as today's kernels, and `genkern verify`",
+        "proves them on your GPU; their times are of then, and no figure uses them. `genkern -i FILE --compare",
+        "-o NEW.yaml` tunes a file anew.",
+        f"Rows by file: {listed}.",
     ]
-    for name, facts in tables.items():
-        key = facts.get("key")
-        quoted = f" {figures[key]['value']}<!-- {key} -->, {_first_clause(figures[key]['unit'])};" if key else ""
-        lines.append(
-            f"- [{name}](tables/{name}): {facts['what']};{quoted} `{facts['command']}` ({facts['commits'][0]})"
-        )
-    return lines
-
-
-def _first_clause(unit: str) -> str:
-    return re.split(r", (?:geometric|the worst)|;| \(", unit)[0]
-
-
-def _commands(said: Mapping[str, Any], used: Collection[str]) -> list[str]:
-    lines = [f"- {name}: `{command}`" for name, command in said["commands"].items() if name in used]
-    return ["", "## Commands", "", *(line.replace("OPTIONS", said["options"]) for line in lines)]
 
 
 def _table(columns: Sequence[str], cells: Iterable[Sequence[object]]) -> list[str]:

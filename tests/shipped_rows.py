@@ -18,5 +18,5 @@ def rows_in(file: Path) -> tuple[TunedRow, ...]:
 
 
 def shipped_rows(device: str = "*") -> list[TunedRow]:
-    """Those of all files, or of one device's, in the order of their names."""
-    return [row for file in sorted(RESULTS.glob(f"{device}/*.yaml")) for row in rows_in(file)]
+    """Those of all files, or of one device's, in the order of their names; of older kernels too."""
+    return [row for file in sorted(RESULTS.glob(f"{device}/**/*.yaml")) for row in rows_in(file)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import warnings
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 from made_winners import winner, write_results
+from releases import report_older
 
+from benchmarks.results.ages import is_older
 from genkern.files import import_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,8 +74,10 @@ def test_figures_are_computed_and_written_where_they_are_quoted(tmp_path: Path) 
     write_results(device / "one.yaml", [winner(16, 10.0, **times), winner(32, 40.0, **times, choice="vendor")])
     write_results(device / "other.yaml", [winner(16, 5.0, **times), winner(64, 5.0)])
     (tmp_path / "results" / "figures.yaml").write_text(
-        'figures:\n  mean:\n    value: "1"\n    rows: {files: [one, other], ratio: library / genkern, of: mean}\n'
-        '  least:\n    value: "1"\n    rows: {files: ["o*"], ratio: torch / called, of: least, M: 32}\n'
+        'figures:\n  mean:\n    value: "1"\n'
+        "    rows: {device: nvidia_h200, files: [one, other], ratio: library / genkern, of: mean}\n"
+        '  least:\n    value: "1"\n'
+        '    rows: {device: nvidia_h200, files: ["o*"], ratio: torch / called, of: least, M: 32}\n'
         '  typed:\n    value: "7"\n'
     )
     (tmp_path / "README.md").write_text("Of 2<!-- mean -->, 3<!-- least --> or 4<!-- typed -->.")
@@ -102,18 +105,23 @@ def test_quotes_are_seen() -> None:
 
 
 def test_figures_of_older_code_are_reported() -> None:
-    """A figure names a commit of this history; one whose code has changed since is reported as a warning."""
+    """The first figure whose code, or whose rows' kernels, have changed since: a release has none. Commits are ours."""
     if git("rev-parse", "--is-shallow-repository") != "false\n":
         pytest.skip("no full history here")
     older = {}
     for key, figure in figures().items():
         if "rows" in figure:
+            of = written().rows_of(ROOT / "results", figure["rows"]["device"], figure["rows"]["files"])
+            if kernels := sum(map(is_older, of)):
+                older[key] = f"{kernels} of {len(of)} rows are of kernels that genkern does not generate any more"
             continue
         changed = git("diff", "--name-only", figure["commit"], "HEAD", "--", *figure["of"])
         assert changed is not None, f"{key}: there is no commit {figure['commit']}"
         if changed:
-            older[key] = f"{figure['commit']}, {figure['date']}, {len(changed.splitlines())} files since"
+            older[key] = (
+                f"of {figure['commit']}, {figure['date']}, {len(changed.splitlines())} files have changed since"
+            )
     if older:
         first = next(iter(older))
         said = f"{len(older)} figures are of code that has changed since: {', '.join(older)}"
-        warnings.warn(f"{said}; the first, {first}, is of {older[first]}", stacklevel=1)
+        report_older(f"{said}; the first, {first}: {older[first]}")

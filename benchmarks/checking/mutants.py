@@ -94,6 +94,22 @@ def last_line(cases: Sequence[Case], judged: Sequence[Judged]) -> tuple[str, boo
     return f"found {found} of {made}, false alarms {alarms}", good
 
 
+def key_lines(judged: Sequence[Judged], on_gpu: bool) -> list[str]:
+    """Keys of results/figures.yaml, of what a GPU or Triton's interpreter judged."""
+    found = sum(item.outcome in FOUND for item in judged if item.case.fault)
+    if not on_gpu:
+        return [f"mutants_interpreted: {found}"]
+    whole = [item for item in judged if not item.case.fault]
+    alarms = sum(item.outcome != "passed" for item in whole)
+    made = len(judged) - len(whole)
+    return [
+        f"mutants_made: {made}",
+        f"mutants_found: {found}",
+        f"sound_judged: {len(whole)}",
+        f"false_alarms: {alarms}",
+    ]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--families", help="of these families only, with commas")
@@ -137,6 +153,7 @@ def main() -> int:
     except SupervisorError as error:
         print(f"nothing more can be judged: {error}", file=sys.stderr)
     print(report(judged))
+    print("\n".join(key_lines(judged, on_gpu)))
     print(f"on {where}, {time.monotonic() - started_s:.0f} s")
     if len(judged) < len(cases):
         print(f"judged {len(judged)} of {len(cases)}")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.figures import DataFile, geomean, spread_order, table
+from benchmarks.common.figures import DataFile, figure, geomean, spread_order, table
 from benchmarks.common.workbench import Bench, argument_parser, said, say, until, versions_line, workbench
 from genkern.formats.kind import read_results
 from genkern.formats.sizes import GemmDefaults, read_sizes
@@ -81,7 +81,8 @@ def report(duels: Sequence[Duel]) -> str:
             losses = sum(ratio * TIE_RATIO < 1 for ratio in ratios)
             cells = [f"{value:.3f}" for value in (geomean(ratios), min(ratios), max(ratios))]
             summaries.append((name, len(ratios), *cells, wins, len(ratios) - wins - losses, losses))
-    return "\n".join([*lines, table(("ratio", "sizes", "geomean", "least", "most", "won", "tied", "lost"), summaries)])
+    lines.append(table(("ratio", "sizes", "geomean", "least", "most", "won", "tied", "lost"), summaries))
+    return "\n".join([*lines, *figure("maxautotune_chosen_over", [compiled_us(d) / d.genkern_us for d in duels])])
 
 
 def compiled_us(duel: Duel) -> float:

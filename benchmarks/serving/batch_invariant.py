@@ -167,7 +167,7 @@ def figures(times: Sequence[Timed], rows: Sequence[Compared]) -> dict[str, float
         "invariant_over_torch": geomean(over_torch) if over_torch else None,
         "invariant_least_over_torch": min(over_torch, default=None),
         "invariant_over_ops": geomean(over_ops) if over_ops else None,
-        "invariant_loss": 1 / geomean(over_before) - 1 if over_before else None,
+        "invariant_loss": 100 * (1 / geomean(over_before) - 1) if over_before else None,
         "invariant_rows_checked": float(sum(each.rows for each in rows)) if rows else None,
     }
 

@@ -191,6 +191,7 @@ def report(found: Sequence[tuple[Timed, Sequence[Option]]], rule: str) -> str:
     asked = judged[rule]
     figures = {
         "untuned_m_regret": geomean(asked.over_tuned) if asked.over_tuned else None,
+        "untuned_m_over_torch": geomean(asked.over_torch) if asked.over_torch else None,
         "untuned_m_least": min(asked.over_torch, default=None),
     }
     return "\n".join([*lines, "", key_lines(figures)])

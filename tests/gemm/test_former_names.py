@@ -16,7 +16,7 @@ from genkern.kernels.catalogue import FAMILIES, form_of, formed, forms_of
 from genkern.kernels.contract.form import Form
 from genkern.timing.libraries import is_call
 
-FILES = sorted((RESULTS / "nvidia_h200").glob("*.yaml"))
+FILES = sorted((RESULTS / "nvidia_h200" / "older").glob("*.yaml"))
 CORE = "_BM64_BN64_BK64_GM4_SK1_nW8_nS4"
 # What becomes of a name: the family and, of a form, everything that its name said.
 EXAMPLES = {
@@ -105,9 +105,9 @@ def test_every_shipped_row_is_read(file: Path) -> None:
 
 def test_the_shipped_rows_have_both_kinds_of_names() -> None:
     """There are rows at all, with winners of most families."""
-    assert len(FILES) >= 28
+    assert len(FILES) >= 14
     rows = shipped_rows("nvidia_h200")
-    assert len(rows) > 800
+    assert len(rows) > 600
     families = {row.config.family for row in rows if row.config is not None}
     assert families < FAMILIES.keys()
     assert len(families) >= 2 / 3 * len(FAMILIES)

@@ -17,7 +17,7 @@ from benchmarks.checking import mutant_cases
 from benchmarks.checking.faults_of_kernels import FAULTS, Fault
 from benchmarks.checking.judges import Judged
 from benchmarks.checking.mutant_cases import Case, kinds_of, mutated, sound
-from benchmarks.checking.mutants import Verdicts, last_line, report
+from benchmarks.checking.mutants import Verdicts, key_lines, last_line, report
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import CUTE, FAMILIES
@@ -102,6 +102,14 @@ def test_what_was_not_judged_is_not_found() -> None:
     """A run that a limit ended is not good, though all that it judged was found."""
     assert last_line([BAD, BAD, CASE], [Judged(BAD, "wrong", "")]) == ("found 1 of 2, false alarms 0", False)
     assert last_line([BAD, CASE], [Judged(BAD, "wrong", "")]) == ("found 1 of 1, false alarms 0", False)
+
+
+def test_keys_are_of_what_was_judged() -> None:
+    """A GPU's verdicts count faults and kernels without; those of the interpreter have a key of their own."""
+    judged = [Judged(BAD, "wrong", ""), Judged(BAD, "passed", ""), Judged(CASE, "wrong", "C[0, 0]")]
+    found = dict(line.split(": ") for line in key_lines(judged, on_gpu=True))
+    assert found == {"mutants_made": "2", "mutants_found": "1", "sound_judged": "1", "false_alarms": "1"}
+    assert key_lines(judged, on_gpu=False) == ["mutants_interpreted: 1"]
 
 
 def test_the_report_names_what_was_missed() -> None:

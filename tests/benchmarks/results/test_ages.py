@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import warnings
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from made_winners import winner, write_results
+from releases import is_released, report_older
 from shipped_rows import rows_in
 
 from benchmarks.results import ages
@@ -25,16 +24,10 @@ def test_shipped_rows_of_older_kernels_are_reported() -> None:
     """One row of each format and kind of kernel is looked at. What is older is a warning while kernels are worked on;
     a release, of which CHANGELOG.md has nothing unreleased any more, has no such row."""
     older = ages.ages(sorted((ROOT / "results").glob("*/*.yaml")), some=True, read=rows_in)
-    if not older:
-        return
-    said = f"results of older kernels, first of {len(older)} files: {older[0]} (make results tunes them anew)"
-    assert not is_released((ROOT / "CHANGELOG.md").read_text(encoding="utf-8")), said
-    warnings.warn(said, stacklevel=1)
-
-
-def is_released(changelog: str) -> bool:
-    """Whether nothing stands under [Unreleased]."""
-    return not re.search(r"## \[Unreleased\]\s+[^#\s]|## \[Unreleased\]\s+###", changelog)
+    if older:
+        report_older(
+            f"results of older kernels, first of {len(older)} files: {older[0]} (make results tunes them anew)"
+        )
 
 
 def test_a_release_is_told_by_the_changelog() -> None:

@@ -70,7 +70,7 @@ def test_figures() -> None:
     assert found["invariant_over_torch"] == pytest.approx((1.2 * 0.9) ** 0.5)
     assert found["invariant_least_over_torch"] == 0.9
     assert found["invariant_over_ops"] == 4.0
-    assert found["invariant_loss"] == pytest.approx((1 / 0.95) ** 0.5 - 1)
+    assert found["invariant_loss"] == pytest.approx(100 * ((1 / 0.95) ** 0.5 - 1))
     assert found["invariant_rows_checked"] == 150
     assert set(batch_invariant.figures([], []).values()) == {None}
     text = batch_invariant.report(TIMES, [Compared(64, 64, 100, 3, 5, (7,), ("whole",), "M = 1")])

@@ -24,7 +24,7 @@ OWN = Config("tiled_tma", 64, 64, 128, 8, 1, 4, 3)
 FP8 = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
 H200 = {"arch": "sm_90", "device": "NVIDIA H200", "time_source": "cudagraph"}
 NAME = "N=4096,K=4096,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
-SHIPPED = ROOT / "results" / "nvidia_h200" / "a8w8_blockscale_fp8.yaml"
+SHIPPED = ROOT / "results" / "nvidia_h200" / "older" / "a8w8_blockscale_fp8.yaml"
 
 
 def candidates(path: Path, problem: GemmProblem, times: dict[Config | str, float], outcome: str = "measured") -> Path:

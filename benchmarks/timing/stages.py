@@ -1,0 +1,55 @@
+"""Seconds of a size from what `genkern -v` printed: the first size, a further one, the share of its check.
+
+    python -m genkern -i SIZES.yaml --compare -o RESULTS.yaml -v > LOG; python -m benchmarks.timing.stages LOG
+
+A size's seconds are those of its stages added up; a stage that went on meanwhile for the next size counts for that one.
+With --kernels the log is of a run that started from a file of kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+# As `genkern -v` prints them behind the counts of a size.
+_STAGES = re.compile(r"; (prune [0-9.]+ s, compile and screen [^;]*? s)(?:;|$)", re.MULTILINE)
+_STAGE = re.compile(r"([a-z][a-z -]*?) ([0-9.]+) s")
+
+
+def stages_of(log: str) -> list[dict[str, float]]:
+    """The seconds of each stage, by size in the order of the log."""
+    return [{name: float(seconds) for name, seconds in _STAGE.findall(text)} for text in _STAGES.findall(log)]
+
+
+def figures(sizes: Sequence[Mapping[str, float]], kernels: bool) -> dict[str, float | None]:
+    """By their keys in results/figures.yaml; None of what the log does not have."""
+    further = [sum(each.values()) for each in sizes[1:]]
+    per_size = mean(further) if further else None
+    if kernels:
+        return {"kernels_file_s_per_size": per_size}
+    checks = [each["check"] for each in sizes[1:]]
+    return {
+        "guided_first_size_s": sum(sizes[0].values()) if sizes else None,
+        "guided_s_per_size": per_size,
+        "check_share": 100 * sum(checks) / sum(further) if further else None,
+    }
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("log", type=Path, help="what genkern -v printed")
+    parser.add_argument("--kernels", action="store_true", help="of a run with a file of kernels")
+    options = parser.parse_args(argv)
+    sizes = stages_of(options.log.read_text(encoding="utf-8", errors="replace"))
+    print(f"{len(sizes)} sizes: " + ", ".join(f"{sum(each.values()):.1f}" for each in sizes))
+    for key, value in figures(sizes, options.kernels).items():
+        print(f"{key}: {'-' if value is None else format(value, '.3f')}")
+    return 0 if sizes else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
