@@ -175,9 +175,10 @@ def make_setting(options: argparse.Namespace) -> Setting:
 def _usual_strategy(options: argparse.Namespace, target: RunTarget) -> str | None:
     """Where nothing is measured the predictor's times would correct a model that was learned from measured ones.
 
-    So its first choice stands, unless times of many candidates are asked for.
+    So its first choice stands, unless times of many candidates are asked for, or a check: Triton's interpreter, which
+    checks without a GPU, may not run that one.
     """
-    wants_many = options.profile_file is not None or options.bucket is not None
+    wants_many = options.profile_file is not None or options.bucket is not None or options.compare
     if target.measured or wants_many:
         return None
     # NumPy, which nothing else at the start of a run needs.

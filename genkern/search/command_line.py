@@ -26,16 +26,15 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         *("--search", "--strategy"),
         metavar="NAME|FILE.py",
-        help="what is compiled and measured, in which order, and until when. guided: what a model of times promises, "
-        "corrected by the size's own times, some 47 kernels; zero: the model's first choice alone; predicted: "
-        "everything, what the model prefers first (N: so many kernels); patience:N: the first four kernels of each "
-        "form of a family, then in the predictor's order, until N in a row brought nothing faster; "
-        "racing: some kernels of each form, then more of those whose best is near the best; "
-        "random: everything, in an order drawn from SEED; exhaustive: everything, also each GROUP_SIZE_M of a slow "
-        "kernel, and copies of the same machine code; cached: what needs no compile; "
-        "spread: kernels from all over the space. "
+        help="what is compiled and measured, in which order, until when. guided: what a model of times promises, "
+        "corrected by the size's own; zero: the model's first choice alone; predicted: everything (N kernels) as the "
+        "model prefers; patience: four kernels of each form of a family, then in the predictor's order, until N in a "
+        "row brought nothing faster; racing: some kernels of each form, then more of the best forms; random: "
+        "everything, in an order drawn from SEED; exhaustive: everything, equal machine code too; cached: what needs "
+        "no compile; spread: from all over the space. "
         "Or a file with strategy(task) (genkern/search/strategy.py). "
-        f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))}; without a GPU {ZERO}, if there is a model)",
+        f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))}; without a GPU {ZERO}, "
+        "but for --compare and -o2)",
     )
     group.add_argument("--exhaustive", action="store_true", help="short for --search exhaustive")
     group.add_argument(
@@ -44,10 +43,8 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--budget",
         metavar="SECONDSs|N",
-        help="a hard limit of a size's search: what is under way then is dropped, the best so far timed again, checked "
-        "and written. 30s: seconds from its turn on a GPU, no sooner than one kernel was measured; anew where a run is "
-        "resumed. 200: kernels (binaries) measured, also by an earlier start, with that of the results file "
-        "(default: none)",
+        help="a hard limit of a size's search, after which the best so far is timed again, checked and written. 30s: "
+        "seconds from its turn on a GPU, one kernel at least; 200: kernels (binaries) measured (default: none)",
     )
 
 

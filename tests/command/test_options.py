@@ -15,6 +15,7 @@ from genkern.command.options import ABOUT_MEASURING, parse, parser
 from genkern.command.setting import make_setting
 from genkern.errors import InputError
 from genkern.journal.header import made_otherwise
+from genkern.search.strategies import ZERO
 
 SIZES = ["-i", "sizes.yaml"]
 ACTIONS = [action for group in parser()._action_groups for action in group._group_actions]
@@ -237,3 +238,11 @@ def test_shards_are_all_of_a_list() -> None:
     for text in ("0/2", "3/2", "1", "1/", "-1/2", "01/2", "1/2 "):
         with pytest.raises(argparse.ArgumentTypeError):
             read_shard(text)
+
+
+def test_a_choice_that_nobody_could_check_does_not_stand_alone() -> None:
+    """Without a GPU the model's first choice wins; with --compare or -o2 more are tried."""
+    size = ["-m", "1", "-n", "16", "-k", "16", "--arch", "sm_90", "--profiler", "predict"]
+    assert make_setting(parse(size)).strategy.name == ZERO
+    for wanted in (["--compare"], ["-o2", "all.csv"]):
+        assert make_setting(parse([*size, *wanted])).strategy.name == "guided"
