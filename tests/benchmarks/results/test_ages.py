@@ -59,3 +59,13 @@ def test_the_first_older_row_of_a_file_is_named(tmp_path: Path, capsys: pytest.C
 def of_today(m: int) -> Winner:
     made = winner(m, config=Config("tiled", 16, 32, 64, 1, 1, 4, 2), arch="sm_90", device="NVIDIA H200")
     return replace(made, source=generate(made.problem, [made.config], "sm_90", GPU).source_digest(made.config, GPU))
+
+
+def test_rows_of_older_kernels_lie_apart() -> None:
+    """What `make bundle` packs besides: only older rows, each of a size that no file of the device has by now."""
+    for folder in (ROOT / "results").glob("*/older"):
+        today = {row.problem for path in folder.parent.glob("*.yaml") for row in rows_in(path)}
+        older = [row for path in folder.glob("*.yaml") for row in rows_in(path)]
+        assert older
+        assert all(ages.is_older(row) for row in older)
+        assert len({row.problem for row in older} - today) == len(older)
