@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,14 @@ def test_a_run(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch)
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "batch_invariant_ops.py").write_text("def matmul_persistent(a, b):\n    return a @ b\n")
+    # Other tests' packages of this name are found elsewhere.
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for module in ("batch_invariant_ops", "batch_invariant_ops.batch_invariant_ops"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
     argv = [bundle, "--before", bundle, "--sizes", str(sizes), "--ops", str(tmp_path), "--rounds", "2"]
     text, status = batch_invariant.run(cpu_place(), [*argv, "--rows", "100", "--untuned", "3"])
     assert status == 0
     assert "1 of 1 sizes" in text
     assert "invariant_over_ops: " in text
+    for module in ("batch_invariant_ops", "batch_invariant_ops.batch_invariant_ops"):
+        del sys.modules[module]
