@@ -75,7 +75,8 @@ class Shared:
             if (shared := me()) is not None:
                 shared._served, shared._ways = {}, {}
 
-        context.on_change(forget)
+        # A program may patch its model for every step.
+        weakref.finalize(self, context.on_change(forget)).atexit = False
 
     def way(self) -> Way:
         """How the layers are called in the mode of now."""
