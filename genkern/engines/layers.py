@@ -9,7 +9,7 @@ from typing import Any
 
 from genkern.engines.called import Product
 
-_LOG = logging.getLogger("genkern")
+_LOG = logging.getLogger("genkern.engines")
 # On a layer: a bundle has winners for its weight. Traced code reads no more than this.
 MARK = "_genkern_serves"
 # How many M a line of log names.

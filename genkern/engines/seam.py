@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
-_LOG = logging.getLogger("genkern")
+_LOG = logging.getLogger("genkern.engines")
 _NAMES = "GENKERN_CONFIG"
 # What a function that was put around another has, so that nobody puts a second one around it.
 _MARK = "_genkern_around"
@@ -88,6 +88,10 @@ def install(engine: str, parts: Mapping[str, Callable[[], None]]) -> tuple[str, 
     A part may raise Misfit, or what an engine of another version makes it raise: ImportError, AttributeError,
     TypeError. It is left out then, with a line that says why, and the engine does that by itself.
     """
+    from genkern.runtime.default import show_log
+
+    # Engines show their own loggers' lines alone. Of genkern's there are others, a line for each size without a winner.
+    show_log(_LOG)
     fitting = []
     for what, part in parts.items():
         try:

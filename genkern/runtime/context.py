@@ -219,16 +219,17 @@ class Context:
         except LaunchError:
             return False
 
-    def on_change(self, forget: Callable[[], None]) -> None:
-        """Call `forget` whenever what has been found may no longer hold."""
+    def on_change(self, forget: Callable[[], None]) -> Callable[[], None]:
+        """Call `forget` whenever what has been found may no longer hold, until what this returns is called."""
         self._listeners.append(forget)
+        return lambda: self._listeners.remove(forget)
 
     def renew(self) -> None:
         """Look into the bundles anew: calls from now on find what has come since."""
         with self._lock:
             self._tables.clear()
             self._invariant.clear()
-            for forget in self._listeners:
+            for forget in list(self._listeners):
                 forget()
 
     def say(self, subject: object, line: str, level: int = logging.INFO) -> None:

@@ -123,14 +123,15 @@ def batch_invariant(mode: bool | str = True) -> Switched:
     return Switched(before)
 
 
-def show_log() -> None:
-    """Let genkern's lines of level INFO be seen, also where the program has no logging."""
-    if not _LOG.isEnabledFor(logging.INFO):
-        _LOG.setLevel(logging.INFO)
-    if not _LOG.hasHandlers():
+def show_log(log: logging.Logger = _LOG) -> None:
+    """Let genkern's lines of level INFO be seen, also where the program has no logging, or has it later."""
+    if not log.isEnabledFor(logging.INFO):
+        log.setLevel(logging.INFO)
+    if not log.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("[genkern] %(message)s"))
-        _LOG.addHandler(handler)
+        handler.addFilter(lambda record: not logging.getLogger().hasHandlers())
+        log.addHandler(handler)
 
 
 def _process() -> Process:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._guards import TracingContext
 from torch.autograd import forward_ad
 
 from genkern.ops.op import get_op
@@ -280,7 +281,7 @@ class Gemm(Calls):
         watches is told of it. Sizes that are symbols have no row.
         """
         has_sizes = all(type(size) is int for size in (*x.shape, *weight.shape))
-        if not has_sizes or not (torch.compiler.is_compiling() or is_plain_call((x, weight))):
+        if not has_sizes or not (_is_compiled() or is_plain_call((x, weight))):
             return False
         given = x, weight, bias, None, None, None, None, own
         return self.remembered(_key(given), lambda: self._has_row(Given.of(self.op, *given)))
@@ -313,6 +314,11 @@ class Gemm(Calls):
         chosen = [each for each, is_wanted in zip(gradients, wanted, strict=False) if is_wanted]
         # Whoever watches is told of both.
         return sum(is_tuned(self._context, given.device, each) for each in chosen) > 0
+
+
+def _is_compiled() -> bool:
+    """Whether this is of a program that is compiled; PyTorch 2.11 does not say so while it traces the backward pass."""
+    return torch.compiler.is_compiling() or TracingContext.try_get() is not None
 
 
 def is_plain_call(tensors: tuple[Any, ...]) -> bool:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +83,25 @@ def test_parts_that_do_not_fit_are_said_and_left_out(caplog: pytest.LogCaptureFi
     assert "layers" in lines[2]
 
 
+@pytest.mark.parametrize("later", ["", "logging.basicConfig(level=logging.WARNING)"])
+def test_lines_of_engines_are_seen_once(later: str) -> None:
+    """Where nobody shows the log of genkern, whose other lines stay unseen, and where the engine shows all later."""
+    program = f"""
+import logging
+from genkern.engines import layers, seam
+seam.install("engine", {{"layers": lambda: None}})
+seam.install("engine", {{}})
+{later}
+layers.mark("engine", type("Model", (), {{"modules": lambda self: ()}})(), None)
+logging.getLogger("genkern").info("unseen")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    assert "calls winners in its layers" in lines[0]
+    assert "genkern serves 0 of 0 layers" in lines[1]
+
+
 def test_it_is_on_where_a_bundle_is_named() -> None:
     """For all formats or one; an empty name is none."""
     assert is_on({"GENKERN_CONFIG": "a.genkern"})
@@ -89,10 +111,6 @@ def test_it_is_on_where_a_bundle_is_named() -> None:
 
 def test_plugins_without_a_bundle_import_nothing() -> None:
     """Every process of an engine calls them, also where nobody uses genkern."""
-    import os
-    import subprocess
-    import sys
-
     program = (
         "import sys\n"
         "from genkern.engines import sglang, vllm\n"

@@ -75,7 +75,8 @@ class Shared:
             if (shared := me()) is not None:
                 shared._served, shared._ways = {}, {}
 
-        context.on_change(forget)
+        # A program may patch its model for every step.
+        weakref.finalize(self, context.on_change(forget)).atexit = False
 
     def way(self) -> Way:
         """How the layers are called in the mode of now."""
@@ -164,7 +165,8 @@ class Shared:
         tried. Whether the weights lie together the operator finds out, and in which mode it runs.
         """
         traced = self._traced
-        if self._operator is None or torch.is_grad_enabled() or torch.compiler.is_exporting():
+        # Not torch.compiler.is_exporting(), which is true in whatever Dynamo of PyTorch 2.11 reads.
+        if self._operator is None or torch.is_grad_enabled() or torch.compiler._is_exporting_flag:
             return None
         # Where a program is read in pieces, the module's forward may begin outside of them.
         if not traced.is_open and self.way() is not Way.TOGETHER:

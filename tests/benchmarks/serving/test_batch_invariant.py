@@ -82,6 +82,7 @@ def test_figures() -> None:
 
 def test_a_run(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sizes are timed and rows compared; where nothing of genkern's can be launched none is served by it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
     bundle = pack_here(tmp_path, rows(), cache_dir)
     sizes = tmp_path / "sizes.yaml"
     sizes.write_text("- {'M': 16, 'N': 64, 'K': 64, 'rowMajorA': 'T', 'rowMajorB': 'N', 'dtype_a': 'bf16'}\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -118,6 +118,21 @@ def test_the_report_has_a_line_for_each_way() -> None:
     assert "over_ops: 2.100" in report(entries, 8)
 
 
+@pytest.fixture
+def no_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """batch_invariant_ops is found nowhere, and what is found in the test is forgotten after it."""
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if not (Path(place) / OPS).exists()])
+    forget_package()
+    yield
+    forget_package()
+
+
+def forget_package() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == OPS]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("no_package")
 def test_a_run_of_a_stock_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each way is timed and compared, and one that fails costs its own times alone; what was measured stays."""
     pytest.importorskip("transformers")
@@ -129,7 +144,6 @@ def test_a_run_of_a_stock_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     folder = tmp_path / "ops"
     folder.mkdir()
     (folder / f"{OPS}.py").write_text("import contextlib\nset_batch_invariant_mode = contextlib.nullcontext\n")
-    monkeypatch.setattr(sys, "path", list(sys.path))
 
     def linears(model: nn.Module, ops: str | None) -> Mapping[str, Any]:
         found = invariant_decode.linears_of(model, ops)
@@ -150,9 +164,8 @@ def test_a_run_of_a_stock_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert invariant_decode.run(cpu_place(), argv, shape, linears, lambda step: 1 / 0) == text
 
 
-def test_a_folder_without_the_package_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_package")
+def test_a_folder_without_the_package_is_an_error(tmp_path: Path) -> None:
     """Nobody who names one wants a table without it."""
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, OPS, raising=False)
     with pytest.raises(ImportError):
         invariant_decode.linears_of(Model(), str(tmp_path))

@@ -86,12 +86,13 @@ def test_a_compiled_module_that_takes_two_tensors() -> None:
         assert compiled(x, memory).allclose(wanted, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.parametrize("strict", [False, True])
 @torch.no_grad()
-def test_a_program_that_is_exported_has_the_librarys_layers() -> None:
+def test_a_program_that_is_exported_has_the_librarys_layers(strict: bool) -> None:
     """Whoever loads it needs no merged weight."""
     module, x = made(Attention()), x_of(1, 2)
     with patch_model(module, _BENCH.gemm, _BENCH.context, lambda: _LINEARS):
-        exported = torch.export.export(module, (x,))
+        exported = torch.export.export(module, (x,), strict=strict)
     assert "test_linears" not in str(exported.graph)
     assert exported.module()(x).equal(module(x))
 
