@@ -160,14 +160,11 @@ class _Lab:
         try:
             with Progress(self.console) as progress, progress.problem("sizes", total, FarmCounts()) as advance:
                 while not self.sizes.is_done:
+                    self.nodes.check()
                     gpus = self._gpus()
                     for number, place, problems in self.sizes.take(gpus):
                         share = Share(place.arch, "".join(map(size_line, problems)), self._options(), topic, number)
-                        # The one that was asked for: all candidates of a size on one GPU.
-                        self._pending[number] = pending = client.submit(
-                            *(tuned_here, share.text()), workers=[place.node], resources={GPU: 1}, pure=False
-                        )
-                        pending.add_done_callback(lambda done, number=number: self._heard.put((number, done)))
+                        self._ask(place, share)
                     if self._pending or {place.arch for place in gpus}.issuperset(self.sizes.waiting()):
                         with_gpus_s = time.monotonic()
                     elif self._is_hopeless(time.monotonic() - with_gpus_s):
@@ -177,8 +174,21 @@ class _Lab:
                     self._forget_lost()
                     advance(self._count() - before)
         finally:
-            with contextlib.suppress(Exception):
-                client.cancel(list(self._pending.values()))
+            self._cancel(list(self._pending.values()))
+
+    def _ask(self, place: Place, share: Share) -> None:
+        """Have this node tune a share: all candidates of a size on one GPU."""
+        number = share.number
+        try:
+            pending = self.nodes.client.submit(
+                *(tuned_here, share.text()), workers=[place.node], resources={GPU: 1}, pure=False
+            )
+        except Exception as error:
+            self.nodes.tell_once("sizes are not taken", error)
+            self.sizes.lost(number, at_fault=False)
+            return
+        self._pending[number] = pending
+        pending.add_done_callback(lambda done: self._heard.put((number, done)))
 
     def _options(self) -> tuple[str, ...]:
         """Nodes that do not measure compile for those that do."""
@@ -232,7 +242,8 @@ class _Lab:
             raise
         except Exception as error:
             self.console.print(f"note: {place.node} is lost ({one_line(error)}): others take its sizes")
-            self.sizes.lost(number)
+            # A scheduler that has forgotten it says nothing of the node.
+            self.sizes.lost(number, at_fault=not type(error).__name__.endswith("CancelledError"))
             return
         self._take_rows(number, done)
         if done.status in (0, 1, 3):
@@ -266,9 +277,16 @@ class _Lab:
             place, _ = self.sizes.under_way[number]
             if place.node not in there:
                 del self._pending[number]
-                pending.cancel()
+                self._cancel([pending])
                 self.console.print(f"note: {place.node} is lost: others take its sizes")
                 self.sizes.lost(number)
+
+    def _cancel(self, pending: list[Any]) -> None:
+        """Nobody waits for these any more, whatever becomes of them."""
+        try:
+            self.nodes.client.cancel(pending)
+        except Exception as error:
+            self.nodes.tell_once("sizes are not withdrawn", error)
 
     def _count(self) -> int:
         return sum(map(len, self.rows.values())) + self.failed

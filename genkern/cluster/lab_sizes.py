@@ -74,10 +74,10 @@ class LabSizes:
         """The share has come to its end: its sizes that have no result, and get none."""
         return self.under_way.pop(number)[1]
 
-    def lost(self, number: int) -> None:
-        """The node went, or its GPU: what has no result is for others, and first; the one at fault may be the first."""
+    def lost(self, number: int, *, at_fault: bool = True) -> None:
+        """The node went, or its GPU: what has no result is for others, and first; the first may be `at_fault`."""
         place, sizes = self.under_way.pop(number)
-        if sizes:
+        if sizes and at_fault:
             self._losses[place.arch, sizes[0]] += 1
         for problem in reversed(sizes):
             if self._losses[place.arch, problem] >= _LOSSES:

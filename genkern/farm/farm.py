@@ -29,6 +29,10 @@ _FRUITLESS_RESTARTS = 3
 # at a time, by what the last ones took: with all workers taken each such batch would wait for half a compile, some
 # 0.2 s. And its finals are timed meanwhile: that compiling does not disturb is known of 9 of 16 cores (docs/history).
 _SPARED = 4
+# A pool elsewhere is told of so many jobs at once at most, since a message costs as much as some of them; and of so few
+# that its workers come so often for more: what is ordered later but wanted more is not to wait.
+_TOGETHER = 8
+_ROUNDS = 4
 
 
 class FarmClosedError(GenkernError):
@@ -58,7 +62,8 @@ class Pool(Protocol):
     def size(self) -> int:
         """How many jobs they do at a time, now."""
 
-    def begin(self, job: CompileJob) -> Future[Binary | Failure]: ...
+    def begin(self, jobs: Sequence[CompileJob]) -> Sequence[Future[Binary | Failure]]:
+        """Have one of them do these, one after another."""
 
     def end(self) -> None: ...
 
@@ -239,25 +244,37 @@ class Farm:
 
         while True:
             with self._changed:
-                while (job := self._next()) is None:
+                while not (jobs := self._next()):
                     if self._closed or not len(self._orders):
                         self._thread = None
                         return
                     self._changed.wait()
                 self._pooled, number = True, self._pool_number
             try:
-                future = begin(job, self._jobs) if self._pool is None else self._pool.begin(job)
+                begun = [begin(jobs[0], self._jobs)] if self._pool is None else self._pool.begin(jobs)
             except WorkerDiedError:
-                self._lost(job, number)
+                self._lost(jobs[0], number)
             except Exception as error:
-                self._ended(job, error)
+                for job in jobs:
+                    self._ended(job, error)
             else:
-                future.add_done_callback(partial(self._returned, job, number))
+                for job, future in zip(jobs, begun, strict=True):
+                    future.add_done_callback(partial(self._returned, job, number))
 
-    def _next(self) -> CompileJob | None:
+    def _next(self) -> list[CompileJob]:
+        """What to hand to the pool now, to one of its workers: several jobs where many more are waiting."""
         jobs, under_way = self.jobs, self._orders.under_way
         room, room_behind = jobs + max(2, jobs // 4) if jobs > 1 else 1, jobs - jobs // _SPARED
-        return self._orders.take(also_behind=under_way < room_behind) if under_way < room else None
+        together = 1
+        if self._pool is not None:
+            together = min(_TOGETHER, max(1, (len(self._orders) - under_way) // (_ROUNDS * jobs)))
+        taken: list[CompileJob] = []
+        while len(taken) < together and under_way + len(taken) < room * together:
+            also_behind = under_way + len(taken) < room_behind * together
+            if (job := self._orders.take(also_behind=also_behind)) is None:
+                break
+            taken.append(job)
+        return taken
 
     def _returned(self, job: CompileJob, number: int, future: Future[Binary | Failure]) -> None:
         from genkern.farm.pool import WorkerDiedError

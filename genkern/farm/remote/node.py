@@ -1,4 +1,4 @@
-"""What runs on a node: one unit after another in each thread of a worker, without PyTorch and without a GPU.
+"""What runs on a node: one task after another in each thread of a worker, without PyTorch and without a GPU.
 
 A compile runs in a process of its own, as in the farm's own workers: one that hangs or dies costs itself, and the
 worker lives on. It ends with the worker.
@@ -14,12 +14,13 @@ import os
 import socket
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from genkern.errors import BugError, OutputError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileJob, CompileProcess, forked
-from genkern.farm.remote.unit import Foreign, Result, There, Unit, answered
+from genkern.farm.remote.unit import PROTOCOL, Foreign, NotBegun, Result, There, Unit, answered, read_task
 from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.files import cache_folder
 from genkern.gemm.gpus import detect_devices
@@ -29,6 +30,9 @@ from genkern.kernels.kernel import Target
 
 # More than a node has threads, so that none is removed before it is read.
 _MODULES_KEPT = 256
+# Nobody waits longer for the first unit of a task than that, and what the last one takes; a node that is lost costs as
+# much of each of its threads.
+_TASK_S = 3.0
 
 
 class _OfThread(threading.local):
@@ -42,8 +46,15 @@ _forking = threading.Lock()
 
 
 def made_here(data: bytes) -> bytes:
-    """What comes of the unit that this is (genkern.farm.remote.unit): the entry of this node's cache, if it has it."""
-    return answered(_made(Unit.read(data)))
+    """What comes of the task that this is (genkern.farm.remote.unit): of each unit the entry of this node's cache, if
+    it has it. A task that takes long gives back the units that are not begun.
+    """
+    began_s = time.monotonic()
+    results: list[Result] = []
+    for unit in read_task(data):
+        late = bool(results) and time.monotonic() - began_s > _TASK_S
+        results.append(NotBegun() if late else _made(unit))
+    return answered(results)
 
 
 def greet(made_for: str) -> str:
@@ -52,7 +63,7 @@ def greet(made_for: str) -> str:
     """
     why = _mismatch(MadeFor(**{name: str(value) for name, value in json.loads(made_for).items()}))
     archs = [device.arch for device in detect_devices()]
-    return json.dumps({"why": why, "archs": archs, "host": socket.gethostname()})
+    return json.dumps({"why": why, "archs": archs, "host": socket.gethostname(), "protocol": PROTOCOL})
 
 
 def _mismatch(wanted: MadeFor) -> str:

@@ -15,11 +15,18 @@ from typing import Any
 from genkern.errors import InputError, one_line
 from genkern.farm.remote.address import Address
 from genkern.farm.remote.slurm_job import SlurmJob
+from genkern.farm.remote.unit import PROTOCOL
 
 # The resource of workers that measure: `dask worker --resources GPU=1`.
 GPU = "GPU"
 _WAIT_S = 60.0
 _LOOK_S = 1.0
+# A scheduler that is busy answers late; one that does not answer for so long is gone.
+_ANSWER_S = 30.0
+_SILENT_S = 90.0
+# A node that is frozen keeps nobody from the others: it is asked again later.
+_GREETING_S = 5.0
+_LATER_S = 30.0
 _NO_DASK = "--cluster needs Dask, here and on every node: pip install '.[cluster]' in genkern's checkout"
 
 
@@ -71,9 +78,10 @@ class Nodes:
         self._foreign: dict[str, str] = {}
         self._cluster: Any = None
         self._job: SlurmJob | None = None
+        self._late: dict[str, float] = {}
+        self._told: set[str] = set()
+        self._answered_s = time.monotonic()
         self._ended = threading.Event()
-        # Called after each look.
-        self.on_look: Callable[[], object] = lambda: None
         try:
             if address.workers:
                 own = {"n_workers": address.workers, "threads_per_worker": 1, "processes": True}
@@ -117,6 +125,24 @@ class Nodes:
         return [node for node in usable if not node.gpus] or usable
 
     @property
+    def threads(self) -> int:
+        """How many units those that compile do at a time."""
+        return sum(node.threads for node in self.able)
+
+    def check(self) -> None:
+        """Raises InputError where the scheduler has not answered for long, so that nothing of it is to be expected."""
+        if (silent_s := time.monotonic() - self._answered_s) > _SILENT_S:
+            raise InputError(f"--cluster: the scheduler at {self.scheduler} has not answered for {silent_s:.0f} s")
+
+    def tell_once(self, what: str, error: BaseException) -> None:
+        """Say what Dask has refused: the first of its kind, since the next ones say the same."""
+        with self._lock:
+            if what in self._told:
+                return
+            self._told.add(what)
+        self._say(f"note: --cluster: {what} ({one_line(error)})")
+
+    @property
     def expects_more(self) -> bool:
         """Whether nodes may still be in a queue."""
         return self._job is not None and self._job.is_alive()
@@ -135,13 +161,14 @@ class Nodes:
     def end(self) -> None:
         """Let the nodes go; those that were started for this end."""
         self._ended.set()
+        # What a scheduler says that is going is of no use to anybody.
         with contextlib.suppress(Exception):
-            self.client.close()
+            self.client.close(_ANSWER_S)
         if self._job is not None:
             self._job.cancel()
         if self._cluster is not None:
             with contextlib.suppress(Exception):
-                self._cluster.close()
+                self._cluster.close(_ANSWER_S)
 
     def _wait_for_first(self, address: Address) -> None:
         """A queue may be long: so there is no end to that wait but the job's."""
@@ -157,34 +184,53 @@ class Nodes:
 
     def _workers(self) -> dict[str, Any]:
         # Client.scheduler_info may hand out what a thread of Dask's has put into its place, which has no workers.
-        said: dict[str, Any] = self.client.sync(self.client.scheduler.identity, n_workers=-1)
+        said = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_S)
+        self._answered_s = time.monotonic()
         found: dict[str, Any] = said["workers"]
         return found
 
     def _watch(self) -> None:
         while not self._ended.wait(_LOOK_S):
-            # A scheduler that is gone is told to whoever submits.
-            with contextlib.suppress(Exception):
+            try:
                 self._look()
-                self.on_look()
+            except Exception as error:
+                # One that is gone for long is told by `check` to whoever waits for it.
+                if not self._ended.is_set():
+                    self.tell_once("the scheduler does not answer", error)
 
     def _look(self) -> None:
-        workers = self._workers()
-        # Busy or frozen ones answer late: they are asked again at the next look.
-        new = [address for address in workers if address not in self._nodes]
-        function, argument = self._greeting
-        answers = self.client.run(function, argument, workers=new, on_error="return") if new else {}
+        workers, now_s = self._workers(), time.monotonic()
+        new = [each for each in workers if each not in self._nodes and self._late.get(each, 0.0) <= now_s]
+        answers: dict[str, object] = self.client.sync(self._greeted, new) if new else {}
         for address, answer in answers.items():
+            if isinstance(answer, OSError):
+                self._late[address] = now_s + _LATER_S
+                self.tell_once("a node does not answer, and is asked again", answer)
+                continue
             said = _said(answer)
             if why := str(said.get("why", "")):
-                self.leave_out(str(address), why)
+                self.leave_out(address, why)
             info = workers[address]
             gpus = int(info.get("resources", {}).get(GPU, 0))
             with self._lock:
                 why = self._foreign.get(address, "")
-                self._nodes[address] = Node(str(address), int(info["nthreads"]), gpus, said, why)
+                self._nodes[address] = Node(address, int(info["nthreads"]), gpus, said, why)
         with self._lock:
             self._nodes = {address: node for address, node in self._nodes.items() if address in workers}
+            self._late = {address: then_s for address, then_s in self._late.items() if address in workers}
+
+    async def _greeted(self, new: list[str]) -> dict[str, object]:
+        """What these nodes say, each by its address: an OSError where one does not answer in time."""
+        function, argument = self._greeting
+
+        async def said(address: str) -> object:
+            try:
+                answers = self.client.run(function, argument, workers=[address], on_error="return")
+                return (await asyncio.wait_for(answers, _GREETING_S))[address]
+            except (OSError, asyncio.TimeoutError) as error:
+                return error if isinstance(error, OSError) else TimeoutError(f"{address}: {_GREETING_S:.0f} s")
+
+        return dict(zip(new, await asyncio.gather(*map(said, new)), strict=True))
 
 
 def _said(answer: object) -> dict[str, Any]:
@@ -195,7 +241,9 @@ def _said(answer: object) -> dict[str, Any]:
         said = json.loads(answer)
     except ValueError:
         said = None
-    return said if isinstance(said, dict) else {"why": "it has another genkern"}
+    if not isinstance(said, dict) or said.get("protocol") != PROTOCOL:
+        return {"why": "it has another genkern"}
+    return said
 
 
 async def _reach(scheduler: str, security: Any) -> None:

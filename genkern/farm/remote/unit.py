@@ -1,12 +1,13 @@
-"""A unit of compiling between machines: the job as text, what came of it as bytes. Both are read as data."""
+"""Units of compiling between machines: jobs as text, what came of them as bytes. Both are read as data."""
 
 from __future__ import annotations
 
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.gemm.records import Outcome
 from genkern.kernels.kernel import KernelSpec, Target
 
+# Nodes whose genkern writes units or answers in another way are left out.
+PROTOCOL = 2
 _PAIRS = "signature", "constants", "divisible", "options"
 
 
@@ -52,31 +55,63 @@ class Unit:
     made_for: MadeFor
     shared: Shared | None = None
 
-    def data(self) -> bytes:
-        """The unit as JSON, compressed: a module of sm_90 has 45 KB of text, which are 12 KB after 0.3 ms."""
-        return zlib.compress(json.dumps(asdict(self), separators=(",", ":")).encode(), 1)
-
-    @classmethod
-    def read(cls, data: bytes) -> Unit:
-        """The unit that these bytes are. Raises ValueError, TypeError or LookupError for what is none."""
-        try:
-            said = json.loads(zlib.decompress(data))
-        except zlib.error as error:
-            raise ValueError(str(error)) from None
-        spec: dict[str, Any] = {
-            name: tuple((str(key), value) for key, value in given) if name in _PAIRS else str(given)
-            for name, given in said["spec"].items()
-        }
-        target = Target(str(said["target"]["backend"]), said["target"]["arch"], int(said["target"]["warp_size"]))
-        made_for = MadeFor(**{name: str(value) for name, value in said["made_for"].items()})
-        module, timeout_s, shared = str(said["module"]), float(said["timeout_s"]), said.get("shared")
-        if shared is not None:
-            shared = Shared(str(shared["folder"]), str(shared["probe"]), bool(shared["whole"]))
-        return cls(str(said["key"]), module, KernelSpec(**spec), target, timeout_s, made_for, shared)
-
     @classmethod
     def of(cls, job: CompileJob, module: str, made_for: MadeFor, shared: Shared | None = None) -> Unit:
         return cls(job.key, module, job.spec, job.target, job.timeout_s, made_for, shared)
+
+
+def task_of(units: Sequence[Unit]) -> bytes:
+    """Units as JSON, compressed, with each of their modules once: one of sm_90 has 45 KB of text, which are 12 KB."""
+    modules = [*dict.fromkeys(unit.module for unit in units)]
+    said = [vars(unit) | {"module": modules.index(unit.module), **_nested(unit)} for unit in units]
+    parts = zlib.compress(json.dumps(said, separators=(",", ":")).encode(), 1), *map(_packed, modules)
+    return b"".join([json.dumps([*map(len, parts)]).encode(), b"\n", *parts])
+
+
+def read_task(data: bytes) -> list[Unit]:
+    """The units that these bytes are. Raises ValueError, TypeError or LookupError for what is none."""
+    head, _, rest = data.partition(b"\n")
+    lengths = [int(length) for length in json.loads(head)]
+    if not lengths or min(lengths) < 0 or sum(lengths) != len(rest):
+        raise ValueError("a task of another length")
+    try:
+        said, *modules = (zlib.decompress(part).decode() for part in _parts(rest, lengths))
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    return [_unit(each, modules) for each in json.loads(said)]
+
+
+# Units of a size have one text.
+@lru_cache(maxsize=64)
+def _packed(module: str) -> bytes:
+    return zlib.compress(module.encode(), 1)
+
+
+def _nested(unit: Unit) -> dict[str, Any]:
+    """Those fields that JSON does not know."""
+    shared = None if unit.shared is None else vars(unit.shared)
+    return {"spec": vars(unit.spec), "target": asdict(unit.target), "made_for": vars(unit.made_for), "shared": shared}
+
+
+def _unit(said: dict[str, Any], modules: Sequence[str]) -> Unit:
+    spec: dict[str, Any] = {
+        name: tuple((str(key), value) for key, value in given) if name in _PAIRS else str(given)
+        for name, given in said["spec"].items()
+    }
+    target = Target(str(said["target"]["backend"]), said["target"]["arch"], int(said["target"]["warp_size"]))
+    made_for = MadeFor(**{name: str(value) for name, value in said["made_for"].items()})
+    shared = said["shared"]
+    if shared is not None:
+        shared = Shared(str(shared["folder"]), str(shared["probe"]), bool(shared["whole"]))
+    module, timeout_s = modules[int(said["module"])], float(said["timeout_s"])
+    return Unit(str(said["key"]), module, KernelSpec(**spec), target, timeout_s, made_for, shared)
+
+
+def _parts(data: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
+    start = 0
+    for length in lengths:
+        yield data[start : start + length]
+        start += length
 
 
 @dataclass(frozen=True)
@@ -94,49 +129,57 @@ class There:
     key: str
 
 
-Result = Mapping[str, bytes] | There | Failure | OutputError | BugError | Foreign
+@dataclass(frozen=True)
+class NotBegun:
+    """The units before it took so long that others are to have this one."""
 
 
-def answered(result: Result) -> bytes:
-    """What came of a unit: the files of its entry in the cache, or what else."""
-    files: Mapping[str, bytes] = {}
+Result = Mapping[str, bytes] | There | Failure | OutputError | BugError | Foreign | NotBegun
+
+
+def answered(results: Sequence[Result]) -> bytes:
+    """What came of the units of a task, in their order: the files of an entry in the cache, or what else."""
+    files = [data for result in results if isinstance(result, Mapping) for data in result.values()]
+    return b"".join([json.dumps([*map(_said, results)]).encode(), b"\n", *files])
+
+
+def _said(result: Result) -> dict[str, Any]:
     if isinstance(result, Mapping):
-        files = result
-        said: dict[str, Any] = {"files": {name: len(data) for name, data in files.items()}}
-    elif isinstance(result, Failure):
-        said = {"failure": [result.key, result.outcome.value, result.message, result.from_outside]}
-    elif isinstance(result, There):
-        said = {"there": result.key}
-    elif isinstance(result, Foreign):
-        said = {"foreign": [result.node, result.why]}
-    elif isinstance(result, BugError):
-        said = {"bug": [result.message, result.details]}
-    else:
-        said = {"output": [str(result)]}
-    return b"".join([json.dumps(said).encode(), b"\n", *files.values()])
+        return {"files": {name: len(data) for name, data in result.items()}}
+    if isinstance(result, Failure):
+        return {"failure": [result.key, result.outcome.value, result.message, result.from_outside]}
+    if isinstance(result, There):
+        return {"there": [result.key]}
+    if isinstance(result, Foreign):
+        return {"foreign": [result.node, result.why]}
+    if isinstance(result, NotBegun):
+        return {"not_begun": []}
+    if isinstance(result, BugError):
+        return {"bug": [result.message, result.details]}
+    return {"output": [str(result)]}
 
 
-def read_answer(data: bytes) -> Result:
+def read_answer(data: bytes) -> list[Result]:
     """What an answer says; the files of an entry are as unproved as those that anybody lays into a cache.
 
     Raises ValueError, TypeError, LookupError or AttributeError for what is no answer.
     """
     head, _, rest = data.partition(b"\n")
-    ((kind, said),) = json.loads(head).items()
+    said = [pair for each in json.loads(head) for pair in each.items()]
+    lengths = [int(length) for kind, given in said if kind == "files" for length in given.values()]
+    if sum(lengths) != len(rest):
+        raise ValueError("an answer of another length")
+    files = _parts(rest, lengths)
+    return [_result(kind, given, files) for kind, given in said]
+
+
+def _result(kind: str, given: Any, files: Iterator[bytes]) -> Result:
     if kind == "files":
-        files, start = {}, 0
-        for name, length in said.items():
-            files[str(name)], start = rest[start : start + int(length)], start + int(length)
-        return files
-    if kind == "there":
-        return There(str(said))
+        return {str(name): next(files) for name in given}
     if kind == "failure":
-        key, outcome, message, from_outside = said
+        key, outcome, message, from_outside = given
         return Failure(str(key), Outcome(outcome), str(message), bool(from_outside))
-    if kind == "foreign":
-        return Foreign(*map(str, said))
-    if kind == "bug":
-        return BugError(*map(str, said))
-    if kind == "output":
-        return OutputError(*map(str, said))
-    raise ValueError(f"no answer: {kind!r:.40}")
+    words: dict[str, type[There | Foreign | NotBegun | BugError | OutputError]] = {
+        "there": There, "foreign": Foreign, "not_begun": NotBegun, "bug": BugError, "output": OutputError
+    }  # fmt: skip
+    return words[kind](*map(str, given))

@@ -129,8 +129,8 @@ def test_entries_of_a_folder_that_both_see_do_not_travel(
     read = sys.modules[DaskPool.__module__].read_answer
 
     def reading(data: bytes) -> object:
-        seen.append(type(result := read(data)))
-        return result
+        seen.extend(map(type, results := read(data)))
+        return results
 
     monkeypatch.setattr("genkern.farm.remote.dask_pool.read_answer", reading)
     farm, _, _ = make(tmp_path / "shared")

@@ -14,7 +14,7 @@ from trouble_kernels import trouble_spec, write_trouble
 
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.remote import node
-from genkern.farm.remote.unit import Foreign, Shared, There, Unit, read_answer
+from genkern.farm.remote.unit import Foreign, NotBegun, Result, Shared, There, Unit, read_answer, task_of
 from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.gemm.gpus import DetectedDevice
 from genkern.gemm.records import Binary, Outcome
@@ -33,6 +33,11 @@ def own_cache(hostile_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
         node._own.process = None
 
 
+def made(*units: Unit) -> list[Result]:
+    """What a node answers to a task of these."""
+    return read_answer(node.made_here(task_of(units)))
+
+
 def unit_of(name: str, folder: Path, timeout_s: float = 60.0) -> Unit:
     """A kernel that makes trouble, or none."""
     spec = trouble_spec(name)
@@ -43,15 +48,27 @@ def unit_of(name: str, folder: Path, timeout_s: float = 60.0) -> Unit:
 def test_an_entry_comes_back_and_stays_in_the_nodes_cache(own_cache: BinaryCache, tmp_path: Path) -> None:
     """So that a unit which a scheduler repeats is not compiled again; another cache takes it over whole."""
     unit = unit_of("plain", tmp_path)
-    files = read_answer(node.made_here(unit.data()))
+    (files,) = made(unit)
     assert isinstance(files, dict)
     assert files == own_cache.files(unit.key)
     taken = BinaryCache(tmp_path / "driver").take_over(unit.key, files)
     assert isinstance(taken, Binary)
     assert Path(taken.path).parents[1] == tmp_path / "driver"
-    assert read_answer(node.made_here(replace(unit, module="no module").data())) == files
+    assert made(replace(unit, module="no module")) == [files]
     files["kernel.hsaco"] = files["kernel.hsaco"][:-1]
     assert BinaryCache(tmp_path / "other").take_over(unit.key, files) is None
+
+
+def test_a_task_that_takes_long_gives_back_the_rest(
+    own_cache: BinaryCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is begun is made, also where it took too long by itself."""
+    units = [unit_of(name, tmp_path) for name in ("plain", "plain_1", "plain_2")]
+    monkeypatch.setattr(node, "_TASK_S", 0.0)
+    assert [type(result) for result in made(*units)] == [dict, NotBegun, NotBegun]
+    monkeypatch.undo()
+    monkeypatch.setenv("GENKERN_CACHE_DIR", str(own_cache.folder.parent))
+    assert [type(result) for result in made(*units)] == [dict, dict, dict]
 
 
 def test_an_entry_lands_in_a_folder_that_both_see(own_cache: BinaryCache, tmp_path: Path) -> None:
@@ -59,13 +76,13 @@ def test_an_entry_lands_in_a_folder_that_both_see(own_cache: BinaryCache, tmp_pa
     seen = BinaryCache(tmp_path / "shared")
     shared = Shared(str(seen.folder), str(seen.unborn("probe").relative_to(seen.folder)))
     unit = replace(unit_of("plain", tmp_path), shared=shared)
-    assert read_answer(node.made_here(unit.data())) == There(unit.key)
+    assert made(unit) == [There(unit.key)]
     assert isinstance(seen.get(unit.key), Binary)
     assert own_cache.get(unit.key) is None
     files = seen.files(unit.key)
-    assert read_answer(node.made_here(replace(unit, shared=replace(shared, whole=True)).data())) == files
+    assert made(replace(unit, shared=replace(shared, whole=True))) == [files]
     other = replace(unit_of("plain_1", tmp_path), shared=replace(shared, probe="no probe"))
-    assert isinstance(read_answer(node.made_here(other.data())), dict)
+    assert isinstance(made(other)[0], dict)
     assert isinstance(own_cache.get(other.key), Binary)
 
 
@@ -85,7 +102,7 @@ def test_each_thread_of_a_daemon_has_a_compile_process(
 
     def ask(name: str) -> None:
         unit = unit_of(name, tmp_path / name, timeout_s=1.0 if name == "hang" else 60.0)
-        answers[name] = read_answer(node.made_here(unit.data()))
+        (answers[name],) = made(unit)
         if node._own.process is not None:
             node._own.process.kill()
 
@@ -118,7 +135,7 @@ def test_a_foreign_node_says_why(change: dict[str, str], said: str, own_cache: B
     wanted = replace(HERE, **change)
     assert json.loads(node.greet(json.dumps(asdict(wanted))))["why"] == said
     if said:
-        answer = read_answer(node.made_here(replace(unit_of("plain", tmp_path), made_for=wanted).data()))
+        (answer,) = made(replace(unit_of("plain", tmp_path), made_for=wanted))
         assert isinstance(answer, Foreign)
         assert answer.why == said
         assert not list(own_cache.folder.glob("??"))
