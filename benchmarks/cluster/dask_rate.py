@@ -5,8 +5,9 @@
     rate    the same kernels by the farm's own processes and by `--cluster local:N`, in turns, each time into an empty
             cache; both have compiled before. dask_over_loky is the median of the ratios of the rounds, by seconds of
             processors, all of which a farm uses: they do not change where others use them too, as the clock does
-    units   10,000 units that find their kernel in the node's cache: what a unit costs this process, in which client and
-            scheduler are, and so how many a second it could do at most; and bytes
+    units   10,000 units that find their kernel in the node's cache, eight to a task and alone, as a farm hands them out
+            that has many more than the nodes do at a time, and few: what a unit costs this process, in which client
+            and scheduler are, and so how many a second it could do at most (dask_unit_ms: eight); and bytes
     kill    kernels on four nodes, of which one is killed after a quarter of them, beside none, in turns:
             cluster_kill_overhead is the median of the ratios of the rounds
 
@@ -34,6 +35,7 @@ from genkern.command.target import versions
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm, Pool
 from genkern.farm.remote.dask_pool import DaskPool
+from genkern.farm.remote.unit import task_of
 from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
@@ -137,20 +139,25 @@ def units(bench: Bench, count: int, nodes: int) -> None:
         bench.seconds(farm, bench.specs[:1])
         spec = bench.specs[0]
         job = farm.job(farm.key(spec), str(bench.module), spec)
-        for what, shared in (("names come back", pool._shared), ("bytes come back", None)):
+        for together, what, shared in (
+            (8, "names come back", pool._shared),
+            (8, "bytes come back", None),
+            (1, "names come back", pool._shared),
+            (1, "bytes come back", None),
+        ):
             pool._shared = shared
-            sent, futures = len(pool._unit(job).data()), []
+            sent, futures = len(task_of([pool._unit(job)] * together)) / together, []
             started, started_cpu = time.perf_counter(), time.process_time()
-            for number in range(count):
-                futures.append(pool.begin(job))
+            for number in range(0, count, together):
+                futures += pool.begin([job] * together)
                 if number >= _AT_A_TIME:
                     futures[number - _AT_A_TIME].result()
             assert all(isinstance(future.result(), Binary) for future in futures)
             took_s, cpu_s = time.perf_counter() - started, time.process_time() - started_cpu
             back = sum(map(len, cache.files(job.key).values())) if shared is None else len(job.key)
             each = f"{1000 * took_s / count:.2f} ms a unit, {1000 * cpu_s / count:.2f} ms of processor time here"
-            print(f"{count} units that find their kernel, {what}: {each}, {load()}", flush=True)
-            print(f"bytes of a unit there and back: {sent} {back}")
+            print(f"{count} units that find their kernel, {together} a task, {what}: {each}, {load()}", flush=True)
+            print(f"bytes of a unit there and back: {sent:.0f} {back}")
 
 
 def kill(bench: Bench, rounds: int) -> None:
