@@ -31,15 +31,26 @@ case "$1" in
 esac
 """
 _DASK = '#!/bin/bash\nexec {python} -m dask "$@"\n'
-# Two machines are two folders here, gpu-node: and what it has for a home.
-_SSH = '#!/bin/bash\ncd {node} && shift && exec "$@"\n'
+# Two machines are two folders here, gpu-node: and what it has for a home, with a cache of its own.
+_SSH = '#!/bin/bash\ncd {node} && shift && GENKERN_CACHE_DIR={node}/cache exec "$@"\n'
 _RSYNC = '#!/bin/bash\nshift\ncp -r "${{1/#gpu-node:/{node}/}}" "${{2/#gpu-node:/{node}/}}"\n'
 
 
+def page() -> dict[str, list[str]]:
+    """The commands of the page, in their order, by the headings of its parts."""
+    parts = (text.partition("\n") for text in _PAGE.read_text(encoding="utf-8").split("\n## ")[1:])
+    return {heading: re.findall(r"^    (\S.*)$", text, re.MULTILINE) for heading, _, text in parts}
+
+
 def commands(part: str) -> list[str]:
-    """The commands in the part with this heading, in their order."""
-    _, _, text = _PAGE.read_text(encoding="utf-8").partition(f"\n## {part}\n")
-    return re.findall(r"^    (\S.*)$", text.partition("\n## ")[0], re.MULTILINE)
+    """Those of the part with this heading."""
+    return page()[part]
+
+
+def said_by_the_way(pattern: str) -> str:
+    """The one command or option of this form that stands within a sentence."""
+    (found,) = {*re.findall(rf"`({pattern})`", _PAGE.read_text(encoding="utf-8"))}
+    return str(found)
 
 
 class Lab:

@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _PROGRAMS = "slurmctld", "slurmd", "sbatch", "munged"
-_INSTALL = "apt-get", "install", "-y", "--no-install-recommends", "slurm-wlm", "munge"
+# A mirror that does not answer, or another apt-get, is not waited for long.
+_APT = "apt-get", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=10", "-o", "DPkg::Lock::Timeout=10"
+_INSTALL = *_APT, "install", "-y", "--no-install-recommends", "slurm-wlm", "munge"
+_APT_S = 90.0
 _WAIT_S = 60.0
 _JOB_S = 300.0
 # A job that was requeued waits until credentials of its first start have expired, which takes two minutes as a rule:
@@ -63,11 +66,21 @@ def why_not() -> str:
     if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
         if shutil.which("apt-get") is None:
             return f"there is no {missing[0]}, and no apt-get to install it with"
-        for command in (("apt-get", "update"), _INSTALL):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        try:
+            for command in ((*_APT, "update"), _INSTALL):
+                done = subprocess.run(
+                    command, env=quiet, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_APT_S
+                )
+        except subprocess.TimeoutExpired:
+            return f"slurm-wlm cannot be installed: apt-get takes more than {_APT_S:.0f} s"
         if done.returncode:
             return f"slurm-wlm cannot be installed: {done.stderr.strip()[-200:]}"
     return ""
+
+
+class NoSlurm(Exception):
+    """Its daemons do not come up on this machine; the end of their logs."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +113,7 @@ class Slurm:
 
 @contextlib.contextmanager
 def slurm() -> Iterator[Slurm]:
-    """Start it, and end it with all its jobs."""
+    """Start it, and end it with all its jobs. Raises NoSlurm."""
     # munged wants that only root may write on the way to its socket, whose name is to be short.
     with tempfile.TemporaryDirectory(prefix="slurm-", dir="/run") as at, _running(Path(at)) as running:
         yield running
@@ -122,32 +135,42 @@ def _running(at: Path) -> Iterator[Slurm]:
     munged = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={at}/munge.socket"]
     munged += [f"--pid-file={at}/munged.pid", f"--log-file={at}/munged.log", f"--seed-file={at}/munged.seed"]
     with contextlib.ExitStack() as stack:
-        _start(stack, at, "munged", munged, running)
-        _until(lambda: (at / "munge.socket").exists(), at)
-        _start(stack, at, "slurmctld", ["slurmctld", "-D"], running)
-        for node in ("n1", "n2"):
-            _start(stack, at, node, ["slurmd", "-D", "-N", node], running)
-        _until(lambda: _idle(running) == 2, at)
+        try:
+            _start(stack, at, "munged", munged, running)
+            _until(lambda: (at / "munge.socket").exists(), at)
+            _start(stack, at, "slurmctld", ["slurmctld", "-D"], running)
+            for node in ("n1", "n2"):
+                _start(stack, at, node, ["slurmd", "-D", "-N", node], running)
+            _until(lambda: _idle(running) == 2, at)
+        except AssertionError as error:
+            raise NoSlurm(str(error)) from None
         try:
             yield running
         finally:
-            with contextlib.suppress(AssertionError):
+            with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
                 running.ask("scancel", "--user=root")
                 _until(lambda: not running.ask("squeue", "--noheader"), at)
 
 
 def _idle(running: Slurm) -> int:
-    try:
+    with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
         return running.ask("sinfo", "--Node", "--noheader", "--partition=low", "--format=%t").split().count("idle")
-    except AssertionError:
-        return 0
+    return 0
 
 
 def _start(stack: contextlib.ExitStack, at: Path, name: str, command: list[str], running: Slurm) -> None:
     log = stack.enter_context((at / f"{name}.out").open("w"))
     process = subprocess.Popen(command, env=os.environ | running.environment, stdout=log, stderr=log)
-    stack.callback(process.wait, _WAIT_S)
-    stack.callback(process.terminate)
+    stack.callback(_stop, process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_WAIT_S / 4)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _until(condition: Callable[[], object], at: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster_page import Lab, commands, free_port
+from cluster_page import Lab, commands, free_port, said_by_the_way
 from processes import assert_gone, relatives, until
 from tiny_space import traced
 
@@ -73,6 +73,17 @@ def test_the_page(address: str, tmp_path: Path) -> None:
         assert "0 refused" in said
         assert "cluster: http" in said
     assert "--resources GPU=1" in MEASURES
+
+
+def test_processes_of_this_machine_compile(tmp_path: Path) -> None:
+    """As many as are named, for each command that compiles; they end with it."""
+    lab = Lab(tmp_path / "lab", 2)
+    option = said_by_the_way("--cluster local:[^`]*")
+    for command in ("genkern -i sizes.yaml -o r.yaml", "genkern compile --arch sm_90 -i sizes.yaml -o work"):
+        said = lab.run(f"{command} {option}", GENKERN_CACHE_DIR=str(lab.at / f"cold_{command.count('-')}"))
+        assert "cluster: http" in said
+        assert "0 refused" in said
+    assert_gone(lab.at)
 
 
 def test_nodes_of_two_architectures_of_which_one_dies(address: str, tmp_path: Path) -> None:
