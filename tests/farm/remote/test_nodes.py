@@ -6,11 +6,18 @@ import json
 import os
 import shutil
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cluster_page import Lab, free_port
 from command import run_here
+
+from genkern.errors import InputError
+from genkern.farm.remote.address import Address
+from genkern.farm.remote.nodes import Nodes
+from genkern.farm.remote.unit import PROTOCOL
 
 pytestmark = pytest.mark.skipif(not os.environ.get("GENKERN_CLUSTER_TESTS"), reason="make test-cluster")
 
@@ -46,6 +53,59 @@ def test_certificates_of_dasks_configuration_are_used(tmp_path: Path) -> None:
         for process in (node, scheduler):
             process.terminate()
             process.communicate(timeout=60)
+
+
+# A node says so when the file is there that its environment names, as one that is busy or frozen does.
+_SAID = json.dumps({"why": "", "protocol": PROTOCOL})
+_IS_THERE = "__import__('os').path.exists(__import__('os').environ.get('GATE', '/'))"
+_GREETING = f"[__import__('time').sleep(0.1) for _ in range(300) if not {_IS_THERE}] and '' or {_SAID!r}"
+
+
+def test_nodes_that_answer_late_and_schedulers_that_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that does not answer keeps nobody from the others, and is asked again. A scheduler that is gone is told at
+    once, and ends a run after a while.
+    """
+    for name, value in {"_GREETING_S": 0.5, "_LATER_S": 1.0, "_ANSWER_S": 5.0, "_SILENT_S": 5.0}.items():
+        monkeypatch.setattr(f"genkern.farm.remote.nodes.{name}", value)
+    lab, gate, said = Lab(tmp_path / "lab", 1), tmp_path / "gate", []
+    address = f"127.0.0.1:{free_port()}"
+    scheduler = lab.start(f"dask scheduler --host {address.replace(':', ' --port ')} --no-dashboard 2> {lab.at}/s")
+    node = f"dask worker tcp://{address} --nthreads 1 --no-dashboard --name"
+    late = lab.start(f"{node} late 2> {lab.at}/late", GATE=str(gate))
+    soon = lab.start(f"{node} soon 2> {lab.at}/soon")
+    nodes = Nodes(Address.read(f"dask://{address}"), said.append, (eval, _GREETING), {})
+    try:
+        wait_until(lambda: len(nodes.able) == 1)
+        wait_until(lambda: any("a node does not answer, and is asked again" in line for line in said))
+        gate.touch()
+        wait_until(lambda: len(nodes.able) == 2)
+        nodes.check()
+        scheduler.kill()
+        wait_until(lambda: any("the scheduler does not answer" in line for line in said))
+        wait_until(lambda: has_gone(nodes))
+        assert len([line for line in said if line.startswith("note: --cluster")]) == 2
+    finally:
+        nodes.end()
+        for process in (late, soon, scheduler):
+            process.kill()
+            process.communicate(timeout=60)
+
+
+def has_gone(nodes: Nodes) -> bool:
+    """Whether the scheduler is said to be gone."""
+    try:
+        nodes.check()
+    except InputError as error:
+        return "has not answered for" in str(error)
+    return False
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """For what others bring about."""
+    deadline_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
 
 
 def test_a_scheduler_that_is_not_there_is_refused(
