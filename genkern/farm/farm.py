@@ -268,13 +268,11 @@ class Farm:
         together = 1
         if self._pool is not None:
             together = min(_TOGETHER, max(1, (len(self._orders) - under_way) // (_ROUNDS * jobs)))
-        taken: list[CompileJob] = []
-        while len(taken) < together and under_way + len(taken) < room * together:
-            also_behind = under_way + len(taken) < room_behind * together
-            if (job := self._orders.take(also_behind=also_behind)) is None:
-                break
-            taken.append(job)
-        return taken
+        if under_way >= room * together:
+            return []
+        also_behind = under_way < room_behind * together
+        taken = (self._orders.take(also_behind=also_behind) for _ in range(together))
+        return [job for job in taken if job is not None]
 
     def _returned(self, job: CompileJob, number: int, future: Future[Binary | Failure]) -> None:
         from genkern.farm.pool import WorkerDiedError

@@ -96,7 +96,7 @@ def processes_of(pool: DaskPool) -> list[int]:
 
 def test_units_are_made_where_they_can_be(make: Callable[[Path], Made], tmp_path: Path) -> None:
     """The node with another Triton is named and left out; what hangs or dies costs itself; a node that goes, and one
-    that says nothing any more, cost what they were doing, which another does.
+    that says nothing any more, cost what they were doing, which another does. None of them needs PyTorch.
     """
     farm, pool, said = make(tmp_path / "driver")
     assert farm.jobs == pool.size == 4
@@ -119,6 +119,7 @@ def test_units_are_made_where_they_can_be(make: Callable[[Path], Made], tmp_path
         assert isinstance(result, Binary)
         assert farm.cache.get(result.key) == result
     assert farm.counts.compiled == 7
+    assert {*pool.connect().client.run(eval, "'torch' in __import__('sys').modules").values()} == {False}
 
 
 def test_entries_of_a_folder_that_both_see_do_not_travel(
