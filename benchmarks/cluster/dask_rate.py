@@ -33,7 +33,7 @@ from benchmarks.common.workbench import say
 from benchmarks.farm.rate import all_specs, triton_target_of
 from genkern.command.target import versions
 from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm, Pool
+from genkern.farm.farm import TOGETHER, Farm, Pool
 from genkern.farm.remote.dask_pool import DaskPool
 from genkern.farm.remote.unit import task_of
 from genkern.farm.shipped.kernels_file import MadeFor
@@ -140,8 +140,8 @@ def units(bench: Bench, count: int, nodes: int) -> None:
         spec = bench.specs[0]
         job = farm.job(farm.key(spec), str(bench.module), spec)
         for together, what, shared in (
-            (8, "names come back", pool._shared),
-            (8, "bytes come back", None),
+            (TOGETHER, "names come back", pool._shared),
+            (TOGETHER, "bytes come back", None),
             (1, "names come back", pool._shared),
             (1, "bytes come back", None),
         ):

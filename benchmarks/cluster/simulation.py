@@ -13,8 +13,8 @@ measured and what is assumed:
     guided     49 kernels and 2.9 s of the GPU for a size (results/figures.yaml: guided_s_per_size)
     unit_ms    processor time of the process with client and scheduler for a unit: benchmarks.cluster.dask_rate units
 
-The scheduler hands out one unit after another, and each core takes its next one when it has done the last. The first
-200,000 units of a search are simulated so, and the rest goes at their rate.
+The scheduler hands out units eight at a time, as a farm with many more than the cores does, and each core takes its next
+eight when it has done the last. The first 200,000 units of a search are simulated so, and the rest goes at their rate.
 `--check_rate` compares with a real run of units that do nothing. What is sent by `genkern sbatch` has no scheduler.
 """
 
@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.figures import table
+from genkern.farm.farm import TOGETHER
 from genkern.recorded.reading import load
 from genkern.space.space import load_space
 
@@ -67,12 +68,13 @@ def units_a_second(durations: Sequence[float], cores: int, unit_s: float) -> flo
     """How many units so many cores do in a second, given what each takes and what handing out one takes."""
     free = [0.0] * cores
     handed = end = 0.0
-    for duration in durations:
-        # With a unit on its way the scheduler goes on to the next.
-        handed += unit_s
-        begins = max(heapq.heappop(free), handed)
-        heapq.heappush(free, begins + duration)
-        end = max(end, begins + duration)
+    for start in range(0, len(durations), TOGETHER):
+        task = durations[start : start + TOGETHER]
+        # With a task on its way the scheduler goes on to the next.
+        handed += len(task) * unit_s
+        ends = max(heapq.heappop(free), handed) + sum(task)
+        heapq.heappush(free, ends)
+        end = max(end, ends)
     return len(durations) / end
 
 

@@ -31,7 +31,7 @@ _FRUITLESS_RESTARTS = 3
 _SPARED = 4
 # A pool elsewhere is told of so many jobs at once at most, since a message costs as much as some of them; and of so few
 # that its workers come so often for more: what is ordered later but wanted more is not to wait.
-_TOGETHER = 8
+TOGETHER = 8
 _ROUNDS = 4
 
 
@@ -267,7 +267,7 @@ class Farm:
         room, room_behind = jobs + max(2, jobs // 4) if jobs > 1 else 1, jobs - jobs // _SPARED
         together = 1
         if self._pool is not None:
-            together = min(_TOGETHER, max(1, (len(self._orders) - under_way) // (_ROUNDS * jobs)))
+            together = min(TOGETHER, max(1, (len(self._orders) - under_way) // (_ROUNDS * jobs)))
         if under_way >= room * together:
             return []
         also_behind = under_way < room_behind * together
