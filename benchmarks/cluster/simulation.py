@@ -13,8 +13,8 @@ measured and what is assumed:
     guided     49 kernels and 2.9 s of the GPU for a size (results/figures.yaml: guided_s_per_size)
     unit_ms    processor time of the process with client and scheduler for a unit: benchmarks.cluster.dask_rate units
 
-The scheduler hands out units eight at a time, as a farm with many more than the cores does, and each core takes its next
-eight when it has done the last. The first 200,000 units of a search are simulated so, and the rest goes at their rate.
+The scheduler hands out units eight at a time, as a farm with many more than the cores does, and each core takes its
+next eight when it has done the last. The first 200,000 units of a search are simulated so; the rest goes at their rate.
 `--check_rate` compares with a real run of units that do nothing. What is sent by `genkern sbatch` has no scheduler.
 """
 
