@@ -51,7 +51,7 @@ test-long: $(DEV)
 # Dask is in no other environment: the package is optional. With root and apt-get Slurm is installed, and runs. A test
 # that waits for what never comes fails, and says where it stood.
 test-cluster: $(CLUSTER)
-	GENKERN_CLUSTER_TESTS=1 $(PY) -m pytest -q --timeout 150 $(CLUSTER_TESTS) $(ARGS)
+	GENKERN_CLUSTER_TESTS=1 $(PY) -m pytest -q -n 2 --dist loadfile --timeout 200 $(CLUSTER_TESTS) $(ARGS)
 
 # Engines pin other versions of what they share, and have an environment of their own.
 test-engines: $(ENGINES)/engines.stamp

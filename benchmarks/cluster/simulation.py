@@ -11,7 +11,8 @@ measured and what is assumed:
     measure    milliseconds of a config, the mean of those tables, where most configs are a launch or two
     binaries   configs that share one, counted in amd.yaml; binaries that sizes share, as in the tables
     guided     49 kernels and 2.9 s of the GPU for a size (results/figures.yaml: guided_s_per_size)
-    unit_ms    processor time of the process with client and scheduler for a unit: benchmarks.cluster.dask_rate units
+    unit_ms    processor time of the process with client and scheduler for a unit, and bytes of a unit there and back:
+               benchmarks.cluster.dask_rate units
 
 The scheduler hands out units eight at a time, as a farm with many more than the cores does, and each core takes its
 next eight when it has done the last. The first 200,000 units of a search are simulated so; the rest goes at their rate.
@@ -100,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--unit_ms", type=float, required=True)
     parser.add_argument("--entry_bytes", type=float, default=23_000)
-    parser.add_argument("--unit_bytes", type=float, default=13_000)
+    parser.add_argument("--unit_bytes", type=float, default=1_630)
     parser.add_argument("--check_rate", type=float)
     options = parser.parse_args()
     of, unit_s = measured(), options.unit_ms / 1000
