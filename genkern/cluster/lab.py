@@ -241,9 +241,11 @@ class _Lab:
         except GenkernError:
             raise
         except Exception as error:
-            self.console.print(f"note: {place.node} is lost ({one_line(error)}): others take its sizes")
-            # A scheduler that has forgotten it says nothing of the node.
-            self.sizes.lost(number, at_fault=not type(error).__name__.endswith("CancelledError"))
+            # A scheduler that is gone, or was started anew, says nothing of the node.
+            forgotten = type(error).__name__.endswith("CancelledError")
+            what = "is forgotten by the scheduler" if forgotten else f"is lost ({one_line(error)})"
+            self.console.print(f"note: {place.node} {what}: others take its sizes")
+            self.sizes.lost(number, at_fault=not forgotten)
             return
         self._take_rows(number, done)
         if done.status in (0, 1, 3):
@@ -284,7 +286,8 @@ class _Lab:
     def _cancel(self, pending: list[Any]) -> None:
         """Nobody waits for these any more, whatever becomes of them."""
         try:
-            self.nodes.client.cancel(pending)
+            if pending:
+                self.nodes.client.cancel(pending)
         except Exception as error:
             self.nodes.tell_once("sizes are not withdrawn", error)
 

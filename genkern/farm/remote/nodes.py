@@ -69,9 +69,10 @@ class Nodes:
             from genkern.farm.pool import children_ignore_interrupts
         except ImportError:
             raise InputError(_NO_DASK) from None
-        # The one names every key that was on a lost worker, which are done again; the others say that a peer went.
-        for name in ("distributed.scheduler", "distributed.core", "distributed.nanny", "distributed.batched"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        # The one names every key that was on a lost worker, which are done again; the others say that a peer went, with
+        # tracebacks: a line tells it.
+        for name in ("scheduler", "core", "nanny", "batched", "client", "utils"):
+            logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)
         self._say, self._greeting = say, greeting
         self._lock = threading.Lock()
         self._nodes: dict[str, Node] = {}
