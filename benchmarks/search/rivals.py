@@ -1,23 +1,26 @@
 """How good what a search has found is after so many binaries: genkern's strategies and its peers' on recorded truth.
 
-    python -m benchmarks.search.rivals RECORDED -o TABLE.csv [--plot LOSS.svg] [--kept CURVES.jsonl] [--search NAME ...]
+    python -m benchmarks.search.rivals RECORDED --folds 8 --also SEARCHED -o TABLE.csv --plot LOSS.svg
 
 RECORDED is a folder of recorded tables (results/recorded), or what else `genkern replay` takes. Every rival is a
 strategy that is asked for one binary after another and told its times, as they were recorded; a binary brings all its
 GROUP_SIZE_M and SPLIT_K. Tried is what was asked for, also where its compile was refused or its launch lost. The loss
 is the best time of a right result so far over the best of the whole recorded space, less 1; of nothing yet, and above
-100 %, it counts as 100 %. Rivals that draw numbers run with several seeds, and count with the mean of each size.
+100 %, it counts as 100 %. With --folds, guided, zero and predicted choose at each size by a model that was trained
+without it, as `genkern train` judges them; else by the one that is shipped, which knows recorded sizes. Rivals that draw numbers run with several seeds, and count with the mean of each size.
 
 Peers with lists (Inductor, QuACK, nvMatmulHeuristics: benchmarks/search/peer_configs.py) are judged on the bf16 sizes
 for which the space has kernels like theirs. Kernel Tuner's strategies (benchmarks/search/kernel_tuner_peer.py) and
-nvMatmulHeuristics take part where they are installed. Hard sizes are those that models of time get wrong: M = 2, N or K
-below 512, N = 513, M = 1 in other layouts than TN. With --kept a curve that is there is not made again.
+nvMatmulHeuristics take part where they are installed. Hard sizes are those that models of time get wrong, of each kind
+and all of them: M = 2, N or K below 512, odd N, M = 1 in other layouts than TN. With --kept a curve that is there is
+not made again.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import json
 import math
 import os
@@ -34,13 +37,19 @@ from benchmarks.common.figures import percentile, table
 from benchmarks.common.kept import Kept
 from benchmarks.search import peer_configs
 from benchmarks.search.kernel_tuner_peer import STRATEGIES, kernel_tuner
+from genkern.command.recorded.replaying import HARD
 from genkern.errors import GenkernError, InputError
 from genkern.files import write_whole
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import problem_cells
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
+from genkern.recorded.training import fold_models, size_of
+from genkern.search.guided.guided import Guided
+from genkern.search.guided.trees import Trees
+from genkern.search.guided.zero import Zero
 from genkern.search.limit import Allowance
+from genkern.search.plain.predicted_order import PredictedOrder
 from genkern.search.strategies import DEFAULT, ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
 from genkern.tuning.simulated import Simulated, simulated
@@ -50,16 +59,23 @@ AFTER = (8, 16, 32, 48, 64, 96, 128)
 _SEEDS = 3
 _MOST_LOSS = 1.0
 _STYLES = ("-", "--", "-.")
+# Strategies that choose by the model, which takes part as the argument `learned`.
+_BY_MODEL: Mapping[str, Callable[..., Strategy]] = {"guided": Guided, "zero": Zero, "predicted": PredictedOrder}
+# By M, N and K the model that knows no such size.
+Models = Mapping[tuple[int, int, int], Trees]
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A strategy for each seed, with the number of the seed; `listed` is for bf16 products alone."""
+    """A strategy for each seed, with the number of the seed; `listed` is for bf16 products alone. `by` says which
+    models it chooses by.
+    """
 
     name: str
     make: Callable[[int], MakesStrategy]
     seeds: Sequence[int] = (0,)
     listed: bool = False
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,11 +105,10 @@ class _Limited(Strategy):
         return self._allowance.forget(self._strategy.drop())
 
 
-def rivals(searches: Iterable[str], most: int, seeds: int = _SEEDS) -> list[Rival]:
-    """Ours by the names of `--search`, and those peers that are installed."""
+def rivals(searches: Iterable[str], most: int, seeds: int = _SEEDS, models: Models | None = None) -> list[Rival]:
+    """Ours by the names of `--search`, by the `models` where there are any, and those peers that are installed."""
     drawn = range(seeds)
-    ours = [chosen_strategy(name) for name in searches]
-    found = [Rival(each.said, lambda seed, each=each: _with_number(each)) for each in ours]
+    found = [_ours(chosen_strategy(name), models) for name in searches]
     found.append(Rival("random order", lambda seed: _with_number(chosen_strategy(f"random:{seed}")), drawn))
     found += [
         Rival("Inductor's 21", lambda seed: peer_configs.listed(peer_configs.inductor), listed=True),
@@ -113,6 +128,27 @@ def rivals(searches: Iterable[str], most: int, seeds: int = _SEEDS) -> list[Riva
             for name in STRATEGIES
         ]
     return found
+
+
+def _ours(chosen: ChosenStrategy, models: Models | None) -> Rival:
+    make = _BY_MODEL.get(chosen.said.partition(":")[0])
+    if models is None or make is None:
+        return Rival(chosen.said, lambda seed: _with_number(chosen))
+
+    def by_model(task: Task) -> Strategy:
+        problem = task.problem
+        trees = models[problem.M, problem.N, problem.K]
+        return make(replace(task, number=chosen.number), learned=lambda arch: trees)
+
+    digest = hashlib.sha256()
+    for size, trees in sorted(models.items(), key=lambda each: each[0]):
+        digest.update(repr(size).encode() + trees.value.tobytes() + trees.threshold.tobytes())
+    return Rival(f"{chosen.said}, by models of other sizes", lambda seed: by_model, by=digest.hexdigest()[:16])
+
+
+def models_of(judged: Sequence[RecordedProblem], others: Sequence[RecordedProblem], folds: int) -> Models:
+    """A model for each size of the judged problems. Raises InputError without LightGBM."""
+    return {size_of(each): trees for trees, its in fold_models(judged, others, folds) for each in its}
 
 
 def _with_number(chosen: ChosenStrategy) -> MakesStrategy:
@@ -156,9 +192,7 @@ def losses_of(found: Simulated, recorded: RecordedProblem) -> Curve:
 
 def is_hard(problem: GemmProblem) -> bool:
     """Whether it is one of the kinds that models of time get wrong."""
-    other_layout = not problem.row_major_a or problem.row_major_b
-    small = min(problem.N, problem.K) < 512 or problem.N == 513
-    return problem.M == 2 or small or (problem.M == 1 and other_layout)
+    return any(has(problem) for has in HARD.values())
 
 
 def is_listed(problem: GemmProblem) -> bool:
@@ -168,7 +202,7 @@ def is_listed(problem: GemmProblem) -> bool:
 
 def key_of(rival: Rival, recorded: RecordedProblem, most: int) -> str:
     """By which a curve is kept."""
-    return f"{rival.name} {most} {len(rival.seeds)} {json.dumps(problem_cells(recorded.problem))} {recorded.run}"
+    return f"{rival.name}{rival.by and ' ' + rival.by} {most} {len(rival.seeds)} {json.dumps(problem_cells(recorded.problem))} {recorded.run}"
 
 
 def made(rivals: Sequence[Rival], recorded: RecordedProblem, kept: Mapping[str, Any], most: int) -> dict[str, Any]:
@@ -191,6 +225,7 @@ def losses_by_rival(curves: Curves, most: int) -> list[dict[str, str]]:
         ("bf16 sizes", [problem for problem in problems if is_listed(problem)]),
         ("Hard sizes", [problem for problem in problems if is_hard(problem)]),
         ("Sizes that are not hard", [problem for problem in problems if not is_hard(problem)]),
+        *((f"Hard: {kind}", [problem for problem in problems if has(problem)]) for kind, has in HARD.items()),
     )
     return [{"of": title, **row} for title, of in parts if of for row in _rows(curves, of, most)]
 
@@ -267,14 +302,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     p.add_argument("--plot", metavar="FILE", help="a picture, .svg or .png")
     p.add_argument("--kept", metavar="FILE", help="JSON lines of the curves, from which the same command goes on")
     p.add_argument("--search", action="append", metavar="NAME", help="a strategy of ours (default: some of them)")
+    p.add_argument("--folds", type=int, metavar="N", help="models of the other N-1 of N parts of the sizes")
+    p.add_argument("--also", action="append", default=[], metavar="PATH", help="tables that these learn from too")
     p.add_argument("--most", type=int, default=AFTER[-1], metavar="N", help="binaries a rival may try (default: 128)")
     p.add_argument("--seeds", type=int, default=_SEEDS, metavar="N", help="seeds of rivals that draw (default: 3)")
     p.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes")
     options = p.parse_args(argv)
-    searches = options.search or list(dict.fromkeys([DEFAULT, "predicted", "racing", "patience:32"]))
+    searches = options.search or [DEFAULT, "predicted:16", "zero", "racing", "patience:32"]
     try:
-        all_rivals = rivals(searches, options.most, options.seeds)
-        problems = [each for each in recorded_problems(options.recorded) if each.us]
+        problems = [each for each in recorded_problems(options.recorded) if each.us and each.whole]
+        others = [each for path in options.also for each in recorded_problems(path) if each.us]
+        models = models_of(problems, others, options.folds) if options.folds else None
+        all_rivals = rivals(searches, options.most, options.seeds, models)
         kept = Kept(options.kept)
         curves = _curves(all_rivals, problems, kept, options.most, options.jobs)
         rows = losses_by_rival(curves, options.most)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,29 @@ def folds_of(problems: Sequence[GemmProblem], count: int) -> list[int]:
     np.random.default_rng(0).shuffle(sizes)
     fold = {tuple(size): place % count for place, size in enumerate(sizes)}
     return [fold[problem.M, problem.N, problem.K] for problem in problems]
+
+
+def fold_models(
+    judged: Sequence[RecordedProblem], others: Sequence[RecordedProblem], count: int
+) -> Iterator[tuple[Trees, list[RecordedProblem]]]:
+    """Of each of `count` folds of the judged problems a model that knows none of its sizes, and those problems.
+
+    A model learns from the judged problems of the other folds, and from the `others` whose M, N and K are not in its
+    own. All are of one architecture, and have times.
+    """
+    arch = judged[0].gpu.arch
+    folds = folds_of([recorded.problem for recorded in judged], count)
+    samples = [(size_of(recorded), sampled(recorded)) for recorded in (*judged, *others)]
+    for fold in sorted({*folds}):
+        its = [recorded for recorded, of in zip(judged, folds, strict=True) if of == fold]
+        unknown = {size_of(recorded) for recorded in its}
+        yield trained([sample for size, sample in samples if size not in unknown], arch), its
+
+
+def size_of(recorded: RecordedProblem) -> tuple[int, int, int]:
+    """M, N and K, by which folds are grouped."""
+    problem = recorded.problem
+    return problem.M, problem.N, problem.K
 
 
 def _matrix(columns: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:

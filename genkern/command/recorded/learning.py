@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from rich.console import Console
@@ -17,12 +19,14 @@ from genkern.gemm.problem import GemmProblem
 from genkern.recorded.charges import charges_of
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
-from genkern.recorded.training import Sample, folds_of, sampled, trained
+from genkern.recorded.training import fold_models, sampled, trained
 from genkern.search.guided.guided import Guided
 from genkern.search.guided.judged import Judged
 from genkern.search.guided.model import MODEL_VARIABLE, ranked
 from genkern.search.guided.trees import Trees
+from genkern.search.plain.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
+from genkern.search.strategy import Strategy, Task
 from genkern.tuning.simulated import simulated
 
 _folds = number("a number of folds from 2 to 100", 2, 100, integer=True)
@@ -45,6 +49,13 @@ def train_parser() -> Parser:
     )
     group = p.add_argument_group("of what, and where to")
     group.add_argument("recorded", metavar="RECORDED", help="recorded tables of one architecture: a file, or a folder")
+    group.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        metavar="RECORDED",
+        help="learn from these too, several times for several; they judge nothing",
+    )
     group.add_argument("-o", "--output", metavar="FILE", help="write the model of all sizes, as arrays of NumPy (.npz)")
     group.add_argument(
         "--folds",
@@ -61,33 +72,36 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
     """Judge, then write. Raises InputError, ResultsError or OutputError."""
     if options.output:
         require_writable(options.output)
-    problems = [recorded for recorded in recorded_problems(options.recorded) if recorded.us]
-    archs = sorted({recorded.gpu.arch for recorded in problems})
+    problems, *more = (
+        [recorded for recorded in recorded_problems(path) if recorded.us] for path in (options.recorded, *options.also)
+    )
+    others = list(itertools.chain(*more))
+    archs = sorted({recorded.gpu.arch for recorded in (*problems, *others)})
     if len(archs) != 1:
-        raise ResultsError(
-            f"{shown_path(options.recorded)}: it has times of {', '.join(archs) or 'no GPU'}, not of one"
-        )
-    samples = [sampled(recorded) for recorded in problems]
+        paths = ", ".join(map(shown_path, (options.recorded, *options.also)))
+        raise ResultsError(f"{paths}: times of {', '.join(archs) or 'no GPU'}, not of one")
     judged: Judged | None = None
     if options.folds:
-        folds = folds_of([recorded.problem for recorded in problems], options.folds)
-        replayed, judged = _judged(problems, samples, folds, archs[0])
-        said = f"the model's first choice, without any measurement, had of the best's speed {judged}"
-        console.print("\n".join([*table(replayed), said]))
+        replayed, judged = _judged(problems, others, options.folds)
+        for name in dict.fromkeys(each.strategy for each in replayed):
+            console.print("\n".join([name, *table([each for each in replayed if each.strategy == name]), ""]))
+        console.print(f"the model's first choice, without any measurement, had of the best's speed {judged}")
     if options.output:
         data = io.BytesIO()
-        trained(samples, archs[0]).write(data)
+        trained([sampled(recorded) for recorded in (*problems, *others)], archs[0]).write(data)
         if judged is not None:
             judged.add_to(data)
         write_bytes_whole(options.output, data.getvalue())
-        console.print(f"{shown_path(options.output)}: {len(problems)} sizes, {len(data.getvalue()) / 1e6:.2f} MB")
+        console.print(
+            f"{shown_path(options.output)}: {len(problems) + len(others)} sizes, {len(data.getvalue()) / 1e6:.2f} MB"
+        )
     return 0
 
 
 def _judged(
-    problems: Sequence[RecordedProblem], samples: Sequence[Sample], folds: Sequence[int], arch: str
+    problems: Sequence[RecordedProblem], others: Sequence[RecordedProblem], folds: int
 ) -> tuple[list[Replayed], Judged]:
-    """The replay of every size by a model that does not know it, and how good the model's first choices are.
+    """The replays of every size by a model that does not know it, and how good the model's first choices are.
 
     Only a whole space has a best: sizes of which a search measured a part are learned from, and judge nothing. Raises
     ResultsError where no space was measured whole.
@@ -97,13 +111,23 @@ def _judged(
     charges = charges_of(problems)
     found: list[Replayed] = []
     shares: list[tuple[GemmProblem, float]] = []
-    for fold in sorted({*folds}):
-        trees = trained([sample for sample, its in zip(samples, folds, strict=True) if its != fold], arch)
-        for recorded in (each for each, its in zip(problems, folds, strict=True) if its == fold and each.whole):
-            strategy = ChosenStrategy("guided", partial(Guided, learned=partial(_only, trees)))
-            found.append(Replayed("guided", recorded, simulated(strategy, recorded, charges=charges)))
+    for trees, its in fold_models(problems, others, folds):
+        learned = partial(_only, trees)
+        for recorded in (each for each in its if each.whole):
+            for name, make in _REPLAYED.items():
+                strategy = ChosenStrategy(name, partial(make, learned=learned), whole=False)
+                found.append(Replayed(name, recorded, simulated(strategy, recorded, charges=charges)))
             shares.append((recorded.problem, _share_of_best(recorded, trees)))
     return found, Judged.of(shares)
+
+
+def _predicted_first(task: Task, learned: Callable[[str], Trees | None]) -> Strategy:
+    return PredictedOrder(replace(task, number=_FIRST), learned)
+
+
+# Strategies that are judged, by their names.
+_FIRST = 16
+_REPLAYED: Mapping[str, Callable[..., Strategy]] = {"guided": Guided, f"predicted:{_FIRST}": _predicted_first}
 
 
 def _only(trees: Trees, arch: str) -> Trees:

@@ -141,7 +141,7 @@ def _known(figure: Figure, replayed: Iterable[Replayed]) -> list[float]:
 
 def _apart(replayed: Sequence[Replayed]) -> list[tuple[str, list[Replayed]]]:
     """By what they have in common, sizes that models of time get wrong, as far as there are any; then the others."""
-    found = [(name, [each for each in replayed if has(each.recorded.problem)]) for name, has in _HARD.items()]
+    found = [(name, [each for each in replayed if has(each.recorded.problem)]) for name, has in HARD.items()]
     hard = [id(each) for _, some in found for each in some]
     others = [each for each in replayed if id(each) not in hard]
     return [(name, some) for name, some in (*found, ("others", others)) if some and hard]
@@ -206,7 +206,8 @@ def _nearest_rank(values: Sequence[float]) -> float:
 # Expected losses that are near to each other, from one to below the next.
 _CLAIMS = (0.0, 0.001, 0.005, math.inf)
 _SMALL = 512
-_HARD: Mapping[str, Callable[[GemmProblem], bool]] = {
+# Kinds of sizes that models of time get wrong, by what they have in common.
+HARD: Mapping[str, Callable[[GemmProblem], bool]] = {
     "M = 2": lambda problem: problem.M == 2,
     f"N or K < {_SMALL}": lambda problem: min(problem.N, problem.K) < _SMALL,
     "odd N": lambda problem: problem.N % 2 == 1,

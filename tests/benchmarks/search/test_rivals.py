@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas
 import pytest
 from recorded_runs import BEST, UNITS, US, WRONG, journal
@@ -15,6 +16,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
+from genkern.search.guided.trees import Trees
 from genkern.search.strategies import chosen_strategy
 from genkern.search.strategy import Strategy, Task, Unit
 from genkern.tuning.simulated import simulated
@@ -132,19 +134,45 @@ def test_the_tables_say_what_was_lost() -> None:
     assert kinds == ["All sizes", "bf16 sizes", "Sizes that are not hard"]
 
 
-def test_tables_and_curves_are_kept(
-    folder: Path, recorded: RecordedProblem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second run makes none of the curves again, and the picture says what it needs; the table is a CSV."""
+# Asks for the binaries at these places of the space.
+PLACES = """
+from genkern.search.strategy import Strategy, units_of
+
+
+class Places(Strategy):
+    left_out = "it was not asked for"
+
+    def __init__(self, task):
+        units = units_of(task.configs)
+        self.left = [units[place] for place in {places}]
+
+    def ask(self, n):
+        asked, self.left = self.left[:n], self.left[n:]
+        return asked
+
+
+strategy = Places
+"""
+
+
+def test_tables_and_curves_are_kept(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table, a CSV, tells who has found the best, and that a wrong result that is faster counts for nothing; a
+    second run makes none of the curves again; the picture says what it needs.
+    """
     table, kept = tmp_path / "table.csv", tmp_path / "curves.jsonl"
-    command = [str(folder), "-o", str(table), "--kept", str(kept), "--search", "exhaustive", "--jobs", "1"]
+    assert (BEST in UNITS[2].configs, WRONG in UNITS[1].configs) == (True, True)
+    assert US[WRONG.name] < US[BEST.name]
+    command = [str(folder), "-o", str(table), "--kept", str(kept), "--jobs", "1"]
+    for name, places in (("in_vain", [0, 1, 3]), ("finds", [2, 1])):
+        own = tmp_path / f"{name}.py"
+        own.write_text(PLACES.format(places=places))
+        command += ["--search", str(own)]
     main(command)
     first = table.read_text()
-    read = pandas.read_csv(table)
-    assert [*read.columns[:4]] == ["of", "rival", "sizes", "mean after 8"]
-    assert read.groupby("rival").sizes.first().loc[["exhaustive", "Inductor's 21"]].tolist() == [1, 1]
-    lost = curve_of({rival.name: rival for rival in rivals.rivals(["exhaustive"], 99)}["exhaustive"], 0, recorded, 99)
-    assert read[read.rival == "exhaustive"]["worst"].tolist() == [100 * lost.losses[-1]] * read.of.nunique()
+    read = pandas.read_csv(table).fillna("")
+    lost = [(row.rival[:5], row.sizes, row.tried, row["mean after 8"], row.worst) for _, row in read.iterrows()]
+    assert lost[:2] == [("in_va", 1, 3, 100.0, 100.0), ("finds", 1, 2, 0.0, 0.0)]
+    assert {*read[read.rival == "Inductor's 21"].of} == {"All sizes", "bf16 sizes", "Hard sizes", "Hard: N or K < 512"}
     lines = kept.read_text()
     monkeypatch.setattr(rivals, "curve_of", None)
     main(command)
@@ -152,6 +180,33 @@ def test_tables_and_curves_are_kept(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit, match="error: --plot needs matplotlib: pip install matplotlib"):
         main([*command, "--plot", str(tmp_path / "loss.svg")])
+
+
+def test_folds_choose_by_models_of_other_sizes(recorded: RecordedProblem) -> None:
+    """Each size by its own, and what is kept of one model is not taken for another's."""
+    size = (recorded.problem.M, recorded.problem.N, recorded.problem.K)
+    ours = []
+    for is_small_fast in (True, False):
+        learned = {size: by_rows(is_small_fast), (1, 1, 1): by_rows(not is_small_fast)}
+        ours.append(rivals.rivals(["zero"], 99, models=learned)[0])
+    asked = [rival.make(0)(_task(recorded)).ask(1)[0].configs[0] for rival in ours]
+    assert [config.BLOCK_SIZE_M for config in asked] == [16, 64]
+    keys = {rivals.key_of(rival, recorded, 99) for rival in ours}
+    assert len(keys) == 2
+
+
+def by_rows(is_small_fast: bool) -> Trees:
+    """A tree that prefers tiles of up to 16 rows, or of more than 32."""
+    at, fast_on_left = (4.5, True) if is_small_fast else (5.5, False)
+    return Trees(
+        np.array("sm_90"),
+        np.array(["log_bm"]),
+        np.array([[0]], dtype=np.int16),
+        np.array([[at]], dtype=np.float32),
+        np.array([[~0]], dtype=np.int16),
+        np.array([[~1]], dtype=np.int16),
+        np.array([[0.0, 1.0] if fast_on_left else [1.0, 0.0]], dtype=np.float32),
+    )
 
 
 def test_a_folder_without_records_is_said(tmp_path: Path) -> None:
