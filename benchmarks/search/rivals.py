@@ -7,7 +7,8 @@ strategy that is asked for one binary after another and told its times, as they 
 GROUP_SIZE_M and SPLIT_K. Tried is what was asked for, also where its compile was refused or its launch lost. The loss
 is the best time of a right result so far over the best of the whole recorded space, less 1; of nothing yet, and above
 100 %, it counts as 100 %. With --folds, guided, zero and predicted choose at each size by a model that was trained
-without it, as `genkern train` judges them; else by the one that is shipped, which knows recorded sizes. Rivals that draw numbers run with several seeds, and count with the mean of each size.
+without it, as `genkern train` judges them; else by the one that is shipped, which knows recorded sizes. Rivals that
+draw numbers run with several seeds, and count with the mean of each size.
 
 Peers with lists (Inductor, QuACK, nvMatmulHeuristics: benchmarks/search/peer_configs.py) are judged on the bf16 sizes
 for which the space has kernels like theirs. Kernel Tuner's strategies (benchmarks/search/kernel_tuner_peer.py) and
@@ -202,7 +203,8 @@ def is_listed(problem: GemmProblem) -> bool:
 
 def key_of(rival: Rival, recorded: RecordedProblem, most: int) -> str:
     """By which a curve is kept."""
-    return f"{rival.name}{rival.by and ' ' + rival.by} {most} {len(rival.seeds)} {json.dumps(problem_cells(recorded.problem))} {recorded.run}"
+    who = f"{rival.name} {rival.by}".strip()
+    return f"{who} {most} {len(rival.seeds)} {json.dumps(problem_cells(recorded.problem))} {recorded.run}"
 
 
 def made(rivals: Sequence[Rival], recorded: RecordedProblem, kept: Mapping[str, Any], most: int) -> dict[str, Any]:

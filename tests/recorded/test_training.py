@@ -15,7 +15,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded import training
-from genkern.recorded.training import folds_of, sampled, trained
+from genkern.recorded.training import fold_models, folds_of, sampled, size_of, trained
 from genkern.search.guided.features import features_of
 
 GPU = gpu_for_arch("sm_90")
@@ -66,6 +66,21 @@ def test_nothing_measured_teaches_nothing() -> None:
     nothing.__dict__["us"] = {}
     with pytest.raises(InputError, match=r"64x1024x2048.*nothing was measured"):
         sampled(nothing)  # type: ignore[arg-type]
+
+
+def test_a_model_of_a_fold_knows_no_size_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of what is judged nor of what is only learned from."""
+    known: list[list[tuple[int, int, int]]] = []
+    monkeypatch.setattr(training, "sampled", size_of)
+    monkeypatch.setattr(training, "trained", lambda samples, arch: known.append(list(samples)))
+    others = [Known(SIZES[0].problem), Known(GemmProblem(8, 8, 8))]
+    seen = []
+    for (_, its), sizes in zip(fold_models(SIZES, others, 2), known, strict=False):  # type: ignore[arg-type]
+        assert not {*map(size_of, its)} & {*sizes}
+        assert (8, 8, 8) in sizes
+        assert len(sizes) == 2 + 2 - (SIZES[0] in its)
+        seen += its
+    assert sorted(map(size_of, seen)) == sorted(map(size_of, SIZES))  # type: ignore[arg-type]
 
 
 def test_a_size_is_in_one_fold_whatever_its_format() -> None:

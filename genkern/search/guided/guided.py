@@ -39,11 +39,11 @@ _FREE = 256
 # What promises less than this share of the time is let be.
 _PROMISE = 0.0025
 # What is left promises together so many times what the binary does that promises most. On the recorded sizes (H200
-# and H100, 2026-11-26; by models that did not know them, `genkern train --folds 8`) 0.29 % is expected in the mean,
-# 0.14 % lost.
+# and H100, 2026-11-26; by models that did not know them, `genkern train --folds 8`) 0.46 % is expected in the mean,
+# 0.13 % lost.
 _TOGETHER = 2.0
 # Last, so many binaries whose tiles are no farther than so many octaves from the best one's, until none is better: on
-# 104 recorded sizes the mean loss was 0.24 % without, with two binaries more 0.14 %.
+# 104 recorded sizes the mean loss was 0.24 % without, with two binaries more 0.14 % (2026-11-26).
 _AROUND, _STEP = 4, 1.0
 # Of so many of the best rows the other group sizes are tried.
 _REFINED = 20
@@ -153,8 +153,25 @@ class Guided(Strategy):
         self._gain = float(gain.max())
         if self._gain < math.log2(1.0 + _PROMISE) and self._tried >= self._least:
             return []
+        chosen = self._unlike(gain, _BATCH)
+        if not self._in_vain:
+            return chosen
         # Where a kind is refused (another compiler, no room), what it promises says nothing.
-        return self._ranked(-gain)[: _BATCH + self._in_vain]
+        return list(dict.fromkeys([*chosen, *self._ranked(-gain)]))[: _BATCH + self._in_vain]
+
+    def _unlike(self, gain: Numbers, most: int) -> list[int]:
+        """The numbers of so many units that promise most, where what errs like one that is chosen promises less: its
+        time will tell of both. On 104 recorded sizes batches of likes cost five binaries more (2026-11-27)."""
+        left, chosen = gain.copy(), []
+        for _ in range(most):
+            row = int(left.argmax())
+            if left[row] <= 0.0:
+                break
+            number = int(self._rows.unit[row])
+            chosen.append(number)
+            left *= 1.0 - self._posterior.correlated(row) ** 2
+            left[self._rows.of_unit[number]] = 0.0
+        return chosen
 
     def _around(self) -> list[int]:
         """Units of the best one's form that differ from it by a step, where that has not been looked at: the model is

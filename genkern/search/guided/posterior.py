@@ -36,6 +36,8 @@ class Posterior:
 
     def __init__(self, prior: Numbers, alike: Callable[[int], Numbers], kind: npt.NDArray[np.int64]) -> None:
         self._prior, self._alike, self._kind = prior, alike, kind
+        # Of rows that were asked for and not added since.
+        self._shared: dict[int, Numbers] = {}
         # By measured row: what it tells of every row, [rows], its error and the constant 1 where the rows before it
         # have told what they can.
         self._told: Numbers = np.empty((16, len(prior)))
@@ -49,7 +51,8 @@ class Posterior:
         count = len(self._errors)
         if count == len(self._told):
             self._told = np.concatenate([self._told, np.empty_like(self._told)])
-        shared = _ERROR**2 * self._alike(row) + _KIND_ERROR**2 * (self._kind == self._kind[row])
+        shared = self._shared.pop(row, None)
+        shared = self._shared_with(row) if shared is None else shared
         before = self._told[:count]
         of_row = before[:, row].tolist()
         own = shared[row] + _NOISE**2
@@ -65,6 +68,14 @@ class Posterior:
         self._of_errors += error * new
         self._of_ones += one * new
         self._known += new * new
+
+    def correlated(self, row: int) -> Numbers:
+        """[rows] how far each one's error is that of `row` beforehand, from 0 to 1."""
+        shared = self._shared[row] = self._shared_with(row)
+        return shared / _OWN
+
+    def _shared_with(self, row: int) -> Numbers:
+        return _ERROR**2 * self._alike(row) + _KIND_ERROR**2 * (self._kind == self._kind[row])
 
     def predicted(self) -> tuple[Numbers, Numbers]:
         """[rows] mean and standard deviation, in octaves; before any time, up to a constant."""

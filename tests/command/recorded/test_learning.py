@@ -8,6 +8,7 @@ import pytest
 from command import run_here
 from recorded_runs import OTHER, PROBLEM, journal
 
+from genkern.gemm.problem import GemmProblem
 from genkern.recorded.making import run_of
 from genkern.recorded.parquet import add
 from genkern.search.guided.judged import Judged
@@ -32,6 +33,23 @@ def test_a_model_is_judged_and_written(tables: Path, tmp_path: Path, capsys: pyt
     judged = Judged.read(str(tmp_path / "model.npz"))
     assert judged is not None
     assert sorted(judged.kinds) == ["a16w16 TN", "a8w8 TN"]
+
+
+def test_searched_sizes_are_learned_from_and_judge_nothing(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("lightgbm")
+    third = GemmProblem(48, 192, 512)
+    add(run_of(journal(tmp_path / "s.journal", third)), str(tmp_path / "searched" / "s.parquet"))
+    done = run_here(
+        capsys, "train", tables, "--also", tmp_path / "searched", "--folds", "2", "-o", tmp_path / "model.npz"
+    )
+    assert done.status == 0, done
+    assert "model.npz: 3 sizes" in done.out
+    assert third.size not in done.out
+    judged = Judged.read(str(tmp_path / "model.npz"))
+    assert judged is not None
+    assert len(judged.shares) == 2
 
 
 def test_nothing_to_do_is_said(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:

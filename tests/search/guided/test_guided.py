@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
+import numpy as np
 import pytest
 from kept_configs import kept_configs
 
@@ -97,6 +98,21 @@ def test_winners_of_near_sizes_are_among_the_first() -> None:
     last = max(configs(), key=physics)
     assert compiled_of(last) not in {unit.compiled for unit in Guided(task()).ask(1000)}
     assert compiled_of(last) in {unit.compiled for unit in Guided(task(near=(last,))).ask(1000)}
+
+
+def test_of_likes_in_a_batch_one_is_asked_for() -> None:
+    """Where configs of a kind err alike, a batch has several kinds, though all of one promise most."""
+    strategy = Guided(task())
+    for unit in strategy.ask(1000):
+        for config in unit.configs:
+            strategy.tell(Measured(config, physics(config)))
+    gain = np.where(strategy._rows.kind == 0, 1.0, 0.9)
+    posterior = strategy._posterior
+    posterior.correlated = lambda row: np.where(strategy._rows.kind == strategy._rows.kind[row], 1.0, 0.0)  # type: ignore[method-assign]
+    chosen = strategy._unlike(gain, 4)
+    kinds = [int(strategy._rows.kind[strategy._rows.of_unit[number][0]]) for number in chosen]
+    assert kinds[0] == 0
+    assert len({*kinds}) == 4
 
 
 def test_group_sizes_come_last_and_of_the_best_alone(found: tuple[list[Unit], dict[Config, float]]) -> None:

@@ -39,6 +39,18 @@ def test_an_error_is_shared_by_what_is_alike() -> None:
     assert mean[2] - mean[1] > 0.4
 
 
+def test_what_errs_alike_is_known_before_any_time() -> None:
+    """Row 0 with itself, with its pair, and with another kind; asking for that changes nothing of what follows."""
+    posterior, other = (Posterior(PRIOR, alike, KINDS) for _ in range(2))
+    of_itself, of_pair, *of_others = posterior.correlated(0).tolist()
+    assert of_itself == pytest.approx(1.0)
+    assert 0.5 < of_pair < 1.0
+    assert of_others == [0.0, 0.0]
+    for each in (posterior, other):
+        each.add(0, 5.0)
+    assert posterior.predicted()[0].tolist() == other.predicted()[0].tolist()
+
+
 def test_large_errors_are_believed() -> None:
     """Where the model is far off at this size, what has no time may be far off too."""
 
