@@ -72,10 +72,12 @@ class Posterior:
     def correlated(self, row: int) -> Numbers:
         """[rows] how far each one's error is that of `row` beforehand, from 0 to 1."""
         shared = self._shared[row] = self._shared_with(row)
-        return shared / _OWN
+        correlated: Numbers = shared / _OWN
+        return correlated
 
     def _shared_with(self, row: int) -> Numbers:
-        return _ERROR**2 * self._alike(row) + _KIND_ERROR**2 * (self._kind == self._kind[row])
+        shared: Numbers = _ERROR**2 * self._alike(row) + _KIND_ERROR**2 * (self._kind == self._kind[row])
+        return shared
 
     def predicted(self) -> tuple[Numbers, Numbers]:
         """[rows] mean and standard deviation, in octaves; before any time, up to a constant."""
