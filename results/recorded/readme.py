@@ -16,8 +16,7 @@ A row is one config, or library call, of one problem in one run (`make docs` wri
     genkern replay results/recorded --search NAME
     genkern.recorded.reading.load("results/recorded")
 
-[searched](searched) has 673 sizes of which a search measured a part: `genkern train results/recorded --also
-results/recorded/searched --folds 8` learns from both, and judges by the whole spaces.
+[searched](searched) has 673 sizes measured in part: `genkern train results/recorded --also results/recorded/searched`.
 
 Column | Meaning
 ---|---
