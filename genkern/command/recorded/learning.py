@@ -54,7 +54,7 @@ def train_parser() -> Parser:
         action="append",
         default=[],
         metavar="RECORDED",
-        help="learn from these too, several times for several; they judge nothing",
+        help="learn from these too, which judge nothing",
     )
     group.add_argument("-o", "--output", metavar="FILE", help="write the model of all sizes, as arrays of NumPy (.npz)")
     group.add_argument(
