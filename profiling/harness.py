@@ -49,7 +49,8 @@ def serve(requests: IO[str], answers: IO[str], time_source: str, make: Callable[
         try:
             answer = server.answer(json.loads(line), write)
             # Raises here, not at a later candidate, when an asynchronous fault has happened.
-            torch.cuda.synchronize()
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()
         except Exception as error:
             traceback.print_exc()
             print(one_line(error), file=sys.stderr, flush=True)

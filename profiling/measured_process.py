@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import BugError, ProfilerError
-from genkern.gemm.records import NOT_CHECKED, Check, Outcome
+from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,
@@ -33,11 +33,20 @@ class SessionRefused(ProfilerError):
     """The device works, but this problem cannot be set up on it: its operands do not fit, say."""
 
 
+class Fault(Exception):
+    """The process was lost in the finals while `suspect` was running; empty when it was nobody yet."""
+
+    def __init__(self, suspect: str, error: SupervisorError) -> None:
+        super().__init__(str(error))
+        self.suspect = suspect
+        self.outcome, self.message = loss(error)
+
+
 class MeasuredProcess:
     """One process at a time with one session open in it; `argv` is the program that serves.
 
-    A second process starts with the first and stands in reserve. It imports PyTorch, the most of a start, and does not
-    touch the device: a start from nothing took 5.2 to 5.6 s on a host whose every core was compiling.
+    A second process starts when the first is open and stands in reserve. It imports PyTorch, the most of a start, and
+    does not touch the device: a start from nothing took 5.2 to 5.6 s on a host whose every core was compiling.
     """
 
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log_stem: str, device_index: int) -> None:
@@ -55,13 +64,23 @@ class MeasuredProcess:
         # Whether the process has yet to say that it is up.
         self._is_starting = False
 
-    def start(self) -> None:
-        """Start a process that makes itself ready for `open`, if none runs. `open` finds out what goes wrong."""
+    def start(self, *, on_device: bool = True) -> None:
+        """Start a process that makes itself ready for `open`, if none runs, and its device unless others may use it.
+
+        `open` finds out what goes wrong.
+        """
         if self._child is None:
             with contextlib.suppress(SupervisorError):
                 self._child = self._start()
-                self._child.send({"command": "start"})
+                self._child.send({"command": "start", "on_device": on_device})
                 self._is_starting = True
+
+    def wait_up(self) -> None:
+        """Wait until the process that `start` has started is ready; `open` finds out what went wrong."""
+        if self._is_starting and self._child is not None:
+            with contextlib.suppress(SupervisorError):
+                self._child.receive(_OPEN_TIMEOUT_S)
+                self._is_starting = False
 
     def open(self, session: Session) -> None:
         """Have `session` open in a live process.
@@ -114,15 +133,17 @@ class MeasuredProcess:
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
             if self._child is None:
                 self._child, self._reserve = self._reserve or self._start(), None
-            if self._reserve is None:
-                with contextlib.suppress(SupervisorError):
-                    self._reserve = self._start()
             try:
                 if self._is_starting:
                     self.receive(_OPEN_TIMEOUT_S)
                     self._is_starting = False
                 self._child.send(request)
-                return self.receive(_OPEN_TIMEOUT_S)
+                answer = self.receive(_OPEN_TIMEOUT_S)
+                if self._reserve is None:
+                    # Not sooner: both would take turns with what the first size needs.
+                    with contextlib.suppress(SupervisorError):
+                        self._reserve = self._start()
+                return answer
             except SupervisorError as error:
                 self.lost()
                 if attempt == _OPEN_ATTEMPTS or isinstance(error, ChildTimedOut):
@@ -199,3 +220,22 @@ def check_of_answer(name: str, size: str, method: str, answer: dict[str, Any]) -
     ):
         raise ChildGarbled(f"the check's answer has no sense: {str(answer)[:200]}")
     return Check(name, passed, float(ratio), float(row), size, method, message, rounds=tuple(map(str, rounds)))
+
+
+def took_ms(answer: dict[str, Any]) -> float | None:
+    """The milliseconds that an answer says it took, None where it says nothing that makes sense."""
+    ms = answer.get("took_ms")
+    return ms if isinstance(ms, float) and math.isfinite(ms) else None
+
+
+def screen_request(candidates: Sequence[Candidate], best_us: float | None) -> dict[str, Any]:
+    """Candidates that share their binaries and their plan, which are said once, with the best time so far."""
+    shared = candidates[0].request
+    return {
+        "command": "screen",
+        "configs": [candidate.config.name for candidate in candidates],
+        "binaries": shared["binaries"],
+        "plan": shared["plan"],
+        "run_times": [dict(candidate.run_time) for candidate in candidates],
+        **({} if best_us is None else {"best_us": best_us}),
+    }

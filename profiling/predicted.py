@@ -12,10 +12,11 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.kernels.specs import main_binary
 from genkern.search.predict import predict_us
+from genkern.timing.profiler import Unshared
 from genkern.timing.session import Session
 
 
-class PredictProfiler:
+class PredictProfiler(Unshared):
     """A profiler that runs nothing: every record that it yields says `time_source: predicted`.
 
     `device_name` picks a device of the session's arch (gpus.yaml); "" is the default of the arch. Raises

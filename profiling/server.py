@@ -77,7 +77,8 @@ class Server:
         command = request["command"]
         hot, self._hot = self._hot, command == "semifinal"
         if command == "start":
-            self._start()
+            if request.get("on_device", True):
+                self._start()
             return {}
         if command == "open":
             return self._open(Session.from_json(request["session"]))

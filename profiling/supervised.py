@@ -7,6 +7,7 @@ answer, in the finals the name last said to be running, if it also fails alone.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import sys
@@ -21,18 +22,22 @@ from genkern.errors import ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
 from genkern.profiling.feed import Feed
 from genkern.profiling.measured_process import (
+    Fault,
     MeasuredProcess,
     SessionRefused,
     check_of_answer,
     environment_of,
     loss,
     samples_of,
+    screen_request,
+    took_ms,
 )
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
 from genkern.timing.libraries import LT, OURS, TORCH, library_of
 from genkern.timing.profiler import Raced
 from genkern.timing.session import Session
 from genkern.timing.time_sources import vendor_of, visible_variable
+from genkern.timing.turns import Turn, in_turn
 
 Answered = TypeVar("Answered")
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
@@ -45,15 +50,6 @@ _ROUNDS_ALONE = 3
 _CHANCES = 2
 # The reference product is computed once per problem, in float32.
 _REFERENCE_S = 60.0
-
-
-class _Fault(Exception):
-    """The process was lost in the finals while `suspect` was running; empty when it was nobody yet."""
-
-    def __init__(self, suspect: str, error: SupervisorError) -> None:
-        super().__init__(str(error))
-        self.suspect = suspect
-        self.outcome, self.message = loss(error)
 
 
 class SupervisedProfiler:
@@ -71,13 +67,16 @@ class SupervisedProfiler:
         log_dir: str,
         *,
         harness: Sequence[str] = HARNESS,
+        turn: Turn | None = None,
     ) -> None:
+        """`turn` is taken for all that uses the device, where others do too."""
         self.time_source = time_source
+        self.turn = turn or Turn()
         # The library whose algorithms race beside PyTorch's own call.
         self._lt = LT[vendor_of(time_source)]
         self._device_index = device_index
         environment = environment_of(visible_variable(time_source), device_index, cache_dir)
-        log_stem = str(Path(log_dir) / f"harness_{device_index}")
+        log_stem = str(Path(log_dir) / f"harness_{device_index}") + f"_{self.turn.number}" * (self.turn.number > 0)
         self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index)
         self._losses = 0
         # What was screened last, and the best time of that, which a process that is started anew has not seen.
@@ -95,7 +94,11 @@ class SupervisedProfiler:
 
     def start(self) -> None:
         """Start the measured process: importing PyTorch and making a context takes seconds."""
-        self._process.start()
+        self._process.start(on_device=self.turn.number == 0)
+
+    def alone(self) -> contextlib.AbstractContextManager[None]:
+        """For the block no other process of this run uses the device."""
+        return self.turn.held()
 
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """One Measurement per candidate, in the order in which they come; faults cost their candidate only."""
@@ -103,30 +106,42 @@ class SupervisedProfiler:
         feed = Feed(units)
         try:
             try:
-                self._process.open(session)
+                self._process.wait_up()
+                with self.turn.held():
+                    self._process.open(session)
             except SessionRefused as error:
                 while (candidates := feed.next(wait=True)) is not None:
                     for candidate in candidates:
                         name, message = candidate.config.name, str(error)
                         yield Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=message)
                 return
-            yield from self._screen(session, feed)
+            with contextlib.ExitStack() as turn:
+                yield from self._screen(session, feed, turn)
         finally:
             feed.close()
 
-    def _screen(self, session: Session, feed: Feed) -> Iterator[Measurement]:
+    def _screen(self, session: Session, feed: Feed, turn: contextlib.ExitStack) -> Iterator[Measurement]:
+        """`turn` has the device's while something is under way."""
         # Those without an answer, by the request that they are part of.
         under_way: deque[list[Candidate]] = deque()
         if self._screening != session:
             self._screening, self._best_us = session, session.best_us
         while True:
-            while sum(map(len, under_way)) < _WINDOW and (more := feed.next(wait=not under_way)) is not None:
-                sent = self._process.send(_screen_request(more, self._best_us))
+            while sum(map(len, under_way)) < _WINDOW:
+                if (more := feed.next(wait=False)) is None and not under_way:
+                    # Others may measure while this one waits for binaries.
+                    turn.close()
+                    more = feed.next(wait=True)
+                if more is None:
+                    break
+                if not under_way:
+                    turn.enter_context(self.turn.held())
+                sent = self._process.send(screen_request(more, self._best_us))
                 if not sent and not under_way:
                     # It died while nothing was asked of it: not this candidate's fault.
                     self._process.lost()
                     self._process.open(session)
-                    self._process.send(_screen_request(more, self._best_us))
+                    self._process.send(screen_request(more, self._best_us))
                 under_way.append(list(more))
             if not under_way:
                 return
@@ -135,7 +150,7 @@ class SupervisedProfiler:
                 under_way.popleft()
             try:
                 answer = self._process.receive(session.budget.timeout_s)
-                measurement = replace(self._screened(name, answer), took_ms=_took_ms(answer))
+                measurement = replace(self._screened(name, answer), took_ms=took_ms(answer))
                 self._losses = 0
             except SupervisorError as error:
                 outcome, message = loss(error)
@@ -143,7 +158,7 @@ class SupervisedProfiler:
                 self._count_loss(session)
                 self._process.open(session)
                 for candidates in under_way:
-                    self._process.send(_screen_request(candidates, self._best_us))
+                    self._process.send(screen_request(candidates, self._best_us))
             else:
                 if measurement.duration_us is not None:
                     self._best_us = min(self._best_us or measurement.duration_us, measurement.duration_us)
@@ -164,6 +179,7 @@ class SupervisedProfiler:
         algorithms = [name for name in calls if library_of(name) == self._lt]
         return self._raced(session, finalists, {library_of(name) for name in calls}, algorithms)
 
+    @in_turn
     def _raced(
         self,
         session: Session,
@@ -182,7 +198,7 @@ class SupervisedProfiler:
                 return [*self._finals(session, list(left.values()), libraries, rounds, algorithms), *lost]
             except SessionRefused as error:
                 return [self._final_failure(name, Outcome.LAUNCH_FAILED, str(error)) for name in left] + lost
-            except _Fault as fault:
+            except Fault as fault:
                 self._count_loss(session)
                 library = library_of(fault.suspect)
                 name = fault.suspect if library in OURS else library
@@ -198,6 +214,7 @@ class SupervisedProfiler:
                     raise ProfilerError(f"GPU {self._device_index}: re-timing fails: {fault.message}") from None
         return lost
 
+    @in_turn
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
         """Names of the `most` fastest under load, without those that lose the process.
 
@@ -240,6 +257,7 @@ class SupervisedProfiler:
         lost = partial(Check, name, False, 1.0, math.inf, size, NOT_CHECKED)
         return self.asked(session, {"command": "check", **request}, partial(check_of_answer, name, size, "gpu"), lost)
 
+    @in_turn
     def asked(
         self,
         session: Session,
@@ -278,7 +296,7 @@ class SupervisedProfiler:
         rounds: tuple[int, int],
         algorithms: Sequence[str] | None = None,
     ) -> list[Measurement]:
-        """Finals among these and the calls of these libraries. Raises _Fault when the process is lost."""
+        """Finals among these and the calls of these libraries. Raises Fault when the process is lost."""
         self._process.open(session)
         request = {
             "command": "retime",
@@ -300,7 +318,7 @@ class SupervisedProfiler:
                 suspect = str(answer["running"])
             finals = self._finals_of(answer)
         except SupervisorError as error:
-            raise _Fault(suspect, error) from None
+            raise Fault(suspect, error) from None
         self._losses = 0
         return finals
 
@@ -334,7 +352,7 @@ class SupervisedProfiler:
         """Whether this candidate, or the one library, loses the process with nobody else there."""
         try:
             self._finals(session, [candidate] if candidate else [], library, (_ROUNDS_ALONE, _ROUNDS_ALONE))
-        except _Fault:
+        except Fault:
             self._count_loss(session)
             return True
         return False
@@ -351,7 +369,7 @@ class SupervisedProfiler:
         losses = self._losses
         try:
             self._finals(session, [], {TORCH}, (1, 1))
-        except _Fault as fault:
+        except Fault as fault:
             self._process.close()
             raise ProfilerError(
                 f"GPU {self._device_index} is broken: {losses} measured processes in a row were lost, and the vendor "
@@ -380,21 +398,3 @@ class SupervisedProfiler:
 
     def _final_failure(self, name: str, outcome: Outcome, message: str) -> Measurement:
         return Measurement(name, outcome, self.time_source, "final", message=message)
-
-
-def _took_ms(answer: dict[str, Any]) -> float | None:
-    took_ms = answer.get("took_ms")
-    return took_ms if isinstance(took_ms, float) and math.isfinite(took_ms) else None
-
-
-def _screen_request(candidates: Sequence[Candidate], best_us: float | None) -> dict[str, Any]:
-    """Candidates that share their binaries and their plan, which are said once, with the best time so far."""
-    shared = candidates[0].request
-    return {
-        "command": "screen",
-        "configs": [candidate.config.name for candidate in candidates],
-        "binaries": shared["binaries"],
-        "plan": shared["plan"],
-        "run_times": [dict(candidate.run_time) for candidate in candidates],
-        **({} if best_us is None else {"best_us": best_us}),
-    }

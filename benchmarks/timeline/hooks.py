@@ -2,7 +2,8 @@
 
 Put first on a process's path by `sitecustomize` of the same folder's `installed` (benchmarks.timeline.traced): modules
 of genkern are wrapped as they are imported, so that nothing of it knows of being watched. A span is a JSON line in a
-file of its process: [what, begin, end, CPU seconds, more], times by CLOCK_MONOTONIC, which all processes of a host share.
+file of its process: [what, begin, end, CPU seconds, more], times by CLOCK_MONOTONIC, which all processes of a host
+share.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import resource
 import sys
 import threading
 import time
+from pathlib import Path
 
 _FOLDER = os.environ.get("GENKERN_TIMELINE", "")
 _file = None
@@ -95,7 +97,12 @@ def _of_guided(module):
 
 
 def _of_prepared(module):
-    wrap(module.Preparation, "of", "prepare", of=lambda self, problem, *_, behind, **__: {**_size(problem), "behind": behind})
+    wrap(
+        module.Preparation,
+        "of",
+        "prepare",
+        of=lambda self, problem, *_, behind, **__: {**_size(problem), "behind": behind},
+    )
 
 
 def _of_workshop(module):
@@ -126,11 +133,29 @@ def _of_tune(module):
 
 def _of_search(module):
     search = module.Search
-    size = lambda self, *_: _size(self._bench.job.session.problem)
+
+    def size(self, *_):
+        return _size(self._bench.job.session.problem)
+
     wrap(search, "_order_more", "order", of=size, after=lambda count: {"units": count}, least_s=0.0002)
     wrap(search, "_ask", "ask", of=lambda self, n: {**size(self), "n": n}, after=lambda units: {"units": len(units)})
-    wrap(search, "_take", "made", of=lambda self, made: {**size(self), "rank": made.rank, "cached": made.cached, "configs": len(made.configs)})
-    wrap(search, "_tell_measured", "told", of=lambda self, measurement: {**size(self), "config": measurement.config, "us": measurement.duration_us, "took_ms": measurement.took_ms})
+    wrap(
+        search,
+        "_take",
+        "made",
+        of=lambda self, made: {**size(self), "rank": made.rank, "cached": made.cached, "configs": len(made.configs)},
+    )
+    wrap(
+        search,
+        "_tell_measured",
+        "told",
+        of=lambda self, measurement: {
+            **size(self),
+            "config": measurement.config,
+            "us": measurement.duration_us,
+            "took_ms": measurement.took_ms,
+        },
+    )
     wrap(search, "searched", "searched", of=size)
 
 
@@ -159,7 +184,13 @@ def _of_pool(module):
 
 
 def _of_compiler(module):
-    wrap(module, "compile_kernel", "compile", of=lambda job, *_: {"key": job.key[:12], "function": job.spec.function, "language": job.spec.language}, after=lambda result: {"result": type(result).__name__})
+    wrap(
+        module,
+        "compile_kernel",
+        "compile",
+        of=lambda job, *_: {"key": job.key[:12], "function": job.spec.function, "language": job.spec.language},
+        after=lambda result: {"result": type(result).__name__},
+    )
     wrap(module, "run_job", "job", of=lambda job, *_: {"key": job.key[:12]})
     wrap(module, "forked", "fork compile process")
 
@@ -191,13 +222,30 @@ def _of_server(module):
         try:
             return answer(self, request, tell)
         finally:
-            names = request.get("configs") or [request.get("config")] or []
+            names = request.get("configs") or [request.get("config")]
             size = _size(self._gemm.session.problem) if self._gemm is not None else {}
-            note(f"gpu {request.get('command')}", begin_s, time.monotonic(), _cpu_s() - cpu_s, count=len(names or request.get("candidates", ())), name=str(names[0]), **size)
+            note(
+                f"gpu {request.get('command')}",
+                begin_s,
+                time.monotonic(),
+                _cpu_s() - cpu_s,
+                count=len(names or request.get("candidates", ())),
+                name=str(names[0]),
+                **size,
+            )
 
     module.Server._answer = answered
     wrap(module.Server, "_algorithms_to_race", "gpu library algorithms", after=lambda calls: {"race": len(calls)})
-    wrap(module, "run_finals", "gpu rounds", after=lambda finals: {"rounds": finals.rounds, "stopped": finals.stopped, "discarded": sum(finals.discarded.values())})
+    wrap(
+        module,
+        "run_finals",
+        "gpu rounds",
+        after=lambda finals: {
+            "rounds": finals.rounds,
+            "stopped": finals.stopped,
+            "discarded": sum(finals.discarded.values()),
+        },
+    )
     wrap(module, "semifinal", "gpu semifinal rounds")
 
 
@@ -301,7 +349,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 def install():
     """Have this process noted. Its own start, by the kernel's clock, is the first span."""
-    ticks = float(open("/proc/self/stat").read().rpartition(")")[2].split()[19])
+    ticks = float(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     begun_s = ticks / os.sysconf("SC_CLK_TCK") + (time.monotonic() - time.clock_gettime(time.CLOCK_BOOTTIME))
     note("process", begun_s, time.monotonic(), ppid=os.getppid(), argv=sys.orig_argv[:6])
     sys.meta_path.insert(0, _Finder())

@@ -2,8 +2,8 @@
 
     python -m benchmarks.timeline.traced FOLDER -- genkern's options
 
-FOLDER gets the notes (a file a process, `hooks`) and, every 20 ms, how many cores the machine kept busy; what is printed
-is genkern's. `benchmarks.timeline.table FOLDER` says where the time went.
+FOLDER gets the notes (a file a process, `hooks`) and, every 20 ms, the CPU seconds that the machine has spent; what is
+printed is genkern's. `benchmarks.timeline.table FOLDER` says where the time went.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def main() -> int:
     started_s = time.monotonic()
     code = subprocess.run([sys.executable, "-m", "genkern", *sys.argv[3:]], env=environment, check=False).returncode
     ended.set()
-    (folder / "whole.json").write_text(json.dumps({"begin": started_s, "end": time.monotonic(), "code": code, "cores": os.cpu_count()}))
+    (folder / "whole.json").write_text(
+        json.dumps({"begin": started_s, "end": time.monotonic(), "code": code, "cores": os.cpu_count()})
+    )
     return code
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from genkern.command.target import RunTarget, choose_target, make_profiler, versions
 from genkern.errors import InputError
 from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm
+from genkern.farm.farm import Farm, spared
 from genkern.farm.remote.dask_pool import DaskPool
 from genkern.farm.shipped.kernels_file import KernelsFile, MadeFor
 from genkern.farm.workshop import Workshop
@@ -37,6 +37,7 @@ from genkern.space.space import Space
 from genkern.timing.libraries import CUTE, LT, parse_libraries
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import TOLERANCE, Budget
+from genkern.timing.turns import Turn
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,14 @@ class Setting:
         return self.target.gpu_ids or (0,)
 
     @contextlib.contextmanager
-    def workshop(self, console: Console) -> Iterator[Workshop]:
-        """The workshop of this run, with a folder for its modules and logs. Raises OutputError."""
+    def workshop(self, console: Console, lanes: int = 1) -> Iterator[Workshop]:
+        """The workshop of this run, with a folder for its modules and logs. Raises OutputError.
+
+        With several `lanes`, sizes under way on a GPU, something is measured at most times: then a share of the cores
+        compiles nothing, unless --jobs says how many do.
+        """
         options, folder = self.options, cache_folder(self.options.cache_dir)
+        asked = {"-j", "--jobs", "--num_threads"} & options.given
         cache = BinaryCache(folder / "binaries", self.kernels)
         cache.remove_abandoned()
         with contextlib.ExitStack() as stack:
@@ -91,7 +97,7 @@ class Setting:
             made_for = MadeFor.here(self.target.triton, self.versions["triton"])
             farm = Farm(
                 *(cache, self.target.triton, self.versions["triton"]),
-                jobs=options.jobs,
+                jobs=options.jobs if lanes == 1 or asked else spared(options.jobs),
                 timeout_s=options.timeout,
                 temporary_dir=str(temporary),
                 may_compile=options.may_compile,
@@ -108,11 +114,10 @@ class Setting:
                 keep_modules=options.keep,
             )
 
-    def profiler(self, index: int, workshop: Workshop) -> Profiler:
-        """The profiler of GPU number `index`. Raises ProfilerError when its program is missing."""
-        return make_profiler(
-            self.target, self.options.profiler, index, str(workshop.farm.cache.folder), workshop.module_dir
-        )
+    def profiler(self, index: int, workshop: Workshop, turn: Turn | None = None) -> Profiler:
+        """The profiler of GPU number `index`, which `turn` is of. Raises ProfilerError when its program is missing."""
+        where = str(workshop.farm.cache.folder), workshop.module_dir
+        return make_profiler(self.target, self.options.profiler, index, *where, turn)
 
     @property
     def _calibration(self) -> str:

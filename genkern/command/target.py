@@ -32,6 +32,7 @@ from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.timing.profiler import Profiler
 from genkern.timing.time_sources import TIMERS, usual_timer
+from genkern.timing.turns import Turn
 
 _VENDORS = {
     "rocprofv3": "amd",
@@ -156,13 +157,20 @@ def _asked_to_measure(options: argparse.Namespace) -> str:
     return f"--ngpus {options.ngpus}" if options.ngpus else ""
 
 
-def make_profiler(target: RunTarget, choice: str, index: int, cache_dir: str, log_dir: str) -> Profiler:
-    """The profiler of GPU number `index`. Raises ProfilerError when its program is missing."""
+def shares_device(target: RunTarget, choice: str) -> bool:
+    """Whether several profilers may take turns on one GPU: not those that a program from outside traces."""
+    return target.measured and (choice in TIMERS[target.gpu.vendor] or target.gpu.vendor == "nvidia")
+
+
+def make_profiler(
+    target: RunTarget, choice: str, index: int, cache_dir: str, log_dir: str, turn: Turn | None = None
+) -> Profiler:
+    """The profiler of GPU number `index`, which `turn` is of. Raises ProfilerError when its program is missing."""
     if not target.measured:
         return PredictProfiler()
-    if choice in TIMERS[target.gpu.vendor] or target.gpu.vendor == "nvidia":
+    if shares_device(target, choice):
         time_source = usual_timer(target.gpu.vendor) if choice == "auto" else choice
-        return SupervisedProfiler(time_source, index, cache_dir, log_dir)
+        return SupervisedProfiler(time_source, index, cache_dir, log_dir, turn=turn)
     if choice == "rocprof":
         return RocprofProfiler()
     return RocprofV3Profiler()

@@ -239,19 +239,27 @@ def run_job(job: CompileJob, driver_pid: int) -> Binary | Failure:
     A worker ends with the process `driver_pid`, even when that is killed; in the driver itself nothing is watched.
     """
     global _process
-    if driver_pid != os.getpid():
-        end_with(driver_pid)
-    if _process is None or not _process.alive:
-        _process = forked()
-    result = _process.run(job)
-    if not _process.alive:
+    process = make_ready(driver_pid)
+    result = process.run(job)
+    if not process.alive:
         _process = None
     return result
 
 
+def make_ready(driver_pid: int) -> CompileProcess:
+    """This worker's compile process, which is forked where there is none."""
+    global _process
+    if driver_pid != os.getpid():
+        end_with(driver_pid)
+    if _process is None or not _process.alive:
+        _process = forked()
+    return _process
+
+
 def forked() -> CompileProcess:
     """A new compile process, which ends when this process does."""
-    import triton.compiler  # noqa: F401  imported before the fork, so that a replacement starts at once
+    # Imported before the fork, so that a replacement starts at once; the generator is what a first compile imports.
+    import triton.compiler.code_generator  # noqa: F401
 
     return _forker.submit(CompileProcess).result()
 

@@ -33,6 +33,14 @@ _SPARED = 4
 # that its workers come so often for more: what is ordered later but wanted more is not to wait.
 TOGETHER = 8
 _ROUNDS = 4
+# So many workers begin before there is a job for them, while sizes are pruned: a second each, of cores that have
+# nothing to do. Fewer cores have.
+_WARMED = 8
+
+
+def spared(jobs: int) -> int:
+    """How many of so many workers may compile while something is measured."""
+    return jobs - jobs // _SPARED
 
 
 class FarmClosedError(GenkernError):
@@ -123,6 +131,11 @@ class Farm:
         """Have the pool begin, before there is a job for it: there are no forks afterwards. Raises InputError."""
         if self._pool is not None:
             self._pool.connect()
+        elif self.may_compile and self._jobs >= _WARMED:
+            from genkern.farm.pool import warm
+
+            self._pooled = True
+            warm(self._jobs)
 
     def key(self, spec: KernelSpec) -> str:
         return spec.key(self.target, self.triton_version, self._environment)
@@ -264,7 +277,7 @@ class Farm:
     def _next(self) -> list[CompileJob]:
         """What to hand to the pool now, to one of its workers: several jobs where many more are waiting."""
         jobs, under_way = self.jobs, self._orders.under_way
-        room, room_behind = jobs + max(2, jobs // 4) if jobs > 1 else 1, jobs - jobs // _SPARED
+        room, room_behind = jobs + max(2, jobs // 4) if jobs > 1 else 1, spared(jobs)
         together = 1
         if self._pool is not None:
             together = min(TOGETHER, max(1, (len(self._orders) - under_way) // (_ROUNDS * jobs)))

@@ -19,7 +19,7 @@ from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import ShutdownExecutorError, TerminatedWorkerError
 
 from genkern.farm.cache import Failure
-from genkern.farm.compiler import CompileJob, end_with, run_job
+from genkern.farm.compiler import CompileJob, end_with, make_ready, run_job
 from genkern.gemm.records import Binary
 
 _Item = TypeVar("_Item")
@@ -47,6 +47,13 @@ def begin(job: CompileJob, workers: int) -> Future[Binary | Failure]:
     with children_ignore_interrupts():
         future = executor(workers).submit(run_job, job, os.getpid())
         return future
+
+
+def warm(workers: int) -> None:
+    """Have so many processes begin, each with a compile process that has imported Triton."""
+    with children_ignore_interrupts():
+        for _ in range(workers):
+            executor(workers).submit(make_ready, os.getpid())
 
 
 def executor(workers: int) -> Any:

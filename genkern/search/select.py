@@ -178,3 +178,10 @@ def _complexity(config: Config) -> tuple[int, ...]:
     varies = not form_of(config).deterministic
     order = config.GROUP_SIZE_M, config.xcd_remap, int(config.cache_modifier != "none")
     return (varies, config.SPLIT_K, config.num_stages, config.num_warps, *order)
+
+
+def without_winner(candidates: Mapping[str, Measurement]) -> str:
+    """Why finalists that were timed gave no winner: one that nobody could check is none."""
+    if unchecked := [m for m in candidates.values() if m.outcome is Outcome.UNCHECKED]:
+        return f"no finalist was proved right, {len(unchecked)} of them for want of memory: {unchecked[0].message}"
+    return "no finalist ran and was correct (--profile_file says why)"

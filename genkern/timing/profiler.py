@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from genkern.gemm.records import Candidate, Measurement
@@ -18,6 +19,14 @@ class Raced(Protocol):
     def request(self) -> dict[str, Any]: ...
 
 
+class Unshared:
+    """A profiler whose device no other one of its run uses."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """As it is."""
+        return nullcontext()
+
+
 class Profiler(Protocol):
     """One way to get kernel times. `time_source` labels every number that it returns."""
 
@@ -25,6 +34,9 @@ class Profiler(Protocol):
 
     def start(self) -> None:
         """Start what measures, without waiting for it: the rest would, when it first needs it."""
+
+    def alone(self) -> AbstractContextManager[None]:
+        """For the block no other process of this run uses the device."""
 
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """Yield one Measurement per candidate, in any order. `units` are candidates that share their binaries; they

@@ -45,7 +45,7 @@ def tune_all(
     A tuner prepares the next while it has one. What it prepares is its own, unless another has nothing else to do.
     A tuner whose device is lost (ProfilerError) gives its problems to the others. `lost` is told the device's index,
     the error and how many devices are left; when there is none to take the problem, the error is raised instead.
-    Any other error ends them all. A single tuner takes the problems as they come.
+    Any other error ends them all. Tuners of a single device take the problems as they come; it is lost with the last.
     """
     if len(tuners) > 1:
         _Shift(tuners, problems, finished, lost).work()
@@ -77,14 +77,18 @@ class _Shift:
         self._tuners = tuners
         self._finished = finished
         self._lost = lost
-        # The largest last.
-        self._left = sorted(problems, key=_size)
+        # The next last: where several devices are to end at the same time the largest come first.
+        order = {problem: -place for place, problem in enumerate(problems)}
+        is_one = len({tuner.device_index for tuner in tuners}) == 1
+        self._key: Callable[[GemmProblem], float] = order.__getitem__ if is_one else _size
+        self._left = sorted(problems, key=self._key)
         # What each prepares, by its place among the tuners.
         self._ahead: list[list[GemmProblem]] = [[] for _ in tuners]
         # Held while these change, and while somebody is told of it.
         self._changed = threading.Condition()
         self._under_way: set[GemmProblem] = set()
         self._losses: list[ProfilerError] = []
+        self._gone: set[int] = set()
         self._fatal: list[BaseException] = []
         self._is_stopped = False
 
@@ -142,7 +146,7 @@ class _Shift:
     def _taken_over(self) -> GemmProblem:
         """The largest of what others prepare: they are busy."""
         place = max(
-            (place for place, ahead in enumerate(self._ahead) if ahead), key=lambda p: _size(self._ahead[p][-1])
+            (place for place, ahead in enumerate(self._ahead) if ahead), key=lambda p: self._key(self._ahead[p][-1])
         )
         problem = self._ahead[place].pop()
         self._tuners[place].forget(problem)
@@ -168,10 +172,13 @@ class _Shift:
                 ahead, self._ahead[place] = self._ahead[place], []
                 for prepared in ahead:
                     tuner.forget(prepared)
-                self._left = sorted([*self._left, problem, *ahead], key=_size)
+                self._left = sorted([*self._left, problem, *ahead], key=self._key)
                 self._losses.append(error)
-                if (left := len(self._tuners) - len(self._losses)) and not self._is_stopped:
-                    self._lost(tuner.device_index, error, left)
+                self._gone.add(place)
+                left = {each.device_index for at, each in enumerate(self._tuners) if at not in self._gone}
+                # A device of which others still measure is not lost yet.
+                if left and tuner.device_index not in left and not self._is_stopped:
+                    self._lost(tuner.device_index, error, len(left))
             return False
         finally:
             with self._changed:

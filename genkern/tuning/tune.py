@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from genkern.errors import BugError, ProfilerError, bugs_told
@@ -27,6 +27,7 @@ from genkern.search.select import (
     ranking,
     semifinalists,
     spread_us,
+    without_winner,
 )
 from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Lost
@@ -241,20 +242,16 @@ class Tuner:
 
     def _choose(self, job: Job, facts: ProblemFacts, report: Report) -> Winner | None:
         """Re-time the best, then take the first of the ranking whose result is correct."""
-        able = self._checkable(report.candidates)
-        names = semifinalists(able, self.budget.finalists)
-        if len(names) > self.budget.finalists and not facts.finals:
-            with report.stage("re-time"):
-                ready = [job.ready[name] for name in names]
-                names = self.profiler.semifinal(job.session, ready, self.budget.finalists)
-        if incumbent := self.incumbents.get(job.session.problem):
-            names += finalists((m for m in able if m.config == incumbent.name and m.config not in names), 1)
-        if not names and not facts.finals:
-            report.message = "no candidate could be measured (--profile_file says why)"
-            return None
+        incumbent = self.incumbents.get(job.session.problem)
         if not facts.finals:
-            with report.stage("re-time"):
-                finals = self.profiler.retime(job.session, [job.ready[name] for name in names])
+            with contextlib.ExitStack() as alone:
+                with report.stage("wait for its turn"):
+                    alone.enter_context(self.profiler.alone())
+                with report.stage("re-time"):
+                    finals = self._finals(job, self._checkable(report.candidates), incumbent)
+            if finals is None:
+                report.message = "no candidate could be measured (--profile_file says why)"
+                return None
             self.journal.retimed(job.session.problem, finals)
         for final in facts.finals:
             if final.config in report.candidates:
@@ -282,8 +279,18 @@ class Tuner:
                     return self._winner(job, again, facts, report)
                 report.candidates[again.winner.config] = again.winner
             contenders.remove(ranked[0])
-        report.message = _without_winner(report.candidates)
+        report.message = without_winner(report.candidates)
         return None
+
+    def _finals(self, job: Job, able: Collection[Measurement], incumbent: Config | None) -> list[Measurement] | None:
+        """The finals among the best of those that are able to win; None where there is nobody."""
+        names = semifinalists(able, self.budget.finalists)
+        if len(names) > self.budget.finalists:
+            ready = [job.ready[name] for name in names]
+            names = self.profiler.semifinal(job.session, ready, self.budget.finalists)
+        if incumbent is not None:
+            names += finalists((m for m in able if m.config == incumbent.name and m.config not in names), 1)
+        return self.profiler.retime(job.session, [job.ready[name] for name in names]) if names else None
 
     def _may_win(self, job: Job, final: Measurement) -> bool:
         return self.orders.may_win(job.session.problem, final.config, self.provenance.arch)
@@ -322,7 +329,7 @@ class Tuner:
                 return call
         return None
 
-    def _checkable(self, candidates: Mapping[str, Measurement]) -> Iterable[Measurement]:
+    def _checkable(self, candidates: Mapping[str, Measurement]) -> Collection[Measurement]:
         """The candidates that may win: all, or those that can be checked when a check is asked for."""
         if (checker := self.checker) is None:
             return candidates.values()
@@ -387,13 +394,6 @@ class Tuner:
             vendor_sums=facts.sums.get(vendor.config, "") if vendor else "",
             invariant_loss=cost,
         )
-
-
-def _without_winner(candidates: Mapping[str, Measurement]) -> str:
-    """Why finalists that were timed gave no winner: one that nobody could check is none."""
-    if unchecked := [m for m in candidates.values() if m.outcome is Outcome.UNCHECKED]:
-        return f"no finalist was proved right, {len(unchecked)} of them for want of memory: {unchecked[0].message}"
-    return "no finalist ran and was correct (--profile_file says why)"
 
 
 def _wrong(check: Check) -> str:

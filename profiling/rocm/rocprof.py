@@ -45,6 +45,7 @@ from genkern.profiling.rocm.rocprof_command import find_executable, profiled_env
 from genkern.profiling.rocm.vendor_trace import vendor_times
 from genkern.profiling.supervisor import Exit, run_supervised, tail
 from genkern.timing.libraries import HIPBLASLT, OURS, VENDOR, finals_name, library_of
+from genkern.timing.profiler import Unshared
 from genkern.timing.session import Session
 
 HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
@@ -98,7 +99,7 @@ class _Run:
         return " ".join(f"{self.exit.description}{f': {said}' if said else ''}; {self.note}".split())
 
 
-class _LaunchProfiler(ABC):
+class _LaunchProfiler(Unshared, ABC):
     """What both drivers share; a driver adds its command line."""
 
     time_source = ""
@@ -123,7 +124,7 @@ class _LaunchProfiler(ABC):
         self._edge_s = edge_s
         self._grace_s = grace_s
 
-    def start(self) -> None:  # noqa: B027  for both, not abstract
+    def start(self) -> None:
         """The profiler is started anew for every request."""
 
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
@@ -204,7 +205,7 @@ class _LaunchProfiler(ABC):
         """The first: a process of its own under the profiler would take longer than what it tells is worth."""
         return [candidate.config.name for candidate in candidates[:most]]
 
-    def close(self) -> None:  # noqa: B027  for both, not abstract
+    def close(self) -> None:
         """Nothing to stop: every process has ended before `screen` yields and before `retime` returns."""
 
     @abstractmethod

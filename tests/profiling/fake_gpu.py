@@ -37,6 +37,7 @@ class FakeGpu:
             stream=self._stream,
             current_stream=lambda: SimpleNamespace(cuda_stream=7),
             synchronize=self.synchronize,
+            is_initialized=lambda: True,
             empty_cache=lambda: None,
             get_device_name=lambda _index: "Fake GPU",
             get_device_properties=lambda _index: SimpleNamespace(uuid="00-11", L2_cache_size=1 << 20),

@@ -134,7 +134,7 @@ def test_a_device_that_hangs_when_opened_is_tried_once(
     with pytest.raises(ProfilerError, match=r"GPU 0 cannot be used: .*did not answer in 0.2 s"):
         process.open(session)
     process.close()
-    assert sorted(path.name for path in hostile_path.glob("harness*")) == ["harness_0.log", "harness_1.log"]
+    assert [path.name for path in hostile_path.glob("harness*")] == ["harness_0.log"]
 
 
 def test_losses_become_outcomes() -> None:

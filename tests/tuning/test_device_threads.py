@@ -64,10 +64,40 @@ def test_one_device_takes_the_sizes_in_their_order() -> None:
 def test_the_largest_come_first() -> None:
     """So that no device is left with a large one at the end; each size is tuned once."""
     met = threading.Barrier(2)
-    a, b = Device(lambda p: met.wait(WAIT_S)), Device(lambda p: met.wait(WAIT_S))
+    a, b = Device(lambda p: met.wait(WAIT_S)), Device(lambda p: met.wait(WAIT_S), index=1)
     done = run(a, b)
     assert sorted(done) == sorted(a.given + b.given) == sorted(PROBLEMS)
     assert sorted(a.given[:1] + b.given[:1]) == PROBLEMS[-2:]
+
+
+def test_lanes_of_one_device_take_sizes_as_they_come() -> None:
+    """And the device is lost with the last of them only."""
+    all_began, told = threading.Barrier(3), list[Any]()
+
+    met = {0: False, 1: False}
+
+    def meet(index: int) -> None:
+        if not met[index]:
+            met[index] = True
+            all_began.wait(WAIT_S)
+
+    def lose(problem: GemmProblem) -> None:
+        all_began.wait(WAIT_S)
+        raise ProfilerError("a lane is lost")
+
+    bad, good, other = Device(lose), Device(lambda _: meet(0)), Device(lambda _: meet(1), index=1)
+    assert sorted(run(bad, good, other, told=told)) == sorted(PROBLEMS)
+    assert told == []
+    both = threading.Event()
+
+    def wait(problem: GemmProblem) -> None:
+        if a.given and b.given:
+            both.set()
+        assert both.wait(WAIT_S)
+
+    a, b = Device(wait), Device(wait)
+    assert sorted(run(a, b)) == sorted(PROBLEMS)
+    assert {a.given[0], b.given[0]} == set(PROBLEMS[:2])
 
 
 def test_a_lost_devices_sizes_go_to_the_others() -> None:
@@ -122,7 +152,7 @@ def test_without_any_device_left_the_error_is_raised() -> None:
 
     told: list[Any] = []
     with pytest.raises(ProfilerError, match="broken"):
-        run(Device(lose), Device(lose), told=told)
+        run(Device(lose), Device(lose, index=1), told=told)
     assert [left for _, _, left in told] == [1]
 
 
@@ -139,7 +169,7 @@ def test_what_cannot_be_told_ends_the_run() -> None:
             raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        run(Device(lambda _: bad_has_one.wait(WAIT_S)), Device(lose), told=Closed())
+        run(Device(lambda _: bad_has_one.wait(WAIT_S)), Device(lose, index=1), told=Closed())
 
 
 def test_an_error_of_the_run_ends_all_devices() -> None:

@@ -18,6 +18,7 @@ from genkern.profiling.clocks import ThrottleGuard
 from genkern.profiling.finals import Finals, Rounds, confirmation_rounds, run_finals
 from genkern.search.select import finalists, library_calls
 from genkern.timing.libraries import OURS, VENDOR, KeptAlgorithm, library_of
+from genkern.timing.profiler import Unshared
 from genkern.timing.session import Budget, Session
 from genkern.tuning.tune import Provenance, Report, Tuner
 
@@ -29,7 +30,7 @@ BUDGET = Budget(min_rounds=10, final_rounds=20)
 SIZES = 60
 
 
-class NoisyDevice:
+class NoisyDevice(Unshared):
     """A profiler on which every call takes 30 us, up to 2 % of noise a sample and a clock that wanders by 1 %."""
 
     time_source = "cudagraph"

@@ -26,6 +26,7 @@ from genkern.journal.searched import Asked, Told, searched_of, value_of
 from genkern.profiling.feed import Feed
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Strategy, Task, Unit, units_of
+from genkern.timing.profiler import Unshared
 from genkern.timing.session import Budget, Session
 from genkern.tuning.search import Confidence, Search
 
@@ -55,7 +56,7 @@ class LastFirst(Farm):
                 tell(job.key, Binary(job.key, "/entry", "symbol", Resources(code_sha256=self.code)))
 
 
-class Timer:
+class Timer(Unshared):
     """A profiler for which a config takes 10 us a stage; `lost` stages have no time. With `fed` it takes candidates
     from a thread of its own, and is some behind."""
 

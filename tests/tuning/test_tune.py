@@ -16,6 +16,7 @@ from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, 
 from genkern.journal.facts import ProblemFacts
 from genkern.journal.journal import Journal
 from genkern.timing.libraries import VENDOR, KeptAlgorithm, library_of
+from genkern.timing.profiler import Unshared
 from genkern.timing.session import Budget, Session
 from genkern.tuning.compared import Compared
 from genkern.tuning.tune import Provenance, Report, Tuner
@@ -23,8 +24,7 @@ from genkern.tuning.tune import Provenance, Report, Tuner
 PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32)
 SPLIT = replace(PLAIN, SPLIT_K=4)
-DEEP = replace(PLAIN, num_stages=5)
-LAST = replace(PLAIN, num_stages=6)
+DEEP, LAST = (replace(PLAIN, num_stages=stages) for stages in (5, 6))
 ALGORITHM, OTHER = (KeptAlgorithm(131000, bytes([i] * 64)).name for i in (1, 2))
 
 
@@ -33,7 +33,7 @@ def final(name: str, us: float) -> Measurement:
     return Measurement(name, Outcome.MEASURED, "cudagraph", "final", us, samples, discarded=2)
 
 
-class Finals:
+class Finals(Unshared):
     """A profiler that knows how the finals end, and counts how often it is asked."""
 
     time_source = "cudagraph"

@@ -33,6 +33,7 @@ from genkern.search.predict import promising_first
 from genkern.search.strategies import chosen_strategy
 from genkern.space.prune import prune
 from genkern.space.space import Space, load_space
+from genkern.timing.profiler import Unshared
 from genkern.timing.session import Budget, Session
 from genkern.tuning.prepared import Preparation
 from genkern.tuning.progress import Progress
@@ -56,7 +57,7 @@ class Killed(BaseException):
     """The run ends here."""
 
 
-class Scripted:
+class Scripted(Unshared):
     """Profiler and checker with outcomes by name; ends the run after `lives` facts."""
 
     time_source = "cudagraph"

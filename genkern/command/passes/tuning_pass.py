@@ -9,11 +9,13 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 
 from genkern.command.candidates_file import condensed
+from genkern.command.passes.lanes import lanes_of
 from genkern.command.setting import Setting
 from genkern.command.target import make_device_checker
 from genkern.errors import ProfilerError
@@ -29,6 +31,7 @@ from genkern.journal.run_files import RunFiles
 from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.space.space import Space
 from genkern.timing.profiler import Profiler
+from genkern.timing.turns import Turn
 from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.interpreter import interpreter_checker
@@ -73,11 +76,15 @@ class TuningPass:
         """Tune them all; the journal is a finished run's then. Raises GenkernError."""
         setting, options, target = self.setting, self.setting.options, self.setting.target
         with contextlib.ExitStack() as stack:
-            foresight = stack.enter_context(
-                foresights(len(setting.device_indices), len(problems), setting.strategy.foresees)
-            )
-            workshop = stack.enter_context(setting.workshop(self.console))
-            profilers = [setting.profiler(index, workshop) for index in setting.device_indices]
+            lanes = lanes_of(setting, problems)
+            # The first lanes of all GPUs begin.
+            places = [(index, lane) for lane in range(lanes) for index in setting.device_indices][: len(problems)]
+            foresight = stack.enter_context(foresights(len(places), len(problems), setting.strategy.foresees))
+            workshop = stack.enter_context(setting.workshop(self.console, lanes))
+            turns = [turn_of(workshop, index, lane) if lanes > 1 else None for index, lane in places]
+            profilers = [
+                setting.profiler(index, workshop, turn) for (index, _), turn in zip(places, turns, strict=True)
+            ]
             closings = [stack.enter_context(contextlib.ExitStack()) for _ in profilers]
             for profiler, closing in zip(profilers, closings, strict=True):
                 closing.callback(profiler.close)
@@ -85,7 +92,7 @@ class TuningPass:
                 # It takes longer to be ready than the first binary; where there are several, each is its driver
                 # process's.
                 profilers[0].start()
-            checkers = make_checkers(profilers, workshop, setting, closings)
+            checkers = make_checkers(places, profilers, workshop, setting, closings)
             header = setting.journal_header(self.spaces, profilers[0].time_source)
             journal = open_journal(self.files, {**header, **self.header}, options.all, self.console)
             stack.callback(journal.close)
@@ -106,9 +113,7 @@ class TuningPass:
                     foresight=one,
                     orders=self.orders,
                 )
-                for index, profiler, checker, one in zip(
-                    setting.device_indices, profilers, checkers, foresight, strict=True
-                )
+                for (index, _), profiler, checker, one in zip(places, profilers, checkers, foresight, strict=True)
             ]
             tuners: Sequence[TunesProblems] = own
             if len(own) > 1:
@@ -131,8 +136,17 @@ class TuningPass:
         return workshop.farm.counts
 
 
+def turn_of(workshop: Workshop, device_index: int, number: int) -> Turn:
+    """What one of the lanes of a device takes to use it."""
+    return Turn(str(Path(workshop.farm.temporary_dir or workshop.module_dir) / f"gpu_{device_index}"), number)
+
+
 def make_checkers(
-    profilers: Sequence[Profiler], workshop: Workshop, setting: Setting, closings: Sequence[contextlib.ExitStack]
+    places: Sequence[tuple[int, int]],
+    profilers: Sequence[Profiler],
+    workshop: Workshop,
+    setting: Setting,
+    closings: Sequence[contextlib.ExitStack],
 ) -> list[Checker | None]:
     """One checker for each profiler, which its one of `closings` closes; None where nothing is checked."""
     options, target = setting.options, setting.target
@@ -143,7 +157,7 @@ def make_checkers(
         closings[0].callback(interpreter.close)
         return [interpreter] * len(profilers)
     checkers: list[Checker | None] = []
-    for index, profiler, closing in zip(setting.device_indices, profilers, closings, strict=True):
+    for (index, _), profiler, closing in zip(places, profilers, closings, strict=True):
         device = make_device_checker(target, profiler, index, str(workshop.farm.cache.folder), workshop.module_dir)
         closing.callback(device.close)
         checkers.append(DeviceChecker(device.check, device.check_call, options.errRatio, DeviceRows(device)))

@@ -127,7 +127,8 @@ class Guided(Strategy):
         chosen = [number for number in dict.fromkeys(chosen) if number not in self._asked]
         chosen = chosen[: self._most - self._tried]
         self._asked.update(chosen)
-        if not (chosen or self._waiting):
+        if not chosen:
+            # A few that take long to compile are seldom the best: where one is, this is done around it once more.
             chosen = self._around()
             self._asked.update(chosen)
         if chosen or self._waiting:
