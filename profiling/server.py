@@ -278,6 +278,7 @@ class Server:
         binds: dict[str, Callable[[], Call]] = {}
         for library in libraries:
             tell({"running": library})
+            self._finders.pop(library, None)
             try:
                 finder = self._finder(gemm, library)
                 binds |= {name: partial(finder.call, name) for name in finder.names()}
