@@ -20,11 +20,11 @@ from typing import IO, Any
 
 from genkern.errors import one_line
 from genkern.kernels.refusal import refused_by_device, refused_by_library
-from genkern.profiling.aiter_calls import AiterCalls
 from genkern.profiling.algorithms import Algorithms, Screening
 from genkern.profiling.clocks import AmdSmiClock
 from genkern.profiling.cuda.timers import make_timer
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
+from genkern.profiling.rocm.aiter_finder import AiterFinder
 from genkern.profiling.rocm.launch_job import FENCE, PLACES, is_place
 from genkern.profiling.server import Server
 from genkern.runtime.backends.lt_api import LtError
@@ -125,7 +125,7 @@ class _Library:
     def __init__(self, gemm: LoadedGemm) -> None:
         self._gemm = gemm
         self._calls: dict[str, Call] = {}
-        self._finders: dict[str, Algorithms | AiterCalls] = {}
+        self._finders: dict[str, Algorithms | AiterFinder] = {}
         self._best: dict[str, dict[str, Call]] = {}
         self.named: dict[str, str] = {}
 
@@ -147,7 +147,7 @@ class _Library:
             return self._gemm.vendor()
         library = library_of(name)
         if library not in self._finders:
-            self._finders[library] = AiterCalls(self._gemm) if library == AITER else Algorithms(self._gemm)
+            self._finders[library] = AiterFinder(self._gemm) if library == AITER else Algorithms(self._gemm)
         finder = self._finders[library]
         if not is_place(name):
             return finder.call(name)

@@ -18,7 +18,6 @@ from genkern.errors import one_line
 from genkern.gemm.parameter import GROUP_SIZE_M
 from genkern.kernels.refusal import is_out_of_memory, refused_by_device, refused_by_library
 from genkern.ops.op import get_op
-from genkern.profiling.aiter_calls import AiterCalls
 from genkern.profiling.algorithms import Algorithms, Screening, told
 from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import AmdSmiClock, ThrottleGuard, open_clock
@@ -26,6 +25,7 @@ from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
+from genkern.profiling.rocm.aiter_finder import AiterFinder
 from genkern.profiling.same_bits.row_answers import compared
 from genkern.profiling.same_bits.row_bits import RowChecking
 from genkern.timing.libraries import AITER, OURS, VENDOR, library_of
@@ -55,7 +55,7 @@ class Server:
         self._guard = ThrottleGuard(None)
         self._flush: InstructionCacheFlush | None = None
         self._gemm: LoadedGemm | None = None
-        self._finders: dict[str, Algorithms | AiterCalls] = {}
+        self._finders: dict[str, Algorithms | AiterFinder] = {}
         self._best_us = math.inf
         # By binaries and all that is set at run time but GROUP_SIZE_M: what the first group size took.
         self._first_us: dict[tuple[tuple[str, ...], frozenset[tuple[str, int]]], float] = {}
@@ -289,10 +289,10 @@ class Server:
         screening = Screening(timer, self._copies, partial(self._repeats, gemm), tell, self._failed)
         return screening.best(binds, torch_call)
 
-    def _finder(self, gemm: LoadedGemm, library: str) -> Algorithms | AiterCalls:
+    def _finder(self, gemm: LoadedGemm, library: str) -> Algorithms | AiterFinder:
         """What knows a library's calls for the open session's problem."""
         if library not in self._finders:
-            self._finders[library] = AiterCalls(gemm) if library == AITER else Algorithms(gemm)
+            self._finders[library] = AiterFinder(gemm) if library == AITER else Algorithms(gemm)
         return self._finders[library]
 
     def _algorithm_call(self, gemm: LoadedGemm, name: str) -> Call:

@@ -22,8 +22,6 @@ TRITON, CUTE, TORCH, CUBLASLT, HIPBLASLT, AITER = LIBRARIES = (
 LT = {"nvidia": CUBLASLT, "amd": HIPBLASLT}
 # All whose calls do, on GPUs of a vendor.
 ONE_BY_ONE = {"nvidia": (CUBLASLT,), "amd": (HIPBLASLT, AITER)}
-# Whose algorithms calls find again by their version alone (genkern.runtime.table).
-FOUND_AGAIN = (CUBLASLT,)
 # Those of which calls launch winners: of AITER's that is for AITER (genkern.formats.aiter_csv).
 CALLED = tuple(name for name in LIBRARIES if name != AITER)
 # The languages of genkern's own kernels: what configs stand for, rather than calls of another's library.

@@ -45,7 +45,7 @@ def test_aiters_calls_race_beside_an_algorithm(gpu: FakeGpu, monkeypatch: pytest
     class FakeAiter(FakeAlgorithms):
         times = {"aiter ck": 14.1, "aiter cktile": 30.0}
 
-    monkeypatch.setattr(server, "AiterCalls", FakeAiter)
+    monkeypatch.setattr(server, "AiterFinder", FakeAiter)
     both = {name_of("us10"), "vendor", LT[14], "aiter ck"}
     request = {"candidates": [{"config": name_of("us10"), "binaries": ["us10"]}], "vendor": True}
     request |= {"min_rounds": 10, "max_rounds": 10, "seed": 0, "lt": ["cublaslt", "aiter"]}

@@ -21,10 +21,10 @@ from genkern.errors import GenkernError, one_line
 from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
-from genkern.profiling.aiter_calls import AiterCalls, installed
 from genkern.profiling.checking.verdict import Checking
 from genkern.profiling.loaded_gemm import LoadedGemm
 from genkern.profiling.measured_process import environment_of
+from genkern.profiling.rocm.aiter_finder import AiterFinder, installed
 from genkern.runtime.backends.lt_api import LtError
 from genkern.timing.time_sources import TIMERS, visible_variable
 
@@ -50,7 +50,7 @@ class Proved:
         return f"{self.name}: {self.message or 'right'}"
 
 
-def proved(calls: AiterCalls, checking: Checking) -> Iterator[Proved]:
+def proved(calls: AiterFinder, checking: Checking) -> Iterator[Proved]:
     """Each of the calls; what one raises is told, and the next is tried."""
     for name in calls.names():
         try:
@@ -79,7 +79,7 @@ def run(setting: Setting) -> None:
                 gemm = LoadedGemm(session)
                 what = problem, get_op(problem.op), session.arch, gemm.module.reference, gemm.operands
                 checking = Checking(*what, session.seed, session.budget.atol, session.budget.rtol)
-                calls = AiterCalls(gemm, unbuilt=True)
+                calls = AiterFinder(gemm, unbuilt=True)
                 if not calls.names():
                     print(f"left out: {problem.op}: this aiter has no call for it")
                 for found in proved(calls, checking):

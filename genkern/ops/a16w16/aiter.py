@@ -14,7 +14,7 @@ from typing import Any
 
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.aiter import AiterCall, weight_of
+from genkern.ops.aiter_calls import AiterCall, weight_of
 from genkern.timing.libraries import AsmKernel
 
 _ASM = "module_gemm_a16w16_asm"

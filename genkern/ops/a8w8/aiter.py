@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.aiter import AiterCall, calls_of
+from genkern.ops.aiter_calls import AiterCall, calls_of
 
 _FUNCTIONS = {"aiter ck": ("gemm_a8w8_ck", "module_gemm_a8w8")}
 

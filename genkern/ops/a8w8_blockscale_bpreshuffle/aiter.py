@@ -9,7 +9,7 @@ from typing import Any
 
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.a8w8_blockscale.aiter import has_usual_blocks
-from genkern.ops.aiter import AiterCall, calls_of
+from genkern.ops.aiter_calls import AiterCall, calls_of
 
 _FUNCTIONS = {
     "aiter ck": ("gemm_a8w8_blockscale_bpreshuffle_ck", "module_gemm_a8w8_blockscale_bpreshuffle"),

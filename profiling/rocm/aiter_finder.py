@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 
 from genkern.errors import one_line
-from genkern.ops.aiter import AiterCall, aiter_calls, is_built
+from genkern.ops.aiter_calls import AiterCall, aiter_calls, is_built
 from genkern.profiling.checking.verdict import Subject
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
 from genkern.runtime.backends.lt_api import LtError
@@ -21,7 +21,7 @@ def installed() -> Any:
         raise LtError(f"{AITER}: {one_line(error)}") from None
 
 
-class AiterCalls:
+class AiterFinder:
     """The calls on the operands of `gemm` that need no build, or with `unbuilt` all, by their names in results.
 
     Raises LtError where AITER is not there.

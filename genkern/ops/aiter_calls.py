@@ -25,19 +25,17 @@ class AiterCall:
     module: str = ""
 
 
-# By name in results (genkern.timing.libraries).
-AiterCalls = Mapping[str, AiterCall]
-
-
-def aiter_calls(aiter: Any, problem: GemmProblem) -> AiterCalls:
-    """Those that this aiter has for the problem; none where the format's folder knows of none."""
+def aiter_calls(aiter: Any, problem: GemmProblem) -> Mapping[str, AiterCall]:
+    """By name in results (genkern.timing.libraries) those that this aiter has for the problem; none where the format's
+    folder knows of none.
+    """
     if problem.activation != "none" or not problem.row_major_a or problem.row_major_b:
         return {}
     try:
         module = importlib.import_module(f"genkern.ops.{problem.op}.aiter")
     except ModuleNotFoundError:
         return {}
-    found: AiterCalls = module.calls(aiter, problem)
+    found: Mapping[str, AiterCall] = module.calls(aiter, problem)
     return found
 
 

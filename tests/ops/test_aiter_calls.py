@@ -1,4 +1,4 @@
-"""Tests of ops/aiter.py and the formats' aiter.py, against a stub with AITER's signatures and demands."""
+"""Tests of ops/aiter_calls.py and the formats' aiter.py, against a stub with AITER's signatures and demands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aiter_stub import LARGER, ONE_SPLIT, SPLIT, installed
 from lt_problems import expected_of, operands_of
 
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.aiter import AiterCall, aiter_calls, is_built
+from genkern.ops.aiter_calls import AiterCall, aiter_calls, is_built
 from genkern.ops.shuffle import plain_weight
 from genkern.timing.libraries import is_call
 

@@ -1,4 +1,4 @@
-"""Tests of profiling/aiter_calls.py and command/first/aiter_proof.py: AITER's calls, on a stub."""
+"""Tests of command/first/aiter_proof.py: AITER's calls, on a stub."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from genkern.command.first import aiter_proof
 from genkern.command.first.aiter_proof import ASKED, Proved, main, problems, proved
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import op_folder, op_names
-from genkern.profiling.aiter_calls import AiterCalls
 from genkern.profiling.checking.verdict import Subject
-from genkern.runtime.backends.lt_api import LtError
+from genkern.profiling.rocm.aiter_finder import AiterFinder
 
 PLAIN = GemmProblem(1, 128, 256)
 
@@ -31,37 +30,6 @@ def gemm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(session=SimpleNamespace(problem=PLAIN), operands_of=copies.__getitem__, copies=2)
 
 
-def test_a_call_takes_each_copy_in_turn(gemm: Any) -> None:
-    """And by its name in results, in a process that did not look for it."""
-    calls = AiterCalls(gemm)
-    name = calls.names()[0]
-    AiterCalls(gemm).call(name)(3)
-    operands = gemm.operands_of(1)
-    assert torch.equal(operands["c"], expected_of(PLAIN, operands).bfloat16())
-
-
-def test_what_would_be_built_is_not_raced(gemm: Any, tmp_path: Path) -> None:
-    """A build takes minutes, a turn seconds; whoever asks for all has it built."""
-    (tmp_path / "module_gemm_a16w16_asm.so").unlink()
-    assert AiterCalls(gemm).names() == ["aiter tuned skinny"]
-    assert len(AiterCalls(gemm, unbuilt=True).names()) > 1
-
-
-def test_what_aiter_raises_is_a_refusal(gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it is, also of its import; so is a name that this AITER does not have."""
-    calls = AiterCalls(gemm)
-    monkeypatch.setattr(sys.modules["aiter"], "gemm_a16w16_asm", None)
-    broken = AiterCalls(gemm)
-    with pytest.raises(LtError, match="TypeError"):
-        broken.call(calls.names()[0])(0)
-    with pytest.raises(LtError, match="no call that this aiter has"):
-        calls.call("aiter asm 9 9 gone")
-    monkeypatch.setattr(sys.modules["aiter"].tuned_gemm, "get_GEMM_A16W16_config", None)
-    monkeypatch.setitem(sys.modules, "aiter", None)
-    with pytest.raises(LtError, match="ModuleNotFoundError"):
-        AiterCalls(gemm)
-
-
 def test_each_call_is_proved(gemm: Any) -> None:
     """A wrong one is told, one that raises costs itself."""
 
@@ -71,7 +39,7 @@ def test_each_call_is_proved(gemm: Any) -> None:
         passed = torch.equal(operands["c"], expected_of(PLAIN, operands).bfloat16())
         return SimpleNamespace(passed=passed, message="" if passed else "C[0, 0] is off")
 
-    found = {each.name: each for each in proved(AiterCalls(gemm), SimpleNamespace(check=check))}  # type: ignore[arg-type]
+    found = {each.name: each for each in proved(AiterFinder(gemm), SimpleNamespace(check=check))}  # type: ignore[arg-type]
     wrong = f"aiter asm 3 1 {LARGER}"
     assert found.pop(wrong) == Proved(wrong, "C[0, 0] is off")
     assert len(found) > 2
