@@ -24,10 +24,11 @@ from genkern.profiling.algorithms import Algorithms, Screening
 from genkern.profiling.clocks import AmdSmiClock
 from genkern.profiling.cuda.timers import make_timer
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
-from genkern.profiling.rocm.launch_job import FENCE, PLACES
+from genkern.profiling.rocm.aiter_finder import AiterFinder
+from genkern.profiling.rocm.launch_job import FENCE, PLACES, is_place
 from genkern.profiling.server import Server
 from genkern.runtime.backends.lt_api import LtError
-from genkern.timing.libraries import OURS, VENDOR, library_of
+from genkern.timing.libraries import AITER, OURS, VENDOR, library_of
 from genkern.timing.session import Session
 from genkern.timing.time_sources import TIMERS
 
@@ -125,8 +126,8 @@ class _Library:
     def __init__(self, gemm: LoadedGemm) -> None:
         self._gemm = gemm
         self._calls: dict[str, Call] = {}
-        self._algorithms: Algorithms | None = None
-        self._best: dict[str, Call] | None = None
+        self._finders: dict[str, Algorithms | AiterFinder] = {}
+        self._best: dict[str, dict[str, Call]] = {}
         self.named: dict[str, str] = {}
 
     def fenced(self, name: str) -> Call:
@@ -145,19 +146,22 @@ class _Library:
     def _call(self, name: str) -> Call:
         if name == VENDOR:
             return self._gemm.vendor()
-        self._algorithms = self._algorithms or Algorithms(self._gemm)
-        if name not in PLACES:
-            return self._algorithms.call(name)
-        if self._best is None:
-            algorithms, timer = self._algorithms, make_timer(TIMERS["amd"][-1])
-            binds = {each: partial(algorithms.call, each) for each in algorithms.names()}
+        library = library_of(name)
+        if library not in self._finders:
+            self._finders[library] = AiterFinder(self._gemm) if library == AITER else Algorithms(self._gemm)
+        finder = self._finders[library]
+        if not is_place(name):
+            return finder.call(name)
+        if library not in self._best:
+            binds = {each: partial(finder.call, each) for each in finder.names()}
+            timer = make_timer(TIMERS["amd"][-1])
             screening = Screening(timer, lambda count: [*range(count)], lambda _: _SAMPLED_CALLS, _nothing, _failed)
-            self._best = screening.best(binds, None)
-        place = PLACES.index(name)
-        if place >= len(self._best):
+            self._best[library] = screening.best(binds, None) if binds else {}
+        best, place = self._best[library], PLACES[library].index(name)
+        if place >= len(best):
             raise LtError("the library has no further algorithm for it")
-        self.named[name] = list(self._best)[place]
-        return self._best[self.named[name]]
+        self.named[name] = list(best)[place]
+        return best[self.named[name]]
 
 
 def _nothing(told: object) -> None:

@@ -25,9 +25,10 @@ from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
+from genkern.profiling.rocm.aiter_finder import AiterFinder
 from genkern.profiling.same_bits.row_answers import compared
 from genkern.profiling.same_bits.row_bits import RowChecking
-from genkern.timing.libraries import LT, VENDOR, library_of
+from genkern.timing.libraries import AITER, OURS, VENDOR, library_of
 from genkern.timing.session import Session
 
 # A graph of calls runs for so long that an event's 1 to 2 us are below 2 % of it; short calls are repeated so often.
@@ -54,7 +55,7 @@ class Server:
         self._guard = ThrottleGuard(None)
         self._flush: InstructionCacheFlush | None = None
         self._gemm: LoadedGemm | None = None
-        self._algorithms: Algorithms | None = None
+        self._finders: dict[str, Algorithms | AiterFinder] = {}
         self._best_us = math.inf
         # By binaries and all that is set at run time but GROUP_SIZE_M: what the first group size took.
         self._first_us: dict[tuple[tuple[str, ...], frozenset[tuple[str, int]]], float] = {}
@@ -111,7 +112,8 @@ class Server:
         import torch
 
         self._start()
-        self._gemm = self._algorithms = self._checking = self._rows = None
+        self._gemm = self._checking = self._rows = None
+        self._finders = {}
         self._best_us = math.inf
         self._first_us = {}
         torch.cuda.empty_cache()
@@ -210,8 +212,8 @@ class Server:
                 calls[name] = call
             except Exception as error:
                 errors[name] = self._failed(name, error)["error"]
-        if request.get("lt"):
-            raced = self._algorithms_to_race(gemm, timer, calls.get(VENDOR), tell)
+        if libraries := request.get("lt"):
+            raced = self._algorithms_to_race(gemm, timer, libraries, calls.get(VENDOR), tell)
             calls |= raced
             if self._best_us == math.inf:
                 fastest_us = min([fastest_us, *(timer.launch_us(call, *self._copies(1)) for call in raced.values())])
@@ -271,25 +273,31 @@ class Server:
         return {"fastest": semifinal(samplers, request["most"])}
 
     def _algorithms_to_race(
-        self, gemm: LoadedGemm, timer: Timer, torch_call: Call | None, tell: Tell
+        self, gemm: LoadedGemm, timer: Timer, libraries: list[str], torch_call: Call | None, tell: Tell
     ) -> dict[str, Call]:
-        """Calls of the library's best algorithms, found by a short screening. A refusal leaves an algorithm out."""
-        import torch
-
-        library = LT["nvidia" if torch.version.hip is None else "amd"]
-        tell({"running": library})
-        try:
-            self._algorithms = algorithms = Algorithms(gemm)
-            names = algorithms.names()
-        except Exception as error:
-            self._failed(library, error)
+        """The best of these libraries' calls, found by a short screening. A refusal leaves one out."""
+        binds: dict[str, Callable[[], Call]] = {}
+        for library in libraries:
+            tell({"running": library})
+            self._finders.pop(library, None)
+            try:
+                finder = self._finder(gemm, library)
+                binds |= {name: partial(finder.call, name) for name in finder.names()}
+            except Exception as error:
+                self._failed(library, error)
+        if not binds:
             return {}
         screening = Screening(timer, self._copies, partial(self._repeats, gemm), tell, self._failed)
-        return screening.best({name: partial(algorithms.call, name) for name in names}, torch_call)
+        return screening.best(binds, torch_call)
+
+    def _finder(self, gemm: LoadedGemm, library: str) -> Algorithms | AiterFinder:
+        """What knows a library's calls for the open session's problem."""
+        if library not in self._finders:
+            self._finders[library] = AiterFinder(gemm) if library == AITER else Algorithms(gemm)
+        return self._finders[library]
 
     def _algorithm_call(self, gemm: LoadedGemm, name: str) -> Call:
-        self._algorithms = self._algorithms or Algorithms(gemm)
-        return self._algorithms.call(name)
+        return self._finder(gemm, library_of(name)).call(name)
 
     def _sampler(self, gemm: LoadedGemm, timer: Timer, call: Call, copies: list[int]) -> Sampler:
         if not gemm.session.budget.icache_flush:
@@ -339,9 +347,8 @@ class Server:
         launchable = Launchable.of(request)
         if launchable.name == VENDOR:
             return Subject(gemm.module.vendor, refuses=lambda operands: "not asked for slices")
-        if library_of(launchable.name) in LT.values():
-            self._algorithms = self._algorithms or Algorithms(gemm)
-            return self._algorithms.subject(launchable.name)
+        if (library := library_of(launchable.name)) not in OURS:
+            return self._finder(gemm, library).subject(launchable.name)
         return gemm.subject(launchable)
 
     def _failed(self, name: str, error: Exception) -> Answer:

@@ -33,7 +33,7 @@ from genkern.profiling.measured_process import (
     took_ms,
 )
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
-from genkern.timing.libraries import LT, OURS, TORCH, library_of
+from genkern.timing.libraries import ONE_BY_ONE, OURS, TORCH, library_of
 from genkern.timing.profiler import Raced
 from genkern.timing.session import Session
 from genkern.timing.time_sources import vendor_of, visible_variable
@@ -72,8 +72,8 @@ class SupervisedProfiler:
         """`turn` is taken for all that uses the device, where others do too."""
         self.time_source = time_source
         self.turn = turn or Turn()
-        # The library whose algorithms race beside PyTorch's own call.
-        self._lt = LT[vendor_of(time_source)]
+        # The libraries whose calls race one by one beside PyTorch's own.
+        self._one_by_one = ONE_BY_ONE[vendor_of(time_source)]
         self._device_index = device_index
         environment = environment_of(visible_variable(time_source), device_index, cache_dir)
         log_stem = str(Path(log_dir) / f"harness_{device_index}") + f"_{self.turn.number}" * (self.turn.number > 0)
@@ -168,15 +168,15 @@ class SupervisedProfiler:
         """The finalists and the vendor library, in rounds until it is clear who won.
 
         The library's measurements are named VENDOR, for PyTorch's own call of it, and after the best algorithms of
-        cuBLASLt or hipBLASLt. They are missing when it does not support the problem.
+        cuBLASLt, or of hipBLASLt and AITER. They are missing when it does not support the problem.
         When one of them ends the process, the others are all timed again without it, so that their times compare; one
         of the library's algorithms takes all of them along.
         """
-        return self._raced(session, finalists, {TORCH, self._lt} if session.budget.may_win(self._lt) else {TORCH})
+        return self._raced(session, finalists, {TORCH, *filter(session.budget.may_win, self._one_by_one)})
 
     def confirm(self, session: Session, finalists: Sequence[Raced], calls: Sequence[str]) -> list[Measurement]:
         """These and these calls of libraries in rounds of their own; faults cost what they cost in the finals."""
-        algorithms = [name for name in calls if library_of(name) == self._lt]
+        algorithms = [name for name in calls if library_of(name) in self._one_by_one]
         return self._raced(session, finalists, {library_of(name) for name in calls}, algorithms)
 
     @in_turn
@@ -190,7 +190,7 @@ class SupervisedProfiler:
         """Finals, or with `algorithms`, those of the library that are in it, a confirmation."""
         left = {candidate.name: candidate for candidate in finalists}
         lost: list[Measurement] = []
-        chances = Counter(dict.fromkeys(("", TORCH, self._lt, *left), _CHANCES))
+        chances = Counter(dict.fromkeys(("", TORCH, *self._one_by_one, *left), _CHANCES))
         # Libraries race alone where nobody was to race with them.
         while left or (libraries and not finalists):
             try:
@@ -304,8 +304,8 @@ class SupervisedProfiler:
             "min_rounds": min(rounds),
             "max_rounds": rounds[1],
             "vendor": TORCH in libraries,
-            "lt": self._lt in libraries and algorithms is None,
-            "algorithms": list(algorithms or ()) if self._lt in libraries else [],
+            "lt": [each for each in self._one_by_one if each in libraries and algorithms is None],
+            "algorithms": [name for name in algorithms or () if library_of(name) in libraries],
             "confirm": algorithms is not None,
             # With a flush before each, launches are in no graph.
             "compared": algorithms is not None and not session.budget.icache_flush,

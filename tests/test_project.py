@@ -57,7 +57,7 @@ TESTED_ELSEWHERE = {
     },
     "genkern/engines/vllm_fp8.py": "tests/engines/test_vllm.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
-    **{f"genkern/ops/{at.parent.name}/aiter.py": f"{_FIRST}/test_aiter_race.py" for at in OPS.glob("*/aiter.py")},
+    **{f"genkern/ops/{at.parent.name}/aiter.py": "tests/ops/test_aiter_calls.py" for at in OPS.glob("*/aiter.py")},
     **{
         f"genkern/command/first/{name}.py": f"{_FIRST}/test_first_run.py"
         for name in ("first_report", "machine", "plan")

@@ -248,7 +248,7 @@ def _target(group: argparse._ArgumentGroup) -> None:
         metavar="A,B",
         default=ALL,
         help=f"which libraries may win: {ALL}, or some of {', '.join(LIBRARIES)}, separated by commas "
-        f"(default: {ALL}, with cute where CuTe DSL is installed)",
+        f"(default: {ALL}, with cute and aiter where they are installed)",
     )
     cold = "make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
     group.add_argument("--icache_flush", action="store_true", help=cold)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
 import tempfile
@@ -34,7 +35,7 @@ from genkern.search.command_line import asked_limit, asked_strategy
 from genkern.search.limit import Limit
 from genkern.search.strategies import ZERO, ChosenStrategy
 from genkern.space.space import Space
-from genkern.timing.libraries import CUTE, LT, parse_libraries
+from genkern.timing.libraries import AITER, CUTE, ONE_BY_ONE, parse_libraries
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import TOLERANCE, Budget
 from genkern.timing.turns import Turn
@@ -205,8 +206,9 @@ def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
 
 
 def _libraries(text: str, vendor: str) -> str:
-    """The libraries that may win: of all, CuTe DSL where it is installed and the vendor's own; any that is named."""
-    others = {name for of, name in LT.items() if of != vendor} | (set() if cute_installed() else {CUTE})
+    """The libraries that may win: of all, those installed and the vendor's own; any that is named."""
+    others = {name for of, names in ONE_BY_ONE.items() if of != vendor for name in names}
+    others |= (set() if cute_installed() else {CUTE}) | (set() if importlib.util.find_spec(AITER) else {AITER})
     return ",".join(name for name in parse_libraries(text).split(",") if name in text.lower() or name not in others)
 
 

@@ -57,13 +57,15 @@ from genkern.gemm.records import CONFIG_WINS, PREDICTED, Winner
 from genkern.kernels.catalogue import sums_of
 from genkern.ops.fields import own_text
 from genkern.ops.op import gb_per_s
-from genkern.timing.libraries import HIPBLASLT, kept_algorithm
+from genkern.timing.libraries import HIPBLASLT, AsmKernel, asm_kernel, is_call, kept_algorithm
 from genkern.timing.standing import SHARED
 
 # No column says where a time comes from; AITER passes over rows of a library that it does not know.
 LIBTYPE_PREDICTED = "genkern_predicted"
 ONE_ROW_A_KEY = True
 EMPTY = ""
+# AITER's, of its assembly kernels.
+_ASM = "asm"
 LIBTYPE_SHARED = f"{LIBRARY}{SHARED}"
 _SOURCES = {LIBRARY: "measured", LIBTYPE_SHARED: f"measured{SHARED}", LIBTYPE_PREDICTED: PREDICTED}
 _FLOATS = (
@@ -209,6 +211,7 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
     problem, check = winner.problem, winner.check
     error_ratio = None if check is None else round(check.error_ratio, 6)
     low_us, high_us = winner.interval_us or (None, None)
+    assembly = _assembly(winner)
     return {
         "gfx": winner.arch,
         "cu_num": compute_units,
@@ -225,9 +228,9 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "libtype": _libtype(winner),
         "solidx": _solution(winner) or 0,
         "kernelId": 0,
-        "splitK": winner.config.SPLIT_K,
+        "splitK": winner.config.SPLIT_K if assembly is None else assembly.splits,
         "us": round(winner.duration_us, 4),
-        "kernelName": winner.config.name,
+        "kernelName": winner.config.name if assembly is None else assembly.kernel,
         "err_ratio": error_ratio,
         "errRatio": error_ratio,
         "tflops": round(problem.tflops(winner.duration_us), 2),
@@ -251,6 +254,7 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "vendor_sums": winner.vendor_sums or None,
         "batch_invariant": winner.batch_invariant or None,
         "invariant_loss": _rounded(winner.invariant_loss),
+        "config": None if assembly is None else winner.config.name,
         "op": problem.op,
         "dtype_a": problem.dtype_a,
     }
@@ -261,19 +265,31 @@ def _libtype(winner: Winner) -> str:
         return LIBTYPE_PREDICTED
     if winner.time_source.endswith(SHARED):
         return LIBTYPE_SHARED
+    if _assembly(winner) is not None:
+        return _ASM
     return LIBRARY if _solution(winner) is None else HIPBLASLT
 
 
 def _solution(winner: Winner) -> int | None:
-    """hipBLASLt's index of the solution that won, None where anything else did.
+    """hipBLASLt's index of the solution that won, or AITER's of its assembly kernel, None where anything else did.
 
     AITER's own operator then calls it (libtype hipblaslt and solidx: aiter/tuned_gemm.py, which does not look at
     kernelName there), for the same library on the same GPU.
     """
-    if winner.choice == CONFIG_WINS or "solidx" not in TUNED_COLUMNS.get(winner.problem.op, ()):
-        return None
-    kept = kept_algorithm(winner.vendor)
+    if (kernel := _assembly(winner)) is not None:
+        return kernel.solution
+    kept = kept_algorithm(winner.vendor) if _is_another_s(winner) else None
     return None if kept is None else kept.solution
+
+
+def _assembly(winner: Winner) -> AsmKernel | None:
+    """AITER's assembly kernel that won, which its operator finds by kernelName and splitK."""
+    return asm_kernel(winner.vendor) if _is_another_s(winner) else None
+
+
+def _is_another_s(winner: Winner) -> bool:
+    """Whether another's call won, in a table that has a column for it."""
+    return winner.choice != CONFIG_WINS and "solidx" in TUNED_COLUMNS.get(winner.problem.op, ())
 
 
 def _rounded(value: float | None) -> float | None:
@@ -290,9 +306,9 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
     values["activation"] = "none"
     libtype = cells.get("libtype", "")
     name = cells["kernelName"]
-    if libtype == HIPBLASLT and kept_algorithm(cells.get("vendor") or "") is not None:
+    if libtype in (HIPBLASLT, _ASM) and is_call(cells.get("vendor") or ""):
         # Ours: AITER has no column that says it so. What is known of the config stands in the row as ever.
-        libtype = LIBRARY
+        libtype, name = LIBRARY, cells.get("config") or name
     cu_num = number(cells["cu_num"]) if cells.get("cu_num") else None
     if cu_num is not None and not isinstance(cu_num, int):
         raise InputError(f"cu_num = {shown(cu_num)} is not a number of compute units")

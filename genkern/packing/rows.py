@@ -19,6 +19,7 @@ from genkern.packing.any_m import Kernels, Reach, further, lower_tiles, reach
 from genkern.packing.packer import Wanted
 from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
 from genkern.runtime.untuned import Relatives
+from genkern.timing.libraries import AITER, TORCH, library_of
 from genkern.timing.standing import Standing, standing
 
 
@@ -48,7 +49,10 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
     """
     best: dict[object, _Row] = {}
     left_out: dict[str, int] = defaultdict(int)
-    for row in found:
+    for measured in found:
+        row = _as_called(measured)
+        if row is not measured:
+            left_out["calls of AITER's kernels, in whose place genkern's or PyTorch's serve"] += 1
         if reason := _left_out(row, predicted):
             left_out[reason] += 1
             continue
@@ -150,6 +154,14 @@ def _left_out(row: TunedRow, predicted: bool) -> str:
     if row.predicted and not predicted:
         return "predicted, nobody checked them (--predicted packs them)"
     return ""
+
+
+def _as_called(row: TunedRow) -> TunedRow:
+    """The row as calls go: those of AITER's kernels are not made, so that PyTorch's own call stands in their place."""
+    if row.choice == CONFIG_WINS or library_of(row.vendor) != AITER:
+        return row
+    choice = CONFIG_WINS if _beats_torch(row) else VENDOR_WINS
+    return replace(row, choice=choice, vendor=TORCH if row.torch_us else "", vendor_us=row.torch_us)
 
 
 def _beats_torch(row: TunedRow) -> bool:

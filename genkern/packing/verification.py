@@ -26,6 +26,7 @@ from genkern.profiling.supervised import SupervisedProfiler
 from genkern.runtime.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
 from genkern.runtime.packed import Contents
 from genkern.runtime.process.drift import is_concerned, library_version, versions_here
+from genkern.timing.libraries import CALLED
 from genkern.timing.session import Budget
 
 _seconds = number("a number of seconds from 1 to 3600", 1, 3600)
@@ -161,7 +162,7 @@ def _timed(
 ) -> _Verified:
     started_s, here = time.monotonic(), versions_here(device.arch)
     version, said = library_version(here), _versions(device, here)
-    budget, status = Budget(timeout_s=options.timeout), 0
+    budget, status = Budget(timeout_s=options.timeout, libraries=",".join(CALLED)), 0
     found: list[Retimed] = []
     winners: list[Retimed] = []
     for place, winner in enumerate(contents.winners):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.ops.accumulate import as_fast, as_full, is_full, multiplies_float8
+from genkern.runtime.backends.lt import is_found_again
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.process.drift import is_looked_up
@@ -161,7 +162,7 @@ class Table:
 
     def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
         """For which M the problem is tuned, whatever its own, and who won there: a config, "vendor" or "tie"; of one
-        that nobody measured "(predicted)" stands behind it, of an algorithm of another cuBLASLt "(looked up)".
+        that nobody measured "(predicted)" stands behind it, of an algorithm of another version "(looked up)".
         """
         rows = self._tuned.get(replace(problem, M=1), ())
         return [(row.problem.M, self._named(row)) for row in rows]
@@ -220,7 +221,7 @@ class InvariantTable:
 
     Who serves follows from bundles alone, never from what this process measures: ranks with equal bundles choose alike.
     With `only_proved` unproved calls serve nothing. An algorithm of `library`, the version of cuBLASLt here, serves the
-    M that it won for, by which it was tested, and no other.
+    M that it won for, by which it was tested, and no other; of hipBLASLt's none does (`Backend.finds_again`).
     """
 
     def __init__(
@@ -298,8 +299,9 @@ class InvariantTable:
         """Whether an algorithm of the library won, and the library is the one that has it: PyTorch's own call, which
         has no more than a name, may be another algorithm tomorrow.
         """
-        kept = kept_algorithm(winner.vendor)
-        return winner.choice != CONFIG_WINS and kept is not None and kept.version == self._library
+        if winner.choice == CONFIG_WINS or self._library is None:
+            return False
+        return is_found_again(winner.vendor, self._library)
 
 
 def rank(winner: PackedWinner) -> tuple[Standing, float]:

@@ -12,15 +12,21 @@ from dataclasses import dataclass
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Candidate
-from genkern.timing.libraries import HIPBLASLT
+from genkern.timing.libraries import ONE_BY_ONE, library_of
 from genkern.timing.session import Budget, Session
 
 # tune_gemm launches a config ten times and takes the last time.
 _TUNE_GEMM_CALLS = 10
 # The kernel of fence.py, which is launched before and after each call of a library.
 FENCE = "genkern_fence"
-# Names in a job for the library's algorithms that come out best in a screening by the process itself, the best first.
-PLACES = tuple(f"{HIPBLASLT} {place}" for place in range(2))
+# Names in a job, by library, for those of its calls that come out best in a screening by the process itself, the best
+# first.
+PLACES = {library: tuple(f"{library} {place}" for place in range(2)) for library in ONE_BY_ONE["amd"]}
+
+
+def is_place(name: str) -> bool:
+    """Whether a job has it for a call that is to be found."""
+    return name in PLACES.get(library_of(name), ())
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from genkern.profiling.rocm.launch_job import (
     LaunchLogWatch,
     Visit,
     final_visits,
+    is_place,
     kept_samples,
     screen_calls,
     spread_symbols,
@@ -44,7 +45,7 @@ from genkern.profiling.rocm.rocpd import read_rocpd
 from genkern.profiling.rocm.rocprof_command import find_executable, profiled_environment, rocprof_argv, rocprofv3_argv
 from genkern.profiling.rocm.vendor_trace import vendor_times
 from genkern.profiling.supervisor import Exit, run_supervised, tail
-from genkern.timing.libraries import HIPBLASLT, OURS, VENDOR, finals_name, library_of
+from genkern.timing.libraries import OURS, VENDOR, finals_name, library_of
 from genkern.timing.profiler import Unshared
 from genkern.timing.session import Session
 
@@ -158,7 +159,8 @@ class _LaunchProfiler(Unshared, ABC):
         times in a row by nobody's fault says what it says. Samples of throttled rounds are discarded and counted, of
         one that has no others they are kept.
         """
-        return self._raced(session, finalists, [VENDOR, *(PLACES if session.budget.may_win(HIPBLASLT) else ())])
+        places = [each for library, of in PLACES.items() if session.budget.may_win(library) for each in of]
+        return self._raced(session, finalists, [VENDOR, *places])
 
     def _raced(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
         """The same for these calls of libraries."""
@@ -195,7 +197,7 @@ class _LaunchProfiler(Unshared, ABC):
                     ended[name] = self._not_seen(name, run, "final")
         found = [replace(ended[name], config=named.get(name, name)) for name in (*racers, *calls) if name in ended]
         # A place that no algorithm took, or that one lost, is nobody's.
-        return [each for each in found if each.config not in PLACES]
+        return [each for each in found if not is_place(each.config)]
 
     def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
         """The same rounds once more, in another process, with these calls of libraries."""
@@ -251,7 +253,7 @@ class _LaunchProfiler(Unshared, ABC):
         turns = [replace(turn, durations_us=durations) for turn, durations in zip(turns, matched, strict=True)]
         # That the library has no algorithm for a place is nothing to look into.
         missing = [entry for entry, found in zip(entries, matched, strict=True) if found is None]
-        if not died and all(entry.error is not None and entry.config in PLACES for entry in missing):
+        if not died and all(entry.error is not None and is_place(entry.config) for entry in missing):
             shutil.rmtree(paths.folder, ignore_errors=True)
         return replace(run, turns=turns, note=f"{note}; {run.note}" if note else run.note)
 

@@ -19,7 +19,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Winner
 from genkern.kernels.contract.sums import like
 from genkern.ops.op import gb_per_s, op_names
-from genkern.timing.libraries import KeptAlgorithm
+from genkern.timing.libraries import AsmKernel, KeptAlgorithm
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "aiter"
 CONFIG = Config("tiled", 64, 64, 128, 4, 5, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=2)
@@ -57,7 +57,7 @@ HEADER_16 = (
 )
 EXTRA = (
     "interval_low_us,interval_high_us,samples,discarded,runner_up,runner_up_us,margin,vendor_us,choice,vendor,"
-    "torch_us,code,searched_share,expected_loss,source,sums,vendor_sums,batch_invariant,invariant_loss"
+    "torch_us,code,searched_share,expected_loss,source,sums,vendor_sums,batch_invariant,invariant_loss,config"
 )
 SUMS = f"dot; 5 parts of 1024; as {like(CONFIG)}"
 SUMS_8 = SUMS.replace(" of 1024", ": 4 x 1664 + 1536")
@@ -81,7 +81,7 @@ def test_a16w16_line(tmp_path: Path) -> None:
     write_results(path, [BF16], 256)
     assert path.read_text() == (
         f"{HEADER_16},{EXTRA}\ngfx950,256,64,256,5120,True,torch.bfloat16,torch.float32,False,False,genkern,0,5,7.9191,"
-        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config,,,,,,,{SUMS},,,\n"
+        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config,,,,,,,{SUMS},,,,\n"
     )
 
 
@@ -92,7 +92,7 @@ def test_a8w8_line(tmp_path: Path) -> None:
     bw = round(gb_per_s(FP8.problem, 4.0), 2)
     assert path.read_text().splitlines() == [
         f"{HEADER_8},{EXTRA}",
-        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config,,,,,,,{SUMS_8},,,",
+        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config,,,,,,,{SUMS_8},,,,",
     ]
 
 
@@ -196,25 +196,25 @@ def test_a_table_without_our_columns_is_read(tmp_path: Path, op: Winner) -> None
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
-        ("9.0,8.0,15,0,,,,,config,,,,,,,,,,", "interval_low_us"),
-        ("9.0,,15,0,,,,,config,,,,,,,,,,", "interval_low_us"),
-        (",,many,0,,,,,config,,,,,,,,,,", "samples = 'many'"),
-        (",,15,-1,,,,,config,,,,,,,,,,", "discarded = '-1'"),
-        (",,15,0,,soon,,,config,,,,,,,,,,", "runner_up_us = 'soon'"),
-        (",,15,0,,,-1,,config,,,,,,,,,,", "margin"),
-        (",,15,0,,,,nan,config,,,,,,,,,,", "vendor_us"),
-        (",,15,0,,,,,both,,,,,,,,,,", "choice"),
-        (",,15,0,,,,,config,cublaslt 131000 00,,,,,,,,,", "vendor"),
-        (",,15,0,,,,,config,,-1,,,,,,,,", "torch_us"),
-        (",,15,0,,,,,config,,,0123,,,,,,,", "code = '0123'"),
-        (",,15,0,,,,,config,,,,1.5,,,,,,", "searched_share = 1.5"),
-        (",,15,0,,,,,config,,,,,inf,,,,,", "expected_loss = inf"),
-        (",,15,0,,,,,config,,,,,,0123,,,,", "source = '0123'"),
-        (",,15,0,,,,,config,,,,,,,\xe9,,,", "sums = "),
-        (",,15,0,,,,,config,,,,,,,x,\xe9,,", "vendor_sums = "),
-        (",,15,0,,,,,config,,,,,,,x,,maybe,", "batch_invariant = 'maybe'"),
-        (",,15,0,,,,,config,,,,,,,,,True,", "batch_invariant is true without sums"),
-        (",,15,0,,,,,config,,,,,,,x,,True,-1", "invariant_loss"),
+        ("9.0,8.0,15,0,,,,,config,,,,,,,,,,,", "interval_low_us"),
+        ("9.0,,15,0,,,,,config,,,,,,,,,,,", "interval_low_us"),
+        (",,many,0,,,,,config,,,,,,,,,,,", "samples = 'many'"),
+        (",,15,-1,,,,,config,,,,,,,,,,,", "discarded = '-1'"),
+        (",,15,0,,soon,,,config,,,,,,,,,,,", "runner_up_us = 'soon'"),
+        (",,15,0,,,-1,,config,,,,,,,,,,,", "margin"),
+        (",,15,0,,,,nan,config,,,,,,,,,,,", "vendor_us"),
+        (",,15,0,,,,,both,,,,,,,,,,,", "choice"),
+        (",,15,0,,,,,config,cublaslt 131000 00,,,,,,,,,,", "vendor"),
+        (",,15,0,,,,,config,,-1,,,,,,,,,", "torch_us"),
+        (",,15,0,,,,,config,,,0123,,,,,,,,", "code = '0123'"),
+        (",,15,0,,,,,config,,,,1.5,,,,,,,", "searched_share = 1.5"),
+        (",,15,0,,,,,config,,,,,inf,,,,,,", "expected_loss = inf"),
+        (",,15,0,,,,,config,,,,,,0123,,,,,", "source = '0123'"),
+        (",,15,0,,,,,config,,,,,,,\xe9,,,,", "sums = "),
+        (",,15,0,,,,,config,,,,,,,x,\xe9,,,", "vendor_sums = "),
+        (",,15,0,,,,,config,,,,,,,x,,maybe,,", "batch_invariant = 'maybe'"),
+        (",,15,0,,,,,config,,,,,,,,,True,,", "batch_invariant is true without sums"),
+        (",,15,0,,,,,config,,,,,,,x,,True,-1,", "invariant_loss"),
     ],
 )
 def test_a_bad_cell_of_ours_is_one_line(tmp_path: Path, cells: str, expected: str) -> None:
@@ -260,6 +260,20 @@ def test_a_solution_that_won_is_aiters_to_call(choice: str, libtype: str, solidx
     # AITER's own such rows are another library's.
     path.write_text(path.read_text().replace(kept.name, ""))
     assert read_results(str(path))[0].is_genkerns == (libtype == "genkern")
+
+
+@pytest.mark.parametrize("choice", ["vendor", "config"])
+def test_an_assembly_kernel_that_won_is_aiters_to_call(choice: str, tmp_path: Path) -> None:
+    """By libtype, solidx, splitK and kernelName, as AITER's own row has them; genkern's config has a column."""
+    path = tmp_path / "tuned.csv"
+    kernel = AsmKernel(5, 13, "_ZN5aiter39bf16gemm_fp32bf16_tn_64x64_splitk_cleanE")
+    won = dataclasses.replace(BF16, choice=choice, vendor=kernel.name, vendor_us=5.0, torch_us=6.0)
+    write_results(path, [won], 256)
+    (said,) = pd.read_csv(path).to_dict("records")
+    found = tuple(said[name] for name in ("libtype", "solidx", "splitK", "kernelName"))
+    assert found == (("asm", 5, 13, kernel.kernel) if choice == "vendor" else ("genkern", 0, 5, CONFIG.name))
+    (row,) = read_results(str(path))
+    assert (row.is_genkerns, row.config, row.choice, row.vendor) == (True, CONFIG, choice, kernel.name)
 
 
 def test_rows_have_no_activation(tmp_path: Path) -> None:

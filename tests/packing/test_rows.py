@@ -72,6 +72,17 @@ def test_a_config_that_beats_pytorchs_call_serves_other_m() -> None:
         assert (row.winner.choice, row.winner.torch_us, len(row.wanted)) == (choice, torch_us, served)
 
 
+def test_calls_are_none_of_aiters() -> None:
+    """In its place stands PyTorch's call, or the config where that is the faster one; it is left out by name."""
+    for torch_us, choice in ((11.0, "config"), (9.0, "vendor")):
+        won = replace(ROW, choice="vendor", vendor="aiter ck", vendor_us=8.0, torch_us=torch_us)
+        found = rows_of([won], None, False)
+        (row,) = found.packed
+        assert (row.winner.choice, row.winner.vendor, row.winner.library_us) == (choice, "torch", torch_us)
+        assert bool(row.wanted) is (choice == "config")
+        assert [*found.left_out] == ["calls of AITER's kernels, in whose place genkern's or PyTorch's serve"]
+
+
 def test_what_is_left_out_is_counted() -> None:
     """Other libraries' rows, predictions unless asked for, what is not legal, and the slower of two."""
     rows = [

@@ -117,4 +117,5 @@ class Parent:
     def retime(self, *names: str, vendor: bool = True, cublaslt: bool = False, **more: Any) -> dict[str, Any]:
         candidates = [{"config": name_of(name), "binaries": [name], "same_bits": True} for name in names]
         limits = {"min_rounds": 10, "max_rounds": 20, "seed": 0}
-        return self.ask("retime", candidates=candidates, vendor=vendor, lt=cublaslt, **limits, **more)
+        libraries = ["cublaslt"] if cublaslt else []
+        return self.ask("retime", candidates=candidates, vendor=vendor, lt=libraries, **limits, **more)

@@ -9,6 +9,7 @@ import pytest
 from asked_server import LT, FakeAlgorithms, Parent, simulated
 from fake_gpu import FakeGpu, name_of
 
+from genkern.profiling import server
 from genkern.runtime.backends.cublaslt import BACKEND
 from genkern.timing.libraries import KeptAlgorithm
 
@@ -35,6 +36,22 @@ def test_the_librarys_best_algorithms_race(gpu: FakeGpu, monkeypatch: pytest.Mon
     # Each copy of the weights as often as any other, as of everybody else.
     copies = [copy for name, copy in parent.gemm.calls if name == LT[14]]
     assert len(copies) > 12
+
+
+def test_aiters_calls_race_beside_an_algorithm(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one screening; a library that is not there leaves the other's."""
+    monkeypatch.setattr(FakeAlgorithms, "times", {LT[14]: 14.0})
+
+    class FakeAiter(FakeAlgorithms):
+        times = {"aiter ck": 14.1, "aiter cktile": 30.0}
+
+    monkeypatch.setattr(server, "AiterFinder", FakeAiter)
+    both = {name_of("us10"), "vendor", LT[14], "aiter ck"}
+    request = {"candidates": [{"config": name_of("us10"), "binaries": ["us10"]}], "vendor": True}
+    request |= {"min_rounds": 10, "max_rounds": 10, "seed": 0, "lt": ["cublaslt", "aiter"]}
+    assert set(Parent().ask("retime", **request)["samples_us"]) == both
+    monkeypatch.setattr(FakeAiter, "missing", "ModuleNotFoundError: aiter")
+    assert set(Parent().ask("retime", **request)["samples_us"]) == both - {"aiter ck"}
 
 
 def test_no_algorithm_races_where_pytorchs_own_call_is_the_best(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +105,8 @@ def test_the_library_costs_about_a_tenth_of_a_size(
             parent.ask("screen", configs=[name_of(f"us{12 + i % 4}").replace("BM16", f"BM{i}")], binaries=[str(i)])
         finalists = [name_of("us12").replace("BM16", f"BM{i}") for i in range(12)]
         request = {"candidates": [{"config": name, "binaries": [name]} for name in finalists], "vendor": True}
-        answer = parent.ask("retime", **request, lt=cublaslt, min_rounds=10, max_rounds=60, seed=0)
+        libraries = ["cublaslt"] if cublaslt else []
+        answer = parent.ask("retime", **request, lt=libraries, min_rounds=10, max_rounds=60, seed=0)
         assert len(answer["samples_us"]) == 13 + racing * cublaslt
         launches[cublaslt] = len(gpu.launched)
     assert launches[False] * (most - 0.06) < launches[True] < launches[False] * most

@@ -160,7 +160,8 @@ def test_an_algorithm_is_the_one_that_was_tested(gpu: FakeGpu, monkeypatch: pyte
 
     matmul = SimpleNamespace(launch=launch, native=lambda *given: None)
     found = Algorithm(bytes(64) if taken else bytes([1] * 64), 0)
-    backend = SimpleNamespace(prepare=lambda *given: matmul, settled=lambda *given: found)
+    answers = {"prepare": matmul, "settled": found, "finds_again": True}
+    backend = SimpleNamespace(**{name: lambda *given, answer=answer: answer for name, answer in answers.items()})
     monkeypatch.setitem(lt.BACKENDS, "cublaslt", backend)
     monkeypatch.setattr(gpu, "empty", lambda shape, strides, dtype: on_boundary(torch.empty(shape, dtype=dtype)))
     here = {"cublaslt": "130000"}

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from genkern.errors import InputError
-from genkern.timing.libraries import KeptAlgorithm, call_name, is_call, kept_algorithm, library_of, parse_libraries
+from genkern.timing.libraries import (
+    AsmKernel,
+    KeptAlgorithm,
+    asm_kernel,
+    call_name,
+    is_call,
+    kept_algorithm,
+    library_of,
+    parse_libraries,
+)
 
 KEPT = KeptAlgorithm(131000, bytes(range(64)))
 
@@ -27,6 +36,18 @@ def test_other_names_are_no_algorithm(name: str) -> None:
     assert not is_call(name)
 
 
+def test_an_assembly_kernel_goes_through_its_name() -> None:
+    """Solidx, splits and symbol come back; AITER's other calls have names too, and a cut one is none."""
+    kernel = AsmKernel(5, 13, "_ZN5aiter39bf16gemm_fp32bf16_tn_64x64_splitk_cleanE")
+    assert asm_kernel(kernel.name) == kernel
+    calls = (kernel.name, "aiter ck", "aiter cktile", "aiter tuned skinny")
+    assert all(is_call(name) and library_of(name) == "aiter" for name in calls)
+    assert asm_kernel("aiter ck") is None
+    assert not any(
+        map(is_call, ("aiter", "aiter 0", "aiter asm 0 1 x", "aiter asm 1 1", "aiter asm 1 1 a b", "aiter x"))
+    )
+
+
 def test_whose_call_it_is() -> None:
     """Names of configs are genkern's own; PyTorch's call has another name among the finals than in results."""
     assert library_of(KEPT.name) == library_of("cublaslt") == "cublaslt"
@@ -39,11 +60,11 @@ def test_whose_call_it_is() -> None:
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        ("all", "triton,cute,torch,cublaslt,hipblaslt"),
+        ("all", "triton,cute,torch,cublaslt,hipblaslt,aiter"),
         ("cublaslt,triton", "triton,cublaslt"),
         ("cublaslt,cute", "cute,cublaslt"),
         (" Torch , torch", "torch"),
-        ("torch,all", "triton,cute,torch,cublaslt,hipblaslt"),
+        ("torch,all", "triton,cute,torch,cublaslt,hipblaslt,aiter"),
     ],
 )
 def test_libraries_by_name(text: str, names: str) -> None:
@@ -54,5 +75,7 @@ def test_libraries_by_name(text: str, names: str) -> None:
 @pytest.mark.parametrize("text", ["", "asm", "torch,", "torch;triton"])
 def test_an_unknown_library_is_refused(text: str) -> None:
     """In one line that has all names."""
-    with pytest.raises(InputError, match=r"--libtype: .* is none of all, triton, cute, torch, cublaslt, hipblaslt"):
+    with pytest.raises(
+        InputError, match=r"--libtype: .* is none of all, triton, cute, torch, cublaslt, hipblaslt, aiter"
+    ):
         parse_libraries(text)

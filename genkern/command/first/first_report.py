@@ -112,20 +112,13 @@ def calibration_lines(text: str) -> list[str]:
     return [*lines, "", f"Fitted constants ({kept}): {constants}. The last size was never fitted on."]
 
 
-def peer_lines(text: str, left_out: Sequence[str]) -> list[str]:
-    """Another's kernels beside genkern's winners, from CSV: of each size the fastest that is right."""
-    best: dict[str, tuple[float, str, str]] = {}
-    wrong = 0
-    for row in csv.DictReader(io.StringIO(text)):
-        try:
-            us = float(row["us"])
-            best[row["size"]] = min(best.get(row["size"], (math.inf, "", "")), (us, row["call"], row["genkern_us"]))
-        except (KeyError, TypeError, ValueError):
-            wrong += 1
-    lines = ["| size | fastest of theirs | us | genkern, us |", "|---|---|---|---|"] if best else []
-    lines += [f"| {size} | {_cell(call)} | {us:.2f} | {own} |" for size, (us, call, own) in best.items()]
-    lines += [f"{wrong} calls were refused or wrong (peers.csv)."] if wrong else []
-    return lines + [f"- {_cell(line)}" for line in left_out]
+def peer_lines(output: str) -> list[str]:
+    """How many of another's kernels are right, and those that are not, or not there."""
+    found = [line for line in output.splitlines() if ": " in line]
+    called = [line for line in found if not line.startswith("left out: ")]
+    right = sum(line.endswith(": right") for line in called)
+    lines = [f"{right} of {len(called)} calls are right; tuning races these."] if called else []
+    return lines + [f"- {_cell(line)}" for line in found if not line.endswith(": right")]
 
 
 def failure_lines(ended: Ended, output: str) -> list[str]:

@@ -189,11 +189,7 @@ class _FirstRun:
         if step.name == "tune":
             return report.tuned_lines(read_results(str(folder / "tuned.yaml")))
         if step.name == "aiter":
-            left_out = [line for line in self._kept.output("aiter").splitlines() if line.startswith("left out: ")]
-            # Of AITER itself, not of a size: times that lie there are an earlier run's.
-            has_times = not any(line.startswith("left out: aiter's kernels: ") for line in left_out)
-            peers = folder / "peers.csv"
-            return report.peer_lines(peers.read_text() if has_times and peers.exists() else "", left_out)
+            return report.peer_lines(self._kept.output("aiter"))
         return []
 
 

@@ -155,4 +155,4 @@ def limit_of(step: Step, left_s: float, later: Sequence[Step]) -> float:
     that they state, which it may not exceed; what it does not need is theirs. It has some seconds to start at least.
     """
     part_s = left_s * step.limit_s / (step.limit_s + sum(each.limit_s for each in later))
-    return min(step.limit_s, max(part_s, min(_START_S, left_s / 4)))
+    return min(step.limit_s, max(part_s, min(_START_S, left_s / 8)))

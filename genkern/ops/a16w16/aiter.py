@@ -1,59 +1,87 @@
-"""AITER's kernels for this format, by its own Python interface; none of it has run on AMD hardware here.
+"""AITER's calls for this format: its assembly kernels, and what its table has for the size.
 
-Sources (ROCm/aiter, 2026-08): aiter/ops/gemm_op_a16w16.py (gemm_a16w16_asm), aiter/tuned_gemm.py (tgemm.mm), and
-gradlib/GemmTuner.py, which reads the names of the assembly kernels from hsa/<arch>/bf16gemm/*.csv.
+Sources: aiter/ops/gemm_op_a16w16.py (gemm_a16w16_asm), aiter/tuned_gemm.py, csrc/gemm_a16w16/gemm_a16w16_tune.py, whose
+`_get_asm_tasks` says which kernels take a size, with how many splits, and what their solidx is.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.aiter_calls import AiterCall, weight_of
+from genkern.timing.libraries import AsmKernel
 
-# The assembly kernels step along K by so much (GemmTuner.asm_gemm_all_solutions).
-_ASM_STEP = 64
+_ASM = "module_gemm_a16w16_asm"
+_STEP, _MOST_SPLITS = 64, 16
+# Tiles of C that kernels which split K have counters for (ASM_SPLITK_MAX_GRID).
+_MOST_TILES = 1024
+# What AITER's table may say that does not race by itself, with the module it is in.
+_OF_TABLE = {"skinny": "module_custom", "triton": "", "flydsl": ""}
 
 
-def aiter_calls(aiter: Any, problem: GemmProblem) -> dict[str, Callable[[Mapping[str, Any]], None]]:
-    """By name, functions of the operands that write C; without those that this aiter does not have.
-
-    AITER has weights as [N, K], and neither activations nor other layouts.
-    """
-    if not problem.row_major_a or problem.row_major_b or problem.activation != "none":
-        return {}
-    found: dict[str, Callable[[Mapping[str, Any]], None]] = {}
-    if (dispatch := getattr(getattr(aiter, "tuned_gemm", None), "tgemm", None)) is not None:
-        found["aiter tuned"] = partial(_dispatched, dispatch)
-    asm = getattr(aiter, "gemm_a16w16_asm", None)
-    if asm is not None and problem.dtype_a == "bf16" and problem.K % _ASM_STEP == 0:
-        found |= {f"aiter asm {name}": partial(_assembly, asm, name) for name in asm_kernels(aiter)}
+def calls(aiter: Any, problem: GemmProblem) -> dict[str, AiterCall]:
+    """By name in results."""
+    found = {
+        kernel.name: AiterCall(partial(_assembly, aiter.gemm_a16w16_asm, problem, kernel), _ASM)
+        for kernel in assembly(aiter, problem)
+    }
+    libtype = _table_says(aiter, problem)
+    if libtype in _OF_TABLE:
+        launch = partial(_dispatched, aiter.tuned_gemm.tgemm, problem)
+        found[f"aiter tuned {libtype}"] = AiterCall(launch, _OF_TABLE[libtype])
     return found
 
 
-def asm_kernels(aiter: Any) -> list[str]:
-    """The names of the kernels that take weights as they are; empty where the lists are not where they used to be."""
+def assembly(aiter: Any, problem: GemmProblem) -> Iterator[AsmKernel]:
+    """The assembly kernels that take the problem; none where the list is not where it used to be."""
+    if not hasattr(aiter, "gemm_a16w16_asm") or problem.dtype_a != "bf16" or problem.K % _STEP:
+        return
     try:
-        folder = Path(aiter.jit.core.get_asm_dir()) / "bf16gemm"
+        path = Path(aiter.jit.core.get_asm_dir()) / "bf16gemm" / "bf16gemm_fp32bf16.csv"
+        units = aiter.jit.utils.chip_info.get_cu_num()
     except AttributeError:
-        return []
-    names: dict[str, None] = {}
-    for path in sorted(folder.glob("*.csv")):
-        with open(path, newline="", encoding="utf-8") as file:
-            for row in csv.DictReader(file):
-                if row.get("knl_name") and row.get("bPreshuffle", "0") in ("0", "", None):
-                    names[row["knl_name"]] = None
-    return list(names)
+        return
+    if not path.is_file():
+        return
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    numbers = ("tileM", "tileN", "pf", "splitK", "subK", "bias", "bPreshuffle")
+    by_key: dict[tuple[int, ...], str] = {}
+    for row in rows:
+        by_key.setdefault(tuple(int(row[name]) for name in numbers), row["knl_name"])
+    solution = 0
+    for (tile_m, tile_n, _, splits, step, bias, shuffled), name in sorted(by_key.items()):
+        if shuffled or (problem.bias and not bias):
+            continue
+        solution += 1
+        tiles = -(-problem.M // tile_m) * -(-problem.N // tile_n)
+        if problem.N % tile_n or (splits and tiles > _MOST_TILES):
+            continue
+        most = (units // tiles if tiles < units else 4) if splits else 1
+        for count in range(2 if splits else 1, min(most, _MOST_SPLITS, problem.K // step) + 1):
+            yield AsmKernel(solution, count, name)
 
 
-def _dispatched(dispatch: Any, operands: Mapping[str, Any]) -> None:
+def _table_says(aiter: Any, problem: GemmProblem) -> str:
+    """The libtype of AITER's table for this size, or of what it takes without."""
+    look_up = getattr(getattr(aiter, "tuned_gemm", None), "get_GEMM_A16W16_config", None)
+    if look_up is None or problem.dtype_a not in ("fp16", "bf16"):
+        return ""
+    types = (f"torch.{DTYPES[dtype].torch}" for dtype in (problem.dtype_a, problem.dtype_c))
+    return str(look_up(problem.M, problem.N, problem.K, problem.bias, *types)["libtype"])
+
+
+def _dispatched(dispatch: Any, problem: GemmProblem, operands: Mapping[str, Any]) -> None:
     c = operands["c"]
-    c.copy_(dispatch.mm(operands["a"], operands["b"].T, bias=operands.get("bias"), otype=c.dtype))
+    c.copy_(dispatch.mm(operands["a"], weight_of(operands, problem), bias=operands.get("bias"), otype=c.dtype))
 
 
-def _assembly(asm: Any, name: str, operands: Mapping[str, Any]) -> None:
-    # One split: with more, a grid may outgrow the counters that AITER gives it (ASM_SPLITK_MAX_GRID).
-    asm(operands["a"], operands["b"].T, operands["c"], operands.get("bias"), 1, name, False)
+def _assembly(asm: Any, problem: GemmProblem, kernel: AsmKernel, operands: Mapping[str, Any]) -> None:
+    weight = weight_of(operands, problem)
+    asm(operands["a"], weight, operands["c"], operands.get("bias"), kernel.splits, kernel.kernel, False)

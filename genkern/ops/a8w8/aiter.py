@@ -1,25 +1,18 @@
-"""AITER's kernels for this format, by its own Python interface; none of it has run on AMD hardware here.
-
-Source (ROCm/aiter, 2026-08): aiter/ops/gemm_op_a8w8.py, gemm_a8w8_ck: CK's kernels, scales of rows and of columns.
-"""
+"""AITER's calls for this format: CK's kernels, with scales of rows and of columns (aiter/ops/gemm_op_a8w8.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.aiter_calls import AiterCall, calls_of
+
+_FUNCTIONS = {"aiter ck": ("gemm_a8w8_ck", "module_gemm_a8w8")}
 
 
-def aiter_calls(aiter: Any, problem: GemmProblem) -> dict[str, Callable[[Mapping[str, Any]], None]]:
-    """By name, functions of the operands that write C; without those that this aiter does not have."""
-    ck = getattr(aiter, "gemm_a8w8_ck", None)
-    per_row = dict(problem.own).get("scales") == "per_token"
-    if ck is None or not per_row or problem.activation != "none" or not problem.row_major_a or problem.row_major_b:
+def calls(aiter: Any, problem: GemmProblem) -> dict[str, AiterCall]:
+    """By name in results."""
+    if dict(problem.own).get("scales") != "per_token":
         return {}
-
-    def call(operands: Mapping[str, Any]) -> None:
-        scales = operands["scale_a"], operands["scale_b"]
-        ck(operands["a"], operands["b"].T, *scales, operands["c"], operands.get("bias"), 0)
-
-    return {"aiter ck": call}
+    names = "scale_a", "scale_b", "c"
+    return calls_of(aiter, problem, _FUNCTIONS, lambda of: (*(of[name] for name in names), of.get("bias")))

@@ -1,26 +1,26 @@
-"""AITER's kernels for this format, by its own Python interface; none of it has run on AMD hardware here.
-
-Source (ROCm/aiter, 2026-08): aiter/ops/gemm_op_a8w8.py: gemm_a8w8_blockscale_ck and gemm_a8w8_blockscale_cktile.
-"""
+"""AITER's calls for this format: CK's kernels (aiter/ops/gemm_op_a8w8.py), whose scales of A lie with rows along K."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.aiter_calls import AiterCall, calls_of
 
-_FUNCTIONS = {"aiter ck": "gemm_a8w8_blockscale_ck", "aiter cktile": "gemm_a8w8_blockscale_cktile"}
+_FUNCTIONS = {
+    "aiter ck": ("gemm_a8w8_blockscale_ck", "module_gemm_a8w8_blockscale"),
+    "aiter cktile": ("gemm_a8w8_blockscale_cktile", "module_gemm_a8w8_blockscale_cktile"),
+}
 
 
-def aiter_calls(aiter: Any, problem: GemmProblem) -> dict[str, Callable[[Mapping[str, Any]], None]]:
-    """By name, functions of the operands that write C; without those that this aiter does not have."""
-    if problem.bias or problem.activation != "none" or not problem.row_major_a or problem.row_major_b:
+def has_usual_blocks(problem: GemmProblem) -> bool:
+    """Whether scales are of 128 elements of A and of 128 x 128 of B, the only ones that AITER has."""
+    own = dict(problem.own)
+    return (own.get("block_m", 1), own.get("block_n", 128), own.get("block_k", 128)) == (1, 128, 128)
+
+
+def calls(aiter: Any, problem: GemmProblem) -> dict[str, AiterCall]:
+    """By name in results. Scales of A are turned within the call, which counts."""
+    if problem.bias or not has_usual_blocks(problem):
         return {}
-    there = {name: getattr(aiter, function, None) for name, function in _FUNCTIONS.items()}
-    return {name: partial(_call, function) for name, function in there.items() if function is not None}
-
-
-def _call(function: Any, operands: Mapping[str, Any]) -> None:
-    function(operands["a"], operands["b"].T, operands["scale_a"], operands["scale_b"], operands["c"])
+    return calls_of(aiter, problem, _FUNCTIONS, lambda of: (of["scale_a"].contiguous(), of["scale_b"], of["c"]))

@@ -77,4 +77,7 @@ def _solution(data: bytes) -> bytes:
     return data[:4]
 
 
-BACKEND = Backend(DIALECT, lambda: hipblaslt_library.load(), checked, beyond, most=MOST, asked=ASKED)
+# Builds of one version may have other solutions under an index (hipblasLtGetGitRevision tells them apart).
+BACKEND = Backend(
+    *(DIALECT, lambda: hipblaslt_library.load(), checked, beyond), most=MOST, asked=ASKED, version_is_build=False
+)

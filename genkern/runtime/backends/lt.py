@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from genkern.runtime.backends import cublaslt, hipblaslt
 from genkern.runtime.backends.lt_backend import Backend
-from genkern.timing.libraries import LT
+from genkern.timing.libraries import LT, kept_algorithm
 
 BACKENDS = {backend.name: backend for backend in (cublaslt.BACKEND, hipblaslt.BACKEND)}
 
@@ -12,3 +12,9 @@ BACKENDS = {backend.name: backend for backend in (cublaslt.BACKEND, hipblaslt.BA
 def backend_of(vendor: str) -> Backend:
     """The library for a vendor's GPUs, "nvidia" or "amd"."""
     return BACKENDS[LT[vendor]]
+
+
+def is_found_again(name: str, version: int | None = None) -> bool:
+    """Whether a call's name in results is that of an algorithm which `Backend.finds_again`."""
+    kept = kept_algorithm(name)
+    return kept is not None and BACKENDS[kept.library].finds_again(kept, version)

@@ -32,7 +32,8 @@ class Backend:
     """One library. `load` gives it, or why it is not there.
 
     `checked` gives an algorithm with the workspace that it needs here, None where the library says that it does not
-    run. The heuristic is asked for `asked`, and of it and what `beyond` finds `most` are launched.
+    run. The heuristic is asked for `asked`, and of it and what `beyond` finds `most` are launched. `version_is_build`:
+    libraries that say the same version have the same algorithms.
     """
 
     dialect: Dialect
@@ -41,6 +42,7 @@ class Backend:
     beyond: Beyond
     most: int
     asked: int
+    version_is_build: bool = True
 
     @property
     def name(self) -> str:
@@ -76,6 +78,10 @@ class Backend:
         if not known or len(known) == most:
             return known
         return known + self.beyond(matmul, pointers, known, most - len(known), workspace_bytes)
+
+    def finds_again(self, kept: KeptAlgorithm, version: int | None = None) -> bool:
+        """Whether calls that ask for it get this very kernel: by a library of its version, or of this one."""
+        return self.version_is_build and kept.library == self.name and version in (None, kept.version)
 
     def kept(self, matmul: Matmul, algorithm: Algorithm) -> KeptAlgorithm:
         """The algorithm as results keep it."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from genkern import __version__
+from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.records import CONFIG_WINS
 from genkern.gemm.triton_release import triton_version
-from genkern.runtime.backends.cublaslt_library import load
+from genkern.runtime.backends.lt import backend_of
+from genkern.runtime.backends.lt_api import LtError
 from genkern.runtime.packed import PackedWinner
-from genkern.timing.libraries import kept_algorithm
+from genkern.timing.libraries import CUBLASLT, HIPBLASLT, kept_algorithm
 
 # By the names of versions in results. Times hang on the first two; the others made the kernels, which a bundle has.
-_NAMES = {"driver": "driver", "cublaslt": "cuBLASLt", "triton": "Triton", "genkern": "genkern"}
-_OF_TIMES = ("driver", "cublaslt")
+_NAMES = {"driver": "driver", CUBLASLT: "cuBLASLt", HIPBLASLT: "hipBLASLt", "triton": "Triton", "genkern": "genkern"}
+_OF_TIMES = ("driver", CUBLASLT, HIPBLASLT)
+# What the numbers of a library's version are divided by: of cublasLt.h and hipblaslt-version.h.
+_PARTS = {CUBLASLT: 10_000, HIPBLASLT: 100_000}
 # The kernel modules of drivers, by what an architecture's name begins with.
 _MODULES = {"sm_": "nvidia", "gfx": "amdgpu"}
 
@@ -32,14 +37,15 @@ def nothing_known(arch: str) -> Mapping[str, str]:
 def versions_here(arch: str, modules: str = "/sys/module") -> Mapping[str, str]:
     """Of this process and its machine, as far as files say it: no program is started."""
     found = {"genkern": __version__, "triton": triton_version(), "driver": _driver(arch, Path(modules))}
-    if arch.startswith("sm_") and (library := load()[0]) is not None:
-        found["cublaslt"] = str(library.version)
+    backend = backend_of(arch_vendor(arch))
+    with contextlib.suppress(LtError):
+        found[backend.name] = str(backend.library().version)
     return {name: version for name, version in found.items() if version}
 
 
 def library_version(here: Mapping[str, str]) -> int | None:
-    """Of cuBLASLt, as its algorithms are kept; None where it is not known."""
-    return int(here["cublaslt"]) if "cublaslt" in here else None
+    """Of cuBLASLt or hipBLASLt, as its algorithms are kept; None where it is not known."""
+    return next((int(here[name]) for name in _PARTS if name in here), None)
 
 
 def is_looked_up(winner: PackedWinner, version: int | None) -> bool:
@@ -65,7 +71,7 @@ def drifted(winners: Iterable[PackedWinner], here: Mapping[str, str]) -> dict[st
             continue
         versions = dict(winner.versions)
         if (kept := kept_algorithm(winner.vendor)) is not None:
-            versions["cublaslt"] = str(kept.version)
+            versions[kept.library] = str(kept.version)
         for name in _NAMES:
             if name in here and versions.get(name, here[name]) != here[name]:
                 found.setdefault(name, set()).add(versions[name])
@@ -88,9 +94,10 @@ def drift_text(winners: Iterable[PackedWinner], here: Mapping[str, str]) -> tupl
 
 
 def _shown(name: str, version: str) -> str:
-    if name != "cublaslt" or not version.isdecimal():
+    if name not in _PARTS or not version.isdecimal():
         return version
-    return f"{int(version) // 10000}.{int(version) // 100 % 100}.{int(version) % 100}"
+    major, rest = divmod(int(version), _PARTS[name])
+    return f"{major}.{rest // 100}.{rest % 100}"
 
 
 def _driver(arch: str, modules: Path) -> str:

@@ -10,8 +10,8 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement, Outcome
 from genkern.kernels.catalogue import sums_of
+from genkern.runtime.backends.lt import is_found_again
 from genkern.space.space import Space
-from genkern.timing.libraries import FOUND_AGAIN, library_of
 from genkern.tuning.invariant.reference import reference_of
 
 # Calls of libraries are compared with the fastest configs of so many orders.
@@ -71,7 +71,7 @@ class Orders:
         PyTorch's own chooses its kernel when it is called, by what else it finds then.
         """
         order = self.asked.get(problem)
-        return order is None or (library_of(name) in FOUND_AGAIN and sums.get(name) == order)
+        return order is None or (is_found_again(name) and sums.get(name) == order)
 
 
 ANY_ORDER = Orders()

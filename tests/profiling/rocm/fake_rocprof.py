@@ -138,10 +138,14 @@ class Harness:
             return {"error": self.script["errors"][name]}
         self.execute("__amd_rocclr_fillBufferAligned.kd", 5000)
         kernels = dict.fromkeys(symbols)
-        algorithms, real = self.script.get("lt", {}), {}
-        is_library = name == "vendor" or name.startswith("hipblaslt ")
+        library = name.partition(" ")[0]
+        is_library = library in ("vendor", "hipblaslt", "aiter")
+        # Those of the place's library.
+        of_all = self.script.get("lt", {})
+        algorithms = {each: time_ns for each, time_ns in of_all.items() if each.startswith(library)}
+        real = {}
         if is_library and name != "vendor":
-            called = name if name in algorithms else dict(enumerate(algorithms)).get(int(name.split(" ")[1]))
+            called = name if name in algorithms else dict(enumerate(algorithms)).get(int(name.split(" ")[-1]))
             if called is None:
                 return {"error": "the library has no further algorithm for it"}
             symbols, kernels = [FENCE, FENCE], {FENCE: 1500, "Cijk_MT64x64x64": algorithms[called]}

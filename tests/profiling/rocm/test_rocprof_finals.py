@@ -87,6 +87,9 @@ def test_the_librarys_algorithms_race_as_the_process_names_them(
     assert found[VENDOR].samples_us == pytest.approx((_LIBRARY_US,) * 5)
     script(lt={first: 25_000, second: 26_000})
     assert [m.config for m in profiler.retime(session, CANDIDATES)] == [*NAMES, VENDOR, first, second]
+    script(lt={first: 25_000, "aiter ck": 24_000})
+    assert [m.config for m in profiler.retime(session, CANDIDATES)] == [*NAMES, VENDOR, first, "aiter ck"]
+    script(lt={first: 25_000, second: 26_000})
     found = {m.config: m for m in profiler.confirm(session, CANDIDATES[:1], [second])}
     assert [*found] == [NAMES[0], VENDOR, second]
     assert found[second].samples_us == pytest.approx((26.0,) * 5)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from proving import bundle_of, named
 from recording_gpu import FakeGpu
 
 from genkern.gemm.problem import GemmProblem
+from genkern.runtime.backends import cublaslt_library, hipblaslt_library
+from genkern.runtime.backends.lt import is_found_again
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.packed import PackedWinner
-from genkern.runtime.process import drift
 from genkern.runtime.process.drift import drift_text, drifted, is_concerned, library_version, versions_here
 from genkern.runtime.table import Table
 
@@ -97,11 +99,27 @@ def test_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver by the kernel's word, the library by its own; what is not there is not known."""
     (tmp_path / "nvidia").mkdir()
     (tmp_path / "nvidia" / "version").write_text("580.159.04\n")
-    monkeypatch.setattr(drift, "load", lambda: (None, "none"))
+    monkeypatch.setattr(cublaslt_library, "load", lambda: (None, "none"))
     here = versions_here("sm_90", str(tmp_path))
     assert here["driver"] == "580.159.04"
     assert set(here) >= {"genkern", "driver"}
     assert "cublaslt" not in here
     assert library_version(here) is None
     assert library_version(HERE) == 130200
-    assert "driver" not in versions_here("gfx942", str(tmp_path))
+    monkeypatch.setattr(hipblaslt_library, "load", lambda: (SimpleNamespace(version=100202), ""))
+    here = versions_here("gfx942", str(tmp_path))
+    assert "driver" not in here
+    assert (here["hipblaslt"], library_version(here)) == ("100202", 100202)
+
+
+def test_another_hipblaslt() -> None:
+    """Is said by its own name and numbers; and what it kept may be another kernel even in one of the same version."""
+    kept = winner(choice="vendor", vendor="hipblaslt 100100 " + "5a" * 24)
+    here = {"hipblaslt": "100202", "driver": "999.1"}
+    said = "hipBLASLt 1.1.0 (here 1.2.2); 1 of the library's algorithms are looked up anew, not measured"
+    assert drift_text([kept], here)[0].startswith(said)
+    assert not is_found_again(kept.vendor, 100100)
+    assert is_found_again(KEPT)
+    assert is_found_again(KEPT, 130100)
+    assert not is_found_again(KEPT, 130200)
+    assert not is_found_again("torch")
