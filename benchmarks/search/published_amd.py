@@ -7,7 +7,8 @@ The folders have configs that others publish by size, under their own names: AIT
 blocks (`N=1536,K=7168,device_name=AMD_Instinct_MI300X,...json`). None is part of genkern. Of each, for the largest M
 that it is for: whether a config with its tile and SPLIT_K is left in the default space after pruning, at which place
 among the distinct tiles the predicted order has it (0: first, 1: last), and whether it is among the first 64 binaries.
-Places are among what the other program's kernel can run, which for vLLM and SGLang is no split K. SPLIT_K counts by how
+Places are among what the other program's kernel can run, which for vLLM and SGLang is no split K, and what its tuner
+tries (SEARCHED): a winner says nothing of tiles that it never raced with. SPLIT_K counts by how
 many K-blocks a program has: 8 of 12 blocks are six programs of two, as 6 are, and two of nothing. A winner comes out of
 a search with near ties, so being early is what counts. Nothing here runs on a GPU.
 """
@@ -15,6 +16,7 @@ a search with near ties, so being early is what counts. Nothing here runs on a G
 from __future__ import annotations
 
 import argparse
+import operator
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,6 +37,10 @@ from genkern.space.prune import prune
 from genkern.space.space import load_space
 
 FIRST = 64
+# The least BLOCK_SIZE_M, BLOCK_SIZE_N and num_warps that tuners of kernels for scales of blocks try: vLLM's
+# benchmarks/kernels/benchmark_w8a8_block_fp8.py, and on ROCm SGLang's tuning_block_wise_kernel.py (of
+# benchmark/kernels/quantization). No file of theirs for gfx942 has less.
+SEARCHED = {"vllm": (16, 32, 4), "sglang": (32, 16, 4)}
 ARCHS = ("gfx942", "gfx950", "gfx1201")
 Tile = tuple[int, int, int, int]
 # A winner's tile, and which configs its program's kernel can run.
@@ -107,11 +113,13 @@ def winners(path: Path) -> Iterator[tuple[str, GemmProblem | None, Winner | None
     except InputError:
         # Of other kernels, or devices.
         return
-    peer = next(peer for peer in PEERS.values() if peer.is_named(path.name))
+    name, peer = next((name, peer) for name, peer in PEERS.items() if peer.is_named(path.name))
     splits = not peer.config_obstacle(Config("tiled", 64, 64, 64, SPLIT_K=2))
+    least = SEARCHED.get(name, (1, 1, 1))
 
     def runs(config: Config) -> bool:
-        return splits or config.SPLIT_K == 1
+        has = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.num_warps
+        return (splits or config.SPLIT_K == 1) and all(map(operator.ge, has, least))
 
     for candidate in imported.candidates:
         if candidate.config is not None:

@@ -38,3 +38,16 @@ def test_what_is_kept_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "amd_published_kept: 0.333 (1 of 3)" in printed
     assert "gfx950 64x128x2880_a16w16_bf16_bf16_bf16_TN: 1024x16x256, 12 K-blocks a program" in printed
     assert "amd_formats_with_space: 12 of 12" in printed
+
+
+def test_places_are_among_what_a_tuner_tries(tmp_path: Path) -> None:
+    """vLLM's has no tiles of fewer rows than 16 nor of fewer columns than 32; AITER's may have any."""
+    row = {**TILE, "BLOCK_SIZE_N": 32, "BLOCK_SIZE_K": 128, "num_stages": 2}
+    name = "N=1536,K=7168,device_name=AMD_Instinct_MI300X,dtype=fp8_w8a8,block_shape=[128,128].json"
+    (tmp_path / name).write_text(json.dumps({"16": row}))
+    ((_, _, winner, _),) = published_amd.winners(tmp_path / name)
+    assert winner is not None
+    sizes = (16, 32), (16, 16), (8, 32)
+    assert [winner[1](Config("tiled", m, n, 128, num_warps=4)) for m, n in sizes] == [True, False, False]
+    assert not winner[1](Config("tiled", 16, 32, 128, SPLIT_K=2, num_warps=4))
+    assert not winner[1](Config("tiled", 16, 32, 128, num_warps=2))
