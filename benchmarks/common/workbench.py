@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from rich.console import Console
+
 from benchmarks.common.figures import spread_order
 from genkern.command.options import parse
 from genkern.command.setting import Setting, make_setting
@@ -180,7 +182,7 @@ def workbench(arguments: argparse.Namespace, time_source: str = "cudagraph") -> 
         setting = make_setting(parse(argv))
         if not setting.target.measured:
             raise SystemExit("this benchmark needs a GPU")
-        with setting.workshop() as workshop:
+        with setting.workshop(Console(stderr=True)) as workshop:
             yield Workbench(setting, workshop, time_source)
 
 

@@ -1,9 +1,10 @@
 """Seconds of a size from what `genkern -v` printed: the first size, a further one, the share of its check.
 
-    python -m genkern -i SIZES.yaml --compare -o RESULTS.yaml -v > LOG; python -m benchmarks.timing.stages LOG
+    time python -m genkern -i SIZES.yaml --compare -o RESULTS.yaml -v > LOG
+    python -m benchmarks.timing.stages LOG --wall_s SECONDS
 
-A size's seconds are those of its stages added up; a stage that went on meanwhile for the next size counts for that one.
-With --kernels the log is of a run that started from a file of kernels.
+The first size's seconds are those of its stages added up. Several sizes are under way at a time: a further one's are the
+rest of the run's, by as many sizes. With --kernels the log is of a run that started from a file of kernels.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
 
 # As `genkern -v` prints them behind the counts of a size.
 _STAGES = re.compile(r"; (prune [0-9.]+ s, compile and screen [^;]*? s)(?:;|$)", re.MULTILINE)
@@ -25,28 +25,29 @@ def stages_of(log: str) -> list[dict[str, float]]:
     return [{name: float(seconds) for name, seconds in _STAGE.findall(text)} for text in _STAGES.findall(log)]
 
 
-def figures(sizes: Sequence[Mapping[str, float]], kernels: bool) -> dict[str, float | None]:
+def figures(sizes: Sequence[Mapping[str, float]], wall_s: float, kernels: bool) -> dict[str, float | None]:
     """By their keys in results/figures.yaml; None of what the log does not have."""
-    further = [sum(each.values()) for each in sizes[1:]]
-    per_size = mean(further) if further else None
+    further_s = wall_s - sum(sizes[0].values()) if len(sizes) > 1 else None
+    per_size = None if further_s is None else further_s / (len(sizes) - 1)
     if kernels:
         return {"kernels_file_s_per_size": per_size}
     checks = [each["check"] for each in sizes[1:]]
     return {
         "guided_first_size_s": sum(sizes[0].values()) if sizes else None,
         "guided_s_per_size": per_size,
-        "check_share": 100 * sum(checks) / sum(further) if further else None,
+        "check_share": None if further_s is None else 100 * sum(checks) / further_s,
     }
 
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", type=Path, help="what genkern -v printed")
+    parser.add_argument("--wall_s", type=float, required=True, help="what the whole run took")
     parser.add_argument("--kernels", action="store_true", help="of a run with a file of kernels")
     options = parser.parse_args(argv)
     sizes = stages_of(options.log.read_text(encoding="utf-8", errors="replace"))
     print(f"{len(sizes)} sizes: " + ", ".join(f"{sum(each.values()):.1f}" for each in sizes))
-    for key, value in figures(sizes, options.kernels).items():
+    for key, value in figures(sizes, options.wall_s, options.kernels).items():
         print(f"{key}: {'-' if value is None else format(value, '.3f')}")
     return 0 if sizes else 1
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import op_folder, op_names
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,12 @@ class AiterCall:
 
     launch: Callable[[Mapping[str, Any]], None]
     module: str = ""
+
+
+def asked() -> dict[str, Mapping[str, str]]:
+    """The formats of genkern's that have calls, each with the problem fields that AITER asks for."""
+    having = [name for name in op_names() if (op_folder(name) / "aiter.py").exists()]
+    return {name: getattr(importlib.import_module(f"genkern.ops.{name}.aiter"), "ASKED", {}) for name in having}
 
 
 def aiter_calls(aiter: Any, problem: GemmProblem) -> Mapping[str, AiterCall]:

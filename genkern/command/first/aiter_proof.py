@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -20,6 +20,7 @@ from genkern.command.setting import Setting, make_setting
 from genkern.errors import GenkernError, one_line
 from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.aiter_calls import asked
 from genkern.ops.op import get_op
 from genkern.profiling.checking.verdict import Checking
 from genkern.profiling.loaded_gemm import LoadedGemm
@@ -27,15 +28,6 @@ from genkern.profiling.measured_process import environment_of
 from genkern.profiling.rocm.aiter_finder import AiterFinder, installed
 from genkern.runtime.backends.lt_api import LtError
 from genkern.timing.time_sources import TIMERS, visible_variable
-
-# Formats of which genkern knows AITER's calls, with what AITER asks of them.
-ASKED: Mapping[str, Mapping[str, str]] = {
-    "a16w16": {},
-    "a8w8": {"scales": "per_token"},
-    "a8w8_bpreshuffle": {"scales": "per_token"},
-    "a8w8_blockscale": {},
-    "a8w8_blockscale_bpreshuffle": {},
-}
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ def proved(calls: AiterFinder, checking: Checking) -> Iterator[Proved]:
 
 def problems(arch: str) -> Iterator[GemmProblem]:
     """One of each format that the architecture takes."""
-    for op, own in ASKED.items():
+    for op, own in asked().items():
         try:
             yield resolve({**SIZE, "op": op, **own}, GemmDefaults(), arch).problem
         except GenkernError as error:

@@ -7,6 +7,8 @@ from typing import Any
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.aiter_calls import AiterCall, calls_of
 
+# What a size has to say for AITER to know it.
+ASKED = {"scales": "per_token"}
 _FUNCTIONS = {
     "aiter ck": ("gemm_a8w8_bpreshuffle_ck", "module_gemm_a8w8_bpreshuffle"),
     "aiter cktile": ("gemm_a8w8_bpreshuffle_cktile", "module_gemm_a8w8_bpreshuffle_cktile"),

@@ -18,14 +18,14 @@ def log() -> str:
 
 
 def test_stages_of_a_run() -> None:
-    """The first size apart, the mean of the others, and the check's share of them."""
+    """The first size apart, the rest of the run by the others, and the check's share of that."""
     sizes = stages_of(log())
     assert [list(each.values()) for each in sizes] == SIZES
-    found = {key: round(value or 0.0, 3) for key, value in figures(sizes, kernels=False).items()}
-    assert found == {"guided_first_size_s": 5.26, "guided_s_per_size": 3.0, "check_share": 6.667}
-    assert figures(sizes, kernels=True) == {"kernels_file_s_per_size": 3.0}
+    found = {key: round(value or 0.0, 3) for key, value in figures(sizes, 10.26, kernels=False).items()}
+    assert found == {"guided_first_size_s": 5.26, "guided_s_per_size": 2.5, "check_share": 8.0}
+    assert figures(sizes, 9.26, kernels=True) == {"kernels_file_s_per_size": 2.0}
 
 
 def test_a_log_of_nothing_has_no_figures() -> None:
     """Nothing is said that was not measured."""
-    assert set(figures(stages_of("killed"), kernels=False).values()) == {None}
+    assert set(figures(stages_of("killed"), 1.0, kernels=False).values()) == {None}
