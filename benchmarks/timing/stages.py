@@ -1,10 +1,10 @@
-"""Seconds of a size from what `genkern -v` printed: the first size, a further one, the share of its check.
+"""Seconds of a size from what `genkern -v` printed: the first size, a further one.
 
     time python -m genkern -i SIZES.yaml --compare -o RESULTS.yaml -v > LOG
     python -m benchmarks.timing.stages LOG --wall_s SECONDS
 
-The first size's seconds are those of its stages added up. Several sizes are under way at a time: a further one's are the
-rest of the run's, by as many sizes. With --kernels the log is of a run that started from a file of kernels.
+The first size's seconds are those of its stages added up. Several sizes are under way at a time: a further one's are
+the rest of the run's, by as many sizes. With --kernels the log is of a run that started from a file of kernels.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ def figures(sizes: Sequence[Mapping[str, float]], wall_s: float, kernels: bool) 
     per_size = None if further_s is None else further_s / (len(sizes) - 1)
     if kernels:
         return {"kernels_file_s_per_size": per_size}
-    checks = [each["check"] for each in sizes[1:]]
     return {
         "guided_first_size_s": sum(sizes[0].values()) if sizes else None,
         "guided_s_per_size": per_size,
-        "check_share": None if further_s is None else 100 * sum(checks) / further_s,
     }
 
 

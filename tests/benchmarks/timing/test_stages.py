@@ -18,11 +18,11 @@ def log() -> str:
 
 
 def test_stages_of_a_run() -> None:
-    """The first size apart, the rest of the run by the others, and the check's share of that."""
+    """The first size apart, the rest of the run by the others."""
     sizes = stages_of(log())
     assert [list(each.values()) for each in sizes] == SIZES
     found = {key: round(value or 0.0, 3) for key, value in figures(sizes, 10.26, kernels=False).items()}
-    assert found == {"guided_first_size_s": 5.26, "guided_s_per_size": 2.5, "check_share": 8.0}
+    assert found == {"guided_first_size_s": 5.26, "guided_s_per_size": 2.5}
     assert figures(sizes, 9.26, kernels=True) == {"kernels_file_s_per_size": 2.0}
 
 
