@@ -7,6 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from lt_problems import operands_of
+
+from genkern.gemm.problem import GemmProblem
 
 HEAD = "knl_name,co_name,tn,tileM,tileN,pf,bPreshuffle,splitK,subK,bias\n"
 # hsa/gfx942/bf16gemm/bf16gemm_fp32bf16.csv, some of its lines in its order.
@@ -108,3 +111,9 @@ def installed(folder: Path, libtype: str = "skinny", units: int = 304) -> Any:
         gemm_a8w8_blockscale_ck=gemm_a8w8_blockscale_ck,
         gemm_a8w8_blockscale_bpreshuffle_ck=gemm_a8w8_blockscale_bpreshuffle_ck,
     )
+
+
+def opened(problem: GemmProblem) -> Any:
+    """An open session of the problem, with two copies of its operands."""
+    copies = [operands_of(problem), operands_of(problem)]
+    return SimpleNamespace(session=SimpleNamespace(problem=problem), operands_of=copies.__getitem__, copies=2)

@@ -29,6 +29,7 @@ from benchmarks.common.kept import Kept
 from genkern.command.target import versions
 from genkern.gemm.gpus import detect_devices
 from genkern.kernels.catalogue import FAMILIES
+from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.lowering import digest_of
 from genkern.profiling.supervisor import SupervisorError
 
@@ -122,7 +123,10 @@ def main() -> int:
     devices = detect_devices()
     arch, on_gpu = (devices[0].arch, True) if devices else ("sm_90", False)
     where = devices[0].name if devices else "Triton's interpreter"
-    families = arguments.families.split(",") if arguments.families else list(FAMILIES)
+    here = [name for name, family in FAMILIES.items() if family.language == "triton" or cute_installed()]
+    if left_out := FAMILIES.keys() - here:
+        print(f"left out: {', '.join(sorted(left_out))}, which CuTe DSL compiles: it is not installed", flush=True)
+    families = arguments.families.split(",") if arguments.families else here
     if unknown := [name for name in families if name not in FAMILIES]:
         parser.error(f"there is no family {unknown[0]!r}: use some of {', '.join(FAMILIES)}")
     kinds = [kind for kind in kinds_of(families) if on_gpu or kind.form.interpreted]

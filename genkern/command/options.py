@@ -267,7 +267,7 @@ def _search(group: argparse._ArgumentGroup) -> None:
         metavar="FILE",
         help=f"search space: a YAML file, or {_either(shipped_names())} (default: the full one of the architecture)",
     )
-    jobs = "compile processes (default: one a CPU)"
+    jobs = "compile processes (default: one a CPU, fewer while sizes are measured meanwhile)"
     group.add_argument("--jobs", "--num_threads", type=_positive, metavar="N", help=jobs)
     instead = f"compile on Dask's nodes: {CLUSTER_HELP} (default: here)"
     group.add_argument("--cluster", type=read_cluster, metavar="ADDRESS", help=instead)

@@ -9,9 +9,8 @@ from genkern.command.target import shares_device
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
 
-# A search waits for compiles most of its time, and the GPU with it, which measures other sizes meanwhile. Simulated
-# with compiles of an H200's host and 16 cores (benchmarks.timeline.pretended) a further size took 5.1 s with one lane,
-# 2.6 with two and 1.8 with three.
+# A search waits for compiles most of its time, and the GPU with it, which measures other sizes meanwhile: 14 cold sizes
+# took 83 s on an H100 and 16 cores with one lane, and 45 s with three (benchmarks.timeline.traced).
 LANES = 3
 # CPUs of each, which has a driver, a measured process and its share of the compiles.
 _CPUS = 4

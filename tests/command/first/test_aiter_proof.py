@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from aiter_stub import LARGER, installed
-from lt_problems import expected_of, operands_of
+from aiter_stub import LARGER, installed, opened
+from lt_problems import expected_of
 
 from genkern.command.first import aiter_proof
 from genkern.command.first.aiter_proof import Proved, main, problems, proved
@@ -24,10 +24,8 @@ PLAIN = GemmProblem(1, 128, 256)
 
 @pytest.fixture
 def gemm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An open session of two copies, on a machine with AITER."""
     monkeypatch.setitem(sys.modules, "aiter", installed(tmp_path))
-    copies = [operands_of(PLAIN), operands_of(PLAIN)]
-    return SimpleNamespace(session=SimpleNamespace(problem=PLAIN), operands_of=copies.__getitem__, copies=2)
+    return opened(PLAIN)
 
 
 def test_each_call_is_proved(gemm: Any) -> None:

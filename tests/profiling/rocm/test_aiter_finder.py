@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from aiter_stub import installed
-from lt_problems import expected_of, operands_of
+from aiter_stub import installed, opened
+from lt_problems import expected_of
 
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling.rocm.aiter_finder import AiterFinder
@@ -21,10 +20,8 @@ PLAIN = GemmProblem(1, 128, 256)
 
 @pytest.fixture
 def gemm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An open session of two copies, on a machine with AITER."""
     monkeypatch.setitem(sys.modules, "aiter", installed(tmp_path))
-    copies = [operands_of(PLAIN), operands_of(PLAIN)]
-    return SimpleNamespace(session=SimpleNamespace(problem=PLAIN), operands_of=copies.__getitem__, copies=2)
+    return opened(PLAIN)
 
 
 def test_a_call_takes_each_copy_in_turn(gemm: Any) -> None:
