@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from genkern.errors import ResultsError
+from genkern.farm.in_flight import overwrites
 from genkern.farm.main_loop import MainLoop, main_loop
 from genkern.gemm.records import Resources
 
@@ -51,10 +52,26 @@ def read_resources(binary: bytes, backend: str, shared_bytes: int) -> Resources:
         if backend == "cuda":
             return _nvidia(binary, shared_bytes)
     except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
-        raise ResultsError(
-            f"truncated or damaged {backend} binary of {len(binary)} bytes ({error}): recompile"
-        ) from None
+        raise _damaged(binary, backend, error) from None
     raise ResultsError(f"unknown backend {backend!r}: use hip or cuda")
+
+
+def fault_of(binary: bytes, backend: str) -> str:
+    """Why a kernel must not run whatever its results were, in a line; "" where nothing is known against it.
+
+    Raises ResultsError for a binary that cannot be read.
+    """
+    if backend != "cuda":
+        return ""
+    try:
+        elf = _Elf.read(binary, _EM_CUDA)
+        for name, _, _ in elf.sections:
+            at = overwrites(elf.section(name), _compute_capability(binary)) if name.startswith(".text.") else None
+            if at is not None:
+                return f"its code overwrites, at {at:#x}, a register that a wgmma in flight reads: a fault of ptxas"
+    except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
+        raise _damaged(binary, backend, error) from None
+    return ""
 
 
 def read_parameter_bytes(binary: bytes, backend: str, symbol: str) -> tuple[int, ...]:
@@ -79,6 +96,10 @@ def read_parameter_bytes(binary: bytes, backend: str, symbol: str) -> tuple[int,
     if not sizes or sorted(sizes) != list(range(len(sizes))):
         raise ResultsError(f"the binary does not say what parameters {symbol} takes: recompile")
     return tuple(sizes[ordinal] for ordinal in range(len(sizes)))
+
+
+def _damaged(binary: bytes, backend: str, error: Exception) -> ResultsError:
+    return ResultsError(f"truncated or damaged {backend} binary of {len(binary)} bytes ({error}): recompile")
 
 
 def _amd_kernels(elf: _Elf) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 
 from genkern.errors import BugError, OutputError, bugs_told
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.code_object import read_resources, with_loop
+from genkern.farm.code_object import fault_of, read_resources, with_loop
 from genkern.farm.cute_compiler import compile_cute
 from genkern.farm.main_loop import main_loop_of_assembly
 from genkern.gemm.records import Binary, Outcome
@@ -122,6 +122,10 @@ def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
         return failure
     extension = "hsaco" if job.target.backend == "hip" else "cubin"
     binary = kernel.asm[extension]
+    if fault := fault_of(binary, job.target.backend):
+        failure = Failure(job.key, Outcome.COMPILE_FAILED, fault)
+        cache.put_failure(failure)
+        return failure
     metadata = next(path for name, path in kernel.metadata_group.items() if name.endswith(".json"))
     with open(metadata, "rb") as file:
         files = {f"kernel.{extension}": binary, "kernel.json": file.read()}

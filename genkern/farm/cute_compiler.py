@@ -16,7 +16,7 @@ from typing import Any
 
 from genkern.errors import BugError, bugs_told, one_line
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.code_object import read_parameter_bytes, read_resources
+from genkern.farm.code_object import fault_of, read_parameter_bytes, read_resources
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.cute.release import MISSING, cute_installed
 from genkern.kernels.cute.source_file import path_of
@@ -61,6 +61,10 @@ def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache,
         shared = _number(constants, "shared_bytes")
         _require_kernel(image, symbol, shared, text)
     said = {name: _number(constants, constant) for constant, name in _LAUNCHED_WITH.items()}
+    if fault := fault_of(image, target.backend):
+        failure = Failure(key, Outcome.COMPILE_FAILED, fault)
+        cache.put_failure(failure)
+        return failure
     described = json.dumps({"name": symbol, "language": spec.language, **said}).encode()
     resources = read_resources(image, target.backend, shared)
     files = {"kernel.cubin": image, "kernel.json": described}

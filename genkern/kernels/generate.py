@@ -17,7 +17,7 @@ from genkern import __version__
 from genkern.errors import InputError
 from genkern.gemm.config import Config, has_amd_options
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
+from genkern.gemm.gpus import Gpu, capabilities_of, gpu_for_arch, known_archs
 from genkern.gemm.operand import Operand
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
@@ -211,6 +211,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "clusters": any(form.in_clusters for form in forms_here.values()),
         **_gluon_context(problem, accumulator),
         "starts_early": starts_early(arch),
+        "has_wgmma": capabilities_of(arch).wgmma,
         **wide_operands(problem, max_split_k),
     }
     stacked = frozenset(operand.name for operand in product.operands if len(operand.shape) == 3)
@@ -305,6 +306,7 @@ _HELPERS = (
     "gemm/split_offsets.py.j2",
     "gemm/beside.py.j2",
     "gemm/pieces.py.j2",
+    "gemm/wait_for_products.py.j2",
     "gemm/parts.py.j2",
     "gemm/turned.py.j2",
     "gemm/cluster_rank.py.j2",
