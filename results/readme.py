@@ -179,11 +179,10 @@ def _older(folder: Path, said: Mapping[str, Any]) -> list[str]:
         "",
         "## Winners of older kernels",
         "",
-        f"The {sum(rows.values())} rows in `older/` ({said['older']}) are of kernels that genkern does not generate",
-        "any more, or do not say of which. `make bundle` packs their configs as today's kernels, and `genkern verify`",
-        "proves them on your GPU; their times are of then, and no figure uses them. `genkern -i FILE --compare",
-        "-o NEW.yaml` tunes a file anew.",
-        f"Rows by file: {listed}.",
+        f"The {sum(rows.values())} rows in `older/` ({said['older']}) are of kernels that genkern does not generate any more, or",
+        "do not say of which: `make bundle` packs their configs as today's kernels, for `genkern verify` to prove and time, and",
+        "no document quotes their times.",
+        f"By file: {listed}.",
     ]
 
 
