@@ -179,8 +179,8 @@ def _older(folder: Path, said: Mapping[str, Any]) -> list[str]:
         "## Winners of older kernels",
         "",
         f"The {rows} rows in `older/` ({said['older']}) are of kernels that genkern does not generate any more, or",
-        "do not say of which: `make bundle` packs their configs as today's kernels, for `genkern verify` to prove and time, and",
-        "no document quotes their times.",
+        "do not say of which: `make bundle` packs their configs as today's kernels, for `genkern verify` to prove and",
+        "time, and no document quotes their times.",
     ]
 
 
