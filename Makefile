@@ -15,7 +15,7 @@ CLUSTER_TESTS = $(addprefix tests/,farm/remote/test_dask_pool.py farm/remote/tes
 
 ENGINES ?= .venv-engines
 
-.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle golden docs results
+.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle kernels golden docs results
 .DELETE_ON_ERROR:
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo 'make bench    the figures of benchmarks/README.md that need no GPU'
 	@echo 'make results  tune all shipped results anew on this GPU; goes on where it was stopped (--list, --limit_s 500)'
 	@echo 'make bundle   pack results/nvidia_* into genkern/winners, which the wheel carries (GENKERN_CONFIG=shipped)'
+	@echo 'make kernels  compile what sizes try first for ARCH (sm_90) into output/ARCH.kernels, to start from (--kernels)'
 	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
 	@echo 'make docs     rewrite the documents that are made from parsers and results'
 
@@ -79,6 +80,10 @@ bundle: $(RUN)
 	for device in $(DEVICES); do \
 		$(PY) -m genkern pack $$(ls results/$$device/*.yaml results/$$device/older/*.yaml 2>/dev/null) -o genkern/winners/$$device.genkern --overwrite $(ARGS) || [ $$? -eq 1 ] || exit; \
 	done
+
+kernels: ARCH ?= sm_90
+kernels: $(RUN)
+	$(PY) -m genkern kernels --arch $(ARCH) -o output/$(ARCH).kernels --overwrite $(ARGS)
 
 golden: $(DEV)
 	$(PY) tests/golden/update.py

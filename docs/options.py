@@ -14,9 +14,9 @@ from genkern.command.options import parser
 PAGE = Path(__file__).with_name("options.md")
 _HEAD = """# Options
 
-`make docs` writes this page from the argument parsers: change the help texts in the code. `genkern --help`,
-`genkern pack --help` and so on print the same. Underscores in names may be written as dashes. The first word after
-`genkern` is the command; without one, genkern tunes.
+`make docs` writes this page from the argument parsers; `genkern --help`, `genkern pack --help` and so on print the
+same. Underscores in names may be written as dashes. The first word after `genkern` is the command; without one, genkern
+tunes.
 
 Exit status: 0 when all went well; 1 when a size has no winner, or a config is wrong, lost or cannot be checked; 2 for
 what you must put right (one line says what); 3 for a bug in genkern; 130 when stopped.

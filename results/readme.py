@@ -171,19 +171,16 @@ def _means(rows: Sequence[Row]) -> list[str]:
 
 def _older(folder: Path, said: Mapping[str, Any]) -> list[str]:
     """Files whose rows genkern serves and does not quote: other programs were timed than it generates today."""
-    rows = {path.stem: len(_loaded(path)) for path in sorted((folder / "older").glob("*.yaml"))}
+    rows = sum(len(_loaded(path)) for path in (folder / "older").glob("*.yaml"))
     if not rows:
         return []
-    listed = ", ".join(f"[{stem}](older/{stem}.yaml) {count}" for stem, count in rows.items())
     return [
         "",
         "## Winners of older kernels",
         "",
-        f"The {sum(rows.values())} rows in `older/` ({said['older']}) are of kernels that genkern does not generate",
-        "any more, or do not say of which. `make bundle` packs their configs as today's kernels, and `genkern verify`",
-        "proves them on your GPU; their times are of then, and no figure uses them. `genkern -i FILE --compare",
-        "-o NEW.yaml` tunes a file anew.",
-        f"Rows by file: {listed}.",
+        f"The {rows} rows in `older/` ({said['older']}) are of kernels that genkern does not generate any more, or",
+        "do not say of which: `make bundle` packs their configs as today's kernels, for `genkern verify` to prove and",
+        "time, and no document quotes their times.",
     ]
 
 

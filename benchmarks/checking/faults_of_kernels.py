@@ -77,7 +77,10 @@ FAULTS = (
     ),
     Fault("a split is dropped", r"if SPLIT_K & ([124]):", "if SPLIT_K & 0:"),
     Fault(
-        "a split is dropped", r"range\(first_other, gl\.program_id\(0\)\)", "range(first_other + 1, gl.program_id(0))"
+        "a split is dropped",
+        r"range\(first_other, gl\.program_id\(0\)\)",
+        "range(first_other + 1, gl.program_id(0))",
+        unless="copies_ptr",
     ),
     Fault("a split is dropped", r"for _ in range\(cluster - 1\):", "for _ in range(cluster - 2):"),
     Fault(
@@ -86,7 +89,12 @@ FAULTS = (
         r"\1\2 += 2 * \3",
         unless="copies_ptr",
     ),
-    Fault("a split is added twice", r"accs\[i\] \+ gl\.load\(theirs", "accs[i] + 2.0 * gl.load(theirs"),
+    Fault(
+        "a split is added twice",
+        r"accs\[i\] \+ gl\.load\(theirs",
+        "accs[i] + 2.0 * gl.load(theirs",
+        unless="copies_ptr",
+    ),
     Fault(
         "counters are left as they are",
         r"tl\.store\(arrived_ptr \+ tile, 0\)",
@@ -114,7 +122,12 @@ FAULTS = (
         overlapping=True,
     ),
     Fault("a partial sum lies one too early", r"(\(whole \+ i\)|whole) \* elements", r"\1 * (elements - 1)"),
-    Fault("shares overlap", r"(last = gl\.minimum\(program \+ 1, SHARERS\) \* shared // SHARERS)", r"\1 + 1"),
+    Fault(
+        "shares overlap",
+        r"(last = gl\.minimum\(program \+ 1, SHARERS\) \* shared // SHARERS)",
+        r"\1 + 1",
+        unless="copies_ptr",
+    ),
     Fault("shares overlap", r"\(rank \+ 1\) \* blocks // CLUSTER$", "((rank + 1) * blocks + CLUSTER) // CLUSTER"),
     # Sums in too few bits.
     Fault(
@@ -122,7 +135,12 @@ FAULTS = (
         r"^( +)(acc = tl\.dot\(.*\))$",
         r"\1\2\n\1acc = acc.to(tl.bfloat16).to(acc.dtype)",
     ),
-    Fault("cast before the sum", r"part = accs\[i\] \+", "part = accs[i].to(gl.bfloat16).to(gl.float32) +"),
+    Fault(
+        "cast before the sum",
+        r"part = accs\[i\] \+",
+        "part = accs[i].to(gl.bfloat16).to(gl.float32) +",
+        unless="copies_ptr",
+    ),
     Fault(
         "cast before the sum", r"^( +)(row = tl\.sum\(acc), axis=1\)$", r"\1\2.to(tl.bfloat16).to(tl.float32), axis=1)"
     ),

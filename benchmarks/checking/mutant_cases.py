@@ -127,6 +127,9 @@ def problem_of(kind: Kind, op: str, dtype: str, fields: dict[str, object], on_gp
     # Off the blocks, on the copy engine's 16 bytes, and no square of tiles, which in another order are the same tiles.
     # On a GPU K is so long that rings of buffers come round.
     columns, depth = (232, 1040) if on_gpu else (80, 272)
+    if on_gpu and kind.form.cluster_k > 1:
+        # The programs of a cluster share K among them: each one's ring is to come round. Its tiles have up to 112 rows.
+        rows, depth = 232, depth + 1024 * (kind.form.cluster_k - 1)
     if kind.form.realigned:
         # Off the 16 bytes.
         depth += 3
@@ -162,9 +165,13 @@ def _mutants_of(kind: Kind, arch: str, on_gpu: bool) -> Iterator[Case]:
                 yield Case(_long(problem) if fault.overlapping else problem, config, fault.name, mutant)
         # Triton's interpreter adds up in float32 whatever a kernel asks for; CuTe's kernels are not in the text.
         if promotes_products(problem, arch) and on_gpu and language_of(config) != "cute":
-            fast = generate(as_fast(problem), [config], arch)
-            if fast.source_sha256 != module.source_sha256:
-                yield Case(problem, config, FAST_SUMS, fast.text)
+            # Of tiles that wgmma takes, where there are: mma.sync, which multiplies smaller ones, has no fast sums. And
+            # each split has the 384 of K from which on the check tells them.
+            deep, larger = replace(problem, K=3 * problem.K), replace(config, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64)
+            config = config if legal(deep, larger, gpu_for_arch(arch)) else larger
+            full, fast = (generate(each, [config], arch) for each in (deep, as_fast(deep)))
+            if fast.source_sha256 != full.source_sha256:
+                yield Case(deep, config, FAST_SUMS, fast.text)
 
 
 def _long(problem: GemmProblem) -> GemmProblem:

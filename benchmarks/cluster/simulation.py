@@ -10,7 +10,7 @@ measured and what is assumed:
                are taken to be alike
     measure    milliseconds of a config, the mean of those tables, where most configs are a launch or two
     binaries   configs that share one, counted in amd.yaml; binaries that sizes share, as in the tables
-    guided     49 kernels and 2.9 s of the GPU for a size (results/figures.yaml: guided_s_per_size)
+    guided     48 kernels and 2.3 s of the GPU for a size (results/figures.yaml: guided_s_per_size)
     unit_ms    processor time of the process with client and scheduler for a unit, and bytes of a unit there and back:
                benchmarks.cluster.dask_rate units
 
@@ -36,7 +36,7 @@ from genkern.space.space import load_space
 NODES = (1, 8, 64, 256)
 CORES = 16
 CONFIGS, SIZES, ARCHS = 132_000, 500, 3
-GUIDED_SIZES, GUIDED_KERNELS, GUIDED_S = 5_000, 49, 2.9
+GUIDED_SIZES, GUIDED_KERNELS, GUIDED_S = 5_000, 48, 2.3
 _SIMULATED = 200_000
 _RECORDED = Path(__file__).resolve().parents[2] / "results" / "recorded"
 

@@ -61,10 +61,10 @@ def written(text: str, measured: Measured) -> str:
         if key in measured.numbers:
             text = text.replace(block, _moved(block, key, figure, measured), 1)
         elif _run_of(block) == measured.run and "    commit: " not in block:
-            own = f"    commit: {before['commit']}\n    date: {before['date']}\n    value: "
+            own = f"    commit: {_text(str(before['commit']))}\n    date: {before['date']}\n    value: "
             text = text.replace(block, block.replace("    value: ", own, 1), 1)
     run = _block(text, measured.run)
-    new = re.sub(r"(?m)^    commit: .*", f"    commit: {measured.commit}", run, count=1)
+    new = re.sub(r"(?m)^    commit: .*", f"    commit: {_text(measured.commit)}", run, count=1)
     text = text.replace(run, re.sub(r"(?m)^    date: .*", f"    date: {measured.date}", new, count=1), 1)
     used = set(_RUN.findall(text))
     for name in known["runs"]:
@@ -82,6 +82,11 @@ def _moved(block: str, key: str, figure: Mapping[str, Any], measured: Measured) 
     block = _SHARED.sub("", _RUN.sub(f"    <<: *{measured.run}\n", block))
     value = f'    value: "{_as(str(figure["value"]), measured.numbers[key])}"'
     return re.sub(r"(?m)^    value: .*", lambda _: value, block, count=1)
+
+
+def _text(commit: str) -> str:
+    """A commit as YAML's text: one of digits alone would be a number."""
+    return commit if isinstance(yaml.safe_load(commit), str) else f'"{commit}"'
 
 
 def _as(old: str, value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,11 +32,13 @@ class Written:
 def write_shipped(wanted: Wanted, remade: Mapping[GemmProblem, Line], partly: bool = False) -> Written:
     """Write each results file whose sizes are all in `remade`, whole, and its line of made.csv.
 
-    With `partly` also those of which some are: the others keep the row that they have, if any. Raises OutputError, and
-    ResultsError for a file that is damaged.
+    With `partly` also those of which some are: the others keep the row that they have, if any. Rows of older kernels,
+    in older/, go where their sizes have new ones. Raises OutputError, and ResultsError for a file that is damaged.
     """
     made = read_made(wanted.folder)
-    written, lacking = [], {}
+    written: list[str] = []
+    lacking = {}
+    today: set[GemmProblem] = set()
     for name, problems in wanted.files.items():
         new = {problem: remade[problem] for problem in problems if problem in remade}
         if len(new) < len(problems):
@@ -57,10 +59,12 @@ def write_shipped(wanted: Wanted, remade: Mapping[GemmProblem, Line], partly: bo
             "remark": before.get("remark", ""),
         }
         written.append(name)
+        today.update(new)
     if written:
         rows = [made[name] for name in wanted.files if name in made]
         rows += [row for name, row in made.items() if name not in wanted.files]
         write_whole(str(wanted.folder / MADE), as_csv(COLUMNS, rows))
+        _drop_older(wanted.folder / "older", today)
     return Written(tuple(written), lacking)
 
 
@@ -84,6 +88,18 @@ def read_made(folder: Path) -> dict[str, dict[str, str]]:
     if not path.exists():
         return {}
     return {row["file"]: dict(row) for row in csv.DictReader(io.StringIO(read_text(str(path), ResultsError)))}
+
+
+def _drop_older(folder: Path, today: Set[GemmProblem]) -> None:
+    """Take the rows of these sizes out of the files of `folder`, and files that have no other."""
+    for path in sorted(folder.glob("*.yaml")):
+        texts = _texts(path)
+        kept = [text for problem, text in texts.items() if problem not in today]
+        if not kept:
+            path.unlink()
+        elif len(kept) < len(texts):
+            head, _ = kind_of(str(path)).split(read_text(str(path), ResultsError), str(path))
+            write_whole(str(path), head + "".join(kept))
 
 
 def _texts(path: Path) -> dict[GemmProblem, str]:

@@ -62,11 +62,14 @@ def first_calls(winner: PackedWinner) -> dict[str, str]:
 
 
 def median_s(programs: Mapping[str, str], processes: int, environ: Mapping[str, str], limit: Limit) -> dict[str, float]:
-    """What they print, in seconds: medians over so many processes of each, after one that fills the disk's cache."""
+    """What they print, in seconds: medians over so many processes of each, after one that fills the disk's cache.
+
+    With the limit's end no process is begun: what only ran for the disk, or not at all, is left out.
+    """
     found: dict[str, list[float]] = {}
     for turn in range(processes + 1):
         for program in programs.values():
-            if limit.is_over and turn > 1:
+            if limit.is_over:
                 break
             done = subprocess.run(
                 [sys.executable, "-c", program], env=dict(environ), capture_output=True, text=True, check=False
@@ -105,13 +108,18 @@ def own_environ(**more: str) -> dict[str, str]:
 
 
 def report(found: Mapping[str, float]) -> str:
-    """Markdown: a line a figure; then the key."""
+    """Markdown: a line a figure."""
     rows = [
         (name, f"{value:,.0f}" if value == int(value) and value > 10 else f"{value:.4f}")
         for name, value in found.items()
     ]
+    return table(("what", "s, bytes or a number"), rows)
+
+
+def key_line(found: Mapping[str, float]) -> str:
+    """The key of results/figures.yaml."""
     key = found.get("dispatcher over torch")
-    return f"{table(('what', 's, bytes or a number'), rows)}\n\nimport_s: {'-' if key is None else f'{key:.3f}'}"
+    return f"import_s: {'-' if key is None else f'{key:.3f}'}"
 
 
 def run(argv: Sequence[str]) -> str:
@@ -129,6 +137,8 @@ def run(argv: Sequence[str]) -> str:
     found: dict[str, float] = {}
     if arguments.processes:
         found |= kept.add("imports", median_s(IMPORTS, arguments.processes, own_environ(), limit))
+        # Whoever ends what takes long has this already.
+        print(key_line(found), flush=True)
     if arguments.bundle and arguments.processes and not limit.is_over:
         (winner, *_) = [winner for winner in read_bundle(arguments.bundle).winners if winner.choice == "config"]
         environ = own_environ(GENKERN_CONFIG=os.path.abspath(arguments.bundle))

@@ -65,7 +65,7 @@ def pack_parser() -> Parser:
     )
     group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
     group.add_argument("--no_proofs", action="store_true", help="leave that to `genkern verify`")
-    group.add_argument("--jobs", type=_jobs, metavar="N", help="compile processes (default: a core each)")
+    group.add_argument("--jobs", type=_jobs, metavar="N", help="compile processes (default: one a CPU)")
     group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for one kernel (default: 60)")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")

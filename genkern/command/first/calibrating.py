@@ -73,8 +73,8 @@ def calibrate_parser() -> Parser:
     group.add_argument("--space", metavar="FILE", help="as when tuning")
     group.add_argument("--profiler", choices=PROFILERS[:-1], default="auto", metavar="NAME", help="as when tuning")
     group.add_argument("--gpu_id", metavar="N", help="the GPU (default: the first)")
-    group.add_argument("--jobs", metavar="N", help="as when tuning")
-    group.add_argument("--cache_dir", metavar="DIR", help="as when tuning")
+    group.add_argument("--jobs", metavar="N", help="compile processes (default: one a CPU)")
+    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument(
         *("-o", "--output"),
         metavar="FOLDER",

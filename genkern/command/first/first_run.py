@@ -60,8 +60,8 @@ def first_run_parser() -> Parser:
     )
     group.add_argument("--again", action="store_true", help="run done steps again too")
     group.add_argument("--gpu_id", metavar="N", help="the GPU (default: the first)")
-    group.add_argument("--jobs", metavar="N", help="as when tuning")
-    group.add_argument("--cache_dir", metavar="DIR", help="as when tuning")
+    group.add_argument("--jobs", metavar="N", help="compile processes (default: one a CPU)")
+    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument("--space", metavar="FILE", help="as when tuning")
     group.add_argument(
         *("-o", "--output"),

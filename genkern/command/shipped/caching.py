@@ -39,7 +39,7 @@ def cache_parser() -> Parser:
     )
     group.add_argument("--age", type=_age, metavar="TIME", help="remove what was not used for so long: 12h, 30d, 8w")
     group.add_argument("--verify", action="store_true", help="read all, and remove what is damaged")
-    group.add_argument("--cache_dir", metavar="DIR", help="the cache (default: as when tuning)")
+    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 

@@ -85,8 +85,10 @@ def kernels_parser() -> Parser:
 
 def add_compiling(group: argparse._ArgumentGroup) -> None:
     """The options that `compiled_entries` has its workers by."""
-    group.add_argument("--jobs", type=_positive, metavar="N", help="processes (default: one a CPU)")
-    group.add_argument("--timeout", type=_seconds, default=60.0, metavar="S", help="seconds for one kernel (60)")
+    group.add_argument("--jobs", type=_positive, metavar="N", help="compile processes (default: one a CPU)")
+    group.add_argument(
+        "--timeout", type=_seconds, default=60.0, metavar="S", help="seconds for one kernel (default: 60)"
+    )
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument(
         "--cluster", type=read_cluster, metavar="ADDRESS", help=f"compile on Dask's nodes: {CLUSTER_HELP}"

@@ -82,7 +82,7 @@ def model_parser() -> Parser:
         metavar="TEXT",
         help="of tuning, in one argument: '--ngpus 8 --patience 64'",
     )
-    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels")
+    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
     group.add_argument(
         "--capture",
         nargs=argparse.REMAINDER,

@@ -20,7 +20,7 @@ from benchmarks.checking.mutant_cases import Case, kinds_of, mutated, sound
 from benchmarks.checking.mutants import Verdicts, key_lines, last_line, report
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import CUTE, FAMILIES
+from genkern.kernels.catalogue import CUTE, FAMILIES, form_of
 from genkern.kernels.generate import generate
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -72,6 +72,23 @@ def test_all_kernels_come_early(made: list[Case]) -> None:
         kinds = [case.kind for case in cases]
         first = kinds[: len(set(kinds))]
         assert sorted(first) == sorted(set(kinds))
+
+
+def test_faults_have_room_to_show(made: list[Case]) -> None:
+    """Each program's ring comes round twice where nobody waits for a free buffer; tiles have an order, on both sides;
+    a split is long enough for the check to tell fast sums, and of a tile that wgmma takes, where the family has one.
+    """
+    for case in made:
+        problem, config, cluster_k = case.problem, case.config, form_of(case.config).cluster_k
+        blocks = -(-problem.K // config.BLOCK_SIZE_K)
+        if case.fault == "nobody waits for a free buffer":
+            assert blocks // (cluster_k * config.SPLIT_K) >= 2 * config.num_stages, case.config.name
+        if case.fault == "tiles in another order":
+            assert problem.M > config.BLOCK_SIZE_M, case.config.name
+            assert problem.N > config.BLOCK_SIZE_N, case.config.name
+        if case.fault == mutant_cases.FAST_SUMS:
+            assert problem.K // (cluster_k * config.SPLIT_K) >= 384, case.config.name
+            assert (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N) == (64, 64), case.config.name
 
 
 def test_a_fault_that_does_not_apply_is_no_mutant() -> None:

@@ -67,6 +67,14 @@ def test_figures_become_those_of_the_run() -> None:
     assert figures["computed"] == {"value": "1.000", "rows": {"device": "nvidia_h100"}}
 
 
+def test_a_commit_stays_text() -> None:
+    """One of digits alone is no number, neither when it is written nor when it goes on to a figure that is kept."""
+    first = written(RUNS, Measured({"again": 3.0}, "new", "6810851", "2026-11-27"))
+    second = written(first, Measured({"kept": 3.0}, "new", "1e12222", "2026-11-27"))
+    commits = {key: figure.get("commit") for key, figure in yaml.safe_load(second)["figures"].items()}
+    assert (commits["again"], commits["kept"]) == ("6810851", "1e12222")
+
+
 def test_what_cannot_be_written_is_refused() -> None:
     """A figure of rows, and a run that nobody has described."""
     with pytest.raises(ResultsError, match="make docs"):

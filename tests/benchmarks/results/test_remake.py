@@ -198,6 +198,21 @@ def test_files_are_written_whole_or_partly_if_asked(tmp_path: Path) -> None:
     ]
 
 
+def test_rows_of_older_kernels_go_where_new_ones_come(tmp_path: Path) -> None:
+    """Each size is in one place; a file of older/ that has no other size goes, and those of other sizes stay."""
+    project = Project(tmp_path, tmp_path)
+    for name, rows in {"second": (32, 64), "mixed": (16, 64), "other": (128,)}.items():
+        write_results(project.shipped / "older" / f"{name}.yaml", [of_size(m, 9.0) for m in rows])
+    write_results(project.done / "abc1234.yaml", [of_size(32, 7.0), of_size(64, 1.0)])
+    assert remake.main([*project.own, "--write"]) == 0
+    older = (project.shipped / "older").glob("*.yaml")
+    assert {path.stem: [row.problem.M for row in read_results(str(path))] for path in older} == {
+        "mixed": [16],
+        "other": [128],
+    }
+    assert [row.duration_us for row in read_results(str(project.shipped / "second.yaml"))] == [7.0, 1.0]
+
+
 def test_a_run_begins_anew_beside_what_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --aside: its rows count, and its journals stay to be recorded; so does that of a run that ended."""
     project = Project(tmp_path, tmp_path)
