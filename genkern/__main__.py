@@ -15,6 +15,7 @@ from typing import NoReturn
 from genkern.errors import BugError, GenkernError, bugs_told
 from genkern.files import own_descriptor, printable
 from genkern.outlet import lost, outlet
+from genkern.profiling.early import Early
 
 # Words in front of the options, and the modules that have WORD_parser, parse_WORD and run_WORD (_ for - in them).
 COMMANDS = {
@@ -40,6 +41,8 @@ COMMANDS = {
     "calibrate": "genkern.command.first.calibrating",
     "first-run": "genkern.command.first.first_run",
 }
+# Options with which nothing is measured.
+NOTHING_MEASURED = {"-h", "--help", "--version", "--explain"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,15 +54,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     _prepare_process()
     stopped = "stopped"
+    early = Early()
     try:
-        # Imported when a signal is answered already, and no more than is needed: all of it takes half a second.
-        from genkern.command.options import parse
-        from genkern.command.screen import Screen
-
         arguments = sys.argv[1:] if argv is None else list(argv)
         # No other use of the command has a word in front that is not an option, so tuning needs none.
         try:
-            if (word := "".join(arguments[:1])) in COMMANDS:
+            if (word := "".join(arguments[:1])) not in COMMANDS and not NOTHING_MEASURED.intersection(arguments):
+                early.begin()
+            # Imported when a signal is answered already, and no more than is needed: all of it takes half a second.
+            from genkern.command.options import parse
+            from genkern.command.screen import Screen
+
+            if word in COMMANDS:
                 command = importlib.import_module(COMMANDS[word])
                 name = word.replace("-", "_")
                 others = getattr(command, f"parse_{name}")(arguments[1:])
@@ -76,8 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             from genkern.command.run import run
 
             with bugs_told():
-                return run(options, console)
+                return run(options, console, early)
         finally:
+            early.close()
             # Python's own flush at the end would complain about a reader that left, also after --help.
             sys.stdout.flush()
     except GenkernError as error:

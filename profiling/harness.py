@@ -2,6 +2,7 @@
 
     python -m genkern.profiling.harness JOB.json     launches a schedule under a profiler (rocprofv3, rocprof)
     python -m genkern.profiling.harness --serve T    answers requests, timing with T (cudagraph, hipgraph ...)
+    python -m genkern.profiling.harness --wait       imports PyTorch, and is told in a first line which of these it is
 
 Serving speaks JSON lines over standard input and output: one answer to each request, in order (to "screen" one for each
 of its configs), and before it any number of {"running": NAME}. What breaks the device ends the process: the first
@@ -187,8 +188,21 @@ def serve_parent(time_source: str, make: Callable[[str], Server] = Server) -> No
     serve(sys.stdin, answers, time_source, make)
 
 
+def wait_and_become() -> None:
+    """Go on with the arguments and the environment that the first line has; end where there is none."""
+    import torch  # noqa: F401
+
+    if line := sys.stdin.readline():
+        told = json.loads(line)
+        os.environ.clear()
+        os.environ.update(told["environment"])
+        main(told["argv"])
+
+
 def main(argv: list[str]) -> None:
-    if argv[:1] == ["--serve"]:
+    if argv[:1] == ["--wait"]:
+        wait_and_become()
+    elif argv[:1] == ["--serve"]:
         serve_parent(argv[1])
     else:
         launch_schedule(argv[0])

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from genkern.errors import BugError, ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
+from genkern.profiling.early import Early, python_environment
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,
@@ -49,14 +48,25 @@ class MeasuredProcess:
     does not touch the device: a start from nothing took 5.2 to 5.6 s on a host whose every core was compiling.
     """
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], log_stem: str, device_index: int) -> None:
-        """The standard error of the processes goes, by turns, to `log_stem`_0.log and `log_stem`_1.log."""
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        log_stem: str,
+        device_index: int,
+        early: Early | None = None,
+    ) -> None:
+        """The standard error of the processes goes, by turns, to `log_stem`_0.log and `log_stem`_1.log.
+
+        The first is the one that is `early`, where that is there.
+        """
         self.device = ""
         self.torch_version = ""
         self._argv = list(argv)
         self._environment = dict(environment)
         self._log_stem = log_stem
         self._device_index = device_index
+        self._early = early or Early()
         self._started = 0
         self._child: StreamChild | None = None
         self._reserve: StreamChild | None = None
@@ -128,6 +138,7 @@ class MeasuredProcess:
         if self._reserve is not None:
             self._reserve.kill()
         self._reserve = None
+        self._early.close()
 
     def _opened(self, request: dict[str, Any]) -> dict[str, Any]:
         for attempt in range(1, _OPEN_ATTEMPTS + 1):
@@ -153,6 +164,8 @@ class MeasuredProcess:
         raise AssertionError("the last attempt returns or raises")
 
     def _start(self) -> StreamChild:
+        if (early := self._early.taken(self._argv, self._environment)) is not None:
+            return early
         child = StreamChild()
         child.start(self._argv, self._environment, f"{self._log_stem}_{self._started % 2}.log")
         self._started += 1
@@ -171,7 +184,7 @@ class MeasuredProcess:
 
 def environment_of(visible: str, device_index: int, cache_dir: str) -> dict[str, str]:
     """What the process has in its environment: the one GPU of that number is all that it sees."""
-    environment = dict(os.environ)
+    environment = python_environment()
     environment.pop("TRITON_INTERPRET", None)
     shown = environment.get(visible)
     devices = [part.strip() for part in shown.split(",") if part.strip()] if shown else []
@@ -179,7 +192,6 @@ def environment_of(visible: str, device_index: int, cache_dir: str) -> dict[str,
     # As nvidia-smi counts, whose numbers genkern's are; CUDA's own order is by speed.
     environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     environment["TRITON_CACHE_DIR"] = str(Path(cache_dir) / "triton_launchers")
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
     return environment
 
 

@@ -1,16 +1,17 @@
 """The tiny watcher between genkern and a measured process: nothing it started outlives genkern.
 
-Run by path, as `python -I -S process_guard.py PARENT_PID PROGRAM ARGS...`, in a session of its own (see
-`supervisor`). It starts PROGRAM in its own process group, waits, and ends exactly as PROGRAM did: with its
-exit code, or by its signal. A parent that dies, even by SIGKILL, takes the group with it: the kernel's parent
-death signal reaches only a direct child and is not inherited by fork, so the watcher takes it on behalf of
-the group, grandchildren included. A process that leaves the group (setsid) is out of reach.
+Run by path, as `python -I -S process_guard.py PARENT_PID PIPE PROGRAM ARGS...`, in a session of its own (see
+`supervisor`). It starts PROGRAM in its own process group, waits, writes its wait status to the descriptor PIPE, and
+ends exactly as PROGRAM did: with its exit code, or by its signal. A parent that dies, even by SIGKILL, takes the group
+with it: the kernel's parent death signal reaches only a direct child and is not inherited by fork, so the watcher takes
+it on behalf of the group, grandchildren included. A process that leaves the group (setsid) is out of reach.
 
 It imports nothing of genkern, since a plain interpreter starts in about 20 ms.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -38,7 +39,9 @@ def _exit_as(status: int) -> None:
 
 
 def main() -> None:
-    parent_pid, argv = int(sys.argv[1]), sys.argv[2:]
+    parent_pid, told, argv = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    # Held by what the program starts, and outlives it, it would never say that all have ended.
+    os.set_inheritable(told, False)
     libc = ctypes.CDLL(None)
 
     def end_group_if_orphaned(*_: object) -> None:
@@ -73,6 +76,8 @@ def main() -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(OSError):  # nobody wants to know
+        os.write(told, str(status).encode())
     _exit_as(status)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from typing import Any, TypeVar
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
+from genkern.profiling.early import HARNESS, Early
 from genkern.profiling.feed import Feed
 from genkern.profiling.measured_process import (
     Fault,
@@ -40,7 +40,6 @@ from genkern.timing.time_sources import vendor_of, visible_variable
 from genkern.timing.turns import Turn, in_turn
 
 Answered = TypeVar("Answered")
-HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
 # Candidates that are asked for and have no answer yet: enough that the measured process never waits for this one.
 _WINDOW = 16
 # After so many losses in a row the device has to prove, with the vendor library, that it is not the one at fault.
@@ -68,8 +67,9 @@ class SupervisedProfiler:
         *,
         harness: Sequence[str] = HARNESS,
         turn: Turn | None = None,
+        early: Early | None = None,
     ) -> None:
-        """`turn` is taken for all that uses the device, where others do too."""
+        """`turn` is taken for all that uses the device, where others do too; the first process is the `early` one."""
         self.time_source = time_source
         self.turn = turn or Turn()
         # The libraries whose calls race one by one beside PyTorch's own.
@@ -77,7 +77,8 @@ class SupervisedProfiler:
         self._device_index = device_index
         environment = environment_of(visible_variable(time_source), device_index, cache_dir)
         log_stem = str(Path(log_dir) / f"harness_{device_index}") + f"_{self.turn.number}" * (self.turn.number > 0)
-        self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index)
+        argv = [*harness, "--serve", time_source]
+        self._process = MeasuredProcess(argv, environment, log_stem, device_index, early)
         self._losses = 0
         # What was screened last, and the best time of that, which a process that is started anew has not seen.
         self._screening: Session | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import selectors
 import shutil
 import signal
@@ -250,19 +251,30 @@ class StreamChild:
 
 
 class _Group:
-    """One child below its watcher, and the process group of both."""
+    """One child below its watcher, and the process group of both.
+
+    A process that was forked of the one that started it may use it in its place: the watcher says in a pipe how the
+    child ended, which only a parent could ask the kernel for.
+    """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], **streams: Any) -> None:
         if shutil.which(argv[0], path=env.get("PATH", os.defpath)) is None:
             raise SupervisorError(f"cannot run {argv[0]!r}: no such program; give its full path or add it to PATH")
-        guarded = [sys.executable, "-I", "-S", _GUARD, str(os.getpid()), *argv]
+        self._parent_pid = os.getpid()
         self._started_s = time.monotonic()
         self._ended_s: float | None = None
-        try:
-            with _starting:
-                self._process = subprocess.Popen(guarded, env=dict(env), start_new_session=True, bufsize=0, **streams)
-        except OSError as error:
-            raise SupervisorError(f"cannot start {argv[0]!r}: {error.strerror}") from error
+        self._returncode: int | None = None
+        with _starting:
+            self._told, tells = os.pipe()
+            guarded = [sys.executable, "-I", "-S", _GUARD, str(self._parent_pid), str(tells), *argv]
+            streams |= {"env": dict(env), "start_new_session": True, "bufsize": 0, "pass_fds": (tells,)}
+            try:
+                self._process: subprocess.Popen[bytes] = subprocess.Popen(guarded, **streams)
+            except OSError as error:
+                os.close(self._told)
+                raise SupervisorError(f"cannot start {argv[0]!r}: {error.strerror}") from error
+            finally:
+                os.close(tells)
 
     @property
     def stdin(self) -> IO[bytes]:
@@ -301,10 +313,10 @@ class _Group:
 
     def kill(self) -> int:
         """End whatever is left of the group, wait until it is gone, and return the child's code."""
-        if self._process.returncode is None:
+        if self._returncode is None:
             # The watcher is not reaped yet, so its process group id cannot belong to anyone else.
             self.send(signal.SIGKILL)
-            returncode = self._process.wait()
+            self._returncode = self._how_it_ended()
             deadline_s = time.monotonic() + _KILL_WAIT_S
             while group_members(self._process.pid):
                 if time.monotonic() > deadline_s:
@@ -314,11 +326,21 @@ class _Group:
                     )
                 time.sleep(_POLL_S / 10)
             self._ended_s = time.monotonic()
-            return returncode
-        return self._process.returncode
+        return self._returncode
 
     def _has_ended(self) -> bool:
-        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        ended = select.poll()
+        ended.register(self._told, select.POLLIN)
+        return bool(ended.poll(0))
+
+    def _how_it_ended(self) -> int:
+        """The child's code, once it has ended."""
+        with os.fdopen(self._told, "rb") as told:
+            status = told.read()
+        if os.getpid() == self._parent_pid:
+            return self._process.wait()
+        # A watcher that says nothing was ended with its group.
+        return os.waitstatus_to_exitcode(int(status)) if status else -signal.SIGKILL
 
 
 def group_members(group_id: int) -> list[int]:

@@ -94,7 +94,7 @@ def main() -> int:
             sys.exit(done.stdout[-3000:] + done.stderr[-3000:])
         # From winner to winner: the first has the starts.
         times_s = [float(line) for line in (folder / "won").read_text().split()]
-        further_s = (times_s[-1] - times_s[0]) / (len(times_s) - 1)
+        further_s = (times_s[-1] - times_s[0]) / max(1, len(times_s) - 1)
         binaries = next(line for line in done.stdout.splitlines() if line.startswith("binaries: "))
         loss = _loss(folder / "results.yaml", folder)
         slower, first_s = options.slower, (times_s[0] - started_s) / options.slower
@@ -243,7 +243,10 @@ def _serve() -> None:
     us: dict[str, float] = {}
     ms: dict[str, float] = {}
     best = 0.0
-    alone = os.open(folder / f"gpu{os.environ.get('CUDA_VISIBLE_DEVICES', '0')}", os.O_CREAT | os.O_RDWR)
+    environment = dict(os.environ)
+    if "--wait" in sys.orig_argv and (line := sys.stdin.readline()):
+        environment = json.loads(line)["environment"]
+    alone = os.open(folder / f"gpu{environment.get('CUDA_VISIBLE_DEVICES', '0')}", os.O_CREAT | os.O_RDWR)
 
     def say(answer: Any) -> None:
         print(json.dumps(answer), flush=True)

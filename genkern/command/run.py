@@ -36,6 +36,7 @@ from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.op import check_problem
+from genkern.profiling.early import Early
 from genkern.search.strategies import ZERO
 from genkern.space.explanation import parameters_table
 from genkern.space.languages import space_for_libraries
@@ -45,9 +46,12 @@ from genkern.space.space import Space
 Spaces = Mapping[str, Space]
 
 
-def run(options: argparse.Namespace, console: Console) -> int:
-    """Do what the options ask; returns the exit status. Raises GenkernError for what a user can put right."""
-    setting = make_setting(options)
+def run(options: argparse.Namespace, console: Console, early: Early | None = None) -> int:
+    """Do what the options ask; returns the exit status. Raises GenkernError for what a user can put right.
+
+    What is measured first is measured by the process that began `early`.
+    """
+    setting = make_setting(options, early)
     note_idle_options(setting, console)
     note_kernels(setting, console)
     if options.compare_wo_tuning:

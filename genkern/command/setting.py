@@ -30,6 +30,7 @@ from genkern.kernels.cute.own import files as family_files
 from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.ops.command_line import said_fields
+from genkern.profiling.early import Early
 from genkern.search.calibrated.constants import constants_for, shipped_constants
 from genkern.search.command_line import asked_limit, asked_strategy
 from genkern.search.limit import Limit
@@ -46,7 +47,7 @@ class Setting:
     """The options, the device they mean, and what follows from both.
 
     `versions` are those that results depend on, that of the driver among them where it is known. `kernels` lie behind
-    the cache.
+    the cache. `early` is the measured process that began with the command.
     """
 
     options: argparse.Namespace
@@ -57,6 +58,7 @@ class Setting:
     strategy: ChosenStrategy
     limit: Limit
     kernels: KernelsFile | None = None
+    early: Early | None = None
 
     @property
     def results_path(self) -> str:
@@ -118,7 +120,9 @@ class Setting:
     def profiler(self, index: int, workshop: Workshop, turn: Turn | None = None) -> Profiler:
         """The profiler of GPU number `index`, which `turn` is of. Raises ProfilerError when its program is missing."""
         where = str(workshop.farm.cache.folder), workshop.module_dir
-        return make_profiler(self.target, self.options.profiler, index, *where, turn)
+        is_first = index == self.device_indices[0] and (turn is None or turn.number == 0)
+        early = self.early if is_first else None
+        return make_profiler(self.target, self.options.profiler, index, *where, turn, early)
 
     @property
     def _calibration(self) -> str:
@@ -167,15 +171,17 @@ def _digest(space: Space) -> str:
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def make_setting(options: argparse.Namespace) -> Setting:
+def make_setting(options: argparse.Namespace, early: Early | None = None) -> Setting:
     """The setting that the options mean on this machine. Raises InputError or ProfilerError."""
     target = choose_target(options)
+    if early is not None and not target.measured:
+        early.close()
     found = versions() | ({"driver": target.driver} if target.driver else {})
     defaults, strategy = make_defaults(options, target.arch), asked_strategy(options, _usual_strategy(options, target))
     budget, limit = make_budget(options, target, strategy), asked_limit(options, strategy)
     path = options.kernels or os.environ.get("GENKERN_KERNELS")
     kernels = KernelsFile(path) if path else None
-    return Setting(options, target, defaults, budget, found, strategy, limit, kernels)
+    return Setting(options, target, defaults, budget, found, strategy, limit, kernels, early)
 
 
 def _usual_strategy(options: argparse.Namespace, target: RunTarget) -> str | None:

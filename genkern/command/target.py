@@ -26,6 +26,7 @@ from genkern.gemm.gpus import (
 )
 from genkern.gemm.triton_release import installed, triton_version
 from genkern.kernels.kernel import Target
+from genkern.profiling.early import Early
 from genkern.profiling.predicted import PredictProfiler
 from genkern.profiling.rocm.amd_smi import parse_drivers, parse_max_clocks
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
@@ -163,14 +164,23 @@ def shares_device(target: RunTarget, choice: str) -> bool:
 
 
 def make_profiler(
-    target: RunTarget, choice: str, index: int, cache_dir: str, log_dir: str, turn: Turn | None = None
+    target: RunTarget,
+    choice: str,
+    index: int,
+    cache_dir: str,
+    log_dir: str,
+    turn: Turn | None = None,
+    early: Early | None = None,
 ) -> Profiler:
-    """The profiler of GPU number `index`, which `turn` is of. Raises ProfilerError when its program is missing."""
+    """The profiler of GPU number `index`, which `turn` is of, with the process that began `early`.
+
+    Raises ProfilerError when its program is missing.
+    """
     if not target.measured:
         return PredictProfiler()
     if shares_device(target, choice):
         time_source = usual_timer(target.gpu.vendor) if choice == "auto" else choice
-        return SupervisedProfiler(time_source, index, cache_dir, log_dir, turn=turn)
+        return SupervisedProfiler(time_source, index, cache_dir, log_dir, turn=turn, early=early)
     if choice == "rocprof":
         return RocprofProfiler()
     return RocprofV3Profiler()

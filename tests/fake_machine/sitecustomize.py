@@ -55,6 +55,8 @@ def _serve() -> None:
     """Speak the protocol of profiling/harness.py."""
     screened = 0
     number, gate, *only = MACHINE.get("gate", (0, ""))
+    if "--wait" in sys.orig_argv and (line := sys.stdin.readline()):
+        TRACED["device"] = json.loads(line)["environment"]["CUDA_VISIBLE_DEVICES"]
     for line in sys.stdin:
         request = json.loads(line)
         name = request.get("config", "")

@@ -74,6 +74,7 @@ class DriverProcess:
         """
         self.device_index = tuner.device_index
         self._shared = shared
+        self._closing = closing
         self.pipe, theirs = get_context("fork").Pipe()
         self._sending = threading.Lock()
         self._told = 0
@@ -196,6 +197,8 @@ class DriverProcess:
             return self.pipe.recv()
         except (EOFError, OSError):
             self._process.join(_END_S)
+            # What it measured with and had not started itself is this process's to end.
+            self._closing.close()
             code = self._process.exitcode
             how = f"exit code {code}" if code is None or code >= 0 else f"killed by {signal.Signals(-code).name}"
             raise ProfilerError(f"the driver process of GPU {self.device_index} is lost ({how})") from None

@@ -1,0 +1,139 @@
+"""Tests of profiling/early.py, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from genkern.profiling.early import HARNESS, Early
+from genkern.profiling.supervisor import ChildDied, StreamChild, group_members
+
+SERVE = (*HARNESS, "--serve", "cudagraph")
+# A harness that says who it is; what it is told first is its environment, as of the real one.
+_PROGRAM = """
+import json, os, signal, sys
+told = json.loads(sys.stdin.readline())
+for line in sys.stdin:
+    if json.loads(line) == "die":
+        print("last words", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+    print(json.dumps([told["argv"], told["environment"]["ONLY"], sys.argv[1:], os.getpgid(0)]), flush=True)
+"""
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Early]:
+    """One that began on a machine with NVIDIA's driver."""
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr("genkern.profiling.early.HARNESS", (sys.executable, "-c", _PROGRAM))
+    early = Early()
+    early.begin()
+    yield early
+    early.close()
+
+
+def taken(early: Early) -> StreamChild:
+    child = early.taken((sys.executable, "-c", _PROGRAM, "--serve", "cudagraph"), {"ONLY": "this one"})
+    assert child is not None
+    return child
+
+
+def group_of(child: StreamChild) -> int:
+    child.send("who")
+    return int(child.receive(WAIT_S)[3])
+
+
+def ends(group: int) -> bool:
+    deadline = time.monotonic() + WAIT_S
+    while group_members(group):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def in_a_fork(work: Callable[[], bool]) -> bool:
+    """What a forked process, which ends at once and closes nothing, finds to be true."""
+    if (pid := os.fork()) == 0:
+        os._exit(0 if work() else 1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def test_it_becomes_what_it_is_told(early: Early) -> None:
+    """It waits with the one argument, and goes on with arguments and environment of whoever takes it; nobody else."""
+    child = taken(early)
+    child.send("who")
+    assert child.receive(WAIT_S)[:3] == [["--serve", "cudagraph"], "this one", ["--wait"]]
+    assert early.taken(SERVE, {}) is None
+    early.close()
+    assert group_members(group_of(child))
+    child.kill()
+
+
+def test_how_it_died_is_told_with_its_last_words(early: Early) -> None:
+    """As of any other, also where a process tells that was forked of the one that started it."""
+
+    def dies() -> bool:
+        child = taken(early)
+        child.send("die")
+        try:
+            child.receive(WAIT_S)
+        except ChildDied as death:
+            return (death.exit.returncode, death.exit.stderr_tail) == (-signal.SIGSEGV, "last words")
+        return False
+
+    assert in_a_fork(dies)
+
+
+def test_a_fork_that_takes_it_ends_it(early: Early) -> None:
+    """Nothing is left of it for the process that started it to end."""
+
+    def ended() -> bool:
+        child = taken(early)
+        group = group_of(child)
+        end = child.kill()
+        return end is not None and end.returncode == -signal.SIGKILL and ends(group)
+
+    assert in_a_fork(ended)
+    early.close()
+
+
+def test_of_a_fork_that_died_it_is_the_starter_s_to_end(early: Early, tmp_path: Path) -> None:
+    """A fork that took it and was killed leaves it behind; `close` ends it in the process that started it."""
+
+    def lost() -> bool:
+        (tmp_path / "group").write_text(str(group_of(taken(early))))
+        return True
+
+    assert in_a_fork(lost)
+    group = int((tmp_path / "group").read_text())
+    assert group_members(group)
+    early.close()
+    assert ends(group)
+
+
+def test_nothing_begins_where_nothing_would_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without NVIDIA's driver there is none to take; nor for a program that is not the harness."""
+    monkeypatch.setenv("PATH", "/nowhere")
+    early = Early()
+    early.begin()
+    assert early.taken(SERVE, {}) is None
+    early.close()
+
+
+def test_another_program_takes_none(early: Early) -> None:
+    """It stays what it is, for `close` to end."""
+    group = early._child._group._process.pid  # type: ignore[union-attr]
+    assert early.taken(("sleep", "300"), {}) is None
+    early.close()
+    assert ends(group)
