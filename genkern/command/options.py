@@ -33,7 +33,10 @@ from genkern.timing.time_sources import TIMERS
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", *TIMERS["amd"], *TIMERS["nvidia"], "predict")
 # Of no effect where there is no GPU.
-ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive")
+ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive", "--lanes")
+# A search waits for compiles most of its time, and the GPU with it, which measures other sizes meanwhile: 14 cold sizes
+# took 83 s on an H100 and 16 cores with one lane, and 45 s with three (benchmarks.timeline.traced).
+LANES = 3
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]
        genkern pack RESULTS... -o FILE
@@ -269,6 +272,8 @@ def _search(group: argparse._ArgumentGroup) -> None:
     )
     jobs = "compile processes (default: one a CPU, fewer while sizes are measured meanwhile)"
     group.add_argument("--jobs", "--num_threads", type=_positive, metavar="N", help=jobs)
+    lanes = f"sizes at work on each GPU at most, measured by turns; 1 where others use it too (default: {LANES})"
+    group.add_argument("--lanes", type=_positive, default=LANES, metavar="N", help=lanes)
     instead = f"compile on Dask's nodes: {CLUSTER_HELP} (default: here)"
     group.add_argument("--cluster", type=read_cluster, metavar="ADDRESS", help=instead)
     group.add_argument(

@@ -9,9 +9,6 @@ from genkern.command.target import shares_device
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
 
-# A search waits for compiles most of its time, and the GPU with it, which measures other sizes meanwhile: 14 cold sizes
-# took 83 s on an H100 and 16 cores with one lane, and 45 s with three (benchmarks.timeline.traced).
-LANES = 3
 # CPUs of each, which has a driver, a measured process and its share of the compiles.
 _CPUS = 4
 # What operands and checks of all lanes may take of a GPU's memory together; what a lane takes whatever its size, and
@@ -20,13 +17,14 @@ _SHARE, _LANE_BYTES, _TIMES = 0.8, 4 * 2**30, 5
 
 
 def lanes_of(setting: Setting, problems: Iterable[GemmProblem]) -> int:
-    """As many as there are CPUs for, and memory for the largest of the sizes so many times. One where others would take
-    of a size's limited seconds, and where everything is measured, so that the GPU is what one waits for.
+    """As many as --lanes says and there are CPUs for, and memory for the largest of the sizes so many times. One where
+    others would take of a size's limited seconds, and where everything is measured: then one waits for the GPU.
     """
     alone = setting.limit.seconds is not None or setting.budget.every
     if alone or not shares_device(setting.target, setting.options.profiler):
         return 1
     largest = max(sum(operand.size_bytes for operand in get_op(each.op).operands(each)) for each in problems)
     room = _SHARE * setting.target.gpu.memory_gb * 1e9
+    most: int = setting.options.lanes
     cpus: int = setting.options.jobs // len(setting.device_indices)
-    return max(1, min(LANES, cpus // _CPUS, int(room / (_TIMES * largest + _LANE_BYTES))))
+    return max(1, min(most, cpus // _CPUS, int(room / (_TIMES * largest + _LANE_BYTES))))

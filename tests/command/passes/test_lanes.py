@@ -14,9 +14,11 @@ from machines import machine
 from processes import assert_gone, until
 from tiny_space import FASTER, tiny_command, traced
 
-from genkern.command.passes.lanes import LANES, lanes_of
+from genkern.command.options import LANES, parse
+from genkern.command.passes.lanes import lanes_of
 from genkern.command.setting import Setting
 from genkern.command.target import RunTarget
+from genkern.errors import InputError
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import read_journal
@@ -29,10 +31,10 @@ LARGE = GemmProblem(65536, 65536, 64)
 SIZES = ["- {'M': 16, 'N': 128, 'K': 256}\n", "- {'M': 33, 'N': 64, 'K': 4097}\n", "- {'M': 16, 'N': 64, 'K': 128}\n"]
 
 
-def setting(jobs: int = 16, gpu_ids: tuple[int, ...] = (0,), **changed: Any) -> Setting:
-    """Of a run on H100s whose options say nothing but --jobs, and what is `changed`."""
+def setting(jobs: int = 16, gpu_ids: tuple[int, ...] = (0,), lanes: int = LANES, **changed: Any) -> Setting:
+    """Of a run on H100s whose options say nothing but --jobs and --lanes, and what is `changed`."""
     gpu = gpu_for_arch("sm_90")
-    options = argparse.Namespace(jobs=jobs, profiler="auto")
+    options = argparse.Namespace(jobs=jobs, lanes=lanes, profiler="auto")
     known = {"options": options, "target": RunTarget("sm_90", gpu, gpu.name, gpu_ids), "limit": NO_LIMIT}
     known |= {"budget": Budget(), "device_indices": gpu_ids or (0,), **changed}
     return cast(Setting, SimpleNamespace(**known))
@@ -46,6 +48,9 @@ def setting(jobs: int = 16, gpu_ids: tuple[int, ...] = (0,), **changed: Any) -> 
         (setting(jobs=8), [SMALL], 2),
         (setting(jobs=8, gpu_ids=(0, 1)), [SMALL], 1),
         (setting(jobs=1), [SMALL], 1),
+        (setting(lanes=1), [SMALL], 1),
+        (setting(jobs=64, lanes=8), [SMALL], 8),
+        (setting(lanes=8), [SMALL], 4),
         (setting(gpu_ids=()), [SMALL], 1),
         (setting(limit=Limit(seconds=30.0)), [SMALL], 1),
         (setting(limit=Limit(binaries=30)), [SMALL], LANES),
@@ -53,8 +58,17 @@ def setting(jobs: int = 16, gpu_ids: tuple[int, ...] = (0,), **changed: Any) -> 
     ],
 )
 def test_as_many_as_there_is_room_for(of: Setting, problems: list[GemmProblem], lanes: int) -> None:
-    """By CPUs and by memory; one where lanes would change what is found, or nothing is measured."""
+    """By --lanes, CPUs and memory; one where lanes would change what is found, or nothing is measured."""
     assert lanes_of(of, problems) == lanes
+
+
+def test_lanes_are_a_number() -> None:
+    """A whole one, of one lane or more; three where nobody says."""
+    size = ["-m", "1", "-n", "64", "-k", "64"]
+    assert [parse([*size, *lanes]).lanes for lanes in ([], ["--lanes", "1"])] == [3, 1]
+    for wrong in ("0", "-1", "1.5", "many", ""):
+        with pytest.raises(InputError, match="--lanes"):
+            parse([*size, "--lanes", wrong])
 
 
 def test_while_one_size_is_measured_another_is_in_hand(tmp_path: Path) -> None:
