@@ -25,7 +25,7 @@ def does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(
             "genkern.command.options.parse", lambda argv: argparse.Namespace(tunes=tunes, tuning_results_file=None)
         )
-        monkeypatch.setattr("genkern.command.run.run", lambda options, console: what())
+        monkeypatch.setattr("genkern.command.run.run", lambda options, console, early: what())
 
     return replace
 
