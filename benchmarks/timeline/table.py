@@ -3,7 +3,8 @@
     python -m benchmarks.timeline.table FOLDER...     of benchmarks.timeline.traced
 
 Spans contain others (a `tune` its stages), and processes work at the same time, so the columns do not add up to the
-run's seconds. `gpu` spans are of measured processes. Of several GPUs the busy seconds are added up.
+run's seconds. `gpu` spans are of measured processes. Of several GPUs the busy seconds are added up. Before that: when
+the first size that was finished reached each step, in seconds from the command's start.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from benchmarks.common.figures import table
 
@@ -19,23 +22,57 @@ from benchmarks.common.figures import table
 _ON_GPU = tuple(f"gpu {command}" for command in ("open", "screen", "semifinal", "retime", "check", "alike", "rows"))
 
 
+# What a process has noted: what it did, begin and end in seconds, CPU seconds, and more.
+Span = tuple[str, float, float, float, dict[str, Any]]
+
+
 def main() -> None:
     for name in sys.argv[1:]:
-        print_folder(Path(name))
+        spans = [
+            (what, begin_s, end_s, cpu_s, more)
+            for path in Path(name).glob("*.jsonl")
+            for what, begin_s, end_s, cpu_s, more in map(json.loads, path.read_text().splitlines())
+        ]
+        print_first(Path(name), spans)
+        print_folder(Path(name), spans)
 
 
-def print_folder(folder: Path) -> None:
+def print_first(folder: Path, spans: Sequence[Span]) -> None:
+    """The way to the first winner. A measured process that was started for nobody yet has no size."""
+    begun_s = json.loads((folder / "whole.json").read_text())["begin"]
+    won_s, size = min((end_s, more["size"]) for what, _, end_s, _, more in spans if what == "tune")
+
+    def of(name: str, **said: object) -> list[Span]:
+        return [span for span in spans if span[0] == name and said.items() <= span[4].items() and span[1] <= won_s]
+
+    steps = [
+        ("the run's setting is made", [span[1] for span in of("setting")]),
+        ("a measured process starts", [span[1] for span in of("process") if "harness" in " ".join(span[4]["argv"])]),
+        ("it has imported PyTorch", [span[2] for span in of("import", module="torch")]),
+        ("it has its device", [span[2] for span in of("gpu start")]),
+        ("the size is pruned and has ordered", [span[2] for span in of("prepare", size=size)]),
+        ("a kernel begins to compile", [span[1] for span in of("compile")]),
+        ("one is there", [span[2] for span in of("compile")]),
+        ("a time is there", [span[1] for span in of("told", size=size)]),
+        ("the last kernel of the size's search is there", [max((s[2] for s in of("made", size=size)), default=won_s)]),
+        ("the finals begin", [span[1] for span in of("stage re-time", size=size)]),
+        ("they end", [span[2] for span in of("stage re-time", size=size)]),
+        ("the winner is checked, timed anew and told", [won_s]),
+    ]
+    print(table([f"until {size} is won", "s"], [[what, f"{min(at) - begun_s:.2f}"] for what, at in steps if at]))
+    print()
+
+
+def print_folder(folder: Path, spans: Sequence[Span]) -> None:
     seconds: dict[str, list[float]] = defaultdict(list)
     cpu_s: dict[str, float] = defaultdict(float)
-    for path in folder.glob("*.jsonl"):
-        for line in path.read_text().splitlines():
-            what, begin_s, end_s, cpu, more = json.loads(line)
-            if what == "gpu open" and "thread" in more:
-                # The request's span has it.
-                continue
-            key = f"{what} {more['module']}" if what == "import" else what
-            seconds[key].append(end_s - begin_s)
-            cpu_s[key] += cpu
+    for what, begin_s, end_s, cpu, more in spans:
+        if what == "gpu open" and "thread" in more:
+            # The request's span has it.
+            continue
+        key = f"{what} {more['module']}" if what == "import" else what
+        seconds[key].append(end_s - begin_s)
+        cpu_s[key] += cpu
     rows = [
         [what, len(all_s), f"{sum(all_s):.2f}", f"{sum(all_s) / len(all_s):.3f}", f"{cpu_s[what]:.2f}"]
         for what, all_s in sorted(seconds.items(), key=lambda each: -sum(each[1]))
