@@ -13,6 +13,8 @@ from genkern.journal.line import entry_of
 
 # The same for AMD, as a file.
 TINY_AMD = Path(__file__).with_name("tiny_amd.yaml")
+# And with binaries that are split along K.
+TINY_NVIDIA = Path(__file__).with_name("tiny_nvidia.yaml")
 CONFIGS = [Config("tiled", m, n, 64, group, 1, 4, 2) for m in (16, 32) for n in (32, 64) for group in (1, 4)]
 NAMES = [config.name for config in CONFIGS]
 # Each config has a time of its own, and no two tie.

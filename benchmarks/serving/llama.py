@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo.utils
 from torch import nn
 
 import genkern
@@ -175,7 +174,10 @@ def warmed(call: Callable[[], Any]) -> int:
 
     Raises RuntimeError where it is compiled anew at each of MOST_WARM_UP_CALLS.
     """
-    stats = torch._dynamo.utils.counters["stats"]
+    # As long to import as PyTorch.
+    from torch._dynamo.utils import counters
+
+    stats = counters["stats"]
     known, quiet = stats["unique_graphs"], 0
     for count in range(1, MOST_WARM_UP_CALLS + 1):
         call()

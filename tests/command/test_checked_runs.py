@@ -10,6 +10,7 @@ from command import run_here
 from machines import machine
 from small_gemms import needs_interpreter
 from test_run import entries, events, measured, predicted
+from tiny_space import TINY_NVIDIA
 
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -25,8 +26,8 @@ def test_a_wrong_winner_is_rejected_and_the_next_is_taken(
     The third is checked as the runner-up. With --compare every finalist is checked. With --no_check nothing is, and
     the result says that.
     """
-    space, gpu = load_space("nvidia_quick", "sm_90", "a16w16"), gpu_for_arch("sm_90")
-    wrong, second, *_ = (config.name for config in prune(space, GemmProblem(64, 128, 256), gpu).kept[5::7])
+    space, gpu = load_space(str(TINY_NVIDIA), "sm_90", "a16w16"), gpu_for_arch("sm_90")
+    wrong, second, *_ = (config.name for config in prune(space, GemmProblem(64, 128, 256), gpu).kept[1::3])
     log, results, profile = (tmp_path / name for name in ("log", "r.yaml", "candidates.csv"))
     env = machine(tmp_path, gpus=1, log=str(log), faster={wrong: 10.0, second: 20.0}, wrong=[wrong])
     options = ["-m", 64, "-n", 128, "-k", 256, "-o", results, "-o2", profile, *measured(cache_dir)]
@@ -57,7 +58,7 @@ def test_a_wrong_winner_is_rejected_and_the_next_is_taken(
 
 def test_all_wrong_is_no_winner(tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 1, the reason, and no entry for that size."""
-    space, gpu = load_space("nvidia_quick", "sm_90", "a16w16"), gpu_for_arch("sm_90")
+    space, gpu = load_space(str(TINY_NVIDIA), "sm_90", "a16w16"), gpu_for_arch("sm_90")
     everyone = [config.name for config in prune(space, GemmProblem(64, 128, 256), gpu).kept]
     env = machine(tmp_path, gpus=1, wrong=everyone)
     results = tmp_path / "r.yaml"

@@ -13,7 +13,7 @@ import yaml
 from command import DATA, SMALL, run, run_here
 from machines import machine
 from small_gemms import needs_interpreter
-from tiny_space import EVERYTHING, TINY_AMD
+from tiny_space import EVERYTHING, TINY_AMD, TINY_NVIDIA
 
 from genkern.command.candidates_file import COLUMNS
 from genkern.formats.kind import read_results
@@ -46,7 +46,7 @@ def predicted(cache_dir: Path) -> list[object]:
 
 def measured(cache_dir: Path) -> list[object]:
     """Options of a run on a machine with H200s."""
-    return ["--space", "nvidia_quick", "--cache_dir", cache_dir]
+    return ["--space", TINY_NVIDIA, "--cache_dir", cache_dir]
 
 
 def entries(path: Path) -> list[dict[str, object]]:
