@@ -11,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from genkern.gemm.problem import GemmProblem
 from genkern.profiling.early import HARNESS, Early
+from genkern.profiling.measured_process import MeasuredProcess
 from genkern.profiling.supervisor import ChildDied, StreamChild, group_members
+from genkern.timing.session import Budget, Session
 
 SERVE = (*HARNESS, "--serve", "cudagraph")
+FAKE = Path(__file__).with_name("fake_harness.py")
 # A harness that says who it is; what it is told first is its environment, as of the real one.
 _PROGRAM = """
 import json, os, signal, sys
@@ -120,6 +124,30 @@ def test_of_a_fork_that_died_it_is_the_starter_s_to_end(early: Early, tmp_path: 
     assert group_members(group)
     early.close()
     assert ends(group)
+
+
+@pytest.mark.parametrize("taken_s", [0.0, 0.5])
+def test_one_that_dies_at_its_start_is_replaced(
+    taken_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it is taken or after: the session opens in another process, and nobody is told."""
+    dies = f"if '--wait' in sys.argv: time.sleep({0.5 - taken_s}); sys.exit(3)"
+    program = f"import runpy, sys, time\n{dies}\nrunpy.run_path({str(FAKE)!r}, run_name='__main__')"
+    harness = sys.executable, "-c", program
+    monkeypatch.setattr("genkern.profiling.early.HARNESS", harness)
+    monkeypatch.setattr("shutil.which", lambda name, *_, **__: name)
+    early = Early()
+    early.begin()
+    time.sleep(taken_s)
+    process = MeasuredProcess(
+        (*harness, "--serve", "cudagraph"), {**os.environ, "CUDA_VISIBLE_DEVICES": "5"}, str(tmp_path / "log"), 5, early
+    )
+    try:
+        process.start()
+        process.open(Session("", GemmProblem(64, 64, 64), "sm_90", 5, str(tmp_path), Budget()))
+        assert process.device == "5"
+    finally:
+        process.close()
 
 
 def test_nothing_begins_where_nothing_would_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
