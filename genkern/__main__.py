@@ -15,7 +15,7 @@ from typing import NoReturn
 from genkern.errors import BugError, GenkernError, bugs_told
 from genkern.files import own_descriptor, printable
 from genkern.outlet import lost, outlet
-from genkern.profiling.early import Early
+from genkern.profiling.cuda.early import Early
 
 # Words in front of the options, and the modules that have WORD_parser, parse_WORD and run_WORD (_ for - in them).
 COMMANDS = {

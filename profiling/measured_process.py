@@ -10,7 +10,7 @@ from typing import Any
 
 from genkern.errors import BugError, ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
-from genkern.profiling.early import Early, python_environment
+from genkern.profiling.cuda.early import Early, python_environment
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,

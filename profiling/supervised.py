@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
-from genkern.profiling.early import HARNESS, Early
+from genkern.profiling.cuda.early import HARNESS, Early
 from genkern.profiling.feed import Feed
 from genkern.profiling.measured_process import (
     Fault,
@@ -77,8 +77,7 @@ class SupervisedProfiler:
         self._device_index = device_index
         environment = environment_of(visible_variable(time_source), device_index, cache_dir)
         log_stem = str(Path(log_dir) / f"harness_{device_index}") + f"_{self.turn.number}" * (self.turn.number > 0)
-        argv = [*harness, "--serve", time_source]
-        self._process = MeasuredProcess(argv, environment, log_stem, device_index, early)
+        self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index, early)
         self._losses = 0
         # What was screened last, and the best time of that, which a process that is started anew has not seen.
         self._screening: Session | None = None

@@ -36,7 +36,7 @@ from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.op import check_problem
-from genkern.profiling.early import Early
+from genkern.profiling.cuda.early import Early
 from genkern.search.strategies import ZERO
 from genkern.space.explanation import parameters_table
 from genkern.space.languages import space_for_libraries

@@ -30,7 +30,7 @@ from genkern.kernels.cute.own import files as family_files
 from genkern.kernels.cute.release import cute_installed
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.ops.command_line import said_fields
-from genkern.profiling.early import Early
+from genkern.profiling.cuda.early import Early
 from genkern.search.calibrated.constants import constants_for, shipped_constants
 from genkern.search.command_line import asked_limit, asked_strategy
 from genkern.search.limit import Limit

@@ -26,7 +26,7 @@ from genkern.gemm.gpus import (
 )
 from genkern.gemm.triton_release import installed, triton_version
 from genkern.kernels.kernel import Target
-from genkern.profiling.early import Early
+from genkern.profiling.cuda.early import Early
 from genkern.profiling.predicted import PredictProfiler
 from genkern.profiling.rocm.amd_smi import parse_drivers, parse_max_clocks
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler

@@ -1,4 +1,4 @@
-"""Tests of profiling/early.py, with real processes."""
+"""Tests of profiling/cuda/early.py, with real processes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from genkern.gemm.problem import GemmProblem
-from genkern.profiling.early import HARNESS, Early
+from genkern.profiling.cuda.early import HARNESS, Early
 from genkern.profiling.measured_process import MeasuredProcess
 from genkern.profiling.supervisor import ChildDied, StreamChild, group_members
 from genkern.timing.session import Budget, Session
 
 SERVE = (*HARNESS, "--serve", "cudagraph")
-FAKE = Path(__file__).with_name("fake_harness.py")
+FAKE = Path(__file__).parents[1] / "fake_harness.py"
 # A harness that says who it is; what it is told first is its environment, as of the real one.
 _PROGRAM = """
 import json, os, signal, sys
@@ -39,7 +39,7 @@ def early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Early]:
     driver.write_text("#!/bin/sh\n")
     driver.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr("genkern.profiling.early.HARNESS", (sys.executable, "-c", _PROGRAM))
+    monkeypatch.setattr("genkern.profiling.cuda.early.HARNESS", (sys.executable, "-c", _PROGRAM))
     early = Early()
     early.begin()
     yield early
@@ -134,7 +134,7 @@ def test_one_that_dies_at_its_start_is_replaced(
     dies = f"if '--wait' in sys.argv: time.sleep({0.5 - taken_s}); sys.exit(3)"
     program = f"import runpy, sys, time\n{dies}\nrunpy.run_path({str(FAKE)!r}, run_name='__main__')"
     harness = sys.executable, "-c", program
-    monkeypatch.setattr("genkern.profiling.early.HARNESS", harness)
+    monkeypatch.setattr("genkern.profiling.cuda.early.HARNESS", harness)
     monkeypatch.setattr("shutil.which", lambda name, *_, **__: name)
     early = Early()
     early.begin()
