@@ -152,6 +152,19 @@ def require_absent(path: str, overwrite: bool) -> None:
         raise OutputError(f"{shown_path(path)} is there already; --overwrite replaces it")
 
 
+def require_start_or_none(path: str, start: str, what: str) -> None:
+    """Raise OutputError where a file would be replaced that has other text than `start` at its beginning, which `what`
+    has: whoever wrote it meant another file.
+    """
+    head = b""
+    if not is_stream(path) and os.path.isfile(path):
+        # What cannot be read is what require_writable refuses.
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            head = file.read(len(start.encode()))
+    if head and head != start.encode():
+        raise OutputError(f"{shown_path(path)} is there and holds no {what}: give another -o")
+
+
 def require_writable(path: str) -> None:
     """Raise OutputError when `write_whole` could not replace `path` now; nothing is written, no folder is made."""
     try:

@@ -132,6 +132,12 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         assert done.returncode in (0, 1)
 
 
+def test_a_word_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The nearest is named; what was meant as an option's value is not."""
+    assert run_here(capsys, "statsu").refusal == "genkern: there is no genkern statsu: did you mean genkern status?"
+    assert "there is no genkern sizes.yaml: " in run_here(capsys, "sizes.yaml").refusal
+
+
 def test_names_that_no_encoding_knows(tmp_path: Path) -> None:
     """A file name of raw bytes on an ASCII terminal is shown in escapes."""
     name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\xff.yaml")
