@@ -95,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(_missing(error))
     except OSError as error:
+        if not error.filename and _is_homeless():
+            return _fail("the current folder was removed: change to one that is there")
         return _fail(f"{error.strerror or error} ({error.filename or 'no file'}); check permissions and free space")
 
 
@@ -156,6 +158,15 @@ def _unknown_command(word: str) -> str:
     near = difflib.get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean genkern {near[0]}?" if near else "tuning has no word in front, and --help lists the others"
     return f"there is no genkern {word[:40]}: {hint}"
+
+
+def _is_homeless() -> bool:
+    """Whether the folder that this process is in is gone, of which errors name no file."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
 
 
 def _missing(error: ModuleNotFoundError) -> str:
