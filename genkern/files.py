@@ -16,8 +16,8 @@ from types import ModuleType
 
 from genkern.errors import GenkernError, InputError, OutputError
 
-# A results file of 30,000 sizes has about 25 MB; anything far past that is a wrong path, not a list.
-MAX_READ_BYTES = 32 * 2**20
+# A results file of 100,000 sizes has about 220 MB; anything far past that is a wrong path, not a list.
+MAX_READ_BYTES = 256 * 2**20
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
 
