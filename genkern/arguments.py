@@ -8,7 +8,7 @@ import difflib
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from genkern.errors import InputError
 
@@ -48,7 +48,9 @@ class Parser(argparse.ArgumentParser):
             prog, usage, description, epilog, formatter_class=Formatter, allow_abbrev=False, add_help=False
         )
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_args(  # type: ignore[override]  # nobody hands in a namespace of another type
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
         """As argparse has it. Raises InputError, which has the nearest name in it for what is not known."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
