@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 import signal
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from genkern.errors import BugError, GenkernError, bugs_told
+from genkern.errors import BugError, GenkernError, InputError, bugs_told
 from genkern.files import own_descriptor, printable
 from genkern.outlet import lost, outlet
 from genkern.profiling.cuda.early import Early
@@ -75,6 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                         others, Screen(stderr=_is_taken(getattr(others, "output", None)))
                     )
                 return status
+            if word and not word.startswith("-"):
+                raise InputError(_unknown_command(word))
             options = parse(arguments)
             # Results that go to standard output have it for themselves.
             console = Screen(stderr=_is_taken(options.tuning_results_file))
@@ -99,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(_missing(error))
     except OSError as error:
+        if not error.filename and _is_homeless():
+            return _fail("the current folder was removed: change to one that is there")
         return _fail(f"{error.strerror or error} ({error.filename or 'no file'}); check permissions and free space")
 
 
@@ -154,6 +159,21 @@ def _thread_failed(failure: threading.ExceptHookArgs) -> None:
     # it has ended its workers by then.
     if failure.thread is None or failure.thread.name != "ExecutorManagerThread":
         threading.__excepthook__(failure)
+
+
+def _unknown_command(word: str) -> str:
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    hint = f"did you mean genkern {near[0]}?" if near else "tuning has no word in front, and --help lists the others"
+    return f"there is no genkern {word[:40]}: {hint}"
+
+
+def _is_homeless() -> bool:
+    """Whether the folder that this process is in is gone, of which errors name no file."""
+    try:
+        os.getcwd()
+    except OSError:
+        return True
+    return False
 
 
 def _missing(error: ModuleNotFoundError) -> str:

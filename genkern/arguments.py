@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -43,10 +44,21 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, prog: str, *, description: str, usage: str | None = None, epilog: str | None = None) -> None:
-
         super().__init__(
             prog, usage, description, epilog, formatter_class=Formatter, allow_abbrev=False, add_help=False
         )
+
+    def parse_args(  # type: ignore[override]  # nobody hands in a namespace of another type
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
+        """As argparse has it. Raises InputError, which has the nearest name in it for what is not known."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            names = [name for action in self._actions for name in shown_names(action)]
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], names, n=1)
+            hint = f": did you mean {near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)[:100]}{hint}")
+        return options
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (--help lists the options)")

@@ -16,8 +16,8 @@ from types import ModuleType
 
 from genkern.errors import GenkernError, InputError, OutputError
 
-# A results file of 30,000 sizes has about 25 MB; anything far past that is a wrong path, not a list.
-MAX_READ_BYTES = 32 * 2**20
+# A results file of 100,000 sizes has about 220 MB; anything far past that is a wrong path, not a list.
+MAX_READ_BYTES = 256 * 2**20
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
 
@@ -150,6 +150,19 @@ def require_absent(path: str, overwrite: bool) -> None:
     """Raise OutputError where a file would be replaced that nobody said may be; folders are require_writable's."""
     if os.path.lexists(path) and not overwrite and not is_stream(path) and not os.path.isdir(path):
         raise OutputError(f"{shown_path(path)} is there already; --overwrite replaces it")
+
+
+def require_start_or_none(path: str, start: str, what: str) -> None:
+    """Raise OutputError where a file would be replaced that has other text than `start` at its beginning, which `what`
+    has: whoever wrote it meant another file.
+    """
+    head = b""
+    if not is_stream(path) and os.path.isfile(path):
+        # What cannot be read is what require_writable refuses.
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            head = file.read(len(start.encode()))
+    if head and head != start.encode():
+        raise OutputError(f"{shown_path(path)} is there and holds no {what}: give another -o")
 
 
 def require_writable(path: str) -> None:

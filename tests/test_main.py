@@ -132,6 +132,23 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         assert done.returncode in (0, 1)
 
 
+def test_a_word_that_is_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The nearest is named; what was meant as an option's value is not."""
+    assert run_here(capsys, "statsu").refusal == "genkern: there is no genkern statsu: did you mean genkern status?"
+    assert "there is no genkern sizes.yaml: " in run_here(capsys, "sizes.yaml").refusal
+
+
+@pytest.mark.parametrize("argv", [["-m", "1", "-n", "64", "-k", "64"], ["status"]])
+def test_a_folder_that_is_gone(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line says so, since no path in it would."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert "the current folder was removed" in run_here(capsys, *argv).refusal
+
+
 def test_names_that_no_encoding_knows(tmp_path: Path) -> None:
     """A file name of raw bytes on an ASCII terminal is shown in escapes."""
     name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\xff.yaml")

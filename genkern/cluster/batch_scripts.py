@@ -36,6 +36,7 @@ from genkern.files import require_absent, require_writable, shown_path, write_wh
 # In the order in which they are written: what is there and whole is submitted by the last.
 SCRIPTS = ("compile.sh", "measure.sh", "collect.sh", "workers.sh", "gpu_workers.sh", "submit.sh")
 _LOGS = "logs"
+_JOBS = 8
 _count = number("a whole number from 1 to 9999", 1, 9999, integer=True)
 _retries = number("a whole number from 0 to 99", 0, 99, integer=True)
 
@@ -72,7 +73,8 @@ def sbatch_parser() -> Parser:
     group.add_argument("--overwrite", action="store_true", help="replace scripts that are there")
     group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: FOLDER/cache)")
     jobs = p.add_argument_group("which jobs")
-    jobs.add_argument("--jobs", type=_count, default=8, metavar="N", help="tasks of the array that compiles (8)")
+    few = f"tasks of the array that compiles ({_JOBS}, fewer for fewer sizes)"
+    jobs.add_argument("--jobs", type=_count, metavar="N", help=few)
     jobs.add_argument("--gpu_jobs", type=_count, default=4, metavar="N", help="GPUs that measure at a time (4)")
     jobs.add_argument("--cpus", type=_count, default=8, metavar="N", help="CPUs of a task (8)")
     jobs.add_argument("--gpus", type=gpus, default="1", metavar="SPEC", help="GPUs of a task, as sbatch has it (1)")
@@ -93,7 +95,9 @@ def run_sbatch(options: argparse.Namespace, console: Console) -> int:
         require_plain(path, "the path")
     problems = sizes_for(options, console)
     chosen_spaces(options, problems)
-    if (sizes := len(problems)) < options.jobs:
+    sizes = len(problems)
+    options.jobs = options.jobs or min(_JOBS, sizes)
+    if sizes < options.jobs:
         raise InputError(f"--jobs {options.jobs}: the lists have {sizes} sizes, and each task has one at least")
     for name in SCRIPTS:
         require_absent(str(folder / name), options.overwrite)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from genkern.arguments import Parser
 from genkern.cluster.work_folder import WorkFolder
-from genkern.errors import InputError, ResultsError
+from genkern.errors import InputError, OutputError, ResultsError
 from genkern.files import read_text, require_absent, require_writable, shown_path, write_whole
 from genkern.formats import tune_gemm_yaml
 from genkern.formats.gemm_entry import GemmDefaults
@@ -64,14 +65,14 @@ def collect_parser() -> Parser:
         help="results in YAML; a folder of `genkern compile` stands for its own",
     )
     group.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write, in YAML")
-    group.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    group.add_argument("--overwrite", action="store_true", help="replace results that are there, and nothing else")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_collect(options: argparse.Namespace, console: Console) -> int:
     """Join, and say what is missing; 1 where sizes of a folder have no result yet. Raises InputError or OutputError."""
-    require_absent(options.output, options.overwrite)
+    _require_results_or_none(options.output, options.overwrite)
     require_writable(options.output)
     best: dict[Hashable, CollectedRow] = {}
     files = rows = 0
@@ -89,13 +90,26 @@ def run_collect(options: argparse.Namespace, console: Console) -> int:
                 if row.key not in best or rank_of(row.row) < rank_of(best[row.key].row):
                     best[row.key] = row
     if not best:
-        raise InputError(f"nothing to join: no results in {files} files")
+        raise InputError(
+            f"nothing to join: no results in {files} files (genkern measure FOLDER makes those of a folder)"
+        )
     kept = write_rows(options.output, best.values())
     doubles = f"; {rows - len(kept)} others of the same size and device are left out" if rows > len(kept) else ""
     console.print(f"{len(kept)} rows of {files} files are in {shown_path(options.output)}{doubles}")
     if missing := wanted - {each.row.problem for each in kept}:
         console.print(f"note: {len(missing)} of {len(wanted)} sizes have no result yet")
     return 1 if missing else 0
+
+
+def _require_results_or_none(path: str, overwrite: bool) -> None:
+    """Raise OutputError where another file than results would be replaced, or one that nobody said may be."""
+    require_absent(path, overwrite)
+    if os.path.isfile(path) and os.path.getsize(path):
+        try:
+            rows_in(path)
+        except ResultsError:
+            said = f"{shown_path(path)} holds no results, which alone --overwrite replaces; name another -o"
+            raise OutputError(said) from None
 
 
 def write_rows(path: str, rows: Iterable[CollectedRow]) -> list[CollectedRow]:

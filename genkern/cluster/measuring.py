@@ -49,11 +49,10 @@ def parse_measure(argv: Sequence[str]) -> argparse.Namespace:
         said += ["--space", str(folder.own_space) if manifest.space == folder.own_space.name else manifest.space]
     if not (own.may_compile or given & _SEARCHES):
         said += ["--search", CACHED]
-    if not given & _DEVICES:
-        # Otherwise a machine without a GPU would predict.
-        said += ["--ngpus", "1"]
     options = parse([*others, *said, "-o", own.output or str(folder.results_of(own.shard))])
     options.shard, options.may_compile = own.shard, own.may_compile
+    # Otherwise a machine without a GPU would predict.
+    options.measures = "" if given & _DEVICES else "genkern measure"
     options.command = shlex.join(["python", "-m", "genkern", "measure", *argv])
     return options
 

@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
     general = p.add_argument_group("general")
     general.add_argument("-v", "--verbose", action="count", default=0, help="say what became of the candidates")
     general.add_argument("-h", "--help", action="help", help="print this and exit")
-    p.set_defaults(may_compile=True, shard=None)  # `genkern measure` says otherwise
+    p.set_defaults(may_compile=True, shard=None, measures="")  # `genkern measure` says otherwise
     general.add_argument("--version", action="version", version=f"genkern {__version__}", help="print it and exit")
     return p
 
@@ -337,8 +337,8 @@ def _check_sizes(options: argparse.Namespace) -> None:
         if named or (options.gemm_size_file or options.tuning_results_file) is None:
             raise InputError(f"{mode} reads a results file: give it with --gemm_size_file FILE, without -m, -n and -k")
         return
+    check_bucket(options)
     if options.bucket is not None:
-        check_bucket(options)
         single = [0, *single[1:]] if named else single
     if named and None in single:
         raise InputError("a single size needs all of -m, -n and -k")
@@ -352,8 +352,9 @@ def _check_files(options: argparse.Namespace) -> None:
     """Every file has a name; one that is written must not be one that is read, nor two of them one."""
     sizes, results, profile = options.gemm_size_file, options.tuning_results_file, options.profile_file
     named = {"--gemm_size_file": sizes, "-o": results, "--profile_file": profile, "--space": options.space}
-    for option, path in (named | {"--cache_dir": options.cache_dir, "--kernels": options.kernels}).items():
-        if path == "":
+    named |= {"--cache_dir": options.cache_dir, "--kernels": options.kernels, "--arch": options.arch}
+    for option, given in named.items():
+        if given == "":
             raise InputError(f"{option} is empty: is a variable of your shell not set?")
     if results is not None and results.lower().endswith(".json"):
         raise InputError(f"-o {results}: results are YAML, or AITER's CSV where the name ends in .csv: give another -o")

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from genkern.command.screen import aligned
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     # `genkern status` needs none of what tunes.
     from genkern.tuning.tune import Report
 
-_GAP = "  "
 _LEFT_ALIGNED = ("size", "vendor", "format", "check", "source", "deterministic", "winner")
 
 
@@ -84,20 +84,12 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, e
         cells["deterministic"] = lambda w: "yes" if is_deterministic(w.problem, w.config) else "no"
     cells["winner"] = lambda w: w.config.name
     rows = [list(cells), *([cell(winner) for cell in cells.values()] for winner in winners)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    narrow = columns is not None and sum(widths) + len(_GAP) * (len(widths) - 1) > columns
-    lines = [title]
-    for row in rows:
-        aligned = [
-            text.ljust(width) if name in _LEFT_ALIGNED else text.rjust(width)
-            for name, text, width in zip(cells, row, widths, strict=True)
-        ]
-        if not narrow:
-            lines.append(_GAP.join(aligned).rstrip())
-            continue
-        lines.append(_GAP.join(aligned[:-1]).rstrip())
-        lines.append(f"{_GAP}{row[-1]}")
-    return lines
+    right = [name for name in cells if name not in _LEFT_ALIGNED]
+    lines = aligned(rows, right)
+    if columns is not None and max(map(len, lines)) > columns:
+        without = aligned([row[:-1] for row in rows], right)
+        lines = [part for line, row in zip(without, rows, strict=True) for part in (line, f"  {row[-1]}")]
+    return [title, *lines]
 
 
 def invariant_table(winners: Sequence[Winner], gpu: Gpu) -> list[str]:
@@ -110,15 +102,8 @@ def invariant_table(winners: Sequence[Winner], gpu: Gpu) -> list[str]:
         called = winner.config.name if winner.choice == CONFIG_WINS else library_of(winner.vendor)
         sums = sums_of(winner.problem, winner.config, winner.arch)
         rows.append([winner.problem.size, f"{us:.2f}", loss, torch, called, sums])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    right = ("us", "loss", "vs torch")
-    lines = [f"{gpu.name} ({gpu.arch}), one order of sums for all M"]
-    for row in rows:
-        cells = zip(rows[0], row, widths, strict=True)
-        lines.append(
-            _GAP.join(text.rjust(width) if name in right else text.ljust(width) for name, text, width in cells).rstrip()
-        )
-    return lines
+    title = f"{gpu.name} ({gpu.arch}), one order of sums for all M"
+    return [title, *aligned(rows, ("us", "loss", "vs torch"))]
 
 
 def size_line(report: Report) -> str:

@@ -150,12 +150,12 @@ def _kind(device: DetectedDevice) -> str:
 
 
 def _asked_to_measure(options: argparse.Namespace) -> str:
-    """The option that asks for a measurement, as the user wrote it; empty when none does."""
+    """The option, or command, that asks for a measurement, as the user wrote it; empty when none does."""
     if options.profiler in _VENDORS:
         return f"--profiler {options.profiler}"
     if options.gpu_ids:
         return f"--gpu_ids {','.join(map(str, options.gpu_ids))}"
-    return f"--ngpus {options.ngpus}" if options.ngpus else ""
+    return f"--ngpus {options.ngpus}" if options.ngpus else str(options.measures)
 
 
 def shares_device(target: RunTarget, choice: str) -> bool:

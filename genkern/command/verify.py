@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from rich.console import Console
 
@@ -15,9 +14,9 @@ from genkern.command.pace import Pace
 from genkern.command.report import format_text, versus_text
 from genkern.command.setting import Setting
 from genkern.command.target import RunTarget, make_device_checker
-from genkern.errors import BugError, OutputError, ResultsError, bugs_told
+from genkern.errors import BugError, ResultsError, bugs_told
 from genkern.farm.workshop import Workshop
-from genkern.files import is_stream, require_writable, shown_path, write_whole
+from genkern.files import is_stream, require_start_or_none, require_writable, shown_path, write_whole
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
 from genkern.formats.tune_gemm_yaml import FP16_ADVICE
@@ -142,9 +141,8 @@ def benchmark(setting: Setting, console: Console) -> int:
     named = options.tuning_results_file if options.gemm_size_file else None
     output = named or "output/benchmarking_results.csv"
     require_writable(output)
+    require_start_or_none(output, "trans,M,N,K", "times of --benchmark")
     whole = not is_stream(output)
-    if whole:
-        _refuse_other_content(output)
     rows: list[dict[str, object]] = []
     bugs, bug_log, pace = 0, _bug_log(setting), Pace()
 
@@ -351,14 +349,3 @@ def _time_line(claim: Claim, row: dict[str, object]) -> str:
     versus = versus_text(us, vendor_us, str(row["vendor"] or ""), torch_us)
     said = f"{us:.2f} us, {claim.problem.tflops(us):.1f} TFLOPS{versus} ({row['time_source']})"
     return f"{claim_text(claim)}: {said}: {claim.config.name}"
-
-
-def _refuse_other_content(path: str) -> None:
-    """Raise OutputError rather than write over a file that is no list of times."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            head = file.readline()
-    except (OSError, ValueError):
-        head = "?" if Path(path).is_file() else ""
-    if head and not head.startswith("trans,M,N,K"):
-        raise OutputError(f"{shown_path(path)} is there and holds no times of --benchmark: give another -o")

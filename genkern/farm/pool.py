@@ -79,10 +79,13 @@ def end() -> None:
 
 def _kill(worker: Any) -> None:
     """End a worker, its compile process and the assembler that this may be running."""
+    # Of all its threads: the compile process is a child of the one that forks.
+    threads = Path(f"/proc/{worker.pid}/task")
     with contextlib.suppress(OSError):
-        for child in Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split():
+        for thread in os.listdir(threads):
             with contextlib.suppress(OSError):
-                os.killpg(int(child), signal.SIGKILL)
+                for child in (threads / thread / "children").read_text().split():
+                    os.killpg(int(child), signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
         os.kill(worker.pid, signal.SIGKILL)
     worker.join()

@@ -61,10 +61,20 @@ def read_results(path: str, defaults: GemmDefaults | None = None) -> list[TunedR
 def require_list_or_none(path: str, overwrite: bool) -> None:
     """Raise OutputError where a list of sizes would replace a file: without `overwrite` any, with it one of results."""
     require_absent(path, overwrite)
-    if is_stream(path) or not os.path.isfile(path):
-        return
-    rows: list[TunedRow] = []
-    with contextlib.suppress(ResultsError):
-        rows = read_results(path)
-    if any(row.config is not None or row.duration_us is not None for row in rows):
+    if any(row.config is not None or row.duration_us is not None for row in _rows_there(path)):
         raise OutputError(f"{shown_path(path)} holds results, which a list of sizes does not replace; name another -o")
+
+
+def require_no_times(path: str, overwrite: bool) -> None:
+    """Raise OutputError where results without times would replace a file: without `overwrite` any, with it times."""
+    require_absent(path, overwrite)
+    if any(row.duration_us is not None for row in _rows_there(path)):
+        raise OutputError(f"{shown_path(path)} holds times, which configs without do not replace; name another -o")
+
+
+def _rows_there(path: str) -> list[TunedRow]:
+    """The rows of a file of results; of anything else, or where nothing is, none."""
+    if not is_stream(path) and os.path.isfile(path):
+        with contextlib.suppress(ResultsError):
+            return read_results(path)
+    return []

@@ -105,7 +105,9 @@ class ModelConfig:
         if value is None:
             raise InputError(f"{self.where}: has no {key}, which a model of type {self.family} is known by")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DIMENSION:
-            raise InputError(f"{self.where}: {key} = {str(value)[:40]!r} is not a whole number from 1")
+            raise InputError(
+                f"{self.where}: {key} = {str(value)[:40]!r} is not a whole number from 1 to {MAX_DIMENSION}"
+            )
         return value
 
     def optional(self, key: str) -> int:

@@ -54,14 +54,15 @@ def run_merge(options: argparse.Namespace, console: Console) -> int:
     require_list_or_none(options.output, options.overwrite)
     require_writable(options.output)
     found: dict[GemmProblem, None] = {}
-    entries = files = unread = cut = 0
+    entries = files = cut = 0
+    unread: list[InputError] = []
     for path in recorded_files(options.sizes):
         files += 1
         try:
             sizes, is_cut = read_list(path, options.arch)
         except InputError as error:
             console.print(f"left out: {error}")
-            unread += 1
+            unread.append(error)
             continue
         cut += is_cut
         notes = [*(["its last line, which is not whole, is left out"] if is_cut else []), *sizes.notes]
@@ -71,10 +72,13 @@ def run_merge(options: argparse.Namespace, console: Console) -> int:
         told = "".join(f"; {note}" for note in notes)
         console.print(f"{shown_path(path)}: {len(sizes.problems)} sizes, {len(new)} of them new{told}")
     if not found:
-        raise InputError(f"nothing to join: no sizes in {files} files")
+        why = f"{unread[0]}" if unread else f"no sizes in {files} files"
+        raise InputError(f"nothing to join: {why}")
     lines = map(size_line, sorted(found, key=_order))
     write_whole(options.output, "".join(lines))
-    console.print(f"{len(found)} sizes, of {entries} in {files - unread} files, are in {shown_path(options.output)}")
+    console.print(
+        f"{len(found)} sizes, of {entries} in {files - len(unread)} files, are in {shown_path(options.output)}"
+    )
     return 1 if unread or cut else 0
 
 

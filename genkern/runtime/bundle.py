@@ -139,8 +139,10 @@ def bundle_bytes(path: str) -> bytes:
 def parse_bundle(data: bytes, where: str) -> Bundle:
     """The bundle in `data`, which came from `where`. Raises ResultsError as read_bundle does."""
     seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
-    if not data.startswith(_ZIP) or seal is None:
-        raise ResultsError(f"{where} is no bundle, or its end is missing: make it by `genkern pack RESULTS -o {where}`")
+    if not data.startswith(_ZIP):
+        raise ResultsError(f"{where} is no bundle: `genkern pack RESULTS -o FILE` makes one, *.genkern")
+    if seal is None:
+        raise ResultsError(f"{where}: its end is missing, or it is no bundle: pack it again")
     if hashlib.sha256(data[:-_SEAL_BYTES]).hexdigest().encode() != seal[1]:
         raise ResultsError(f"{where} is damaged: its bytes are not those that were written; pack it again")
     try:

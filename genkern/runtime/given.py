@@ -81,22 +81,13 @@ class Given:
         extra: tuple[str, ...] = ()
         operands: tuple[Operand, ...] = ()
         # Where there is nothing, one of each stands for it.
-        k = _require_k(op, GemmProblem(max(m, 1), max(n, 1), max(int(k), 1), op.name, a, b, c), x, weight)
+        like = GemmProblem(max(m, 1), max(n, 1), max(int(k), 1), op.name, a, b, c, activation=activation or "none")
+        k = _require_k(op, like, x, weight)
         if m and n and k and weight.shape[0]:
             # As nn.Linear's weight lies, B [K, N] is stored as its transpose.
-            row_major_b = not row_majors(weight)[0]
-            for values in _own_values(op, own):
-                problem = GemmProblem(
-                    m, n, k, op.name, a, b, c, True, row_major_b, bias is not None, activation or "none", values
-                )
-                problem = as_called(problem, operands := op.extra_operands(problem))
-                extra = tuple(_named(operand) for operand in operands)
-                if all(_fits(operand, given[name], op) for operand, name in zip(operands, extra, strict=True)):
-                    break
-            else:
-                raise InputError(_unfit(op, operands, given))
-            if unused := [name for name, tensor in given.items() if tensor is not None and name not in extra]:
-                raise InputError(f"{op.name} takes no {' and no '.join(unused)}: leave it out, or use another format")
+            like = replace(like, K=k, row_major_b=not row_majors(weight)[0], bias=bias is not None)
+            problem, operands = _with_operands(op, like, given, own)
+            extra = tuple(map(_named, operands))
             rows = as_matrix(x, op, m)
             layouts = itertools.product((True,) if rows is None else row_majors(rows), row_majors(weight))
             problem, *found = _in_layouts(op, problem, ((of_a, not of_b) for of_a, of_b in layouts))
@@ -105,6 +96,27 @@ class Given:
         is_linear = scale_a is None and scale_b is None and (bias is None or bias.dim() == 1)
         known = extra, operands, activation or "none", is_linear, others
         return cls(op, problem, tuple(lead), n, out, devices.pop(), *known)
+
+
+def _with_operands(
+    op: Op, like: GemmProblem, given: Mapping[str, Any], own: Mapping[str, object]
+) -> tuple[GemmProblem, tuple[Operand, ...]]:
+    """The problem with the format's own fields, and its operands besides x and weight, which are `given` by name.
+
+    Raises InputError where these do not fit, or more is given.
+    """
+    operands: tuple[Operand, ...] = ()
+    for values in _own_values(op, own):
+        problem = replace(like, own=values)
+        problem = as_called(problem, operands := op.extra_operands(problem))
+        if all(_fits(operand, given[_named(operand)], op) for operand in operands):
+            break
+    else:
+        raise InputError(_unfit(op, operands, given))
+    names = set(map(_named, operands))
+    if unused := [name for name, tensor in given.items() if tensor is not None and name not in names]:
+        raise InputError(f"{op.name} takes no {' and no '.join(unused)}: leave it out, or use another format")
+    return problem, operands
 
 
 def as_matrix(x: Any, op: Op, rows: int) -> Any:

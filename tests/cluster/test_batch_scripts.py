@@ -150,6 +150,14 @@ def test_templates_of_ones_own(written: Path, tmp_path: Path, capsys: pytest.Cap
     assert (written / "collect.sh").read_text().endswith("# ours: 3\n")
 
 
+def test_fewer_sizes_have_fewer_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Unless somebody says how many there are."""
+    (tmp_path / "sizes.yaml").write_text(SIZES_LIST)
+    ran = run_here(capsys, "sbatch", "--arch", "gfx942", "-i", tmp_path / "sizes.yaml", "-o", tmp_path / "work")
+    assert ran.status == 0, ran
+    assert ran.out.startswith("3 sizes in 3 tasks; ")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -75,5 +75,8 @@ def test_what_cannot_be_done_is_refused(work: WorkFolder, tmp_path: Path, capsys
         ((tmp_path, "-o", tmp_path / "all.yaml"), "no manifest.json is here"),
         (("/nowhere.yaml", "-o", tmp_path / "all.yaml"), "/nowhere.yaml: no such file"),
         ((work.path, "-o", work.sizes), "is there already; --overwrite replaces it"),
+        ((work.path, "-o", work.sizes, "--overwrite"), "holds no results, which alone --overwrite replaces"),
     ):
+        before = work.sizes.read_bytes()
         assert said in run_here(capsys, "collect", *given).refusal
+        assert work.sizes.read_bytes() == before

@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from command import environment
-from processes import assert_gone, relatives
+from processes import WAIT_S, assert_gone, relatives
 from small_gemms import TRITON_VERSION, target_of
 from trouble_kernels import trouble_spec
 
@@ -38,6 +39,25 @@ def test_a_killed_worker_is_told(trouble: Path, hostile_path: Path) -> None:
         begin(*jobs_for(trouble, hostile_path / "cache", "kill_worker"), 2).result()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
     end()
+
+
+def test_the_end_takes_assemblers_along(trouble: Path, tmp_path: Path) -> None:
+    """What a compile process has started does not outlive a pool that is ended, however long it would take."""
+    path, running = tmp_path / "child.py", tmp_path / "running"
+    runs = (
+        f"__import__('subprocess').run(['sh', '-c', 'echo $$ > {running}.new; mv {running}.new {running}; sleep 3600'])"
+    )
+    path.write_text(trouble.read_text().replace("time.sleep(3600)", runs))
+    begin(*jobs_for(path, tmp_path / "cache", "hang"), 2)
+    deadline = time.monotonic() + WAIT_S
+    while not running.exists():
+        assert time.monotonic() < deadline, "it did not begin"
+        time.sleep(0.02)
+    end()
+    assembler = Path("/proc", running.read_text().strip())
+    while assembler.exists():
+        assert time.monotonic() < deadline, "the assembler goes on"
+        time.sleep(0.02)
 
 
 IDLE = """

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command import ROOT
 from made_winners import CONFIG, LONG, results_text, winner, write_results
 
 from genkern.errors import InputError, OutputError, ResultsError
+from genkern.files import MAX_READ_BYTES
 from genkern.formats.aiter_columns import EXTRA_COLUMNS, rowwise
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
@@ -346,3 +348,11 @@ def test_a_row_says_whether_it_is_of_today(tmp_path: Path) -> None:
     assert source_today(replace(row, config=replace(tile, num_stages=3))) not in ("", row.source)
     assert source_today(replace(row, config=replace(tile, BLOCK_SIZE_K=4096))) == ""
     assert source_today(replace(row, config=None)) == source_today(replace(row, arch=None)) == ""
+
+
+def test_results_of_100000_sizes_can_be_read_back() -> None:
+    """A run that writes a file can go on with it: what is read at most has room for so many rows, long ones."""
+    files = sorted((ROOT / "results").glob("nvidia_*/*.yaml"))
+    longest = max(len(line) for file in files for line in file.read_bytes().splitlines())
+    assert longest > 1000
+    assert longest * 100_000 < MAX_READ_BYTES

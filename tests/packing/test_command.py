@@ -115,7 +115,7 @@ REFUSED = {
     ("pack", "predicted.yaml", "-o", "x.genkern"): "--predicted packs them",
     ("pack", "h200.yaml"): "name the bundle to write",
     ("pack", "missing.yaml", "-o", "x.genkern"): "missing.yaml: no such file",
-    ("pack", "--list", "h200.yaml"): "h200.yaml is no bundle",
+    ("pack", "--list", "h200.yaml"): "h200.yaml is no bundle: `genkern pack RESULTS -o FILE` makes one",
     ("pack", "h200.yaml", "-o", "."): "is a folder",
     ("pack", "h200.yaml", "-o", "x", "--frob"): "--frob",
     ("pack", "h200.yaml", "-o", "x", "--jobs", "-1"): "'-1' is not a number of processes",

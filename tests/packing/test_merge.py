@@ -99,6 +99,11 @@ def test_what_is_there_is_replaced_when_that_is_said(tmp_path: Path, capsys: pyt
     assert {B, A} < set(read(every))
 
 
+def test_nothing_to_join_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The line has the reason of the first file that could not be read."""
+    assert "no.yaml: no such file" in run_here(capsys, "merge", tmp_path / "no.yaml", "-o", tmp_path / "o.yaml").refusal
+
+
 @pytest.mark.parametrize("argv", [["."], ["x.yaml", "-o", "y.csv"], ["x.yaml", "-o", "y.yaml"], [".", "-o", "y.yaml"]])
 def test_refusals(
     argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,8 @@ import argparse
 from genkern.errors import InputError
 from genkern.files import is_stream
 
+_OWN = ("--bucket_keys", "--predicted")
+
 
 def add_bucket_options(group: argparse._ArgumentGroup) -> None:
     """--bucket, --bucket_keys and --predicted."""
@@ -29,7 +31,11 @@ def add_bucket_options(group: argparse._ArgumentGroup) -> None:
 
 
 def check_bucket(options: argparse.Namespace) -> None:
-    """Raises InputError where no buckets can come of the other options."""
+    """Raises InputError where no buckets can come of the other options, or these are about none."""
+    if options.bucket is None:
+        if idle := [name for name in _OWN if name in options.given]:
+            raise InputError(f"{idle[0]} is about --bucket: give that too")
+        return
     if options.m is not None:
         raise InputError("--bucket tunes M from 16 to 8192: give -n and -k, or --gemm_size_file, without -m")
     if options.explain or (options.tuning_results_file and is_stream(options.tuning_results_file)):

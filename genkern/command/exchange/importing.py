@@ -11,9 +11,10 @@ from rich.console import Console
 
 from genkern.arguments import Parser, underscored
 from genkern.errors import InputError
-from genkern.files import require_absent, require_writable, shown_path, write_whole
+from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.exchange.peer_config import Candidate
 from genkern.formats.exchange.peers import PEERS, read_peer
+from genkern.formats.kind import require_no_times
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import known_archs
@@ -50,14 +51,14 @@ def import_parser() -> Parser:
         metavar="ARCH",
         help="what to tune them for (default: the device of their names)",
     )
-    group.add_argument("--overwrite", action="store_true", help="replace a file that is there")
+    group.add_argument("--overwrite", action="store_true", help="replace a file that is there; never times")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_import(options: argparse.Namespace, console: Console) -> int:
     """Read, and say what came from where and what was left out. Raises InputError or OutputError."""
-    require_absent(options.output, options.overwrite)
+    require_no_times(options.output, options.overwrite)
     require_writable(options.output)
     taken: dict[GemmProblem, tuple[Config | None, str]] = {}
     left_out: Counter[str] = Counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from rich.console import Console
 
 from genkern.arguments import Parser, number
 from genkern.command.recorded.replaying import Replayed, table
-from genkern.errors import InputError, ResultsError
+from genkern.errors import InputError, OutputError, ResultsError
 from genkern.files import require_writable, shown_path, write_bytes_whole
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded.charges import charges_of
@@ -71,6 +72,7 @@ def train_parser() -> Parser:
 def run_train(options: argparse.Namespace, console: Console) -> int:
     """Judge, then write. Raises InputError, ResultsError or OutputError."""
     if options.output:
+        _require_model_or_none(options.output)
         require_writable(options.output)
     problems, *more = (
         [recorded for recorded in recorded_problems(path) if recorded.us] for path in (options.recorded, *options.also)
@@ -96,6 +98,15 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
             f"{shown_path(options.output)}: {len(problems) + len(others)} sizes, {len(data.getvalue()) / 1e6:.2f} MB"
         )
     return 0
+
+
+def _require_model_or_none(path: str) -> None:
+    """Raise OutputError where another file than a model would be replaced."""
+    if os.path.isfile(path) and os.path.getsize(path):
+        try:
+            Trees.read(path)
+        except ResultsError:
+            raise OutputError(f"{shown_path(path)} is there and holds no model of times: give another -o") from None
 
 
 def _judged(

@@ -17,7 +17,7 @@ from genkern.arguments import Parser, number
 from genkern.command.report import format_text
 from genkern.command.screen import aligned
 from genkern.errors import ResultsError
-from genkern.files import require_writable, shown_path, write_whole
+from genkern.files import require_start_or_none, require_writable, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import problem_cells
 from genkern.recorded.charges import Charges, charges_of
@@ -95,6 +95,7 @@ def run_replay(options: argparse.Namespace, console: Console) -> int:
     chosen = [chosen_strategy(name) for name in options.search or [None]]
     limit = Limit.parse(options.budget) if options.budget else NO_LIMIT
     if options.output:
+        require_start_or_none(options.output, csv_text(()), "table of replays")
         require_writable(options.output)
     problems = [recorded for recorded in recorded_problems(options.recorded) if recorded.us]
     if not problems:

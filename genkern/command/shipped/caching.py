@@ -15,9 +15,10 @@ from genkern.farm.cache import BinaryCache
 from genkern.farm.shipped.upkeep import IN_USE_S, Entry, entries, unneeded
 from genkern.files import cache_folder, shown_path
 
-_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([kMGT]?)")
+# A number alone is bytes to one and gigabytes to another, and what is removed is gone.
+_SIZE = re.compile(r"0|([0-9]{1,9}(?:\.[0-9]{1,3})?)([kMGT])")
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([hdw])")
-_BYTES = {"": 1, "k": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_BYTES = {"k": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _SECONDS = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
@@ -100,7 +101,7 @@ def _shown_size(found: Sequence[Entry]) -> str:
 def _size(text: str) -> int:
     if (match := _SIZE.fullmatch(text)) is None:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a size such as 500M or 20G")
-    return int(float(match[1]) * _BYTES[match[2]])
+    return int(float(match[1]) * _BYTES[match[2]]) if match[2] else 0
 
 
 def _age(text: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -32,6 +33,8 @@ _LOOK_S = 1.0
 _REFUSES_S = 60.0
 # Tasks in one message to the scheduler: 1.6 MB with a text for each. Dask complains of 10 MB.
 _TASKS_AT_A_TIME = 128
+# Modules whose text is kept: of more sizes than a run has under way, of which there may be any number in all.
+_TEXTS = 64
 _END_S = 10.0
 _RUN_ENDED = "--cluster: the run has ended"
 
@@ -55,7 +58,7 @@ class DaskPool:
         # Units that are wanted, and what was heard of tasks: answers, and what ended them. None: look whether to end.
         self._heard: queue.SimpleQueue[list[Wanted] | tuple[int, bytes | BaseException] | None] = queue.SimpleQueue()
         self._pending: dict[int, Any] = {}
-        self._texts: dict[str, str] = {}
+        self._text = functools.lru_cache(_TEXTS)(_text_of)
         self._shared: Shared | None = None
         self._probe: Path | None = None
         self._refuses_since_s: float | None = None
@@ -134,9 +137,7 @@ class DaskPool:
             self._shared = Shared(str(folder), str(self._probe.relative_to(self._cache.folder)))
 
     def _unit(self, job: CompileJob) -> Unit:
-        if job.module_path not in self._texts:
-            self._texts[job.module_path] = Path(job.module_path).read_text(encoding="utf-8")
-        return Unit.of(job, self._texts[job.module_path], self._made_for, self._shared)
+        return Unit.of(job, self._text(job.module_path), self._made_for, self._shared)
 
     def _work(self) -> None:
         nodes = self._nodes
@@ -273,6 +274,10 @@ class DaskPool:
                 self._nodes.client.cancel(futures)
             except Exception as error:
                 self._nodes.tell_once("tasks are not withdrawn", error)
+
+
+def _text_of(module_path: str) -> str:
+    return Path(module_path).read_text(encoding="utf-8")
 
 
 def _teller(future: Future[Binary | Failure]) -> Callable[[Made], object]:

@@ -63,10 +63,7 @@ class Nodes:
         Raises InputError where no node answers.
         """
         try:
-            from distributed import Client, LocalCluster
-            from distributed.security import Security
-
-            from genkern.farm.pool import children_ignore_interrupts
+            import distributed  # noqa: F401
         except ImportError:
             raise InputError(_NO_DASK) from None
         # The one names every key that was on a lost worker, which are done again; the others say that a peer went, with
@@ -84,23 +81,7 @@ class Nodes:
         self._answered_s = time.monotonic()
         self._ended = threading.Event()
         try:
-            if address.workers:
-                own = {"n_workers": address.workers, "threads_per_worker": 1, "processes": True}
-                quiet = {"dashboard_address": ":0", "silence_logs": logging.ERROR}
-                with children_ignore_interrupts():
-                    self._cluster = LocalCluster(**own, **quiet, env=dict(environment))
-            elif address.script:
-                self._cluster = _own_scheduler(LocalCluster, Security())
-            # Certificates are those of Dask's own configuration.
-            where = self._cluster or address.scheduler
-            if self._cluster is None:
-                asyncio.run(_reach(address.scheduler, Security()))
-            self.client = Client(where, timeout=_WAIT_S, set_as_default=False)
-            self.scheduler: str = self.client.scheduler.address
-            if address.script:
-                self._job = SlurmJob(address.script, self.scheduler)
-                say(f"cluster: job {self._job.number} waits for nodes")
-            self._wait_for_first(address)
+            self._connect(address, environment)
         except (OSError, TimeoutError, ValueError, TypeError) as error:
             self.end()
             if isinstance(error, InputError):
@@ -112,6 +93,31 @@ class Nodes:
         say(f"cluster: {self.client.dashboard_link}")
         self._look()
         threading.Thread(target=self._watch, daemon=True).start()
+
+    def _connect(self, address: Address, environment: Mapping[str, str]) -> None:
+        """Connect, with whatever is started for that, and wait for the first node. Raises what Dask raises."""
+        from distributed import Client, LocalCluster
+        from distributed.security import Security
+
+        from genkern.farm.pool import children_ignore_interrupts
+
+        if address.workers:
+            own = {"n_workers": address.workers, "threads_per_worker": 1, "processes": True}
+            quiet = {"dashboard_address": ":0", "silence_logs": logging.ERROR}
+            with children_ignore_interrupts():
+                self._cluster = LocalCluster(**own, **quiet, env=dict(environment))
+        elif address.script:
+            self._cluster = _own_scheduler(LocalCluster, Security())
+        # Certificates are those of Dask's own configuration.
+        where = self._cluster or address.scheduler
+        if self._cluster is None:
+            asyncio.run(_reach(address.scheduler, Security()))
+        self.client = Client(where, timeout=_WAIT_S, set_as_default=False)
+        self.scheduler: str = self.client.scheduler.address
+        if address.script:
+            self._job = SlurmJob(address.script, self.scheduler)
+            self._say(f"cluster: job {self._job.number} waits for nodes")
+        self._wait_for_first(address)
 
     @property
     def there(self) -> list[Node]:

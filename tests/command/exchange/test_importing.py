@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import run_here
+from made_winners import results_text, winner
 from peer_files import (
     AITER,
     AITER_NAME,
@@ -120,3 +121,15 @@ def test_refusals(
         file(tmp_path, "tunableop_results0.csv", "\x1b[31m,x\n")
     assert run_here(capsys, "import", *argv).refusal
     assert not (tmp_path / "x.yaml").exists()
+
+
+def test_times_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was imported is replaced where that is said; what was measured since is not."""
+    output = tmp_path / "r.yaml"
+    argv = ["import", file(tmp_path, VLLM_NAME, VLLM), "-o", output]
+    assert run_here(capsys, *argv).status == 0
+    assert run_here(capsys, *argv, "--overwrite").status == 0
+    output.write_text(results_text([winner(16)], "r.yaml", 132))
+    before = output.read_bytes()
+    assert "holds times" in run_here(capsys, *argv, "--overwrite").refusal
+    assert output.read_bytes() == before

@@ -58,6 +58,13 @@ def test_nothing_to_do_is_said(tables: Path, capsys: pytest.CaptureFixture[str])
     assert "-o FILE.npz" in done.err
 
 
+def test_another_file_is_not_replaced(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Only a model is."""
+    (tmp_path / "notes").write_text("notes")
+    assert "holds no model of times" in run_here(capsys, "train", tables, "-o", tmp_path / "notes").refusal
+    assert (tmp_path / "notes").read_text() == "notes"
+
+
 def test_nothing_recorded_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = run_here(capsys, "train", tmp_path, "-o", tmp_path / "model.npz")
     assert done.status == 2

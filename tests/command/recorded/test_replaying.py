@@ -93,14 +93,17 @@ def test_a_budget_is_a_limit(tables: Path, capsys: pytest.CaptureFixture[str]) -
 def test_what_cannot_be_replayed_is_refused(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In one line: nothing recorded, a damaged table, no such strategy, one with a mistake."""
     (tmp_path / "bad.parquet").write_bytes(b"PAR1")
+    (tmp_path / "notes").write_text("notes")
     (tmp_path / "bad.py").write_text(OWN.replace("return asked", "return asked.nothing"))
     for argv, said in (
         ((tmp_path / "none.parquet",), "no such file"),
         ((tmp_path / "bad.parquet",), "no recorded table, or damaged"),
         ((tables, "--search", "luck"), "--search luck: not"),
         ((tables, "--search", tmp_path / "bad.py"), "bad.py, line 11: AttributeError"),
+        ((tables, "-o", tmp_path / "notes"), "notes is there and holds no table of replays"),
         ((tables, "-j", "0"), "not a number of workers"),
         ((tables, "--budget", "much"), "--budget much: write seconds"),
         ((), "RECORDED"),
     ):
         assert said in run_here(capsys, "replay", *argv).refusal
+    assert (tmp_path / "notes").read_text() == "notes"

@@ -93,6 +93,7 @@ def test_what_cannot_be_removed_is_said(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (("--trim", "20"), "'20' is not a size such as 500M or 20G"),
         (("--trim", "20 GB"), "'20 GB' is not a size such as 500M or 20G"),
         (("--age", "30"), "'30' is not a time such as 12h, 30d or 8w"),
         (("--cache_dir", "/nowhere"), "/nowhere/binaries: there are no compiled kernels here"),

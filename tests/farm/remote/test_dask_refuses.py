@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
@@ -225,3 +226,22 @@ def until(condition: Callable[[], object]) -> None:
             return
         waited.wait(0.01)
     raise AssertionError("it did not happen")
+
+
+def test_texts_of_modules_do_not_gather(lab: Lab) -> None:
+    """A run has a module for each of its sizes, however many these are; the pool keeps those of the last."""
+    lab.nodes.client = Client(failed)
+    module = write_trouble(lab.at)
+    spec = trouble_spec("plain")
+    tracemalloc.start()
+    for number in range(200):
+        path = lab.at / f"module_{number}.py"
+        path.write_text(f"# {number:0100000}\n{module.read_text()}")
+        key, folder = f"{number:064}", str(lab.at / "cache")
+        assert outcomes(lab.pool.begin([CompileJob(key, str(path), spec, TARGET, folder, 10.0, None)])) == ["refused"]
+        # What the stand-in remembers.
+        lab.nodes.client.asked.clear()
+        path.unlink()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 10_000_000
