@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,8 @@ import torch
 
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm, is_plain_call, is_traced
+from genkern.runtime.shared.forgetting import forgets
+from genkern.runtime.shared.gated import Gated
 from genkern.runtime.shared.merged_weight import Merged
 from genkern.runtime.shared.own_forward import give_forward
 from genkern.runtime.shared.siblings import has_hooks
@@ -69,14 +70,11 @@ class Shared:
         self._served: dict[object, bool] = {}
         # By the name of a mode.
         self._ways: dict[str, Way] = {}
-        me = weakref.ref(self)
+        forgets(self, context)
 
-        def forget() -> None:
-            if (shared := me()) is not None:
-                shared._served, shared._ways = {}, {}
-
-        # A program may patch its model for every step.
-        weakref.finalize(self, context.on_change(forget)).atexit = False
+    def forget(self) -> None:
+        """What is tuned has changed."""
+        self._served, self._ways = {}, {}
 
     def way(self) -> Way:
         """How the layers are called in the mode of now."""
@@ -132,6 +130,12 @@ class Shared:
 
     def _computed(self, x: Any) -> list[Any] | None:
         """The parts of all layers, or None."""
+        whole = self.whole(x)
+        # Not views, of which PyTorch counts versions together: parts share no element.
+        return None if whole is None else list(torch.unsafe_split_with_sizes(whole, self.merged.rows, -1))
+
+    def whole(self, x: Any) -> Any:
+        """The product of x [..., K] with all layers, [..., sum of N]; None where each is to be called by itself."""
         way, place = self.way(), (self._context.mode.name, x.shape, x.stride())
         served = True if way is Way.TOGETHER else self._served.get(place)
         if served is False or way is Way.APART or torch.is_grad_enabled() or not is_plain_call((x,)):
@@ -152,10 +156,7 @@ class Shared:
             if len(self._served) > _MOST_ROWS:
                 self._served.clear()
             self._served[place] = served
-        if not served:
-            return None
-        # Not views, of which PyTorch counts versions together: parts share no element.
-        return list(torch.unsafe_split_with_sizes(self._gemm(x, weight, bias), self.merged.rows, -1))
+        return self._gemm(x, weight, bias) if served else None
 
     def _has_row(self, x: Any) -> bool:
         return self._gemm.is_tuned(x, self.merged.weight, {}, self.merged.bias)
@@ -202,17 +203,29 @@ class Shared:
 
 
 class Opened:
-    """A module whose forward opens and closes what its layers share, until `undo`."""
+    """A module whose forward opens and closes what its layers share, until `undo`. Where it is `gated`, and the kernel
+    of that serves x, it is called in the place of that forward.
+    """
 
-    def __init__(self, parent: torch.nn.Module, shared: Sequence[Shared]) -> None:
+    def __init__(self, parent: torch.nn.Module, shared: Sequence[Shared], gated: Gated | None = None) -> None:
         self.parent = parent
         function = type(parent).forward
+
+        def by_kernel(module: Any, x: Any) -> Any:
+            """What the module gives; None where its own forward says that."""
+            if gated is None or is_traced() or (gate := gated.call_for(module, x)) is None:
+                return None
+            (of_both,) = shared
+            whole = of_both.whole(x)
+            return None if whole is None else getattr(module, gated.down)(gate(whole, whole))
 
         # Its name is what pickle looks up in the module.
         @functools.wraps(function)
         def forward(module: Any, *given: Any, **named: Any) -> Any:
             if module is not parent:
                 return function(module, *given, **named)
+            if len(given) == 1 and not named and (out := by_kernel(module, *given)) is not None:
+                return out
             ended = False
             for each in shared:
                 each.opened()
