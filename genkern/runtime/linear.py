@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.context import Context
-from genkern.runtime.dispatch import PLAIN, Gemm
+from genkern.runtime.dispatch import PLAIN, Gemm, is_traced
 from genkern.runtime.shared.merging import Place, merge_layers
 from genkern.runtime.shared.own_forward import give_forward, has_own_forward, is_given, when_replicated
 from genkern.runtime.shared.shared_product import Operator
@@ -48,6 +48,7 @@ class LayerReport:
         return f"{self.name} [{self.n}, {self.k}] {self.dtype}{' with bias' * self.bias}: {invariant}{tuned}"
 
 
+_any_autocast = torch._C._is_any_autocast_enabled
 # Functions of patches that were undone while others lay on top of them, each with what it was put around.
 _undone: dict[Callable[..., Any], Callable[..., Any]] = {}
 
@@ -258,6 +259,13 @@ def _forward(gemm: Gemm, context: Context, place: Place | None, is_served: bool)
     def forward(layer: torch.nn.Linear, input: Any) -> Any:
         if shared is not None and (part := shared.part(number, layer, input)) is not None:
             return part
+        # Not through nn.Module.__getattr__, which takes as long as all else here.
+        own = layer._parameters
+        weight, bias = own.get("weight"), own.get("bias")
+        if is_served and weight is not None and not is_traced() and not _any_autocast():
+            call = gemm.known(input, weight, bias)
+            if call is not None:
+                return call(input, weight) if bias is None else call(input, weight, bias)
         if not (is_served or context.mode.is_on) or _is_librarys(input, layer.weight, context):
             return torch.nn.functional.linear(input, layer.weight, layer.bias)
         return gemm(input, layer.weight, layer.bias)
