@@ -170,7 +170,16 @@ def moved(module: Any) -> None:
     module.gate.weight.data = -module.gate.weight.data
 
 
-@pytest.mark.parametrize("change", [hooked, replaced, adapted, other_forward, trained, moved])
+def quantised(module: Any) -> None:
+    """As torchao does it: another parameter, which knows how it is multiplied."""
+    module.up.weight = nn.Parameter(Doubled(-module.up.weight.data), requires_grad=False)
+
+
+class Doubled(torch.Tensor):
+    """A weight of a type of its own."""
+
+
+@pytest.mark.parametrize("change", [hooked, replaced, adapted, other_forward, trained, moved, quantised])
 @torch.no_grad()
 def test_what_changes_later_counts(change: Callable[[Any], None], bench: Bench) -> None:
     """The module's own forward is called from then on."""
