@@ -18,9 +18,9 @@ from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.source import load_module
 from genkern.ops.op import groups_of
 from genkern.profiling.loaded_gemm import Call
-from genkern.runtime.launch.row_kernels import BLOCK, BLOCKS, FILE, RowKernel, ordering, quantizing
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.row_calls import MOST_ORDERED
+from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, FILE, RowKernel, ordering, quantizing
 
 PEERS = Path(__file__).with_name("moe_peers.yaml")
 

@@ -29,11 +29,11 @@ from genkern.runtime.context import Context
 from genkern.runtime.launch.launcher import Launches
 from genkern.runtime.launch.parameters import COUNTERS, WORKSPACE, Layout
 from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
-from genkern.runtime.launch.row_kernels import GATED_COLUMNS, RowKernel, needed, row_call
 from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.row_calls import order_by, quantize_by
+from genkern.runtime.routed.row_kernels import GATED_COLUMNS, RowKernel, needed, row_call
 from genkern.runtime.table import Choice
 
 _DEVICE = "cuda"

@@ -28,9 +28,9 @@ from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach
 from genkern.runtime.launch.described import described
 from genkern.runtime.launch.parameters import Layout, parameters_of
-from genkern.runtime.launch.row_kernels import FILE
-from genkern.runtime.launch.row_kernels import needed as row_kernels_of
 from genkern.runtime.packed import PackedBinary, PackedCall
+from genkern.runtime.routed.row_kernels import FILE
+from genkern.runtime.routed.row_kernels import needed as row_kernels_of
 
 
 @dataclass(frozen=True)

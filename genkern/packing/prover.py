@@ -20,8 +20,8 @@ from genkern.packing.proof import CallProof, Place, has_no_room, other_bits, siz
 from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch.row_kernels import needed
 from genkern.runtime.packed import Contents, PackedWinner
+from genkern.runtime.routed.row_kernels import needed
 from genkern.runtime.untuned import Relatives
 from genkern.timing.session import Budget, Session
 from genkern.timing.time_sources import usual_timer

@@ -160,7 +160,7 @@ class PackedWinner:
 class Contents:
     """All that a bundle says: its winners, and its binaries by their sha256.
 
-    `row_kernels` are, by architecture and name, the binaries of kernels beside products (runtime.launch.row_kernels);
+    `row_kernels` are, by architecture and name, the binaries of kernels beside products (runtime.routed.row_kernels);
     those named in `proved_rows` were proved.
     """
 

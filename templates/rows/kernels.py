@@ -1,7 +1,7 @@
 """Kernels beside the products of a layer: rows by groups, rows in 8 bits, and gated rows. Plain Triton, the same for
 every size.
 
-genkern.runtime.launch.row_kernels says with which types and constants they are compiled, and how they are launched.
+genkern.runtime.routed.row_kernels says with which types and constants they are compiled, and how they are launched.
 """
 
 import triton

@@ -27,8 +27,8 @@ from genkern.ops.op import get_op
 from genkern.packing.packer import Wanted
 from genkern.packing.rows import rows_of, with_calls
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch.row_kernels import GATED_COLUMNS, gating
 from genkern.runtime.packed import Contents, PackedBinary, PackedCall
+from genkern.runtime.routed.row_kernels import GATED_COLUMNS, gating
 
 # K's block is what two e2m1 a byte take.
 CONFIG = replace(TILED, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64)

@@ -8,8 +8,8 @@ from typing import Any
 from genkern.errors import LaunchError
 from genkern.gemm.dtypes import DTYPES
 from genkern.runtime.context import Context
-from genkern.runtime.launch.row_kernels import BLOCK, BLOCKS, ordering, quantizing, row_call
 from genkern.runtime.routed.order import order_of, quantized
+from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, ordering, quantizing, row_call
 
 # Of ids [tokens, top_k]: where the rows of each expert end, and slots, as order_of gives them.
 Order = Callable[[Any], tuple[Any, Any]]

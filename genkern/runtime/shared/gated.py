@@ -1,7 +1,7 @@
 """Gated layers: down(silu(gate(x)) * up(x)), as modules of transformers compute it; told by trying them on numbers.
 
 Of such a module whose gate and up are one product, silu and the multiplication are one kernel that reads that product,
-where a bundle has it (genkern.runtime.launch.row_kernels): two launches and three passes over memory fewer.
+where a bundle has it (genkern.runtime.routed.row_kernels): two launches and three passes over memory fewer.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from genkern.gemm.operand import contiguous_strides
 from genkern.gemm.problem import DEFAULT_OP, INT32
 from genkern.runtime.context import Context
 from genkern.runtime.launch.native_call import Form, native_call
-from genkern.runtime.launch.row_kernels import GATED_COLUMNS, gating, row_call
-from genkern.runtime.shared.forgetting import forgets
+from genkern.runtime.routed.row_kernels import GATED_COLUMNS, gating, row_call
 from genkern.runtime.shared.own_forward import is_given
 from genkern.runtime.shared.siblings import has_hooks, with_forwards
 
@@ -143,7 +142,7 @@ class Gated:
         self._gate, self._dimensions, self._context = gate.gate, gate.dimensions, context
         self._columns = layers[0].out_features
         self._calls: dict[object, GateCall | None] = {}
-        forgets(self, context)
+        context.let_forget(self)
 
     def forget(self) -> None:
         """What is tuned has changed."""

@@ -11,7 +11,6 @@ import torch
 
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm, is_plain_call, is_traced
-from genkern.runtime.shared.forgetting import forgets
 from genkern.runtime.shared.gated import Gated
 from genkern.runtime.shared.merged_weight import Merged
 from genkern.runtime.shared.own_forward import give_forward
@@ -85,7 +84,7 @@ class Shared:
         self._served: dict[object, bool] = {}
         # By the name of a mode.
         self._ways: dict[str, Way] = {}
-        forgets(self, context)
+        context.let_forget(self)
 
     def forget(self) -> None:
         """What is tuned has changed."""

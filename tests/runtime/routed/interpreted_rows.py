@@ -15,8 +15,8 @@ from benchmarks.kernels.moe_layer import narrowed_by, ordered_by
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.source import load_module
-from genkern.runtime.launch.row_kernels import FILE
 from genkern.runtime.routed.order import order_of, quantized
+from genkern.runtime.routed.row_kernels import FILE
 
 kernels = load_module(str(path_of(FILE)))
 

@@ -1,4 +1,4 @@
-"""Tests of genkern.runtime.launch.row_kernels: what they compute, for which targets they compile, and their launch."""
+"""Tests of genkern.runtime.routed.row_kernels: what they compute, for which targets they compile, and their launch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from genkern.farm.compiler import CompileJob
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.source_file import path_of
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch.row_kernels import FILE, RowCall, needed, ordering, quantizing
+from genkern.runtime.routed.row_kernels import FILE, RowCall, needed, ordering, quantizing
 
 MIXTURE = ("experts", 8), ("scales", "per_token"), ("top_k", 2)
 
