@@ -147,13 +147,10 @@ print(genkern.__file__)
 
 
 def files_of(folder: str) -> Iterator[Path]:
-    """Files of a folder as paths relative to the project; links inside it (genkern/profiling) are not followed. Not
-    what `make bundle` packed.
-    """
+    """Files of a folder as paths relative to the project, but packed winners; no links (genkern/profiling)."""
     for at, folders, names in os.walk(ROOT / folder):
-        if Path(at) == ROOT / "genkern":
-            folders[:] = [name for name in folders if name != "winners"]
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")) and name != "build")
+        own = (name for name in folders if not name.startswith((".", "__")) and name not in ("build", "winners"))
+        folders[:] = sorted(own)
         for name in sorted(names):
             if not name.startswith(".") and not name.endswith((".pyc", ".so")):
                 yield (Path(at) / name).relative_to(ROOT)
