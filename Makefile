@@ -10,6 +10,7 @@ NATIVE = genkern/runtime/launch/_native.c genkern/runtime/launch/_native_call.h
 RUN = $(VENV)/run.stamp
 DEV = $(VENV)/dev.stamp
 CLUSTER = $(VENV)/cluster.stamp
+CUTE = $(VENV)/cute.stamp
 CLUSTER_TESTS = $(addprefix tests/,farm/remote/test_dask_pool.py farm/remote/test_nodes.py \
 	cluster/test_lab_node.py cluster/test_on_dask.py cluster/test_on_slurm.py)
 
@@ -73,9 +74,10 @@ bench: $(DEV)
 results: $(RUN)
 	$(PY) -m benchmarks.results.remake $(ARGS)
 
-# 1 says that some kernels could not be compiled here (CuTe's, without its DSL): the library's calls are there instead.
+# With CuTe DSL, whose kernels are winners too. 1 says that some could not be compiled here: the library's calls are there
+# instead.
 bundle: DEVICES ?= nvidia_h200 nvidia_h100
-bundle: $(RUN)
+bundle: $(CUTE)
 	mkdir -p genkern/winners
 	for device in $(DEVICES); do \
 		$(PY) -m genkern pack $$(ls results/$$device/*.yaml results/$$device/older/*.yaml 2>/dev/null) -o genkern/winners/$$device.genkern --overwrite $(ARGS) || [ $$? -eq 1 ] || exit; \
@@ -100,6 +102,10 @@ $(RUN): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 
 $(DEV): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch,dev
+	@touch $@ $(RUN)
+
+$(CUTE): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
+	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch,cute
 	@touch $@ $(RUN)
 
 $(CLUSTER): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)

@@ -78,7 +78,9 @@ def parameter_bytes(launch: PlannedLaunch) -> list[int]:
 def put(cache: BinaryCache, key: str, spec: KernelSpec) -> Binary:
     """What the DSL, or Triton, would have compiled of a spec, in the cache."""
     constants = dict(spec.constants)
-    symbol = symbol_of(spec.function, str(constants["BINARY"]), spec.language)
+    # Kernels beside products have none.
+    binary = constants.get("BINARY")
+    symbol = spec.function if binary is None else symbol_of(spec.function, str(binary), spec.language)
     sizes = [128 if kind.startswith("tensormap<") else 8 if kind.startswith("*") else 4 for _, kind in spec.signature]
     image = cubin(symbol, sizes)
     shared_bytes = int(constants.get("shared_bytes", 0))

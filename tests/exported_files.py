@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from pathlib import Path
 
@@ -10,11 +11,33 @@ from made_winners import winner, write_results
 from rich.console import Console
 
 from genkern.command.exchange.exporting import parse_export, run_export
+from genkern.formats.exchange import vllm
+from genkern.formats.kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 
 FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"
 EXPERTS = ("experts", 256), ("scales", "blocks"), ("top_k", 8)
+
+
+# Of sizes with scales of blocks and of experts that were tuned for no M but 64, whose file would serve prefill.
+NOT_WRITTEN = 2
+
+
+def exported_of(kind: str, folder: Path, results: Path) -> tuple[dict[str, dict[int, dict[str, int]]], int]:
+    """What is in each file that is written of a device's shipped results, by M, and of how many sizes these are."""
+    said = io.StringIO()
+    run_export(parse_export(["--to", kind, "-o", str(folder), *map(str, results.glob("*.yaml"))]), Console(file=said))
+    sizes = int(said.getvalue().splitlines()[-1].split()[0])
+    return {
+        path.name: {int(m): own for m, own in json.loads(path.read_text()).items()} for path in folder.iterdir()
+    }, sizes
+
+
+def speaks_of(results: Path) -> int:
+    """How many rows of these results files of vLLM and SGLang are for."""
+    rows = [row for path in results.glob("*.yaml") for row in read_results(str(path))]
+    return len({row.problem for row in rows if not vllm.obstacle(row.problem)})
 
 
 def exported(kind: str, folder: Path) -> dict[str, str]:

@@ -147,9 +147,10 @@ print(genkern.__file__)
 
 
 def files_of(folder: str) -> Iterator[Path]:
-    """Files of a folder as paths relative to the project; links inside it (genkern/profiling) are not followed."""
+    """Files of a folder as paths relative to the project, but packed winners; no links (genkern/profiling)."""
     for at, folders, names in os.walk(ROOT / folder):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__")) and name != "build")
+        own = (name for name in folders if not name.startswith((".", "__")) and name not in ("build", "winners"))
+        folders[:] = sorted(own)
         for name in sorted(names):
             if not name.startswith(".") and not name.endswith((".pyc", ".so")):
                 yield (Path(at) / name).relative_to(ROOT)
@@ -357,7 +358,7 @@ def test_wheel_holds_every_file_once(built: tuple[Path, Path]) -> None:
     names = zipfile.ZipFile(built[0]).namelist()
     assert len(names) == len(set(names))
     # The C extension is there where it could be compiled.
-    installed = {name for name in names if ".dist-info/" not in name and not name.endswith(".so")}
+    installed = {name for name in names if ".dist-info/" not in name and not name.endswith((".so", ".genkern"))}
     expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml", ".typed", ".npz")}
     expected |= {f"genkern/{path}" for path in files_of("profiling") if path.suffix == ".py"}
     expected |= {f"genkern/{path}" for path in files_of("templates")}

@@ -1,12 +1,14 @@
 """transformers' own LlamaForCausalLM at Llama-3.1-8B's shape, decoding with and without genkern.patch.
 
-    python -m benchmarks.serving.hf_decode [BUNDLE] [--layers 16] [--batches 1,16,64] [--compiled 1] [--keep BUNDLE]
+    python -m benchmarks.serving.hf_decode [BUNDLE] [--layers 16] [--batches 1,16,64] [--compiled 1] [--ungated]
+                                           [--keep BUNDLE]
 
 Random weights, a static cache with --context tokens, one step a call: eager, and in CUDA graphs, in turns. For the
 batches of --compiled also what torch.compile(mode="max-autotune-no-cudagraphs") makes of the model, and of the patched
 one, in the same graphs. "linear layers" are those alone, by the library in a graph: the share of a step that genkern
-can make shorter. Without BUNDLE `genkern model` makes one first, from the model's configuration, and the seconds that
-it takes are a key. The share that the bundle covers is of the least time that the products can take.
+can make shorter. With --ungated there is besides what the patch gives without the kernel of gated rows. Without BUNDLE
+`genkern model` makes one first, from the model's configuration, and the seconds that it takes are a key. The share that
+the bundle covers is of the least time that the products can take.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.linear import Patch
 
 COMPILED, BOTH = "compiled graph", "compiled genkern graph"
+UNGATED = f"{GENKERN} ungated"
 LINEARS = f"{LIBRARY} linear layers"
 # Makes a step that is compiled of a step's call.
 Compiler = Callable[[Callable[[], Any]], Callable[[], Any]]
@@ -67,32 +70,39 @@ class Timed:
     patched: int
     merged: int
     difference: float
+    gated: int = 0
 
-    def over(self, other: str, how: str = GRAPH) -> float | None:
+    def over(self, other: str, how: str = GRAPH, who: str = GENKERN) -> float | None:
         """The other's time over that of the patched model."""
-        own = self.times_s[f"{GENKERN} {how}"]
+        own = self.times_s[f"{who} {how}"]
         return self.times_s[other] / own if other in self.times_s else None
 
 
 def timed(
     place: Place,
     steps: Transformers,
-    patch: Callable[[nn.Module], Patch],
+    patch: Callable[..., Patch],
     batch: int,
     rounds: int,
     compiled: Compiler | None,
     capture: Capture = graph_of,
+    *,
+    ungated: bool = False,
 ) -> Timed:
-    """A batch, by everyone, and if it is to be `compiled`, by what that makes of its step and of the patched one's.
+    """A batch, by everyone, and if it is to be `compiled`, by what that makes of its step and of the patched one's;
+    with `ungated` also by a patch without the kernel of gated rows.
 
     The model is patched first: that moves weights, which graphs must find where they were.
     """
     model, case = steps.model, Case(batch, 1)
     step = steps.step(case, model)
 
-    def patched(call: Callable[[], Any]) -> Callable[[], Any]:
+    def patched(call: Callable[[], Any], **own: bool) -> Callable[[], Any]:
         def sample() -> Any:
-            with patch(model):
+            with patch(model, **own):
+                # What a new patch finds out at its first call is no part of a loop of calls.
+                step.reset()
+                step()
                 return call()
 
         return sample
@@ -109,6 +119,10 @@ def timed(
     wanted = steps.step(case, model)().float()
     with patch(model) as made:
         samplers = {f"{GENKERN} {EAGER}": patched(loop(step)), f"{GENKERN} {GRAPH}": in_graph(step)}
+    if ungated:
+        with patch(model, gated=False):
+            samplers[f"{UNGATED} {EAGER}"] = patched(loop(step), gated=False)
+            samplers[f"{UNGATED} {GRAPH}"] = in_graph(step)
     samplers |= {f"{LIBRARY} {EAGER}": loop(step), f"{LIBRARY} {GRAPH}": in_graph(step)}
     samplers[LINEARS] = in_graph(linear_layers(model, batch))
     times = alternate(samplers, rounds)
@@ -127,7 +141,7 @@ def timed(
     with said("memory of graphs"):
         place.release()
     difference = float((found - wanted).abs().max() / wanted.abs().max())
-    return Timed(batch, times, len(made.layers), len(made.merged), difference)
+    return Timed(batch, times, len(made.layers), len(made.merged), difference, len(made.gated))
 
 
 def linear_layers(model: nn.Module, batch: int) -> Step:
@@ -168,28 +182,32 @@ def bundle_of(config: Path, folder: Path, batches: str, bundle: str) -> float:
 
 def report(found: Sequence[Timed], layers: int, more: Mapping[str, float | None]) -> str:
     """Markdown: a line a batch; then the keys."""
-    columns = [f"{who} {how}" for how in (EAGER, GRAPH) for who in (LIBRARY, GENKERN)] + [LINEARS, COMPILED, BOTH]
+    columns = [f"{who} {how}" for how in (EAGER, GRAPH) for who in (LIBRARY, GENKERN, UNGATED)]
+    columns += [LINEARS, COMPILED, BOTH]
     rows: list[tuple[object, ...]] = []
     figures: dict[str, float | None] = {}
     for each in found:
         ms = [f"{each.times_s[name] * 1e3:.3f}" if name in each.times_s else "-" for name in columns]
-        rows.append((each.batch, *ms, each.patched, each.merged, f"{each.difference:.4f}"))
+        rows.append((each.batch, *ms, each.patched, each.merged, each.gated, f"{each.difference:.4f}"))
         figures[f"hf_decode_{each.batch}"] = each.over(f"{LIBRARY} {GRAPH}")
         figures[f"hf_eager_{each.batch}"] = each.over(f"{LIBRARY} {EAGER}", EAGER)
+        if f"{UNGATED} {GRAPH}" in each.times_s:
+            figures[f"hf_ungated_{each.batch}"] = each.over(f"{LIBRARY} {GRAPH}", GRAPH, UNGATED)
+            figures[f"hf_ungated_eager_{each.batch}"] = each.over(f"{LIBRARY} {EAGER}", EAGER, UNGATED)
         if LINEARS in each.times_s:
             figures[f"hf_linears_share_{each.batch}"] = each.times_s[LINEARS] / each.times_s[f"{LIBRARY} {GRAPH}"]
         if COMPILED in each.times_s:
             figures[f"hf_over_compiled_{each.batch}"] = each.over(COMPILED)
             if BOTH in each.times_s:
                 figures[f"hf_compiled_patched_{each.batch}"] = each.times_s[COMPILED] / each.times_s[BOTH]
-    head = ["batch", *(f"{name}, ms" for name in columns), "layers patched", "groups", "difference"]
+    head = ["batch", *(f"{name}, ms" for name in columns), "layers patched", "groups", "gated", "difference"]
     return f"{table(head, rows)}\n\n{layers} layers\n{key_lines({**figures, **more})}"
 
 
 def run(
     place: Place,
     argv: Sequence[str],
-    patch: Callable[[nn.Module], Patch] = genkern.patch,
+    patch: Callable[..., Patch] = genkern.patch,
     shape: Shape = LLAMA_8B,
     capture: Capture = graph_of,
     by_compile: Compiler = by_torch_compile,
@@ -200,6 +218,7 @@ def run(
     parser.add_argument("--layers", type=int, default=16, help="of the model (default: 16)")
     parser.add_argument("--batches", default="1,16,64", help="with commas (default: 1,16,64)")
     parser.add_argument("--compiled", default="1", help="batches to compare with torch.compile (default: 1; '': none)")
+    parser.add_argument("--ungated", action="store_true", help="also patched without the kernel of gated rows")
     parser.add_argument("--context", type=int, default=1024, help="tokens in the cache (default: 1024)")
     parser.add_argument("--rounds", type=int, default=11, help="of which medians are taken (default: 11)")
     parser.add_argument("--keep", help="where the bundle that is made stays, *.genkern, with results beside it")
@@ -226,7 +245,8 @@ def run(
         for batch in batches:
             with said(f"batch {batch}"):
                 compile = by_compile if batch in compiled else None
-                found.append(timed(place, steps, patch, batch, arguments.rounds, compile, capture))
+                rounds, ungated = arguments.rounds, arguments.ungated
+                found.append(timed(place, steps, patch, batch, rounds, compile, capture, ungated=ungated))
                 say(f"batch {batch}: {found[-1].over(f'{LIBRARY} {GRAPH}'):.3f}")
     text = f"{report(sorted(found, key=lambda each: each.batch), arguments.layers, more)}\n{place}"
     if arguments.output:

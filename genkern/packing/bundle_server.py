@@ -33,7 +33,7 @@ from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.row_calls import order_by, quantize_by
-from genkern.runtime.routed.row_kernels import RowKernel, needed
+from genkern.runtime.routed.row_kernels import GATED_COLUMNS, RowKernel, needed, row_call
 from genkern.runtime.table import Choice
 
 _DEVICE = "cuda"
@@ -41,6 +41,8 @@ _DEVICE = "cuda"
 _ORDERED = ((1, 1, 1), (3, 2, 8), (129, 8, 64), (2048, 8, 256))
 # Rows and columns: one block, an end within a block, and within a program's blocks.
 _QUANTIZED = ((1, 128), (5, 144), (33, 720), (257, 7168))
+# Rows and columns of the gate and of up.
+_GATED = ((1, 48), (3, 1024), (64, 14336))
 
 
 @lru_cache(maxsize=1)
@@ -130,7 +132,9 @@ def _check_rows(request: Mapping[str, Any]) -> Verdict:
     context = Context(lambda op: [bundle], lambda index: gpu)
     types = problem.dtype_c, problem.dtype_a
     scales = str(dict(problem.own).get("scales", "per_tensor"))
-    if kernel.function == "order_rows":
+    if kernel.function == "gate_rows":
+        message = _first_fault(gpu, _gated(context, problem.op, kernel, problem.dtype_c))
+    elif kernel.function == "order_rows":
         message = _first_fault(gpu, _orders(context, problem.op, kernel))
     else:
         message = _first_fault(gpu, _quantized(context, problem.op, types, scales))
@@ -160,6 +164,27 @@ def _quantized(context: Context, op: str, types: tuple[str, str], scales: str) -
         x = (torch.randn(rows, columns, device=_DEVICE) * factors).to(wide)
         made = quantize_by(context, op, 0, rows, columns, types, scales)(x)
         yield f"{rows} rows of {columns}", made, quantized(x, narrow, scales)
+
+
+def _gated(context: Context, op: str, kernel: RowKernel, dtype: str) -> Iterator[tuple[str, Any, Any]]:
+    import torch
+
+    wide = getattr(torch, DTYPES[dtype].torch)
+    for rows, columns in _GATED:
+        # Of all magnitudes, zero and numbers whose exponential function has no value among them.
+        factors = torch.logspace(-4, 4, 2 * columns, device=_DEVICE)
+        both = (torch.randn(rows, 2 * columns, device=_DEVICE) * factors).to(wide)
+        both[:, ::97] = 0
+        for gate in (0, 1):
+            at = gate * columns
+            numbers = {"gate": at, "up": columns - at, "pitch": 2 * columns, "columns": columns}
+            made = row_call(context, op, 0, kernel, (rows, -(-columns // GATED_COLUMNS)), numbers)
+            parts = both.split(columns, -1)
+            wanted = torch.nn.functional.silu(parts[gate]) * parts[1 - gate]
+            found = wanted if made is None else made[0].empty((rows, columns), (columns, 1), wide)
+            if made is not None:
+                made[1]((both.data_ptr(), both.data_ptr(), found.data_ptr()))
+            yield f"{rows} rows of {columns}", (found,), (wanted,)
 
 
 def _first_fault(gpu: _GuardedGpu, tries: Iterable[tuple[str, Any, Any]]) -> str:

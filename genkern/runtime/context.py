@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from genkern.errors import InvarianceError, LaunchError
 from genkern.gemm.problem import GemmProblem
@@ -29,6 +30,12 @@ Leave = Callable[[GemmProblem, str], None]
 # Told of every problem that is asked for the first time since what is tuned was last looked into: its GPU, and what
 # serves it; None of both on a CPU.
 Watch = Callable[["LiveGpu | None", GemmProblem, "Choice | None"], None]
+
+
+class Forgetful(Protocol):
+    """Whoever keeps what it found out of what is tuned."""
+
+    def forget(self) -> None: ...
 
 
 class Mode:
@@ -223,6 +230,16 @@ class Context:
         """Call `forget` whenever what has been found may no longer hold, until what this returns is called."""
         self._listeners.append(forget)
         return lambda: self._listeners.remove(forget)
+
+    def let_forget(self, kept: Forgetful) -> None:
+        """Call `kept.forget` likewise, for as long as anybody else has it: a program may patch its model every step."""
+        weak = weakref.ref(kept)
+
+        def forget() -> None:
+            if (live := weak()) is not None:
+                live.forget()
+
+        weakref.finalize(kept, self.on_change(forget)).atexit = False
 
     def renew(self) -> None:
         """Look into the bundles anew: calls from now on find what has come since."""

@@ -265,6 +265,21 @@ class Gemm(Calls):
             return known[1](*tensors)
         return self._unknown(place, tensors, (x, weight, bias, out_dtype, scale_a, scale_b, activation, own))
 
+    def known(self, x: Any, weight: Any, bias: Any) -> Function | None:
+        """What serves x by weight, with a bias or None, as a function of those that there are: where it is like a call
+        that was made before, in what of PyTorch's modes counts too. Not for programs that torch.compile reads.
+        """
+        try:
+            if bias is None:
+                known = self._known.get((id(weight), x.numel(), _has_gradients()))
+                is_known = known is not None and known[0](x, weight)
+            else:
+                known = self._known.get((id(weight), x.numel(), _has_gradients(), False, True, True, None, None))
+                is_known = known is not None and known[0](x, weight, bias)
+        except TypeError:
+            return None
+        return known[1] if known is not None and is_known and forward_ad._current_level < 0 and not _modes() else None
+
     def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
         x, weight, *rest = given
         if self._context.mode.is_on:

@@ -14,15 +14,12 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.context import Context
-from genkern.runtime.dispatch import PLAIN, Gemm
+from genkern.runtime.dispatch import PLAIN, Gemm, is_traced
 from genkern.runtime.shared.merging import Place, merge_layers
-from genkern.runtime.shared.own_forward import give_forward, has_own_forward, when_replicated
+from genkern.runtime.shared.own_forward import give_forward, has_own_forward, is_given, when_replicated
 from genkern.runtime.shared.shared_product import Operator
 from genkern.runtime.shared.tuned_groups import groups_of, has_bias, is_tuned, sums_of, winners_of
 from genkern.runtime.shared.ways import Way, way_of
-
-# Of the forward that layers are given.
-_MARK = "_is_genkerns"
 
 
 @dataclass(frozen=True)
@@ -51,6 +48,7 @@ class LayerReport:
         return f"{self.name} [{self.n}, {self.k}] {self.dtype}{' with bias' * self.bias}: {invariant}{tuned}"
 
 
+_any_autocast = torch._C._is_any_autocast_enabled
 # Functions of patches that were undone while others lay on top of them, each with what it was put around.
 _undone: dict[Callable[..., Any], Callable[..., Any]] = {}
 
@@ -59,16 +57,23 @@ class Patch:
     """A model whose linear layers call winners until `undo`, or until a `with` block ends.
 
     `layers` are the names of those that do; `merged` those of them that are called as one product, a name for each
-    group, whose weights take `merged_bytes`: the same as before, in one memory a group.
+    group, whose weights take `merged_bytes`: the same as before, in one memory a group. `gated` are of the modules
+    whose silu and multiplication are one kernel behind such a product.
     """
 
     def __init__(
-        self, undo: Callable[[], None], layers: tuple[str, ...], merged: tuple[str, ...] = (), merged_bytes: int = 0
+        self,
+        undo: Callable[[], None],
+        layers: tuple[str, ...],
+        merged: tuple[str, ...] = (),
+        merged_bytes: int = 0,
+        gated: tuple[str, ...] = (),
     ) -> None:
         self._undo: Callable[[], None] | None = undo
         self.layers = layers
         self.merged = merged
         self.merged_bytes = merged_bytes
+        self.gated = gated
 
     def undo(self) -> None:
         """Give the layers back what they had; once."""
@@ -86,17 +91,23 @@ class Patch:
 
 
 def patch_model(
-    model: torch.nn.Module, gemm: Gemm, context: Context, linears: Callable[[], Operator] | None = None
+    model: torch.nn.Module,
+    gemm: Gemm,
+    context: Context,
+    linears: Callable[[], Operator] | None = None,
+    *,
+    gated: bool = True,
 ) -> Patch:
     """Let every nn.Linear of the model, and torch.nn.functional.linear with its weights, call `gemm` where its N and K
     have a winner, and every other where calls are recorded or logged, or while they must be batch invariant; layers
     that a module gives the same tensor as one product, where their merged weight has a winner. `linears` is the
-    operator of such a product, of compiled programs.
+    operator of such a product, of compiled programs. Where it is followed by silu(gate) * up, that is one kernel,
+    unless not `gated`.
 
     Layers with hooks or another forward of their own keep theirs, and weights that are subclasses of tensors
     (quantized, sharded) are the library's.
     """
-    groups = merge_layers(model, gemm, context, linears)
+    groups = merge_layers(model, gemm, context, linears, gated=gated)
     patched: dict[str, Any] = {}
     undone: dict[str, Callable[[], None]] = {}
     # Those that are served only while they must be batch invariant, and refused then unless a warning is enough.
@@ -116,9 +127,9 @@ def patch_model(
         refused[:] = refused if is_invariant else []
         for name, layer in () if live is None else _linears(live):
             if has_own_forward(layer):
-                if is_invariant and not hasattr(vars(layer)["forward"], _MARK):
+                if is_invariant and not is_given(layer):
                     line = "has a forward of its own, which may not be batch invariant"
-                    context.say((id(layer), _MARK), f"{name}: {line}", logging.WARNING)
+                    context.say((id(layer), line), f"{name}: {line}", logging.WARNING)
                 continue
             place, is_served = groups.places.get(layer), _is_served(layer, context)
             if place is not None or is_served or is_invariant:
@@ -172,7 +183,7 @@ def patch_model(
             torch.nn.functional.linear = beneath
 
     others = [name for name, layer in _others(model).items() if id(layer.weight) in by_weight]
-    return Patch(undo, (*patched, *others), groups.names, groups.bytes)
+    return Patch(undo, (*patched, *others), groups.names, groups.bytes, groups.gated)
 
 
 def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
@@ -248,11 +259,17 @@ def _forward(gemm: Gemm, context: Context, place: Place | None, is_served: bool)
     def forward(layer: torch.nn.Linear, input: Any) -> Any:
         if shared is not None and (part := shared.part(number, layer, input)) is not None:
             return part
+        # Not through nn.Module.__getattr__, which takes as long as all else here.
+        own = layer._parameters
+        weight, bias = own.get("weight"), own.get("bias")
+        if is_served and weight is not None and not is_traced() and not _any_autocast():
+            call = gemm.known(input, weight, bias)
+            if call is not None:
+                return call(input, weight) if bias is None else call(input, weight, bias)
         if not (is_served or context.mode.is_on) or _is_librarys(input, layer.weight, context):
             return torch.nn.functional.linear(input, layer.weight, layer.bias)
         return gemm(input, layer.weight, layer.bias)
 
-    setattr(forward, _MARK, True)
     return forward
 
 

@@ -42,20 +42,20 @@ class ModelReport(list[LayerReport]):
         return "\n".join(map(str, (*self, *self.workspaces)))
 
 
-def patch(model: torch.nn.Module) -> Patch:
+def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
     """Let the model's linear layers, and transformers' experts modules, call tuned kernels where there are any; undone
-    by `with`, or by its `undo()`.
+    by `with`, or by its `undo()`. silu(gate) * up behind a product of both is one kernel too, unless not `gated`.
     """
     context, op = default_context(), staged_op()
     gemm = gemm_of(DEFAULT_OP)
-    linear = patch_model(model, gemm, context, lambda: linears_of(gemm))
+    linear = patch_model(model, gemm, context, lambda: linears_of(gemm), gated=gated)
     experts = patch_experts(model, op, lambda: cast(Experts, routed_of(op)), context)
 
     def undo() -> None:
         linear.undo()
         experts.undo()
 
-    return Patch(undo, (*linear.layers, *experts.layers), linear.merged, linear.merged_bytes)
+    return Patch(undo, (*linear.layers, *experts.layers), linear.merged, linear.merged_bytes, linear.gated)
 
 
 def report(model: torch.nn.Module) -> ModelReport:

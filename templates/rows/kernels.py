@@ -1,10 +1,12 @@
-"""Kernels beside the products of a layer: rows by groups, and rows in 8 bits. Plain Triton, the same for every size.
+"""Kernels beside the products of a layer: rows by groups, rows in 8 bits, and gated rows. Plain Triton, the same for
+every size.
 
 genkern.runtime.routed.row_kernels says with which types and constants they are compiled, and how they are launched.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 
 @triton.jit
@@ -65,3 +67,19 @@ def quantize_blocks(
     tl.store(scale_ptr + blocks.to(tl.int64) * rows + row, scale, mask=blocks * BLOCK < columns)
     found = tl.div_rn(x, tl.broadcast_to(scale[:, None], (BLOCKS, BLOCK)))
     tl.store(found_ptr + row * columns + offs, found.to(found_ptr.dtype.element_ty), mask=offs < columns)
+
+
+@triton.jit
+def gate_rows(gate_ptr, up_ptr, found_ptr, gate, up, pitch, columns, BLOCK_SIZE: tl.constexpr):
+    """A program for BLOCK_SIZE columns of a row: silu(gate) * up, each rounded as PyTorch's calls round it.
+
+    Both lie in rows that begin `pitch` elements apart, from column `gate` and column `up` on, of one tensor or of two.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    offs = tl.program_id(1) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
+    is_column = offs < columns
+    x = tl.load(gate_ptr + row * pitch + gate + offs, mask=is_column, other=0.0).to(tl.float32)
+    by = tl.load(up_ptr + row * pitch + up + offs, mask=is_column, other=0.0).to(tl.float32)
+    # The exponential function and the division that PyTorch's kernel has too: the same bits.
+    gated = tl.div_rn(x, 1.0 + libdevice.exp(-x)).to(found_ptr.dtype.element_ty).to(tl.float32)
+    tl.store(found_ptr + row * columns + offs, (gated * by).to(found_ptr.dtype.element_ty), mask=is_column)

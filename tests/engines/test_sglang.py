@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -255,29 +256,53 @@ def test_another_sglang_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(hook_registry.HookRegistry._hooks) == before
 
 
-def test_exported_files_are_read_by_sglangs_own_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Block-scaled products and experts, both of whose products take one file: each M's config as it was tuned."""
+def readers(monkeypatch: pytest.MonkeyPatch, folder: Path, device: str) -> tuple[Any, Any]:
+    """SGLang's own, of products and of experts, of the files that were written into this folder for that device."""
     import triton
-    from exported_files import exported
     from sglang.kernels.ops.gemm import fp8_kernel
     from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe_triton_config as moe
 
-    folder = tmp_path / "configs"
-    files = exported("sglang", folder)
-    written = {name[0]: {int(m): values for m, values in json.loads(text).items()} for name, text in files.items()}
-    assert set(written) == {"N", "E"}
     for module in (fp8_kernel, moe):
-        monkeypatch.setattr(module, "get_device_name", lambda *given: "NVIDIA H200")
-    monkeypatch.setattr(fp8_kernel, "__file__", str(tmp_path / "fp8_kernel.py"))
+        monkeypatch.setattr(module, "get_device_name", lambda *given: device)
+    monkeypatch.setattr(fp8_kernel, "__file__", str(folder.parent / "fp8_kernel.py"))
     getattr(fp8_kernel.get_w8a8_block_fp8_configs, "cache_clear", lambda: None)()
-    assert fp8_kernel.get_w8a8_block_fp8_configs(4096, 7168, 128, 128) == written["N"]
     of_triton = folder / f"triton_{triton.__version__.replace('.', '_')}"
     of_triton.mkdir()
-    for name in files:
-        (folder / name).rename(of_triton / name)
-    monkeypatch.setenv("SGLANG_MOE_CONFIG_DIR", str(tmp_path))
+    for path in folder.glob("E=*"):
+        path.rename(of_triton / path.name)
+    monkeypatch.setenv("SGLANG_MOE_CONFIG_DIR", str(folder.parent))
     exec_of = SimpleNamespace(deterministic=SimpleNamespace(enable_deterministic_inference=False))
     monkeypatch.setattr(moe, "get_exec", lambda: exec_of)
     moe.get_moe_configs.cache_clear()
+    return fp8_kernel.get_w8a8_block_fp8_configs, moe.get_moe_configs
+
+
+def test_exported_files_are_read_by_sglangs_own_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Block-scaled products and experts, both of whose products take one file: each M's config as it was tuned."""
+    from exported_files import exported
+
+    files = exported("sglang", tmp_path / "configs")
+    written = {name[0]: {int(m): values for m, values in json.loads(text).items()} for name, text in files.items()}
+    assert set(written) == {"N", "E"}
+    of_products, of_experts = readers(monkeypatch, tmp_path / "configs", "NVIDIA H200")
+    assert of_products(4096, 7168, 128, 128) == written["N"]
     for down in (False, True):
-        assert moe.get_moe_configs(256, 256, "fp8_w8a8", 128, 128, down_moe=down) == written["E"]
+        assert of_experts(256, 256, "fp8_w8a8", 128, 128, down_moe=down) == written["E"]
+
+
+def test_shipped_winners_are_read_by_sglangs_own_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every size with scales of blocks and of experts, but those that `export` refuses by name."""
+    from exported_files import NOT_WRITTEN, exported_of, speaks_of
+
+    results = Path(__file__).parents[2] / "results" / "nvidia_h100"
+    files, sizes = exported_of("sglang", tmp_path / "configs", results)
+    assert sizes == speaks_of(results) - NOT_WRITTEN >= 50
+    of_products, of_experts = readers(monkeypatch, tmp_path / "configs", "NVIDIA H100 80GB HBM3")
+    for name, written in files.items():
+        one, other = (int(each) for each in re.findall(r"[NKE]=(\d+)", name))
+        if name.startswith("N"):
+            assert of_products(one, other, 128, 128) == written
+        elif "block_shape" in name:
+            assert of_experts(one, other, "fp8_w8a8", 128, 128) == written
+        else:
+            assert of_experts(one, other, None, 0, 0) == written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from vllm.model_executor.kernels import linear as kernels
 from vllm.model_executor.layers import linear
 from vllm.platforms import PlatformEnum, current_platform
 
+H100_RESULTS = Path(__file__).parents[2] / "results" / "nvidia_h100"
 PARTS = ("compiled programs' keys", "16-bit linear layers", "fp8 linear layers", "experts", "batch-invariant products")
 
 
@@ -349,6 +351,30 @@ def test_exported_files_are_read_by_vllms_own_reader(monkeypatch: pytest.MonkeyP
     assert dense in written
     assert of_experts in written
     assert set(dense) == set(of_experts) == {1, 64, 4096}
+
+
+def test_shipped_winners_are_read_by_vllms_own_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every size with scales of blocks and of experts, but those that `export` refuses by name."""
+    from exported_files import NOT_WRITTEN, exported_of, speaks_of
+    from vllm.model_executor.layers.fused_moe import fused_moe
+    from vllm.model_executor.layers.quantization.utils import fp8_utils
+
+    files, sizes = exported_of("vllm", tmp_path / "configs", H100_RESULTS)
+    assert sizes == speaks_of(H100_RESULTS) - NOT_WRITTEN >= 50
+    for module in (fp8_utils, fused_moe):
+        monkeypatch.setattr(module, "get_device_name_as_file_name", lambda: "NVIDIA_H100_80GB_HBM3")
+    monkeypatch.setattr(fp8_utils, "__file__", str(tmp_path / "fp8_utils.py"))
+    monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(tmp_path / "configs"))
+    fp8_utils.get_w8a8_block_fp8_configs.cache_clear()
+    fused_moe.get_moe_configs.cache_clear()
+    for name, written in files.items():
+        one, other = (int(each) for each in re.findall(r"[NKE]=(\d+)", name))
+        in_blocks = (128, 128) if "block_shape" in name else ()
+        if name.startswith("N"):
+            assert fp8_utils.get_w8a8_block_fp8_configs(one, other, *in_blocks) == written
+        else:
+            dtype = "fp8_w8a8" if in_blocks else None
+            assert fused_moe.get_moe_configs(one, other, dtype, *in_blocks) == written
 
 
 def test_fp8_kernels_are_put_in_together_or_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -251,6 +252,47 @@ def test_rows_in_8_bits(experts: HostGpu, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(bundle_server, "quantize_by", quantize_by)
     answer = BundleServer("cudagraph")._answer(rows_request("quantize_blocks_bf16_fp8e4m3fn"), lambda told: None)
     assert (answer["passed"], answer["message"]) == (True, "")
+
+
+@pytest.mark.parametrize("fault", ["", "wrong", "not launched"])
+def test_gated_rows(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """The gate's half before up's and behind it."""
+    gpu, bundle = HostGpu(0), planned([planned_row(PROBLEM)])[0]
+    monkeypatch.setattr(bundle_server, "_DEVICE", "cpu")
+    monkeypatch.setattr(bundle_server, "_bundle", lambda path: bundle)
+    monkeypatch.setattr(bundle_server, "_GuardedGpu", lambda index: gpu)
+    seen: list[int] = []
+
+    def row_call(
+        context: Any, op: str, device: int, kernel: Any, grid: tuple[int, int], numbers: dict[str, int]
+    ) -> Any:
+        if fault == "not launched":
+            return None
+
+        def launch(addresses: tuple[int, ...]) -> bool:
+            x = matrix(addresses[0], grid[0], numbers["pitch"])
+            parts = [x[:, numbers[name] :][:, : numbers["columns"]] for name in ("gate", "up")]
+            found = torch.nn.functional.silu(parts[0]) * parts[1]
+            matrix(addresses[2], grid[0], numbers["columns"]).copy_(found + 1 if fault else found)
+            seen.append(numbers["gate"])
+            return True
+
+        return gpu, launch
+
+    monkeypatch.setattr(bundle_server, "row_call", row_call)
+    server = BundleServer("cudagraph")
+    monkeypatch.setattr(server, "_failed", lambda name, error: {"config": name, "error": str(error)})
+    answer = server._answer(rows_request("gate_bf16"), lambda told: None)
+    if fault == "not launched":
+        assert "it is not launched" in answer["error"]
+    else:
+        assert answer["passed"] is (fault == "")
+        assert seen[:2] == ([0, 48] if not fault else [0])
+
+
+def matrix(address: int, rows: int, columns: int) -> Any:
+    memory = (ctypes.c_char * (rows * columns * 2)).from_address(address)
+    return torch.frombuffer(memory, dtype=torch.bfloat16).view(rows, columns)
 
 
 def test_the_process_serves_bundles(monkeypatch: pytest.MonkeyPatch) -> None:

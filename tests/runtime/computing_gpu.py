@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from recording_gpu import FakeDriver, FakeGpu
+from recording_gpu import FakeDriver, FakeGpu, Launched
 from small_bundle import row
 from small_gemms import TILED
 
@@ -28,6 +28,7 @@ from genkern.packing.packer import Wanted
 from genkern.packing.rows import rows_of, with_calls
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import Contents, PackedBinary, PackedCall
+from genkern.runtime.routed.row_kernels import GATED_COLUMNS, gating
 
 # K's block is what two e2m1 a byte take.
 CONFIG = replace(TILED, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64)
@@ -43,7 +44,16 @@ class Kernel:
     problem: GemmProblem
     scale: int = 1
 
-    def compute(self, parameters: Iterable[bytes], a_and_b_alone: bool) -> None:
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return sizes_of(self.launch)
+
+    def compute(self, launched: Launched) -> None:
+        op = get_op(self.problem.op)
+        if op.groups is None and all(each.packed == each.together == 1 for each in op.operands(self.problem)):
+            self._compute(launched.parameters)
+
+    def _compute(self, parameters: Iterable[bytes]) -> None:
         passed = [each for each in self.launch.arguments if not isinstance(each, Constant)]
         numbers = [int.from_bytes(each, "little") for each in parameters]
         said = list(zip(passed, numbers, strict=False))
@@ -64,7 +74,6 @@ class Kernel:
             self._matrix(of[Pointer][name], of[Leading][name], of[Stride].get(name, 0), *shapes[name])
             for name in shapes
         )
-        assert a_and_b_alone
         c.copy_((a.double() @ b.double() * self.scale).to(c.dtype))
 
     def _matrix(self, address: int, pitch: int, step: int, shape: tuple[int, int], row_major: bool, dtype: str) -> Any:
@@ -77,30 +86,45 @@ class Kernel:
         return found if row_major else found.mT
 
 
+class GateKernel:
+    """What gate_rows computes of bf16, by PyTorch's calls."""
+
+    kernel = gating("bf16")
+    sizes = (8, 8, 8, 4, 4, 4, 4)
+
+    def compute(self, launched: Launched) -> None:
+        numbers = [int.from_bytes(each, "little") for each in launched.parameters]
+        (gate_at, up_at, found_at), (gate, up, pitch, columns) = numbers[:3], numbers[3:]
+        rows = launched.grid[0]
+        assert launched.grid[1] * GATED_COLUMNS >= columns
+        assert all(number % 16 == 0 for number in numbers)
+
+        def matrix(address: int, pitch: int) -> Any:
+            memory = (ctypes.c_char * (((rows - 1) * pitch + columns) * 2)).from_address(address)
+            return torch.frombuffer(memory, dtype=torch.bfloat16).as_strided((rows, columns), (pitch, 1))
+
+        silu = torch.nn.functional.silu(matrix(gate_at + 2 * gate, pitch))
+        matrix(found_at, columns).copy_(silu * matrix(up_at + 2 * up, pitch))
+
+
 @dataclass
 class ComputingDriver(FakeDriver):
     """Computes what is launched, of kernels by the sha256 of their binaries; not where operands are packed or rows
     go to one of many weights."""
 
-    kernels: Mapping[str, Kernel] = field(default_factory=dict)
-    _by_handle: dict[int, Kernel] = field(default_factory=dict)
+    kernels: Mapping[str, Kernel | GateKernel] = field(default_factory=dict)
+    _by_handle: dict[int, Kernel | GateKernel] = field(default_factory=dict)
 
     def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int:
         handle = int(sha256[:15], 16)
         self._by_handle[handle] = kernel = self.kernels[sha256]
-        self._kernels[handle] = symbol, sizes_of(kernel.launch)
+        self._kernels[handle] = symbol, kernel.sizes
         return handle
 
     def _write_down(self, function: int, *asked: Any) -> int:
         status = super()._write_down(function, *asked)
-        kernel = self._by_handle[function]
-        op = get_op(kernel.problem.op)
-        if (
-            not status
-            and op.groups is None
-            and all(each.packed == each.together == 1 for each in op.operands(kernel.problem))
-        ):
-            kernel.compute(self.launched[-1].parameters, True)
+        if not status:
+            self._by_handle[function].compute(self.launched[-1])
         return status
 
 
@@ -145,7 +169,20 @@ def planned_row(problem: GemmProblem, config: Config = CONFIG, **more: object) -
     return row(problem, config, **more)
 
 
-def computing_gpu(kernels: Mapping[str, Kernel]) -> FakeGpu:
+def with_gate(bundle: Bundle, kernels: dict[str, Kernel | GateKernel]) -> Bundle:
+    """The bundle with the kernel of gated rows too, which is added to the driver's."""
+    made = GateKernel()
+    sha256 = "f" * 64
+    kernels[sha256] = made
+    assert made.kernel is not None
+    binary = PackedBinary(sha256, made.kernel.function, 128, 0, made.sizes)
+    contents = bundle.contents
+    binaries = {**contents.binaries, sha256: binary}
+    beside = {("sm_90", made.kernel.name): sha256}
+    return replace(bundle, contents=replace(contents, binaries=binaries, row_kernels=beside))
+
+
+def computing_gpu(kernels: Mapping[str, Kernel | GateKernel]) -> FakeGpu:
     gpu = FakeGpu()
     gpu.driver = ComputingDriver(kernels=kernels)
     return gpu

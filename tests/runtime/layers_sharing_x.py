@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from computing_gpu import computing_gpu, planned, planned_row
+from computing_gpu import GateKernel, Kernel, computing_gpu, planned, planned_row, with_gate
 from recording_gpu import FakeGpu
 from torch import nn
 
@@ -90,8 +90,12 @@ def x_of(*rows: int, seed: int = 0) -> torch.Tensor:
 class Bench:
     """A GPU that computes, with winners for products of these N and K, and what was launched on it."""
 
-    def __init__(self, sizes: list[tuple[int, int]], rows: tuple[int, ...] = (ROWS,)) -> None:
-        bundle, kernels = planned([planned_row(GemmProblem(m, *size)) for size in sizes for m in rows])
+    def __init__(self, sizes: list[tuple[int, int]], rows: tuple[int, ...] = (ROWS,), *, gate: bool = False) -> None:
+        """With the kernel of gated rows too, where `gate`."""
+        bundle, products = planned([planned_row(GemmProblem(m, *size)) for size in sizes for m in rows])
+        kernels: dict[str, Kernel | GateKernel] = dict(products)
+        if gate:
+            bundle = with_gate(bundle, kernels)
         self.gpu: FakeGpu = computing_gpu(kernels)
         self.context = Context(lambda op: [bundle], lambda index: self.gpu)
         self.gemm = Gemm("a16w16", self.context)

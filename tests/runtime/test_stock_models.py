@@ -217,3 +217,62 @@ def test_adapters_that_were_there_before(bench: Bench) -> None:
     assert len(grads[0]) == 2 * 3 * 2
     for found, wanted in zip(*grads, strict=True):
         torch.testing.assert_close(found, wanted, rtol=5e-2, atol=5e-2)
+
+
+@pytest.fixture(scope="module")
+def gated() -> Bench:
+    """The same winners, and the kernel of gated rows."""
+    made = Bench(SIZES, rows=(1, 3), gate=True)
+    made.gemm.operator = define(made.gemm, "test_stock_gated")
+    return made
+
+
+def gates(bench: Bench) -> int:
+    """How often gated rows were launched since this was asked last."""
+    count = sum(each.symbol == "gate_rows" for each in bench.gpu.driver.launched)
+    bench.launches()
+    return count
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen3"])
+@torch.no_grad()
+def test_gated_layers_are_one_product_and_a_kernel(name: str, bench: Bench, gated: Bench) -> None:
+    """In every layer, with the logits of merged layers to the bit, and the tokens of generate()."""
+    model = model_of(name)
+    options = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static", "disable_compile": True}
+    with patched(model, bench):
+        wanted, tokens = model(TOKENS).logits, model.generate(TOKENS, **options)
+    with patched(model, gated) as patch:
+        assert patch.gated == ("model.layers.0.mlp", "model.layers.1.mlp")
+        gates(gated)
+        assert model(TOKENS).logits.equal(wanted)
+        assert gates(gated) == 2
+        assert model.generate(TOKENS, **options).equal(tokens)
+        assert gates(gated) == 2 * 4
+
+
+@torch.no_grad()
+def test_gated_layers_with_adapters(gated: Bench) -> None:
+    """On gate or up they are the module's own, whether they came before or later, and gated again without them; on the
+    layer below they change nothing.
+    """
+    near = {"rtol": 3e-2, "atol": 3e-2}
+    wanted = adapted(model_of("Llama"))(TOKENS).logits
+    model = model_of("Llama")
+    with patched(model, gated):
+        later = adapted(model)
+        gates(gated)
+        torch.testing.assert_close(later(TOKENS).logits, wanted, **near)
+        assert gates(gated) == 0
+        model = later.unload()
+        model(TOKENS)
+        assert gates(gated) == 2
+    peft = pytest.importorskip("peft")
+    own = {"r": 4, "target_modules": ["down_proj"], "init_lora_weights": False}
+    below = peft.get_peft_model(model, peft.LoraConfig(**own)).bfloat16().eval()
+    wanted = below(TOKENS).logits
+    with patched(below, gated) as patch:
+        assert len(patch.gated) == 2
+        gates(gated)
+        torch.testing.assert_close(below(TOKENS).logits, wanted, **near)
+        assert gates(gated) == 2

@@ -109,7 +109,10 @@ def sizes_of(
     for reason, count in left_out.items():
         console.print(f"left out: {count} {'size' if count == 1 else 'sizes'}: {reason}")
     if not sizes:
-        raise ResultsError(f"nothing to export to {peer.NAME}: {'; '.join(left_out) or 'the results are empty'}")
+        reasons = (
+            "; ".join(left_out) if len(left_out) == 1 else f"each of {left_out.total()} sizes is left out, as above"
+        )
+        raise ResultsError(f"nothing to export to {peer.NAME}: {reasons if left_out else 'the results are empty'}")
     return sizes
 
 
@@ -192,8 +195,8 @@ def _sized(
         timed[config] = row.duration_us or 1.0
     usable = {config: us for config, us in timed.items() if not peer.config_obstacle(config)}
     if not usable:
-        hint = "" if problem in times else " (--candidates FILE has the others)"
-        left_out[f"{peer.config_obstacle(config)}, and no other was timed{hint}"] += 1
+        hint = "" if problem in times else ": tune them again, which times some, or give --candidates"
+        left_out[f"won by kernels of genkern's own, and no config that {peer.NAME} can run was timed{hint}"] += 1
         return None
     arch = row.arch or said.arch
     if arch is None:

@@ -1,4 +1,5 @@
-"""Calls whose rows are routed to one of many weights: groups of rows, and whole mixtures of experts.
+"""Calls whose rows are routed to one of many weights: groups of rows, and whole mixtures of experts; and
+kernels beside products.
 
 May import: gemm, ops, kernels, runtime, runtime.launch.
 """

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from genkern.errors import GenkernError, LaunchError
+from genkern.errors import LaunchError
 from genkern.gemm.dtypes import DTYPES
 from genkern.runtime.context import Context
-from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.routed.order import order_of, quantized
-from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, RowCall, RowKernel, ordering, quantizing
+from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, ordering, quantizing, row_call
 
 # Of ids [tokens, top_k]: where the rows of each expert end, and slots, as order_of gives them.
 Order = Callable[[Any], tuple[Any, Any]]
@@ -25,7 +24,7 @@ def order_by(context: Context, op: str, ids: Any, experts: int) -> Order:
     """Rows in the order of their experts, for ids that lie as these do."""
     rows, dtype, like = ids.numel(), ids.dtype, None
     if rows <= MOST_ORDERED and ids.is_contiguous() and (kernel := ordering(dtype)) is not None:
-        like = _made(context, op, ids.get_device(), kernel, (experts,), {"rows": rows})
+        like = row_call(context, op, ids.get_device(), kernel, (experts,), {"rows": rows})
 
     def by_torch(ids: Any) -> tuple[Any, Any]:
         return order_of(ids, experts)
@@ -67,7 +66,7 @@ def quantize_by(
     blocks = -(-k // BLOCK)
     in_blocks = scales == "blocks"
     grid = (rows, -(-blocks // BLOCKS)) if in_blocks else (rows,)
-    made = _made(context, op, device, kernel, grid, {"rows": rows, "columns": k})
+    made = row_call(context, op, device, kernel, grid, {"rows": rows, "columns": k})
     if made is None:
         return by_torch
     gpu, launch = made
@@ -82,20 +81,6 @@ def quantize_by(
         return by_torch(x)
 
     return _unless_failed(by_kernel, by_torch, context, kernel.name)
-
-
-def _made(
-    context: Context, op: str, device: int, kernel: RowKernel, grid: tuple[int, ...], numbers: dict[str, int]
-) -> tuple[LiveGpu, RowCall] | None:
-    """The kernel's launch; None where there is no GPU, no bundle that has it, or where it cannot be loaded."""
-    gpu = context.gpu(device)
-    try:
-        if gpu is None or (found := context.row_kernel(gpu, op, kernel.name)) is None:
-            return None
-        return gpu, RowCall(gpu, *found, kernel, grid, numbers)
-    except GenkernError as error:
-        context.say(kernel.name, f"{kernel.name}: {error}: PyTorch's calls serve it")
-        return None
 
 
 def _unless_failed(by_kernel: Order, by_torch: Order, context: Context, what: str) -> Order:

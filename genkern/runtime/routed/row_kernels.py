@@ -1,7 +1,7 @@
 """RowKernel: a kernel beside the products of a layer: what it is compiled with, and its launch where a bundle has it.
 
 Its text is in templates/rows/kernels.py. Bundles have those that their winners' layers launch, under names that say the
-types; where a bundle has none, PyTorch's calls do the same (genkern.runtime.routed.order).
+types; where a bundle has none, PyTorch's calls do the same.
 """
 
 from __future__ import annotations
@@ -10,17 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from genkern.errors import ResultsError
+from genkern.errors import GenkernError, LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.problem import GemmProblem
+from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.kernels.argument import MOST_PROMISED
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import PlannedLaunch
 from genkern.ops.op import groups_of
 from genkern.runtime.bundle import Bundle
+from genkern.runtime.context import Context
 from genkern.runtime.launch.launcher import make_launches
-from genkern.runtime.launch.parameters import Address, Number, Parameter
+from genkern.runtime.launch.parameters import ALIGNMENT, Address, Number, Parameter
 from genkern.runtime.launch.prepared import LiveGpu, ReadyCall
 from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 from genkern.runtime.packed import PackedBinary
@@ -31,6 +32,8 @@ FILE = "rows/kernels.py"
 BLOCK = 128
 # Blocks of a program.
 BLOCKS = 8
+# Gated columns of a program: 16 bytes a thread.
+GATED_COLUMNS = 1024
 # Of ids, by PyTorch's name of their type.
 _IDS = {"torch.int32": "int32", "torch.int64": "int64"}
 
@@ -96,9 +99,24 @@ def quantizing(wide: str, narrow: str, scales: str) -> RowKernel | None:
     return RowKernel(name, "quantize_blocks", (*pointers, rows, columns), promised, constants)
 
 
+def gating(dtype: str) -> RowKernel | None:
+    """silu(gate) * up, of rows of this type by genkern's name; None for a type of other than 16 bits."""
+    if DTYPES[dtype].size_bytes != 2:
+        return None
+    pointers = tuple((name, f"*{DTYPES[dtype].triton}") for name in ("gate_ptr", "up_ptr", "found_ptr"))
+    numbers = "gate", "up", "pitch", "columns"
+    promised = (*(name for name, _ in pointers), *numbers)
+    signature = (*pointers, *((name, "i32") for name in numbers))
+    return RowKernel(f"gate_{dtype}", "gate_rows", signature, promised, (("BLOCK_SIZE", GATED_COLUMNS),))
+
+
 def needed(problem: GemmProblem) -> tuple[RowKernel, ...]:
     """What a layer launches besides this product of it."""
     groups = groups_of(problem)
+    if problem.op == DEFAULT_OP and problem.dtype_a == problem.dtype_c:
+        # It may be the gate's and up's, of a gated layer (genkern.runtime.shared.gated).
+        gate = gating(problem.dtype_c)
+        return () if gate is None else (gate,)
     if groups is None or not groups.sorted_slots:
         return ()
     scales = str(dict(problem.own).get("scales", "per_tensor"))
@@ -111,6 +129,9 @@ class RowCall(ReadyCall):
 
     Raises ResultsError where the binary takes other parameters than the kernel, LaunchError where it cannot be loaded.
     """
+
+    alignment = ALIGNMENT
+    memory_bytes = 0, 0
 
     def __init__(
         self,
@@ -129,10 +150,28 @@ class RowCall(ReadyCall):
             image = bundle.image(sha256)
             function = gpu.driver.function(gpu.index, sha256, image, binary.symbol, binary.shared_bytes)
             launch = PreparedLaunch(LaunchShape(function, (x, y, z), binary.threads, binary.shared_bytes), parameters)
-            self._body = make_launches(gpu.driver, [launch], kernel.pointers, len(kernel.pointers))
+            self.body = make_launches(gpu.driver, [launch], kernel.pointers, len(kernel.pointers))
+
+    def failure(self, status: int) -> LaunchError:
+        """What the driver says of a launch that failed."""
+        return LaunchError(f"a launch failed: {self._gpu.driver.error_text(status)}")
 
     def _launched(self, addresses: tuple[int, ...]) -> bool:
-        return self._body.launch(self._gpu.stream(), addresses)
+        return self.body.launch(self._gpu.stream(), addresses)
+
+
+def row_call(
+    context: Context, op: str, device: int, kernel: RowKernel, grid: Sequence[int], numbers: Mapping[str, int]
+) -> tuple[LiveGpu, RowCall] | None:
+    """The kernel's launch; None where there is no GPU, no bundle that has it, or where it cannot be loaded."""
+    gpu = context.gpu(device)
+    try:
+        if gpu is None or (found := context.row_kernel(gpu, op, kernel.name)) is None:
+            return None
+        return gpu, RowCall(gpu, *found, kernel, grid, numbers)
+    except GenkernError as error:
+        context.say(kernel.name, f"{kernel.name}: {error}: PyTorch's calls serve it")
+        return None
 
 
 def _parameters(kernel: RowKernel, binary: PackedBinary, numbers: Mapping[str, int]) -> tuple[Parameter, ...]:

@@ -8,12 +8,20 @@ from typing import Any
 
 import torch
 
+# Of the forwards that modules are given.
+_MARK = "_is_genkerns"
+
 
 def has_own_forward(module: torch.nn.Module) -> bool:
     """Whether somebody gave this module another forward than that of its class."""
     # Of a patched module, pickle makes one that has the class's as its own.
     forward = vars(module).get("forward")
     return forward is not None and getattr(forward, "__func__", None) is not type(module).forward
+
+
+def is_given(module: torch.nn.Module) -> bool:
+    """Whether the forward of its own that a module has is genkern's."""
+    return hasattr(vars(module).get("forward"), _MARK)
 
 
 def give_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
@@ -26,6 +34,7 @@ def give_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Callab
         if getattr(vars(replica).get("forward"), "__func__", None) is forward:
             replica.forward = MethodType(forward, replica)
 
+    setattr(forward, _MARK, True)
     # A method, so that a copy of the module has its own, with its own weights.
     takes = _given(module, "forward", forward), when_replicated(module, replicated)
 

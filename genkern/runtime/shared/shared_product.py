@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import PLAIN, Gemm, is_plain_call, is_traced
+from genkern.runtime.shared.gated import Gated
 from genkern.runtime.shared.merged_weight import Merged
 from genkern.runtime.shared.own_forward import give_forward
 from genkern.runtime.shared.siblings import has_hooks
@@ -19,22 +19,37 @@ from genkern.runtime.shared.ways import Way, as_rows, way_of
 
 # Of more rows products take as long apart, and what reads parts of a wide result takes longer.
 _MOST_ROWS = 1024
+_any_autocast = torch._C._is_any_autocast_enabled
 # torch.ops.genkern.linears, of x, weights and biases.
 Operator = Callable[[Any, list[Any], list[Any]], Any]
 
 
-class _Turn(threading.local):
-    """One run of the module's forward, in one thread: what the first layer computed for those that come after it.
+class _Computed:
+    """What the first layer computed of `x` for those that come after it, of which `left` have not asked yet.
 
-    A part is handed out once, for the same tensor at the same version. Nothing outlives the run: so neither weights
-    that change between two runs, nor a tensor that a graph writes anew, meet what was computed before.
+    A part is handed out once, for the same tensor at the same version.
+    """
+
+    __slots__ = "left", "mode", "parts", "version", "x"
+
+    def __init__(self, x: Any, version: int | None, mode: Any, parts: list[Any]) -> None:
+        self.x, self.version, self.mode, self.parts = x, version, mode, parts
+        self.left = len(parts)
+
+    def take(self, number: int) -> Any:
+        """The part with this number; None where it was handed out."""
+        part, self.parts[number] = self.parts[number], None
+        self.left -= part is not None
+        return part
+
+
+class _Turn(threading.local):
+    """One run of the module's forward, in one thread. Nothing outlives it: so neither weights that change between two
+    runs, nor a tensor that a graph writes anew, meet what was computed before.
     """
 
     is_open = False
-    x: Any = None
-    version: int | None = None
-    mode: Any = None
-    parts: list[Any] | None = None
+    computed: _Computed | None = None
 
 
 class _Traced:
@@ -69,14 +84,11 @@ class Shared:
         self._served: dict[object, bool] = {}
         # By the name of a mode.
         self._ways: dict[str, Way] = {}
-        me = weakref.ref(self)
+        context.let_forget(self)
 
-        def forget() -> None:
-            if (shared := me()) is not None:
-                shared._served, shared._ways = {}, {}
-
-        # A program may patch its model for every step.
-        weakref.finalize(self, context.on_change(forget)).atexit = False
+    def forget(self) -> None:
+        """What is tuned has changed."""
+        self._served, self._ways = {}, {}
 
     def way(self) -> Way:
         """How the layers are called in the mode of now."""
@@ -103,25 +115,22 @@ class Shared:
             part = self._traced_part(number, x)
             return self._apart() if part is None else part
         turn, mode = self._turn, self._context.mode
-        parts = turn.parts
         version = None if x.is_inference() else x._version
-        if (
-            parts is None
-            or turn.x is not x
-            or turn.version != version
-            or turn.mode is not mode
-            or parts[number] is None
-        ):
-            # Of tensors of inference mode nobody counts versions: that the module leaves x as it is was tried, of hooks
-            # that came since it was not.
-            keeps = turn.is_open and not (x.is_inference() and any(map(has_hooks, self.layers)))
-            parts = self._computed(x) if keeps or self.way() is Way.TOGETHER else None
-            if parts is None:
-                return self._apart()
-            if keeps:
-                turn.x, turn.version, turn.mode, turn.parts = x, version, mode, parts
-        part, parts[number] = parts[number], None
-        return part
+        computed = turn.computed
+        if computed is not None and computed.x is x and computed.version == version and computed.mode is mode:
+            part = computed.take(number)
+            if part is not None:
+                return part
+        # Of tensors of inference mode nobody counts versions: that the module leaves x as it is was tried, of hooks
+        # that came since it was not.
+        keeps = turn.is_open and not (version is None and any(map(has_hooks, self.layers)))
+        parts = self._computed(x) if keeps or self.way() is Way.TOGETHER else None
+        if parts is None:
+            return self._apart()
+        computed = _Computed(x, version, mode, parts)
+        if keeps:
+            turn.computed = computed
+        return computed.take(number)
 
     def _apart(self) -> None:
         """What a layer gets that is to be called by itself, where it may be."""
@@ -132,6 +141,19 @@ class Shared:
 
     def _computed(self, x: Any) -> list[Any] | None:
         """The parts of all layers, or None."""
+        whole = self.whole(x)
+        # Not views, of which PyTorch counts versions together: parts share no element.
+        return None if whole is None else list(torch.unsafe_split_with_sizes(whole, self.merged.rows, -1))
+
+    def whole(self, x: Any) -> Any:
+        """The product of x [..., K] with all layers, [..., sum of N]; None where each is to be called by itself."""
+        merged = self.merged
+        # A call like this one was made before, which is to say that all of what follows was found out.
+        if self._is_shared and merged.holds() and not _any_autocast():
+            weight, bias = merged.weight, merged.bias
+            call = self._gemm.known(x, weight, bias)
+            if call is not None:
+                return call(x, weight) if bias is None else call(x, weight, bias)
         way, place = self.way(), (self._context.mode.name, x.shape, x.stride())
         served = True if way is Way.TOGETHER else self._served.get(place)
         if served is False or way is Way.APART or torch.is_grad_enabled() or not is_plain_call((x,)):
@@ -152,10 +174,7 @@ class Shared:
             if len(self._served) > _MOST_ROWS:
                 self._served.clear()
             self._served[place] = served
-        if not served:
-            return None
-        # Not views, of which PyTorch counts versions together: parts share no element.
-        return list(torch.unsafe_split_with_sizes(self._gemm(x, weight, bias), self.merged.rows, -1))
+        return self._gemm(x, weight, bias) if served else None
 
     def _has_row(self, x: Any) -> bool:
         return self._gemm.is_tuned(x, self.merged.weight, {}, self.merged.bias)
@@ -186,8 +205,10 @@ class Shared:
 
     def opened(self) -> None:
         """The module's forward begins."""
-        turn: _Turn | _Traced = self._traced if is_traced() else self._turn
-        turn.is_open, turn.x, turn.parts = True, None, None
+        if is_traced():
+            self._traced.is_open, self._traced.x, self._traced.parts = True, None, None
+        else:
+            self._turn.is_open, self._turn.computed = True, None
 
     def closed(self, *, ended: bool) -> None:
         """It is over, and has `ended` well. What no layer asked for was computed in vain: not again."""
@@ -195,24 +216,37 @@ class Shared:
             self._traced.is_open, self._traced.x, self._traced.parts = False, None, None
             return
         turn = self._turn
-        if ended and turn.parts is not None and any(part is not None for part in turn.parts):
+        computed = turn.computed
+        if ended and computed is not None and computed.left:
             self._is_shared = False
             self._context.say(("apart", id(self)), "layers that were given one tensor are given several: called apart")
-        turn.is_open, turn.x, turn.parts = False, None, None
+        turn.is_open, turn.computed = False, None
 
 
 class Opened:
-    """A module whose forward opens and closes what its layers share, until `undo`."""
+    """A module whose forward opens and closes what its layers share, until `undo`. Where it is `gated`, and the kernel
+    of that serves x, it is called in the place of that forward.
+    """
 
-    def __init__(self, parent: torch.nn.Module, shared: Sequence[Shared]) -> None:
+    def __init__(self, parent: torch.nn.Module, shared: Sequence[Shared], gated: Gated | None = None) -> None:
         self.parent = parent
         function = type(parent).forward
+
+        def by_kernel(module: Any, x: Any) -> Any:
+            """What the module gives; None where its own forward says that."""
+            if gated is None or is_traced() or (gate := gated.call_for(module, x)) is None:
+                return None
+            (of_both,) = shared
+            whole = of_both.whole(x)
+            return None if whole is None else getattr(module, gated.down)(gate(whole, whole))
 
         # Its name is what pickle looks up in the module.
         @functools.wraps(function)
         def forward(module: Any, *given: Any, **named: Any) -> Any:
             if module is not parent:
                 return function(module, *given, **named)
+            if len(given) == 1 and not named and (out := by_kernel(module, *given)) is not None:
+                return out
             ended = False
             for each in shared:
                 each.opened()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -68,6 +68,21 @@ def has_hooks(module: torch.nn.Module) -> bool:
     return bool(module._forward_pre_hooks or module._forward_hooks)
 
 
+@contextlib.contextmanager
+def with_forwards(forwards: Mapping[torch.nn.Module, Callable[[Any], Any]]) -> Iterator[None]:
+    """The modules with these in the place of their forwards."""
+    before = {module: vars(module).get("forward") for module in forwards}
+    try:
+        for module, forward in forwards.items():
+            vars(module)["forward"] = forward
+        yield
+    finally:
+        for module, own in before.items():
+            del vars(module)["forward"]
+            if own is not None:
+                vars(module)["forward"] = own
+
+
 def filter_none(*given: Any) -> list[Any]:
     return [each for each in given if each is not None]
 
@@ -108,9 +123,7 @@ def _tried(
         stack.enter_context(torch.no_grad())
         if parent.training:
             stack.enter_context(torch.random.fork_rng(devices))
-        for name, layer in layers.items():
-            layer.forward = recorder(name, layer)
-            stack.callback(delattr, layer, "forward")
+        stack.enter_context(with_forwards({layer: recorder(name, layer) for name, layer in layers.items()}))
         stack.enter_context(contextlib.suppress(Exception, _AllSeen))
         x = torch.zeros((*rows, weight.shape[1]), dtype=weight.dtype, device=weight.device)
         function(parent, x, **needed)

@@ -18,6 +18,7 @@ from benchmarks.serving.llama_model import Shape
 from genkern.runtime.linear import Patch, patch_model
 
 TIMES = {"library eager": 0.02, "genkern eager": 0.016, "library graph": 0.01, "genkern graph": 0.008}
+UNGATED = {"genkern ungated eager": 0.018, "genkern ungated graph": 0.009}
 LINEARS = {"library linear layers": 0.004}
 SHAPE = Shape(hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=96, vocabulary=50, layers=2)
 BY_COMPILE = {"compiled graph": 0.009, "compiled genkern graph": 0.0075}
@@ -26,13 +27,19 @@ BY_COMPILE = {"compiled graph": 0.009, "compiled genkern graph": 0.0075}
 def test_keys() -> None:
     """Others' time over the patched model's, each in its own way."""
     said = report(
-        [Timed(1, {**TIMES, **BY_COMPILE, **LINEARS}, 9, 4, 0.01), Timed(16, TIMES, 9, 4, 0.01)], 2, {"seconds": 3.0}
+        [Timed(1, {**TIMES, **BY_COMPILE, **LINEARS, **UNGATED}, 9, 4, 0.01, 2), Timed(16, TIMES, 9, 4, 0.01)],
+        2,
+        {"seconds": 3.0},
     )
     lines = said.splitlines()
-    assert lines[2] == "| 1 | 20.000 | 16.000 | 10.000 | 8.000 | 4.000 | 9.000 | 7.500 | 9 | 4 | 0.0100 |"
-    assert lines[3] == "| 16 | 20.000 | 16.000 | 10.000 | 8.000 | - | - | - | 9 | 4 | 0.0100 |"
-    assert lines[-8:] == [
-        *("hf_decode_1: 1.250", "hf_eager_1: 1.250", "hf_linears_share_1: 0.400"),
+    assert (
+        lines[2]
+        == "| 1 | 20.000 | 16.000 | 18.000 | 10.000 | 8.000 | 9.000 | 4.000 | 9.000 | 7.500 | 9 | 4 | 2 | 0.0100 |"
+    )
+    assert lines[3] == "| 16 | 20.000 | 16.000 | - | 10.000 | 8.000 | - | - | - | - | 9 | 4 | 0 | 0.0100 |"
+    assert lines[-10:] == [
+        *("hf_decode_1: 1.250", "hf_eager_1: 1.250", "hf_ungated_1: 1.111", "hf_ungated_eager_1: 1.111"),
+        "hf_linears_share_1: 0.400",
         *("hf_over_compiled_1: 1.125", "hf_compiled_patched_1: 1.200"),
         *("hf_decode_16: 1.250", "hf_eager_16: 1.250", "seconds: 3.000"),
     ]
@@ -57,7 +64,7 @@ def test_a_compiled_capture_that_fails_costs_its_columns(
         found = hf_decode.timed(
             cpu_place(),
             steps,
-            lambda model: patch_model(model, bench.gemm, bench.context),
+            lambda model, **own: patch_model(model, bench.gemm, bench.context, **own),
             1,
             1,
             refused,
@@ -92,13 +99,13 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setenv("GENKERN_CONFIG", "")
     monkeypatch.setattr(llama, "LOOP_S", 0.0)
-    bench = Bench([(128, 64), (192, 64)], rows=(1, 3))
+    bench = Bench([(128, 64), (192, 64)], rows=(1, 3), gate=True)
     monkeypatch.setattr(hf_decode, "read_bundle", lambda path: bench.context._bundles_of("a16w16")[0])
 
-    def patch(model: torch.nn.Module) -> Patch:
-        return patch_model(model, bench.gemm, bench.context)
+    def patch(model: torch.nn.Module, **own: bool) -> Patch:
+        return patch_model(model, bench.gemm, bench.context, **own)
 
-    argv = ["x.genkern", "--layers", "2", "--batches", "1,3", "--context", "64", "--rounds", "1"]
+    argv = ["x.genkern", "--layers", "2", "--batches", "1,3", "--context", "64", "--rounds", "1", "--ungated"]
     calls: list[int] = []
 
     def capture(step: Step) -> Step:
@@ -114,10 +121,11 @@ def test_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.compiler.reset()
     text = hf_decode.run(cpu_place(), [*argv, "-o", str(tmp_path / "said")], patch, SHAPE, capture, by_compile)
     assert text + "\n" == (tmp_path / "said").read_text()
-    assert calls == [3, 3, 3, 3, 3, 3, 4, 4]
+    assert calls == [3, 3, 3, 3, 3, 3, 3, 3, 4, 4]
     assert "hf_compiled_patched_1: " in text
     assert "hf_over_compiled_3" not in text
-    assert {line.split(" | ")[-2] for line in text.splitlines()[2:4]} == {"4"}
+    assert {tuple(line.split(" | ")[-3:-1]) for line in text.splitlines()[2:4]} == {("4", "2")}
+    assert "hf_ungated_eager_3: " in text
     share = float(next(line for line in text.splitlines() if line.startswith("hf_covered_share")).split()[1])
     assert 0.5 < share < 0.8
     assert bench.launches() >= 2 * 4

@@ -61,7 +61,7 @@ def test_winners_of_genkerns_own_kernels_need_candidates(tmp_path: Path, capsys:
     won = winner(16, 5.0, OWN, **FP8, **H200)
     write_results(tmp_path / "r.yaml", [won])
     argv = ["export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v", "--partial"]
-    assert "tiled_tma" in run_here(capsys, *argv).refusal
+    assert "no config that vllm can run was timed: tune them again" in run_here(capsys, *argv).refusal
     slower = Config("tiled", 32, 64, 128, 8, 1, 4, 3)
     times: dict[Config | str, float] = {OWN: 5.0, TILED: 6.0, slower: 7.0, "torch": 4.0}
     listed = candidates(tmp_path / "c.csv", won.problem, times)
@@ -70,7 +70,7 @@ def test_winners_of_genkerns_own_kernels_need_candidates(tmp_path: Path, capsys:
     assert json.loads((tmp_path / "v" / NAME).read_text())["16"]["BLOCK_SIZE_M"] == 64
     for outcome in ("wrong", "predicted"):
         candidates(listed, won.problem, times, outcome=outcome)
-        assert "tiled_tma" in run_here(capsys, *argv, "--candidates", listed, "--overwrite").refusal
+        assert "no config that vllm can run" in run_here(capsys, *argv, "--candidates", listed, "--overwrite").refusal
     assert run_here(capsys, *argv, "--candidates", listed, "--overwrite", "--predicted").status == 0
 
 
@@ -92,6 +92,14 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "--overwrite" in run_here(capsys, *argv, "--predicted").refusal
     assert run_here(capsys, *argv, "--predicted", "--overwrite").status == 0
     assert list(json.loads((tmp_path / "s" / name).read_text())) == ["16", "32"]
+
+
+def test_nothing_to_export_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """However many reasons there are: each is counted before."""
+    write_results(tmp_path / "r.yaml", [winner(64, 5.0, TILED, **H200), winner(16, 5.0, OWN, **FP8, **H200)])
+    ran = run_here(capsys, "export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v")
+    assert ran.refusal.endswith("nothing to export to vllm: each of 2 sizes is left out, as above")
+    assert ran.out.count("left out: 1 size:") == 2
 
 
 def test_sizes_for_tunableop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,9 +141,10 @@ def test_a_file_that_would_serve_other_rows_badly_is_refused_by_name(
     """vLLM takes the nearest M: a file of decoding alone would serve prefill. Nothing is written unless asked for."""
     write_results(tmp_path / "r.yaml", [winner(m, 5.0, config, **FP8, **H200) for m, config in rows.items()])
     argv = ["export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v"]
-    refusal = run_here(capsys, *argv).refusal
-    assert NAME in refusal
-    assert said in refusal
+    ran = run_here(capsys, *argv)
+    assert f"left out: {sum(config is TILED for config in rows.values())} sizes: {NAME}: " in ran.out
+    assert said in ran.out
+    assert "nothing to export" in ran.refusal
     assert not (tmp_path / "v").exists()
     assert run_here(capsys, *argv, "--partial").status == 0
     whole = [winner(m, 5.0, TILED, **FP8, **H200) for m in (1, 64, 4096)]

@@ -34,7 +34,8 @@ def test_what_they_compute_is_what_pytorch_does(interpreter: Interpreter, tmp_pa
 def test_they_compile(tmp_path: Path, cache_dir: Path, arch: str) -> None:
     """For targets besides that of the bundle of these tests, in the types that each has."""
     narrow = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
-    for kernel in needed(GemmProblem(4, 128, 256, "fused_moe", narrow, narrow, own=MIXTURE)):
+    problems = GemmProblem(4, 128, 256, "fused_moe", narrow, narrow, own=MIXTURE), GemmProblem(4, 128, 256)
+    for kernel in (kernel for problem in problems for kernel in needed(problem)):
         if kernel.name == "order_int32":
             continue
         key = kernel.spec.key(target_of(arch), TRITON_VERSION)
@@ -43,8 +44,11 @@ def test_they_compile(tmp_path: Path, cache_dir: Path, arch: str) -> None:
 
 
 def test_which_a_layer_launches() -> None:
-    """None besides a plain product or one of groups; of types and scales that no kernel has, PyTorch's calls."""
-    assert needed(GemmProblem(4, 128, 256)) == needed(GemmProblem(4, 128, 256, "grouped_gemm")) == ()
+    """That of gated rows behind a plain product in 16 bits, none behind one of groups; of types and scales that no
+    kernel has, PyTorch's calls.
+    """
+    assert [each.name for each in needed(GemmProblem(4, 128, 256))] == ["gate_bf16"]
+    assert needed(GemmProblem(4, 128, 256, dtype_c="fp32")) == needed(GemmProblem(4, 128, 256, "grouped_gemm")) == ()
     wide = GemmProblem(4, 128, 256, "fused_moe", own=(("experts", 8), ("top_k", 2)))
     assert [each.name for each in needed(wide)] == ["order_int32", "order_int64"]
     narrow = replace(wide, dtype_a="fp8e4m3fn", dtype_b="fp8e4m3fn", own=MIXTURE)

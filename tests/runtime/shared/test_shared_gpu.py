@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from layers_sharing_x import Attention, made
+from layers_sharing_x import Attention, Gated, made
 from small_bundle import TILED, pack_here, row
 
 from genkern.gemm.problem import GemmProblem
@@ -23,12 +23,12 @@ from genkern.runtime.shared.linears import define_linears
 from genkern.runtime.torch_ops import define
 
 pytestmark = pytest.mark.gpu
-Patching = Callable[[torch.nn.Module], Patch]
+Patching = Callable[..., Patch]
 
 
 @pytest.fixture(scope="module")
 def patch(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Patching:
-    """With a winner for the merged weight of Attention(512, 8, 2)."""
+    """With a winner for the merged weight of Attention(512, 8, 2), and of Gated(512, 384)."""
     identity = TorchGpu(0).identity
     found = [
         replace(
@@ -45,7 +45,7 @@ def patch(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Patching
     gemm = Gemm("a16w16", context)
     gemm.operator = define(gemm, "test_shared_gpu")
     linears = define_linears(gemm, "test_shared_gpu_linears")
-    return lambda model: patch_model(model, gemm, context, lambda: linears)
+    return lambda model, **own: patch_model(model, gemm, context, lambda: linears, **own)
 
 
 def model() -> Any:
@@ -157,3 +157,25 @@ def test_trained(patch: Patching) -> None:
     with patch(whole):
         whole(x_of(16)).float().sum().backward()
     assert all(layer.weight.grad is not None for layer in (whole.q_proj, whole.k_proj, whole.v_proj))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 100])
+@torch.no_grad()
+def test_gated_layers(patch: Patching, rows: int) -> None:
+    """silu(gate) * up has PyTorch's bits, also of large numbers, eager and in a graph that is replayed."""
+    torch.manual_seed(0)
+    whole = made(Gated(512, 384)).cuda()
+    whole.gate.weight *= 20
+    x, other = x_of(rows)[0], x_of(rows, seed=1)[0]
+    with patch(whole, gated=False) as patched:
+        assert patched.gated == ()
+        wanted = [whole(each) for each in (x, other)]
+    with patch(whole) as patched:
+        assert patched.gated == ("",)
+        assert all(whole(each).equal(one) for each, one in zip((x, other), wanted, strict=True))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = whole(x)
+        x.copy_(other)
+        graph.replay()
+        assert out.equal(wanted[1])
