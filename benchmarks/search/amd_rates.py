@@ -160,7 +160,9 @@ def first_binaries(sizes: Sequence[Size], fits: Mapping[int, Rates]) -> str:
                 for name in (source, "all"):
                     found[name].append([*as_shipped, *not_fitted])
     rows = [(name, len(each), *(f"{share:.3f}" for share in np.mean(each, axis=0))) for name, each in found.items()]
-    return table(("folder", "winners", "first 64", "its warps", "not fitted: first 64", "its warps"), rows)
+    heads = "folder", "winners", "first 64", "its warps", "not fitted: first 64", "its warps"
+    key = [f"amd_predicted64_folds: {np.mean(found['all'], axis=0)[2]:.2f}"] if found else []
+    return "\n".join([table(heads, rows), *key])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -189,7 +191,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     folds = left_out("not fitted: fold", fold_of)
     for arch in ARCHS:
         rows.append(_row(f"all folds, {arch}", rates, [place for its, place in folds if its == arch])[:4])
-    rows.append(_row("all folds, CDNA", rates, [place for arch, place in folds if arch != ARCHS[-1]])[:4])
+    cdna = [place for arch, place in folds if arch != ARCHS[-1]]
+    rows.append(_row("all folds, CDNA", rates, cdna)[:4])
     print(first_binaries(sizes, {fold: fits[fold] for fold in range(FOLDS) if fold in fits}))
     left_out("not fitted:", lambda size: size.problem.op)
     sources = sorted({source for size in sizes for source, *_ in size.won})
@@ -204,6 +207,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows.append(_row(f"not fitted: {source}", rates, places))
     wide = [(*row, *[""] * (4 + len(CHOSEN) - len(row))) for row in rows]
     print(table(("sizes", "winners", "median", "p90", *CHOSEN), wide))
+    for key, share in (("amd_median_place", 0.5), ("amd_p90_place", 0.9)) if cdna else ():
+        print(f"{key}: {np.quantile(cdna, share):.3f}")
 
 
 if __name__ == "__main__":

@@ -194,8 +194,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     figures = {
         "amd_published_kept": _kept(cdna),
         "gfx1201_published_kept": _kept(of for (arch, *_), of in found.items() if arch == "gfx1201"),
-        "amd_median_place": f"{median(places):.2f}" if places else "-",
-        "amd_p90_place": f"{percentile(places, 0.9):.2f}" if places else "-",
+        "median place by the shipped rates": f"{median(places):.2f}" if places else "-",
+        "p90 place by the shipped rates": f"{percentile(places, 0.9):.2f}" if places else "-",
         "amd_predicted64_found": f"{sum(of.early for of in cdna) / published:.3f}" if published else "-",
         "with the winner's warps": f"{sum(of.with_warps for of in cdna) / published:.3f}" if published else "-",
         "amd_formats_with_space": f"{len(formats_with_space())} of {len(op_names())}",
