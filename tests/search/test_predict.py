@@ -165,8 +165,8 @@ def test_order_agrees_with_timings() -> None:
 
 @given(problem=problems, chosen=st.lists(configs, max_size=12), gpu=st.sampled_from(known_gpus()))
 def test_all_configs_are_put_in_order(problem: GemmProblem, chosen: list[Config], gpu: Gpu) -> None:
-    """None is lost or doubled; siblings stand together, the group size nearest to 8 first, and its time decides: on GPUs
-    with rates among the first of each tile.
+    """None is lost or doubled; siblings stand together, the group size nearest to 8 first, and its time decides: on
+    GPUs with rates among the first of each tile.
     """
 
     def but_group_size(config: Config) -> Config:
