@@ -42,7 +42,7 @@ def compile_all(folder: Path, problem: GemmProblem, configs: Sequence[Config], a
     gfx942 and gfx950 share them out, but for `make test-long`: what one compiles the other does.
     """
     made = []
-    here = [config for config in configs if arch.startswith("sm_") or form_of(config).runs_on_amd]
+    here = [config for config in configs if arch.startswith("sm_") or not form_of(config).needs]
     if arch in ("gfx942", "gfx950"):
         here = [*in_turns(here, min(2, len(here)), arch == "gfx950")]
     module = generate(problem, here, arch)

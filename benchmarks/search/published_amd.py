@@ -6,7 +6,8 @@ The folders have configs that others publish by size, under their own names: AIT
 (`gfx942-GEMM-A8W8-N=128-K=2048.json`; ROCm/aiter, aiter/ops/triton/configs/gemm) and vLLM's and SGLang's for scales of
 blocks (`N=1536,K=7168,device_name=AMD_Instinct_MI300X,...json`). None is part of genkern. Of each, for the largest M
 that it is for: whether a config with its tile and SPLIT_K is left in the default space after pruning, at which place
-among the distinct tiles the predicted order has it (0: first, 1: last), and whether it is among the first 64 binaries.
+among the distinct tiles the predicted order has it (0: first, 1: last), whether it is among the first 64 binaries, and
+whether one of these has the winner's number of warps too.
 Places are among what the other program's kernel can run, which for vLLM and SGLang is no split K, and what its tuner
 tries (SEARCHED): a winner says nothing of tiles that it never raced with. SPLIT_K counts by how
 many K-blocks a program has: 8 of 12 blocks are six programs of two, as 6 are, and two of nothing. A winner comes out of
@@ -43,21 +44,23 @@ FIRST = 64
 SEARCHED = {"vllm": (16, 32, 4), "sglang": (32, 16, 4)}
 ARCHS = ("gfx942", "gfx950", "gfx1201")
 Tile = tuple[int, int, int, int]
-# A winner's tile, and which configs its program's kernel can run.
-Winner = tuple[Tile, Callable[[Config], bool]]
+# A winner's tile, which configs its program's kernel can run, and its number of warps.
+Winner = tuple[Tile, Callable[[Config], bool], int]
 
 
 @dataclass
 class Found:
     """Of the winners of one target and format.
 
-    `published`: how many there are. `places` of those that are kept, `early` of these are among the first binaries.
-    `missing`: those that are not kept. `slowest_s`: the longest time in which a size was pruned.
+    `published`: how many there are. `places` of those that are kept; of `early` of these the tile is among the first
+    binaries, of `with_warps` one with the winner's number of warps. `missing`: those that are not kept. `slowest_s`:
+    the longest time in which a size was pruned.
     """
 
     published: int = 0
     places: list[float] = field(default_factory=list)
     early: int = 0
+    with_warps: int = 0
     missing: list[str] = field(default_factory=list)
     slowest_s: float = 0.0
 
@@ -91,11 +94,13 @@ def judge(problem: GemmProblem, arch: str, published: Mapping[str, Sequence[Winn
     kept = kept_of(problem, arch)
     seconds = time.perf_counter() - started_s
     order = promising_first(problem, kept, gpu_for_arch(arch))
-    first = {tile_of(problem, config) for unit in units_of(order)[:FIRST] for config in unit.configs}
+    units = units_of(order)[:FIRST]
+    first = {(tile_of(problem, config), config.num_warps) for unit in units for config in unit.configs}
+    tiles = {tile for tile, _ in first}
     for source, of_source in published.items():
         of = found[arch, problem.op, source]
         of.slowest_s = max(of.slowest_s, seconds)
-        for tile, runs in of_source:
+        for tile, runs, warps in of_source:
             place = place_of(problem, tile, (config for config in order if runs(config)))
             if place is None:
                 of.missing.append(
@@ -103,7 +108,8 @@ def judge(problem: GemmProblem, arch: str, published: Mapping[str, Sequence[Winn
                 )
             else:
                 of.places.append(place)
-                of.early += tile in first
+                of.early += tile in tiles
+                of.with_warps += (tile, warps) in first
 
 
 def winners(path: Path) -> Iterator[tuple[str, GemmProblem | None, Winner | None, int]]:
@@ -122,8 +128,8 @@ def winners(path: Path) -> Iterator[tuple[str, GemmProblem | None, Winner | None
         return (splits or config.SPLIT_K == 1) and all(map(operator.ge, has, least))
 
     for candidate in imported.candidates:
-        if candidate.config is not None:
-            yield imported.arch, candidate.problem, (tile_of(candidate.problem, candidate.config), runs), 1
+        if (config := candidate.config) is not None:
+            yield imported.arch, candidate.problem, (tile_of(candidate.problem, config), runs, config.num_warps), 1
     for why, count in imported.left_out.items():
         # Files that are no GEMM's of genkern's are no winners that it lost.
         if not why.startswith(("of another format", "of no one N and K", "of fused MoE")):
@@ -172,11 +178,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for (arch, op, source), of in sorted(found.items()):
         places = [f"{percentile(of.places, share):.2f}" if of.places else "-" for share in (0.5, 0.9)]
-        early = f"{of.early / of.published:.2f}" if of.published else "-"
-        rows.append((arch, op, source, of.published, len(of.places), *places, early, f"{of.slowest_s:.2f}"))
+        early = [f"{count / of.published:.2f}" if of.published else "-" for count in (of.early, of.with_warps)]
+        rows.append((arch, op, source, of.published, len(of.places), *places, *early, f"{of.slowest_s:.2f}"))
     print(
         table(
-            ("target", "format", "folder", "published", "kept", "median", "p90", "first 64", "slowest prune, s"), rows
+            ("target", "format", "folder", "published", "kept", "median", "p90", "first 64", "its warps", "prune, s"),
+            rows,
         )
     )
     if options.each:
@@ -187,9 +194,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     figures = {
         "amd_published_kept": _kept(cdna),
         "gfx1201_published_kept": _kept(of for (arch, *_), of in found.items() if arch == "gfx1201"),
-        "amd_median_place": f"{median(places):.2f}" if places else "-",
-        "amd_p90_place": f"{percentile(places, 0.9):.2f}" if places else "-",
-        "amd_predicted64_found": f"{sum(of.early for of in cdna) / published:.2f}" if published else "-",
+        "median place by the shipped rates": f"{median(places):.2f}" if places else "-",
+        "p90 place by the shipped rates": f"{percentile(places, 0.9):.2f}" if places else "-",
+        "amd_predicted64_found": f"{sum(of.early for of in cdna) / published:.3f}" if published else "-",
+        "with the winner's warps": f"{sum(of.with_warps for of in cdna) / published:.3f}" if published else "-",
         "amd_formats_with_space": f"{len(formats_with_space())} of {len(op_names())}",
     }
     print("\n".join(f"{key}: {value}" for key, value in figures.items()))

@@ -20,7 +20,10 @@ WARPGROUP_SHARED_BYTES = 227 * 1024
 # Significant bits of float32.
 FLOAT32_BITS = 24
 # Capabilities that are numbers from 1 on.
-_FROM_ONE = ("matrix_rows", "matrix_columns", "matrix_warps", "cluster_programs_max", "pipelined_bytes", "kpack_max")
+_FROM_ONE = (
+    *("matrix_rows", "matrix_columns", "matrix_warps", "cluster_programs_max", "pipelined_bytes", "kpack_max"),
+    *("tile_rows_min", "matrix_columns_min", "lanes_per_clock"),
+)
 # Rates that are shares of a stated peak.
 _SHARES = ("matrix_share", "memory_share")
 # Figures of a GPU that may be 0.
@@ -44,6 +47,9 @@ class Capabilities:
     `pipelined_bytes`: the fewest bytes that a lane loads at a time where Triton pipelines a loop.
     `kpack_max`: the largest kpack that changes a kernel.
     `scalar_registers_per_simd`: of a file that waves share by what they need; 0 where each has all that it can name.
+    `tile_rows_min`: the fewest rows of a tile that Triton multiplies, padded to an instruction or not.
+    `matrix_columns_min`: the fewest columns of an instruction that keeps the matrix units busy.
+    `lanes_per_clock`: lanes whose addresses a unit takes in a clock.
     """
 
     async_copies: bool = False
@@ -63,6 +69,9 @@ class Capabilities:
     pipelined_bytes: int = 4
     kpack_max: int = 1
     scalar_registers_per_simd: int = 0
+    tile_rows_min: int = 16
+    matrix_columns_min: int = 16
+    lanes_per_clock: int = 32
 
     def __post_init__(self) -> None:
         """Raises InputError for what contradicts itself."""

@@ -135,15 +135,15 @@ def together(config: Config, element_bytes: int = 2) -> int:
     return config.BLOCK_SIZE_K // ring_k(element_bytes)
 
 
-def block_problem(form: Form, field: str, value: int, language: str, amd: bool = False) -> str:
+def block_problem(form: Form, field: str, value: int, language: str, tile_rows: int = 16) -> str:
     """Why kernels cannot have this block size ("" when they can); `field` is BLOCK_SIZE_M, _N or _K.
 
-    `amd`: on a target of AMD's, where a tile may have fewer rows.
+    `tile_rows`: the fewest rows of a tile that a target multiplies (Capabilities.tile_rows_min).
     """
     sides = form.sides
     least, most = (16 if form.uses_dot else 1), BLOCK_SIZE_N.values[-1]
     if field == BLOCK_SIZE_M.name:
-        least, most = sides.least_rows(amd), sides.most_m
+        least, most = sides.least_rows(tile_rows), sides.most_m
     elif field == BLOCK_SIZE_K.name:
         most = sides.most_k
     if not least <= value <= int(most):
@@ -194,7 +194,7 @@ def _values_problem(family: str, others: Others, blocks: tuple[int, int, int], n
         form, language = formed(family, others), FAMILIES[family].language
         assert isinstance(form, Form)
         named = zip((BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K), blocks, strict=True)
-        problems = ((side.name, block_problem(form, side.name, value, language, amd=True)) for side, value in named)
+        problems = ((side.name, block_problem(form, side.name, value, language, tile_rows=1)) for side, value in named)
         known = next((f"{name}: {problem}" for name, problem in problems if problem), "")
         if not known and (problem := warps_problem(language, num_warps)):
             known = f"num_warps: {problem}"

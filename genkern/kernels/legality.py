@@ -71,8 +71,8 @@ def legal_problem(problem: GemmProblem, family: str, others: Others, gpu: Gpu | 
     facts = formed(family, others)
     if isinstance(facts, str):
         return facts
-    if gpu is not None and gpu.vendor == "amd" and not facts.runs_on_amd:
-        return "this family needs the copy engine of NVIDIA's GPUs (TMA)"
+    if gpu is not None and (lacking := facts.lacks(gpu)):
+        return f"this family needs {lacking}, which {gpu.arch} does not have"
     op = get_op(problem.op)
     a, b, *_ = operands_of(problem)
     of_format = {"converted": op.converts_b, "promoted": op.promotes, "registers": op.in_registers}
@@ -115,8 +115,8 @@ def legal_kernel(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     facts = form_of(config)
     if (config.xcd_remap or config.cache_modifier != "none") and not facts.places_loads:
         return "this family takes neither xcd_remap nor cache_modifier"
-    if gpu is not None and facts.sides.least_m_on_amd:
-        least, rows = facts.sides.least_rows(gpu.vendor == "amd"), config.BLOCK_SIZE_M
+    if gpu is not None and facts.sides.few_m:
+        least, rows = facts.sides.least_rows(gpu.has.tile_rows_min), config.BLOCK_SIZE_M
         if rows < least:
             return f"tiles have {least} rows at least on {gpu.arch}"
     if gpu is not None:

@@ -20,8 +20,6 @@ from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import form_of
 from genkern.ops.op import element_bytes, get_op
 
-# Lanes whose addresses a unit takes in one clock: a wave of 64 in four (CDNA 3 ISA guide), a warp of 32 in one.
-_LANES_PER_CLOCK = {"amd": 16, "nvidia": 32}
 _WIDEST_BYTES = 16
 
 
@@ -68,4 +66,4 @@ def resident_workgroups(problem: GemmProblem, config: Config, resources: Resourc
 
 def load_clocks(bytes_loaded: float, lane: int, l2_bytes_per_clock: float, gpu: Gpu) -> float:
     """Clocks in which a unit loads so many bytes, `lane` of them for each lane at a time."""
-    return bytes_loaded / min(l2_bytes_per_clock, lane * _LANES_PER_CLOCK[gpu.vendor])
+    return bytes_loaded / min(l2_bytes_per_clock, lane * gpu.has.lanes_per_clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +17,7 @@ from genkern.errors import InputError
 from genkern.gemm.config import Others
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpu_table import ARCH, NO_ARCH
-from genkern.gemm.gpus import archs_for_spaces
+from genkern.gemm.gpus import Gpu, archs_for_spaces, gpu_for_arch, known_archs
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Parameter, Value
 from genkern.kernels.catalogue import FAMILIES, block_problem, formed, forms_of, parameters_of, warps_problem
 from genkern.kernels.contract.form import Form
@@ -32,7 +32,6 @@ _KEYS = ("archs", "ops", "default", "families", "rules")
 _CORE = tuple(parameter.name for parameter in CORE)
 # More than enough to tune for days, and still enumerated within a minute.
 _MOST_CONFIGS = 10_000_000
-_NOT_ON_AMD = "family {!r} needs TMA, which AMD targets do not have: use 'tiled'"
 
 
 @dataclass(frozen=True)
@@ -256,9 +255,8 @@ def _space(name: str, document: object) -> Space:
     entries = document["families"]
     if not isinstance(entries, list) or not entries:
         raise InputError("families is not a list of family entries")
-    amd = arch_vendor(archs[0]) == "amd"
     said = [(number, own) for number, entry in enumerate(entries, 1) for own in in_own_names(entry)]
-    families = tuple(_family(number, entry, amd) for number, entry in said)
+    families = tuple(_family(number, entry, archs) for number, entry in said)
     numbered = zip((number for number, _ in said), families, strict=True)
     for (i, one), (j, other) in itertools.combinations(numbered, 2):
         if one.family == other.family and _overlap(one, other):
@@ -287,18 +285,19 @@ def _distinct(key: str, values: list[Any]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def _family(number: int, entry: object, amd: bool) -> FamilySpace:
+def _family(number: int, entry: object, archs: Sequence[str]) -> FamilySpace:
     if not isinstance(entry, dict) or "family" not in entry:
         raise InputError(f"families: entry {number} is not a mapping with the key 'family'")
     family = entry["family"]
     if not isinstance(family, str) or family not in FAMILIES:
         raise _unknown("family", family, FAMILIES)
-    if amd and not any(form.runs_on_amd for form in forms_of(family).values()):
-        raise InputError(_NOT_ON_AMD.format(family))
-    parameters = parameters_of(family)
-    vendor = "amd" if amd else "nvidia"
+    parameters, vendor = parameters_of(family), arch_vendor(archs[0])
+    # Of architectures that a file of one's own may add nothing is known yet.
+    gpus = [gpu_for_arch(arch) for arch in archs if arch in known_archs()]
+    if all(_lacking(form, gpus) for form in forms_of(family).values()):
+        raise InputError(_not_there(family, next(iter(forms_of(family).values())), gpus))
     wanted = {name: each for name, each in parameters.items() if each.vendor in ("", vendor)}
-    if amd:
+    if vendor == "amd":
         # Asked for of every family, so that one reads what is left to Triton.
         wanted |= {each.name: each for each in AMD_OPTIONS if each.name not in wanted}
     for field in entry:
@@ -323,7 +322,7 @@ def _family(number: int, entry: object, amd: bool) -> FamilySpace:
         if isinstance(form, str):
             said = ", ".join(f"{name} = {value}" for name, value in part.chosen)
             raise InputError(f"{family}: {said}: {form}")
-        _check_part(part, form, amd)
+        _check_part(part, form, gpus)
     return found
 
 
@@ -332,12 +331,22 @@ def _neutral(parameter: Parameter) -> Value:
     return parameter.neutral
 
 
-def _check_part(part: Part, form: Form, amd: bool) -> None:
+def _lacking(form: Form, gpus: Sequence[Gpu]) -> str:
+    """What kernels of this form use and none of the GPUs has, or ""."""
+    return next(filter(None, map(form.lacks, gpus)), "") if gpus and all(map(form.lacks, gpus)) else ""
+
+
+def _not_there(family: str, form: Form, gpus: Sequence[Gpu]) -> str:
+    archs = ", ".join(gpu.arch for gpu in gpus)
+    return f"family {family!r} needs {_lacking(form, gpus)}, which {archs} do not have: use 'tiled'"
+
+
+def _check_part(part: Part, form: Form, gpus: Sequence[Gpu]) -> None:
     """Raise InputError for values that kernels of this form never have."""
     family = part.family
-    if amd and not form.runs_on_amd:
-        raise InputError(_NOT_ON_AMD.format(family))
-    if problem := listed_problem(part):
+    if _lacking(form, gpus):
+        raise InputError(_not_there(family, form, gpus))
+    if problem := listed_problem(part, min((gpu.has.tile_rows_min for gpu in gpus), default=1)):
         raise InputError(f"{family}: {problem}")
     for name, values in part.ranges:
         if name in ("xcd_remap", "cache_modifier") and not form.places_loads and values != (PARAMETERS.neutral[name],):
@@ -348,17 +357,18 @@ def _check_part(part: Part, form: Form, amd: bool) -> None:
 
 # Asked again for every size.
 @lru_cache(maxsize=4096)
-def listed_problem(part: Part) -> str:
-    """Which of the blocks and warps that are listed its kernels never have, and why, or ""."""
+def listed_problem(part: Part, tile_rows: int = 1) -> str:
+    """Which of the blocks and warps that are listed its kernels never have, and why, or "".
+
+    `tile_rows`: the fewest rows of a tile that the targets multiply.
+    """
     form, language = formed(part.family, part.chosen), FAMILIES[part.family].language
     assert isinstance(form, Form)
-    # AMD's options are asked for of every family of its spaces, and of no other.
-    amd = any(name == option.name for name, _ in part.ranges for option in AMD_OPTIONS)
     for name, values in part.ranges:
         for value in values:
             problem = ""
             if name.startswith("BLOCK_SIZE"):
-                problem = block_problem(form, name, int(value), language, amd)
+                problem = block_problem(form, name, int(value), language, tile_rows)
             elif name == "num_warps":
                 problem = warps_problem(language, int(value))
             if problem:

@@ -107,7 +107,7 @@ CASES: list[tuple[Gpu, str, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     (H200, "run along K", (problem(8, 64, 256, row_major_a=False, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512))),
     (H200, "read along K", (problem(64, 64, 256, row_major_a=False, **MXFP4), tile("tiled")), (problem(64, 64, 256, **MXFP4), tile("tiled"))),
     (B200, "fit tensor memory", (problem(512, 512, 256, **MXFP4), tile("tiled", 256, 256)), (problem(512, 512, 256, **MXFP4), tile("tiled", 256, 128))),
-    (B200, "have wgmma, which sm_100 does not", (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(1, 64, 256, **INT4), tile("gemv", 1, 16, 512))),
+    (B200, "needs wgmma, which sm_100 does not", (problem(8, 64, 256, **INT4), tile("skinny_dot", 8, 16, 512)), (problem(1, 64, 256, **INT4), tile("gemv", 1, 16, 512))),
     (H200, "must divide", (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("tiled", k=256)),
      (problem(128, 128, 256, op="a8w8_blockscale", dtype_a="int8", dtype_b="int8"), tile("tiled", k=128))),
     (H200, "whole rows", (problem(64, 64, 256, **INT8), tile("warp_specialized")), (problem(64, 64, 256), tile("warp_specialized"))),
@@ -147,7 +147,7 @@ def test_generation_refuses_what_is_illegal() -> None:
     said = r"gemv_BM1_\S* cannot compute 64x64x512_\S* on sm_90: gemv multiplies one row of A"
     with pytest.raises(InputError, match=said):
         generate(problem(64, 64, 512), [tile("tiled"), gemv], "sm_90")
-    with pytest.raises(InputError, match="needs the copy engine"):
+    with pytest.raises(InputError, match="needs TMA"):
         generate(LARGE, [tile("tiled_tma")], "gfx942")
     assert "tiled_tma" in generate(LARGE, [tile("tiled_tma")], "any").text
     with pytest.raises(InputError, match="one row"):

@@ -69,7 +69,7 @@ def samples(seed: int, arch: str, count: int) -> list[tuple[GemmProblem, Config]
     """Random problems with configs that are legal and affordable, of every family in turn."""
     random, gpu = Random(seed), gpu_for_arch(arch)
     found: list[tuple[GemmProblem, Config]] = []
-    families = [name for name in FORMS if not (gpu.vendor == "amd" and not FORMS[name].runs_on_amd)]
+    families = [name for name in FORMS if not FORMS[name].lacks(gpu)]
     # What CuTe DSL compiles is tests/farm/test_cute_compiler.py's.
     families = [name for name in families if name not in CUTE_FORMS and (arch == "sm_90" or name not in RINGS)]
     # Problems are of formats whose weights have as many bits as A.
@@ -136,7 +136,7 @@ def test_what_is_legal_is_right(interpreter: Interpreter) -> None:
     tried = dict.fromkeys(INTERPRETED, 0)
     while min(tried.values()) < (40 if LONG else 1):
         family = min(tried, key=tried.__getitem__)
-        arch = random.choice(["sm_90", "gfx942"] if FORMS[family].runs_on_amd else ["sm_90"])
+        arch = random.choice(["sm_90", "gfx942"] if not FORMS[family].needs else ["sm_90"])
         size = random_problem(random, arch, 200)
         config = random_config(random, family, arch, 64)
         steps = tiles(size, config) * (config.SPLIT_K + size.K // config.BLOCK_SIZE_K)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,9 @@ def test_every_format_has_a_space_that_is_pruned_quickly(arch: str) -> None:
         ("a8w8_blockscale", "gfx950", (8, 512, 7168), tile(16, 16, 128, split_k=14, num_warps=1, num_stages=3)),
         ("a4w4_blockscale", "gfx950", (8, 512, 7168), tile(4, 16, 128, split_k=8)),
         ("a8w8_blockscale", "gfx1201", (1024, 1024, 4096), tile(64, 64, 128, num_stages=1)),
+        ("a16w4", "gfx942", (8, 512, 7168), tile(8, 64, 128, split_k=28, mfma=0)),
+        ("a16w8", "gfx1201", (16, 512, 7168), tile(16, 16, 256, split_k=14).having(cache_modifier=".cg")),
+        ("fused_moe", "gfx950", (16, 512, 2048), tile(4, 64, 128, mfma=0)),
     ],
 )
 def test_tiles_that_others_found_best_are_there_and_compile(
@@ -70,6 +74,8 @@ def test_tiles_of_few_rows_are_for_amd(tmp_path: Path) -> None:
     """Elsewhere neither legality nor a space file takes a tile of 4 or 8 rows."""
     config, problem = Config("tiled", 8, 64, 64), GemmProblem(8, 4096, 4096)
     assert not legal(problem, config, MI300X)
+    sixteen = replace(MI300X, has=replace(MI300X.has, tile_rows_min=16))
+    assert "16 rows at least" in legal(problem, config, sixteen)
     assert "16 rows at least" in legal(problem, config, gpu_for_arch("sm_90"))
     shipped = Path(__file__).parents[2] / "genkern" / "space" / "spaces" / "nvidia_quick.yaml"
     text = shipped.read_text().replace("BLOCK_SIZE_M: [", "BLOCK_SIZE_M: [8, ", 1)

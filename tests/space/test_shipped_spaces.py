@@ -64,9 +64,7 @@ def won_nothing(arch: str) -> set[str]:
 
 def compiles(stem: str, arch: str) -> bool:
     """Whether Triton takes the form's kernels for this target."""
-    if arch.startswith("gfx"):
-        return FORMS[stem].runs_on_amd
-    return gpu_for_arch(arch).has.tma or not FORMS[stem].uses_tma
+    return not FORMS[stem].lacks(gpu_for_arch(arch))
 
 
 def kept_forms(space: Space, problem: GemmProblem, arch: str) -> set[str]:

@@ -276,7 +276,7 @@ def test_fields_that_may_be_left_out(write: Callable[[str], str]) -> None:
 def test_tma_on_amd_is_refused(write: Callable[[str], str]) -> None:
     """AMD targets have no TMA, so a space file cannot ask for it."""
     text = GOOD.replace("sm_90", "gfx942").replace("tiled", "persistent_tma")
-    with pytest.raises(InputError, match="AMD targets do not have"):
+    with pytest.raises(InputError, match="needs TMA, which gfx942 do"):
         load_space(write(text), "gfx942", "a16w16")
 
 

@@ -38,7 +38,8 @@ class Sides:
     BLOCK_SIZE_M from `least_m` to `most_m`, BLOCK_SIZE_K up to `most_k`. `width_step`: the side that the matrix
     instruction's rows do not go along may be any multiple of this, not only a power of two (0: it may not), up to
     `widest`; that is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M. `height_step`: the other side may be any
-    multiple of this (0: a power of two). `least_m_on_amd`: the least BLOCK_SIZE_M there, unless 0.
+    multiple of this (0: a power of two). `few_m`: unless 0, the least BLOCK_SIZE_M where a GPU multiplies tiles of
+    fewer rows than `least_m` (Capabilities.tile_rows_min).
     """
 
     least_m: int = 16
@@ -47,11 +48,11 @@ class Sides:
     width_step: int = 0
     widest: int = WIDEST
     height_step: int = 0
-    least_m_on_amd: int = 0
+    few_m: int = 0
 
-    def least_rows(self, amd: bool) -> int:
-        """The least BLOCK_SIZE_M on targets of AMD's, or on others."""
-        return min(self.least_m, self.least_m_on_amd or self.least_m) if amd else self.least_m
+    def least_rows(self, tile_rows: int) -> int:
+        """The least BLOCK_SIZE_M on a GPU that multiplies tiles of so many rows at least."""
+        return min(self.least_m, max(self.few_m, tile_rows)) if self.few_m else self.least_m
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,8 @@ class Form:
     `uses_tma`: loads A and B through descriptors; `stores_tma`: stores C so. `aligned_rows`: without `uses_tma`, its
     loads ask for rows of A and B that begin at multiples of 16 bytes, too.
     `splits_k`: takes SPLIT_K above 1; `split_apart`: has a kernel of its own for that.
-    `runs_on_amd`: has an AMD form. `interpreted`: runs under Triton's interpreter (Gluon does not).
+    `needs`: what its kernels use, by the names of genkern.gemm.gpu.Capabilities. `interpreted`: runs under Triton's
+    interpreter (Gluon does not).
     `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
     `in_ring`: is written in Gluon, for wgmma, with a ring of buffers that a warp fills.
     `helper_warps`: warps that it runs beyond num_warps.
@@ -108,7 +110,7 @@ class Form:
     aligned_rows: bool = False
     splits_k: bool = False
     split_apart: bool = False
-    runs_on_amd: bool = False
+    needs: tuple[str, ...] = ()
     interpreted: bool = True
     uses_dot: bool = True
     in_ring: bool = False
@@ -123,6 +125,11 @@ class Form:
     batches: bool = False
     groups: bool = False
     gathers: bool = False
+
+    def lacks(self, gpu: Gpu) -> str:
+        """What its kernels use and a GPU has not, or ""."""
+        missing = next((name for name in self.needs if not getattr(gpu.has, name)), "")
+        return "TMA" if missing == "tma" else missing
 
     @property
     def in_clusters(self) -> bool:

@@ -214,15 +214,13 @@ def _share(product: Product, operand: str, k_major: bool, rows: Value, sharers: 
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    if gpu is not None and not gpu.has.wgmma:
-        return f"this family is written for wgmma, which {gpu.arch} does not have"
     if reason := operands_limit(problem):
         return reason
     if DTYPES[problem.dtype_a].size_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
         return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
     if problem.batch > 1 and problem.batch * max(problem.M, problem.N, problem.K) >= INT32 // 2:
         return "the batch has more rows than 32 bits count"
-    return finish_limit(problem) or tma_operands_limit(problem, gpu)
+    return finish_limit(problem) or tma_operands_limit(problem)
 
 
 def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
@@ -356,6 +354,7 @@ def _form_of(shape: Shape) -> Form:
         partial(_variant, shape),
         _call,
         turn,
+        needs=("tma", "wgmma"),
         takes=_takes_tma_store if shape.tma_store else _takes,
         legal=partial(_legal, shape),
         stages=partial(_stages, shape),

@@ -155,9 +155,7 @@ def _block(product: Product, operand: str, k_major: bool, rows: Value) -> Map:
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    if gpu is not None and not gpu.has.tcgen05:
-        return f"this family is written for tcgen05, which {gpu.arch} does not have"
-    return operands_limit(problem) or finish_limit(problem) or tma_operands_limit(problem, gpu)
+    return operands_limit(problem) or finish_limit(problem) or tma_operands_limit(problem)
 
 
 def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
@@ -265,6 +263,7 @@ def _form_of(shape: Shape) -> Form | str:
         partial(_variant, shape),
         _call,
         turn,
+        needs=("tma", "tcgen05"),
         takes=_takes_tma_store if shape.tma_store else _takes,
         legal=partial(_legal, shape),
         stages=partial(_stages, shape),

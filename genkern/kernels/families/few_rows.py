@@ -95,7 +95,6 @@ _GEMV = Form(
     takes=_gemv_takes,
     legal=_gemv_legal,
     sums=of_lanes,
-    runs_on_amd=True,
     sides=Sides(least_m=1, most_k=8192),
     reads="converted",
     uses_dot=False,
@@ -143,7 +142,6 @@ _SKINNY = Form(
     sides=Sides(least_m=1, most_m=16),
     reads="converted",
     splits_k=True,
-    runs_on_amd=True,
     uses_dot=False,
 )
 SKINNY = Family("skinny", _SKINNY, AMD_OPTIONS)
@@ -204,8 +202,6 @@ def _dot_call(product: Product, variant: Variant) -> Call:
 
 def _dot_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     """Weights of fewer bits than A's along K, of which a thread loads 16 bytes; bf16's arithmetic by pairs."""
-    if gpu is not None and not gpu.has.wgmma:
-        return f"this family was written for GPUs that have wgmma, which {gpu.arch} does not"
     if not get_op(problem.op).in_registers:
         return "this family multiplies weights of fewer bits than A's"
     if not problem.row_major_a or problem.row_major_b:
@@ -244,6 +240,8 @@ _SKINNY_DOT = Form(
     sides=Sides(least_m=_COLUMNS, most_m=_MOST_COLUMNS, most_k=WARP_K * _MOST_WARPS),
     reads="registers",
     aligned_rows=True,
+    # Not that it multiplies by it: it was written for GPUs that have it, and measured there.
+    needs=("wgmma",),
     splits_k=True,
     split_apart=True,
     interpreted=False,

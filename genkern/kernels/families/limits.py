@@ -120,10 +120,8 @@ def dot_limit(
     return ""
 
 
-def tma_operands_limit(problem: GemmProblem, gpu: Gpu | None) -> str:
+def tma_operands_limit(problem: GemmProblem) -> str:
     """For A and B through TMA."""
-    if gpu is not None and not gpu.has.tma:
-        return f"this family needs TMA, which {gpu.arch} does not have"
     row_a = problem.K if problem.row_major_a else problem.M
     row_b = problem.N if problem.row_major_b else problem.K
     for name, row, size in zip("AB", (row_a, row_b), element_bytes(problem), strict=True):

@@ -46,7 +46,7 @@ def _call(product: Product, variant: Variant) -> Call:
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     if groups_of(problem) is not None and (problem.row_major_b or not problem.row_major_a):
         return "of groups TMA reads zeros beyond K only where rows run along K (rowMajorA: T, rowMajorB: N)"
-    return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
+    return tma_operands_limit(problem) or tma_output_limit(problem)
 
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -70,6 +70,7 @@ _PLAIN = Form(
     legal=_legal,
     sums=partial(of_dot, False),
     uses_tma=True,
+    needs=("tma",),
     stores_tma=True,
     groups=True,
     gathers=True,
@@ -83,6 +84,7 @@ _SPECIALIZED = Form(
     legal=_legal_specialized,
     sums=partial(of_dot, False),
     uses_tma=True,
+    needs=("tma",),
     stores_tma=True,
     helper_warps=4,
 )

@@ -115,10 +115,6 @@ def _call_on_copies(base: Form) -> Callable[[Product, Variant], Call]:
 def _takes_by(base: Form) -> Callable[[GemmProblem, Gpu | None], str]:
     def takes(problem: GemmProblem, gpu: Gpu | None) -> str:
         """Operands of 16 bits with rows that TMA cannot load, C that the base can store, and offsets of 32 bits."""
-        if gpu is not None and not gpu.has.tma:
-            return f"this family needs TMA, which {gpu.arch} does not have"
-        if base.in_ring and gpu is not None and not gpu.has.wgmma:
-            return f"this family is written for wgmma, which {gpu.arch} does not have"
         if {DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes} != {_ELEMENT_BYTES}:
             return "this family copies operands of 16 bits"
         if not copied_operands(problem):

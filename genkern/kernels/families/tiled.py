@@ -97,7 +97,7 @@ def _semaphore_call(product: Product, variant: Variant) -> Call:
 
 # On CDNA Triton (3.6 and 3.7) pads tiles of 4 and 8 rows to an instruction of 16 where matrix_instr_nonkdim says so;
 # left to itself it takes v_mfma_f32_4x4x4_16b for 16-bit ones of 64 columns, else vector instructions, as on RDNA.
-_SIDES = Sides(least_m_on_amd=4)
+_SIDES = Sides(few_m=4)
 
 
 def _semaphore(swapped: bool) -> Form:
@@ -116,7 +116,6 @@ def _semaphore(swapped: bool) -> Form:
         cost=Cost(SWAPPED_EDGES if swapped else EDGES, reduces="semaphore"),
         sides=Sides(least_m=8) if swapped else _SIDES,
         splits_k=True,
-        runs_on_amd=True,
         swapped=swapped,
         batches=True,
     )
@@ -139,7 +138,6 @@ _KERNEL = Form(
     sums=partial(of_dot, False, shares=equal_shares),
     splits_k=True,
     split_apart=True,
-    runs_on_amd=True,
     places_loads=True,
     batches=True,
     groups=True,

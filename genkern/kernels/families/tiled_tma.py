@@ -88,7 +88,7 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
             return "in a batch TMA reads zeros beyond K only where rows run along K (rowMajorA: T, rowMajorB: N)"
         if problem.batch * max(problem.M, problem.N) >= INT32 // 2:
             return "the batch has more rows than 32 bits count"
-    return tma_operands_limit(problem, gpu)
+    return tma_operands_limit(problem)
 
 
 def _split_shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -110,6 +110,7 @@ _SEMAPHORE = Form(
     sums=partial(of_dot, False),
     cost=Cost(reduces="semaphore"),
     uses_tma=True,
+    needs=("tma",),
     splits_k=True,
     batches=True,
     groups=True,
@@ -126,6 +127,7 @@ _SWAPPED = Form(
     cost=Cost(SWAPPED_EDGES, reduces="semaphore"),
     sides=Sides(least_m=8),
     uses_tma=True,
+    needs=("tma",),
     splits_k=True,
     batches=True,
     swapped=True,
@@ -139,6 +141,7 @@ _KERNEL = Form(
     shares=_split_shares,
     sums=partial(of_dot, False),
     uses_tma=True,
+    needs=("tma",),
     splits_k=True,
     split_apart=True,
 )

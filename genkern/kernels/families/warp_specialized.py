@@ -251,8 +251,6 @@ def _side_by_side(variant: Variant, arguments: list[Argument], options: Options)
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     """wgmma on both operands along K, from a ring of buffers; scales after the last step; C through TMA."""
-    if gpu is not None and not gpu.has.wgmma:
-        return f"this family is written for wgmma, which {gpu.arch} does not have"
     element_bytes = DTYPES[problem.dtype_a].size_bytes
     if element_bytes not in _OPERAND_BYTES or DTYPES[problem.dtype_b].size_bytes != element_bytes:
         return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
@@ -263,7 +261,7 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
             return "the copy engine brings rows that lie one behind the other, not those of tokens anywhere"
         if problem.row_major_b:
             return "of groups TMA reads zeros beyond K only where weights run along K (rowMajorB: N)"
-    return tma_operands_limit(problem, gpu) or tma_output_limit(problem)
+    return tma_operands_limit(problem) or tma_output_limit(problem)
 
 
 def _tile(shape: _Shape, problem: GemmProblem, config: Config) -> Tile | str:
@@ -350,6 +348,7 @@ def _formed(shape: _Shape) -> Form:
         sides=Sides(least_m=8 if shape.swapped else 16, width_step=step),
         reads="promoted" if shape.cluster == (1, 1) else "",
         uses_tma=True,
+        needs=("tma", "wgmma"),
         stores_tma=True,
         splits_k=shape.is_alone,
         split_apart=shape.is_alone,

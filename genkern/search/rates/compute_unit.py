@@ -19,8 +19,6 @@ _VECTOR_FLOPS_PER_CLOCK = 256
 # Rows of the usual instruction. Of four, sixteen products at a time have half of the usual rate (v_mfma_f32_4x4x4_16b:
 # 8 cycles), of 16-bit types and where a tile has columns for all sixteen.
 _ROWS, _FEW_ROWS, _FEW_ROWS_RATE, _FEW_ROWS_COLUMNS = 16, 4, 0.5, 64
-# A wave's lanes whose addresses are taken in a clock: of 64 in four (CDNA 3 ISA guide), of 32 in one.
-_LANES_PER_CLOCK = {64: 16, 32: 32}
 # What stands for every config of a problem where they are asked how they load.
 _ANY = Config("tiled", 16, 16, 16, num_stages=2)
 
@@ -87,10 +85,9 @@ def loaded_bytes(problem: GemmProblem, columns: Columns) -> tuple[Numbers, Numbe
 
 def load_clocks(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns, registers: Numbers) -> Numbers:
     """[configs] clocks in which a step's bytes arrive from L2, and what registers spill is written and read back."""
-    lanes = _LANES_PER_CLOCK[gpu.warp_size]
     arriving = zip(loaded_bytes(problem, columns), lane_bytes(problem, _ANY), strict=True)
     clocks: Numbers = sum(  # type: ignore[assignment]
-        loaded / min(rates.load_bytes_per_clock, lane * lanes) for loaded, lane in arriving
+        loaded / min(rates.load_bytes_per_clock, lane * gpu.has.lanes_per_clock) for loaded, lane in arriving
     )
     waves = columns["waves_per_eu"]
     of_wave = gpu.registers_per_unit // (gpu.simds_per_unit * gpu.warp_size)

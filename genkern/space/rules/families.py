@@ -60,4 +60,4 @@ def tiled_beside_tma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return False
     if min(problem.M, problem.N) < _TMA_ROWS or problem.M * problem.N * problem.K < _TMA_PRODUCTS:
         return False
-    return not (tma_operands_limit(problem, gpu) or tma_output_limit(problem))
+    return gpu.has.tma and not (tma_operands_limit(problem) or tma_output_limit(problem))

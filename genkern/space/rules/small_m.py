@@ -153,8 +153,8 @@ def swapped_instruction(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """
     if not form_of(config).swapped:
         return False
-    if gpu.vendor == "amd" and config.BLOCK_SIZE_M < 16:
+    if config.BLOCK_SIZE_M < gpu.has.matrix_columns_min or config.BLOCK_SIZE_N < gpu.has.matrix_rows:
         return True
-    if config.BLOCK_SIZE_N < gpu.has.matrix_rows or config.num_warps % gpu.has.matrix_warps != 0:
+    if config.num_warps % gpu.has.matrix_warps != 0:
         return True
     return config.BLOCK_SIZE_N < 16 * config.num_warps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
@@ -16,8 +17,10 @@ from genkern.space.space import load_space
 PROBLEM = GemmProblem(64, 2112, 7168)
 
 
-def test_binaries_more_of_a_tile_count_longer() -> None:
-    """The first of each tile not at all; splits that share a binary alike."""
+def test_variants_of_a_tile_count_longer() -> None:
+    """The best of each tile not at all, other warps by how many are better, of a tile's warps all but the best one by
+    as much; splits that share a binary alike.
+    """
     configs = [
         Config("tiled", 16, 64, 128, num_warps=4),
         Config("tiled", 16, 64, 128, num_warps=2),
@@ -25,10 +28,13 @@ def test_binaries_more_of_a_tile_count_longer() -> None:
         Config("tiled", 32, 64, 128),
         Config("tiled", 16, 64, 128, SPLIT_K=2),
         Config("tiled", 16, 64, 128, SPLIT_K=4),
+        Config("tiled", 16, 64, 128, num_warps=4, num_stages=3),
+        Config("tiled", 16, 64, 128, num_warps=2, num_stages=3),
     ]
-    added = variants_octaves(configs, np.array([0.0, 2.0, 1.0, 3.0, 4.0, 5.0]))
+    added = variants_octaves(configs, np.array([0.0, 2.0, 1.0, 3.0, 4.0, 5.0, 0.5, 2.5]))
     assert added[0] == added[3] == added[4] == added[5] == 0
-    assert 0 < added[2] == added[1] / 2
+    assert 0 < added[2] == pytest.approx(added[1] / 2)
+    assert 0 < added[6] == pytest.approx(added[7] - added[1])
 
 
 def test_tiles_mix_among_the_first() -> None:
