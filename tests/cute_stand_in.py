@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from genkern.farm.binary.code_object import read_resources
 from genkern.farm.cache import BinaryCache
-from genkern.farm.code_object import read_resources
 from genkern.farm.farm import Farm
 from genkern.gemm.records import Binary
 from genkern.kernels.argument import Constant, Map, Pointer, Workspace

@@ -14,7 +14,7 @@ from ptx_tensor import E4M3, E5M2, TensorMap, numbers
 from ptx_text import read_program
 from ptx_warp import LANES, to_bf16
 
-from genkern.farm.code_object import read_resources
+from genkern.farm.binary.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem

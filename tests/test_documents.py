@@ -17,7 +17,7 @@ from genkern.kernels.catalogue import FAMILIES
 ROOT = Path(__file__).resolve().parent.parent
 # What a newcomer has to read before the project is known, in words as wc -w counts them.
 MOST_WORDS = {"README.md": 950, "ARCHITECTURE.md": 2200, "docs/kernels.md": 1900, "docs/history.md": 1000}
-MOST_WORDS_IN_ALL = 22_650
+MOST_WORDS_IN_ALL = 22_900
 WRITERS = {"docs/options.py": "docs/options.md", "results/recorded/readme.py": "results/recorded/README.md"}
 
 

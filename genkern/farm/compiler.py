@@ -20,10 +20,10 @@ from functools import lru_cache
 from multiprocessing.connection import Connection
 
 from genkern.errors import BugError, OutputError, bugs_told
+from genkern.farm.binary.code_object import fault_of, read_resources, with_loop
+from genkern.farm.binary.main_loop import main_loop_of_assembly
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.code_object import fault_of, read_resources, with_loop
 from genkern.farm.cute_compiler import compile_cute
-from genkern.farm.main_loop import main_loop_of_assembly
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.lowering import DEFAULT_SETTINGS, SETTINGS

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import BugError, bugs_told, one_line
+from genkern.farm.binary.code_object import fault_of, read_parameter_bytes, read_resources
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.code_object import fault_of, read_parameter_bytes, read_resources
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.cute.release import MISSING, cute_installed
 from genkern.kernels.cute.source_file import path_of

@@ -51,7 +51,7 @@ class Resources:
     `registers` counts 32-bit registers per thread (on CDNA the unified total, `accumulator_registers`
     of it AGPRs). `shared_bytes` is LDS or shared memory per workgroup. `scratch_bytes` is per thread.
     `code_sha256` is of all that the hardware executes: binaries with an equal one differ in their names only.
-    `loop_*` count the instructions of a Triton kernel's main loop (genkern.farm.main_loop has the kinds).
+    `loop_*` count the instructions of a Triton kernel's main loop (genkern.farm.binary.main_loop has the kinds).
     """
 
     registers: int | None = None

@@ -19,8 +19,8 @@ from cute_stand_in import cubin, needs_dsl, parameter_bytes
 
 from genkern.errors import BugError
 from genkern.farm import cute_compiler
+from genkern.farm.binary.code_object import read_parameter_bytes, read_resources
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.code_object import read_parameter_bytes, read_resources
 from genkern.farm.compiler import CompileJob, CompileProcess, compile_kernel
 from genkern.farm.farm import Farm
 from genkern.gemm.config import Config

@@ -18,7 +18,7 @@ from forms import made as of_form
 from long_tests import in_turns, spread
 from small_gemms import make_module, specs_of
 
-from genkern.farm.code_object import read_resources
+from genkern.farm.binary.code_object import read_resources
 from genkern.farm.occupancy import fits
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from genkern.errors import LaunchError
-from genkern.farm.code_object import read_parameter_bytes
+from genkern.farm.binary.code_object import read_parameter_bytes
 from genkern.runtime.launch.cuda_driver import LaunchConfig
 from genkern.runtime.launch.parameters import TENSOR_MAP_BYTES, TensorMap
 from genkern.runtime.launch.shape import Entries, LaunchShape

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from genkern.errors import ResultsError
-from genkern.farm.code_object import read_parameter_bytes
+from genkern.farm.binary.code_object import read_parameter_bytes
 from genkern.gemm.dtypes import DTYPES
 from genkern.kernels.argument import Descriptor, Map
 from genkern.kernels.plan import PlannedLaunch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from genkern.farm.machine_code import FMA, LOAD, MATRIX, SHARED, SYNC, Blocks, blocks_of_assembly, blocks_of_code
+from genkern.farm.binary.machine_code import FMA, LOAD, MATRIX, SHARED, SYNC, Blocks, blocks_of_assembly, blocks_of_code
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from genkern.farm.machine_code import BYTES, blocks_of_code
+from genkern.farm.binary.machine_code import BYTES, blocks_of_code
 
 _COMPUTE_CAPABILITY = 90
 # HGMMA, IGMMA, BGMMA and QGMMA with the first matrix in registers: four of them, from a multiple of four on.

@@ -1,9 +1,8 @@
-"""Tests of genkern.farm.main_loop: compiled kernels against nvdisasm's text, and code made by hand."""
+"""Tests of genkern.farm.binary.main_loop: compiled kernels against nvdisasm's text, and code made by hand."""
 
 from __future__ import annotations
 
 import re
-import struct
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,18 +14,18 @@ from compiled import compile_all
 from hypothesis import given
 from hypothesis import strategies as st
 from long_tests import LONG
+from machine_words import branch, code
 from small_gemms import GEMV, TILED, make_module, specs_of
 from triton_matmul import compile_matmul
 
+from genkern.farm.binary.code_object import read_resources
+from genkern.farm.binary.main_loop import MainLoop, main_loop, main_loop_of_assembly
 from genkern.farm.cache import _RECORD, BinaryCache, _sealed, _unsealed
-from genkern.farm.code_object import read_resources
-from genkern.farm.main_loop import MainLoop, main_loop, main_loop_of_assembly
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Resources
 
 NO_OPERATION, HMMA, FFMA, LDS, LDG, BAR, EXIT = 0x918, 0x23C, 0x223, 0x984, 0x981, 0xB1D, 0x94D
-ALWAYS = 7
 # Mnemonics by the field that counts them.
 MNEMONICS = {
     "matrix": r"(H|HG|UTCH)MMA\b",
@@ -35,22 +34,6 @@ MNEMONICS = {
     "global_loads": r"(LDG|LDGSTS|UTMALDG)\b",
     "syncs": r"(BAR|SYNCS|DEPBAR|LDGDEPBAR|WARPGROUP|UTCBAR)\b",
 }
-
-
-def instruction(operation: int, predicate: int = ALWAYS) -> bytes:
-    return struct.pack("<QQ", operation | predicate << 12, ALWAYS << 23)
-
-
-def branch(steps: int, predicate: int = ALWAYS, long: bool = True) -> bytes:
-    """BRA to the instruction `steps` from the next one, as from sm_90 on, or before."""
-    distance = steps * 4
-    high, low = (distance >> 8, distance & 0xFF) if long else (distance, 0)
-    bits = 0x947 | predicate << 12 | low << 16 | (high & (1 << 48) - 1) << 34 | ALWAYS << 87
-    return bits.to_bytes(16, "little")
-
-
-def code(*parts: int | bytes) -> bytes:
-    return b"".join(part if isinstance(part, bytes) else instruction(part) for part in parts)
 
 
 def text_of(cubin: bytes, folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tests of genkern.farm.code_object: real Triton binaries against the compilers' own tools, and hostile bytes."""
+"""Tests of genkern.farm.binary.code_object: real Triton binaries beside the compilers' own tools, and hostile bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton_matmul import compile_matmul
 
 from genkern.errors import ResultsError
-from genkern.farm.code_object import _Elf, read_resources
+from genkern.farm.binary.code_object import _Elf, read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem

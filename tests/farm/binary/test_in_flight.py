@@ -1,4 +1,4 @@
-"""Tests of genkern.farm.in_flight: what writes registers before the wgmma that reads them is done is found."""
+"""Tests of genkern.farm.binary.in_flight: what writes registers before the wgmma that reads them is done is found."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from compiled import compile_all
 from forms import made
+from machine_words import branch, instruction
 from small_gemms import TILED
-from test_main_loop import branch, instruction
 
 from genkern.farm import compiler
+from genkern.farm.binary.code_object import fault_of
+from genkern.farm.binary.in_flight import overwrites
 from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.code_object import fault_of
-from genkern.farm.in_flight import overwrites
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from genkern.errors import ResultsError
-from genkern.farm.in_flight import overwrites
-from genkern.farm.main_loop import MainLoop, main_loop
+from genkern.farm.binary.in_flight import overwrites
+from genkern.farm.binary.main_loop import MainLoop, main_loop
 from genkern.gemm.records import Resources
 
 _EM_CUDA, _EM_AMDGPU = 190, 224

@@ -1,0 +1,1 @@
+"""What a compiled kernel needs of the hardware and does, and must not do, read from the binary itself."""
