@@ -3,9 +3,10 @@
 The model tells tiles apart better than their variants, and of these warps better than stages and options, which change
 little of what a kernel is bound by. So the first of each tile and number of warps come before the second of any that
 promises not much more. Of 1,621 winners that others publish for gfx942 and gfx950 the first 64 binaries have the tile
-of 0.79, and of 0.62 with the winner's warps; with one step of 0.05 for every variant these were 0.71 and 0.48. By rates
-and steps that were chosen on other (N, K) they are 0.77 and 0.64 (benchmarks/search/amd_rates.py). What this costs:
-AITER's winners with their very options, mostly another waves_per_eu, were there in 0.14, and are in 0.03.
+of 0.79, and of 0.62 with the winner's warps; with one step of 0.05 for every variant these were 0.71 and 0.48. Both
+steps were chosen on these winners; by rates and steps that were chosen on other (N, K) the shares are 0.77 and 0.64
+(benchmarks/search/amd_rates.py). What this costs: AITER's winners with their very options, mostly another waves_per_eu,
+were there in 0.14, and are in 0.03.
 """
 
 from __future__ import annotations
