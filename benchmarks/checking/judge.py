@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from genkern.errors import one_line
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.generate import generate
+from genkern.kernels.refusal import is_out_of_memory
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
 from genkern.profiling.checking.interpret import verdict_on
@@ -25,6 +27,8 @@ from genkern.profiling.checking.verdict import Checking, Verdict
 
 # Programs where their number is the GPU's: a wave of four leaves two of the six tiles of a mutant to be shared.
 _UNITS = 4
+# Where there is no memory for a case it is tried again after so long.
+_WAITS_S = (1, 3, 9, 27)
 # A fault that does not compile, or breaks what is around the kernel, is no fault that a check could find.
 _NO_FAULT = (NameError, SyntaxError, AttributeError, TypeError, KeyError, ImportError)
 
@@ -35,7 +39,7 @@ def outcome(case: dict[str, Any]) -> dict[str, str]:
     text = case["text"] or generate(problem, [config], case["arch"]).text
     Path(case["path"]).write_text(text, encoding="utf-8")
     try:
-        verdict = _verdict(case["path"], problem, config.name, case["arch"])
+        verdict = _with_room(case["path"], problem, config.name, case["arch"])
     except Exception as error:
         said = one_line(error)[:300]
         if not _device_is_well():
@@ -43,6 +47,21 @@ def outcome(case: dict[str, Any]) -> dict[str, str]:
         invalid = isinstance(error, _NO_FAULT) or "Compil" in type(error).__name__ or "PTXAS" in said
         return {"outcome": "invalid" if invalid else "refused", "message": said}
     return {"outcome": "passed" if verdict.passed else "wrong", "message": verdict.message}
+
+
+def _with_room(path: str, problem: GemmProblem, config: str, arch: str) -> Verdict:
+    """The verdict, once the other processes on this GPU have left memory for it."""
+    for wait_s in _WAITS_S:
+        try:
+            return _verdict(path, problem, config, arch)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+        finally:
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        time.sleep(wait_s)
+    return _verdict(path, problem, config, arch)
 
 
 def _verdict(path: str, problem: GemmProblem, config: str, arch: str) -> Verdict:

@@ -63,7 +63,7 @@ class Op:
     `groups`: how rows go to weights, of formats with many; their index operands are made by that, and C's elements
     that no call writes are NaN in the reference.
     `error_beside`: by how much more than a sum's a result may be off: as a factor, relative to the sum of the products'
-    magnitudes besides, and how often the error of an activation, which what it lets through multiplies.
+    magnitudes besides, and the largest number that an activation's result, and its error, is multiplied by.
     `by_rows`: its reference makes as many rows of C as it is given of A, so that a check can go by bands of them.
     """
 

@@ -69,11 +69,15 @@ def sum_error(magnitude: Any, roundoff: float, products: int, activation: str, a
     return magnitude * (_SLOPES[activation] * relative) + activation_error(magnitude, activation)
 
 
-def activation_error(expected: Any, activation: str) -> Any:
-    """How far gelu and silu of an exact sum may be from float32 `expected`; no other activation errs."""
+def activation_error(expected: Any, activation: str, gain: float = 1.0) -> Any:
+    """How far gelu and silu of an exact sum may be from float32 `expected`; no other activation errs.
+
+    Far below zero few of their bits are left, of 1 + erf(x) say: that error is multiplied by what they let through,
+    `gain` at most. Elsewhere it is relative.
+    """
     if activation in ("none", "relu"):
         return 0.0
-    return (expected.abs() + 1) * _OF_ACTIVATION
+    return (expected.abs() + gain) * _OF_ACTIVATION
 
 
 def rounded_range(expected: Any, error: Any, dtype_c: Any) -> tuple[Any, Any]:

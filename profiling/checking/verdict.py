@@ -290,7 +290,7 @@ class Checking:
             found, wanted = tuple(expected.shape), tuple(of_band["c"].shape)
             raise ValueError(f"the reference of {self.op.name} makes {found} of rows of A that make {wanted} (by_rows)")
         factor, beside, gain = self.op.error_beside(self.problem)
-        error = activation_error(expected, activation) * gain
+        error = activation_error(expected, activation, gain)
         if magnitudes is not None:
             a = self.operands[0].name
             made = {a: _magnitude(of_band[a])} if a not in magnitudes else {}

@@ -27,8 +27,8 @@ _MOST_TOP_K = 32
 _SPACING = {"bf16": 2**-7, "fp16": 2**-10, "fp32": 2**-23}
 # A sum of n products of deviates stays within 6 standard deviations, 6 sqrt(n); their magnitudes add up to 0.64 n.
 _WITHIN = 10.0
-# Of up's sums in exact rounds, about: what the error of an activation is multiplied by.
-_LARGEST_UP = 256.0
+# Of up's sums in exact rounds, which go up to some thousands: what the error of an activation is multiplied by.
+_LARGEST_UP = 4096.0
 _FEW_PRODUCTS = 1024
 
 
