@@ -6,6 +6,8 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 PY = $(VENV)/bin/python
+# Tests start hundreds of processes: with no bytecode kept each would compile genkern's sources anew.
+TESTS = env -u PYTHONDONTWRITEBYTECODE $(PY) -m pytest
 NATIVE = genkern/runtime/launch/_native.c genkern/runtime/launch/_native_call.h
 RUN = $(VENV)/run.stamp
 DEV = $(VENV)/dev.stamp
@@ -45,15 +47,15 @@ test test-long: export PYTHONDONTWRITEBYTECODE =
 
 # A worker more than the two cores of CI: tests that wait for programs of their own leave a fifth of them idle.
 test: $(DEV)
-	$(PY) -m pytest -m "not gpu" -n 3 --dist worksteal $(ARGS)
+	$(TESTS) -m "not gpu" -n 3 --dist worksteal $(ARGS)
 
 test-long: $(DEV)
-	GENKERN_LONG_TESTS=1 $(PY) -m pytest -m "not gpu" -n 3 --dist worksteal $(ARGS)
+	GENKERN_LONG_TESTS=1 $(TESTS) -m "not gpu" -n 3 --dist worksteal $(ARGS)
 
 # Dask is in no other environment: the package is optional. With root and apt-get Slurm is installed, and runs. A test
 # that waits for what never comes fails, and says where it stood.
 test-cluster: $(CLUSTER)
-	GENKERN_CLUSTER_TESTS=1 $(PY) -m pytest -q -n 2 --dist loadfile --timeout 200 $(CLUSTER_TESTS) $(ARGS)
+	GENKERN_CLUSTER_TESTS=1 $(TESTS) -q -n 2 --dist loadfile --timeout 200 $(CLUSTER_TESTS) $(ARGS)
 
 # Engines pin other versions of what they share, and have an environment of their own.
 test-engines: $(ENGINES)/engines.stamp
