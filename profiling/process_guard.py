@@ -1,10 +1,11 @@
 """The tiny watcher between genkern and a measured process: nothing it started outlives genkern.
 
 Run by path, as `python -I -S process_guard.py PARENT_PID PIPE PROGRAM ARGS...`, in a session of its own (see
-`supervisor`). It starts PROGRAM in its own process group, waits, writes its wait status to the descriptor PIPE, and
-ends exactly as PROGRAM did: with its exit code, or by its signal. A parent that dies, even by SIGKILL, takes the group
-with it: the kernel's parent death signal reaches only a direct child and is not inherited by fork, so the watcher takes
-it on behalf of the group, grandchildren included. A process that leaves the group (setsid) is out of reach.
+`supervisor`). It starts PROGRAM in its own process group, waits, writes its wait status to the descriptor PIPE (unless
+that is -), and ends exactly as PROGRAM did: with its exit code, or by its signal. A parent that dies, even by SIGKILL,
+takes the group with it: the kernel's parent death signal reaches only a direct child and is not inherited by fork, so
+the watcher takes it on behalf of the group, grandchildren included. A process that leaves the group (setsid) is out of
+reach.
 
 It imports nothing of genkern, since a plain interpreter starts in about 20 ms.
 """
@@ -21,6 +22,7 @@ import sys
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _PARENT_DIED = signal.SIGUSR2
 _CANNOT_RUN = 127  # what a shell says
+_NOBODY = "-"  # in place of PIPE
 
 
 def _die_with_parent(libc: ctypes.CDLL, signal_number: int) -> None:
@@ -39,9 +41,11 @@ def _exit_as(status: int) -> None:
 
 
 def main() -> None:
-    parent_pid, told, argv = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    # Held by what the program starts, and outlives it, it would never say that all have ended.
-    os.set_inheritable(told, False)
+    parent_pid, pipe, argv = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    told = None if pipe == _NOBODY else int(pipe)
+    if told is not None:
+        # Held by what the program starts, and outlives it, it would never say that all have ended.
+        os.set_inheritable(told, False)
     libc = ctypes.CDLL(None)
 
     def end_group_if_orphaned(*_: object) -> None:
@@ -76,8 +80,9 @@ def main() -> None:
     os.dup2(null, 0)
     os.dup2(null, 1)
     _, status = os.waitpid(pid, 0)
-    with contextlib.suppress(OSError):  # nobody wants to know
-        os.write(told, str(status).encode())
+    if told is not None:
+        with contextlib.suppress(OSError):  # nobody wants to know
+            os.write(told, str(status).encode())
     _exit_as(status)
 
 

@@ -43,7 +43,7 @@ class OwnCommand:
         try:
             with open(log, "wb") as said:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), *argv],
+                    [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), "-", *argv],
                     stdin=subprocess.DEVNULL,
                     stdout=said,
                     stderr=said,
