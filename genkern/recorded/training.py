@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,10 +19,10 @@ from genkern.search.guided.trees import Trees
 # they do not know than one that sees all.
 _SEEDS = (0, 1, 2, 3)
 _ROUNDS = 120
+_LEAST_IN_LEAF = 30
 _SETTING = {
     "learning_rate": 0.15,
     "num_leaves": 48,
-    "min_data_in_leaf": 30,
     "max_bin": 63,
     "feature_fraction": 0.3,
     "bagging_fraction": 0.3,
@@ -30,6 +32,8 @@ _SETTING = {
     "verbose": -1,
     "deterministic": True,
     "force_col_wise": True,
+    # Several models are made at a time.
+    "num_threads": 1,
 }
 # Of each size: all that is nearly as fast as the best, up to half of these, and a sample of the rest.
 _ROWS = 2500
@@ -66,7 +70,9 @@ def trained(samples: Sequence[Sample], arch: str) -> Trees:
         raise InputError("training needs LightGBM: pip install '.[train]' in genkern's checkout") from None
     names = sorted({name for columns, _ in samples for name in columns})
     x = np.concatenate([_matrix(columns, names) for columns, _ in samples])
-    setting = {**_SETTING, "objective": _within_sizes([octaves for _, octaves in samples])}
+    least = min(_LEAST_IN_LEAF, len(x) // 8)
+    objective = _within_sizes([octaves for _, octaves in samples])
+    setting = {**_SETTING, "min_data_in_leaf": least, "objective": objective}
     data = lightgbm.Dataset(x, params=setting, feature_name=[f"f{place}" for place in range(len(names))])
     data.set_label(np.zeros(len(x)))
     forests = [
@@ -111,10 +117,17 @@ def fold_models(
     arch = judged[0].gpu.arch
     folds = folds_of([recorded.problem for recorded in judged], count)
     samples = [(size_of(recorded), sampled(recorded)) for recorded in (*judged, *others)]
-    for fold in sorted({*folds}):
-        its = [recorded for recorded, of in zip(judged, folds, strict=True) if of == fold]
+    parts = [
+        [recorded for recorded, of in zip(judged, folds, strict=True) if of == fold] for fold in sorted({*folds})
+    ]
+
+    def without(its: Sequence[RecordedProblem]) -> Trees:
         unknown = {size_of(recorded) for recorded in its}
-        yield trained([sample for size, sample in samples if size not in unknown], arch), its
+        return trained([sample for size, sample in samples if size not in unknown], arch)
+
+    # LightGBM works outside of Python's lock.
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        yield from zip(threads.map(without, parts), parts, strict=True)
 
 
 def size_of(recorded: RecordedProblem) -> tuple[int, int, int]:
