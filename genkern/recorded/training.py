@@ -75,9 +75,7 @@ def trained(samples: Sequence[Sample], arch: str) -> Trees:
     setting = {**_SETTING, "min_data_in_leaf": least, "objective": objective}
     data = lightgbm.Dataset(x, params=setting, feature_name=[f"f{place}" for place in range(len(names))])
     data.set_label(np.zeros(len(x)))
-    forests = [
-        lightgbm.train({**setting, "seed": seed}, data, _ROUNDS).dump_model()["tree_info"] for seed in _SEEDS
-    ]
+    forests = [lightgbm.train({**setting, "seed": seed}, data, _ROUNDS).dump_model()["tree_info"] for seed in _SEEDS]
     return _arrays([tree["tree_structure"] for forest in forests for tree in forest], names, arch)
 
 
@@ -117,9 +115,7 @@ def fold_models(
     arch = judged[0].gpu.arch
     folds = folds_of([recorded.problem for recorded in judged], count)
     samples = [(size_of(recorded), sampled(recorded)) for recorded in (*judged, *others)]
-    parts = [
-        [recorded for recorded, of in zip(judged, folds, strict=True) if of == fold] for fold in sorted({*folds})
-    ]
+    parts = [[recorded for recorded, of in zip(judged, folds, strict=True) if of == fold] for fold in sorted({*folds})]
 
     def without(its: Sequence[RecordedProblem]) -> Trees:
         unknown = {size_of(recorded) for recorded in its}
