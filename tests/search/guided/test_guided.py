@@ -208,7 +208,7 @@ def test_another_group_size_where_the_usual_one_crashes() -> None:
 def test_what_lies_around_a_better_one_is_tried_too(found: tuple[list[Unit], dict[Config, float]]) -> None:
     """A late binary turns out to be by far the fastest: then some of its form are tried that are like it."""
     asked, _ = found
-    late = first_of_each(asked)[40]
+    late = first_of_each(asked)[guided._LEAST - 1]
     more, _ = searched(Guided(task()), lambda config: otherwise(config) * (0.3 if config == late else 1.0))
     first = first_of_each(more)
     new = first[first.index(late) + 1 :]
