@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -21,6 +21,7 @@ _SEEDS = (0, 1, 2, 3)
 _ROUNDS = 120
 _LEAST_IN_LEAF = 30
 _SETTING = {
+    "objective": "regression",
     "learning_rate": 0.15,
     "num_leaves": 48,
     "max_bin": 63,
@@ -28,7 +29,6 @@ _SETTING = {
     "bagging_fraction": 0.3,
     "bagging_freq": 1,
     "lambda_l2": 1.0,
-    "boost_from_average": False,
     "verbose": -1,
     "deterministic": True,
     "force_col_wise": True,
@@ -70,30 +70,14 @@ def trained(samples: Sequence[Sample], arch: str) -> Trees:
         raise InputError("training needs LightGBM: pip install '.[train]' in genkern's checkout") from None
     names = sorted({name for columns, _ in samples for name in columns})
     x = np.concatenate([_matrix(columns, names) for columns, _ in samples])
-    least = min(_LEAST_IN_LEAF, len(x) // 8)
-    objective = _within_sizes([octaves for _, octaves in samples])
-    setting = {**_SETTING, "min_data_in_leaf": least, "objective": objective}
-    data = lightgbm.Dataset(x, params=setting, feature_name=[f"f{place}" for place in range(len(names))])
-    data.set_label(np.zeros(len(x)))
+    y = np.concatenate([octaves for _, octaves in samples])
+    weights = [1.0 / (_SOFT_OCTAVES + octaves) for _, octaves in samples]
+    # Every size counts the same.
+    weight = np.concatenate([each / each.sum() for each in weights]) * len(x) / len(samples)
+    setting = {**_SETTING, "min_data_in_leaf": min(_LEAST_IN_LEAF, len(x) // 8)}
+    data = lightgbm.Dataset(x, y, weight=weight, params=setting, feature_name=[f"f{i}" for i in range(len(names))])
     forests = [lightgbm.train({**setting, "seed": seed}, data, _ROUNDS).dump_model()["tree_info"] for seed in _SEEDS]
     return _arrays([tree["tree_structure"] for forest in forests for tree in forest], names, arch)
-
-
-def _within_sizes(octaves: Sequence[Numbers]) -> Callable[[Numbers, object], tuple[Numbers, Numbers]]:
-    """The gradient and curvature of what predictions cost: squared errors beside the mean error of their size.
-
-    What errs alike for all configs of a size puts none before another. Every size counts the same.
-    """
-    weights = [1.0 / (_SOFT_OCTAVES + each) for each in octaves]
-    share = np.concatenate([each / each.sum() for each in weights])
-    size = np.repeat(np.arange(len(octaves)), [len(each) for each in octaves])
-    weight, known = share * len(share) / len(octaves), np.concatenate(octaves)
-
-    def costs(predicted: Numbers, data: object) -> tuple[Numbers, Numbers]:
-        errors = predicted - known
-        return weight * (errors - np.bincount(size, share * errors)[size]), weight
-
-    return costs
 
 
 def folds_of(problems: Sequence[GemmProblem], count: int) -> list[int]:
