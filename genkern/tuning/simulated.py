@@ -150,7 +150,7 @@ class _Simulation:
 
     def run(self, farm: _Farm, depth: int) -> Simulated:
         while True:
-            self._ask(farm, depth - len(farm.under_way))
+            has_asked = self._ask(farm, depth - len(farm.under_way))
             farm.begin(self._now_s)
             self._launch()
             if self._measured and min(farm.next_s, self._measured_s) > self._end_s:
@@ -159,6 +159,9 @@ class _Simulation:
                     self._drop(place, farm)
             # At one moment the farm comes first: what is there then can be the most wanted.
             if farm.next_s <= self._measured_s:
+                if farm.next_s == math.inf and has_asked:
+                    # All of it was refused at once, of a binary that was made before.
+                    continue
                 if farm.next_s == math.inf:
                     return self._result(farm.begun)
                 self._now_s = farm.next_s
@@ -168,9 +171,10 @@ class _Simulation:
                 self._now_s = self._measured_s
                 self._finish(farm)
 
-    def _ask(self, farm: _Farm, room: int) -> None:
+    def _ask(self, farm: _Farm, room: int) -> bool:
+        """Whether the strategy wanted anything."""
         if room <= 0 or self._is_over:
-            return
+            return False
         with self._thinking():
             asked = self._allowance.take(room, self._strategy.ask)
         for unit in asked:
@@ -184,6 +188,7 @@ class _Simulation:
                 self._make(place, farm, cached=True)
             else:
                 farm.order(place, unit.compiled, self._charges.of_compile_s(self._recorded, unit))
+        return bool(asked)
 
     def _make(self, place: int, farm: _Farm, *, cached: bool) -> None:
         """What was made is told; what can be measured waits for its turn."""

@@ -15,7 +15,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded import training
-from genkern.recorded.training import fold_models, folds_of, sampled, size_of, trained
+from genkern.recorded.training import _costs, fold_models, folds_of, sampled, size_of, trained
 from genkern.search.guided.features import features_of
 
 GPU = gpu_for_arch("sm_90")
@@ -70,12 +70,12 @@ def test_nothing_measured_teaches_nothing() -> None:
 
 def test_a_model_of_a_fold_knows_no_size_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither of what is judged nor of what is only learned from."""
-    known: list[list[tuple[int, int, int]]] = []
     monkeypatch.setattr(training, "sampled", size_of)
-    monkeypatch.setattr(training, "trained", lambda samples, arch: known.append(list(samples)))
+    monkeypatch.setattr(training, "trained", lambda samples, arch: list(samples))
     others = [Known(SIZES[0].problem), Known(GemmProblem(8, 8, 8))]
     seen = []
-    for (_, its), sizes in zip(fold_models(SIZES, others, 2), known, strict=False):  # type: ignore[arg-type]
+    for sizes, its in fold_models(SIZES, others, 2):  # type: ignore[arg-type]
+        assert isinstance(sizes, list)
         assert not {*map(size_of, its)} & {*sizes}
         assert (8, 8, 8) in sizes
         assert len(sizes) == 2 + 2 - (SIZES[0] in its)
@@ -88,3 +88,23 @@ def test_a_size_is_in_one_fold_whatever_its_format() -> None:
     folds = folds_of(problems, 4)
     assert folds[::2] == folds[1::2]
     assert {folds.count(fold) for fold in range(4)} == {10}
+
+
+def test_what_all_of_a_size_err_alike_costs_nothing_within_sizes() -> None:
+    """And pulls down what is predicted to be slower than it is, beside the others of its size."""
+    octaves = [np.array([0.0, 1.0, 2.0]), np.array([0.0, 3.0])]
+    costs = _costs(octaves, 1.0)
+    known, shift = np.concatenate(octaves), np.array([5.0, 5.0, 5.0, -2.0, -2.0])
+    assert np.allclose(costs(known + shift, None)[0], 0)
+    gradient, curvature = costs(known + shift + [1.0, 0, 0, 0, 0], None)
+    assert gradient[0] > 0
+    assert (gradient[1:3] < 0).all()
+    assert (curvature > 0).all()
+    assert curvature[:3].sum() == pytest.approx(curvature[3:].sum())
+
+
+def test_where_levels_count_what_is_alike_costs_too() -> None:
+    octaves = [np.array([0.0, 1.0, 2.0]), np.array([0.0, 3.0])]
+    known = np.concatenate(octaves)
+    gradient, _ = _costs(octaves, 0.0)(known + np.array([5.0, 5.0, 5.0, -2.0, -2.0]), None)
+    assert (gradient[:3] > gradient[3:].max()).all()

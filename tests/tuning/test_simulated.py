@@ -222,6 +222,12 @@ def test_a_binary_is_compiled_once(recorded: RecordedProblem) -> None:
     assert played(Scripted([[first, rest]]), recorded, jobs=4).seconds == later.seconds
 
 
+def test_who_is_refused_at_once_is_asked_again(recorded: RecordedProblem) -> None:
+    """The other configs of a binary that nobody could make take no time, and end no search."""
+    batches = [[Unit(BROKEN[:1])], [Unit(BROKEN[1:])], [UNITS[1]]]
+    assert played(Scripted(batches), recorded, jobs=1).measured == UNITS[1].configs
+
+
 @pytest.mark.parametrize(
     ("ask", "said"),
     [

@@ -146,7 +146,7 @@ def _only(trees: Trees, arch: str) -> Trees:
 
 
 def _share_of_best(recorded: RecordedProblem, trees: Trees) -> float:
-    """The time of the best over that of the model's first choice among those that run."""
-    us = recorded.us
+    """The time of the best over that of the model's first choice, among those that run and are right."""
+    us = {config: each for config, each in recorded.us.items() if config not in recorded.wrong}
     order = ranked(recorded.problem, recorded.configs, recorded.gpu, partial(_only, trees))
     return min(us.values()) / next(us[config] for config in order if config in us)

@@ -20,9 +20,13 @@ from genkern.gemm.parameter import CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import FAMILIES, form_of
-from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, operands_of
+from genkern.ops.accumulate import promotes_products
+from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, get_op, groups_of, operands_of
 from genkern.search.calibrated.constants import constants_for, counting_with, shipped_constants
 from genkern.search.predict import peak_tflops, predicted_us
+from genkern.search.predict_copies import realigning_us
+from genkern.search.predict_loads import is_pipelined, lane_bytes
+from genkern.search.predict_splits import splitting_us
 
 Numbers = npt.NDArray[np.float64]
 # Pitches of rows beyond this are as good as any: a line of L2.
@@ -55,7 +59,7 @@ def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shipp
     with which models are learned.
     """
     with counting_with(shipped_constants(gpu) if shipped else constants_for(gpu)):
-        columns = {**_parameters(configs), **_together(problem, configs, gpu)}
+        columns = {**_parameters(configs), **_together(problem, configs, gpu), **_beside(problem, configs, gpu)}
     return {**columns, **{name: np.full(len(configs), value) for name, value in _of_problem(problem, gpu).items()}}
 
 
@@ -155,12 +159,55 @@ def _together(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict
     }
 
 
+def _beside(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[str, Numbers]:
+    """What stands beside the products: copies, sums of parts of K, how operands are loaded, what is masked."""
+    # Models of GPUs with rates have no such terms.
+    realigning, splitting = (realigning_us, splitting_us) if gpu.rates is None else (_nothing_us, _nothing_us)
+    copied: dict[object, tuple[float, ...]] = {}
+    split: dict[object, float] = {}
+    rows = []
+    for config in configs:
+        kind = config.family, config.others, config.num_stages > 1
+        if kind not in copied:
+            lanes = lane_bytes(problem, config)
+            copied[kind] = realigning(problem, config, gpu), *lanes, float(is_pipelined(problem, config, gpu))
+        # GROUP_SIZE_M changes no sum.
+        sums = kind, config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.SPLIT_K
+        if sums not in split:
+            split[sums] = splitting(problem, config, gpu)
+        rows.append((*copied[kind], split[sums]))
+    copies_us, lane_a, lane_b, pipelined, splits_us = np.array(rows, dtype=np.float64).T
+    roofline = roofline_us(problem, gpu)
+    bm, bn, bk, sk = (_values(configs, name) for name in ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "SPLIT_K"))
+    size_a, size_b = element_bytes(problem)
+    along_a = np.minimum(bk, problem.K) if problem.row_major_a else np.minimum(bm, problem.M)
+    along_b = np.minimum(bn, problem.N) if problem.row_major_b else np.minimum(bk, problem.K)
+    return {
+        "log_copies": np.log2(1.0 + copies_us / roofline),
+        "log_splits": np.log2(1.0 + splits_us / roofline),
+        "lane_a": np.log2(lane_a),
+        "lane_b": np.log2(lane_b),
+        "pipelined": pipelined,
+        # Bytes that lie side by side in memory, of a step of a tile.
+        "run_a": np.log2(along_a * size_a),
+        "run_b": np.log2(along_b * size_b),
+        "masks_m": (problem.M % bm > 0).astype(np.float64),
+        "masks_n": (problem.N % bn > 0).astype(np.float64),
+        "masks_k": (problem.K % (bk * np.maximum(sk, 1)) > 0).astype(np.float64),
+    }
+
+
+def _nothing_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
+    return 0.0
+
+
 def _of_problem(problem: GemmProblem, gpu: Gpu) -> dict[str, float]:
     size_a, size_b = element_bytes(problem)
     moved = bytes_moved(problem) / gpu.memory_tb_per_s * 1e-6
     computed = _flops(problem) / peak_tflops(problem, gpu) * 1e-6
     groups = groups_of(problem)
     a, b, *_ = operands_of(problem)
+    op = get_op(problem.op)
 
     def pitch(operand_columns: int, size: float) -> float:
         return float(min(_LINE_BYTES, alignment_of(operand_columns) * size))
@@ -180,6 +227,9 @@ def _of_problem(problem: GemmProblem, gpu: Gpu) -> dict[str, float]:
         "bias": float(problem.bias),
         "activation": float(problem.activation != "none"),
         "operands": float(len(operands_of(problem))),
+        "step_operands": float(len(op.step_operands(problem))),
+        "scale_k": float(np.log2(op.shared_scale(problem)[2])),
+        "promotes": float(promotes_products(problem, gpu.arch)),
         "groups": float(0 if groups is None else groups.count),
         "batch": float(problem.batch),
         "log_roofline": float(np.log2(max(moved, computed))),

@@ -39,8 +39,8 @@ _FREE = 256
 # What promises less than this share of the time is let be.
 _PROMISE = 0.0025
 # What is left promises together so many times what the binary does that promises most. On the recorded sizes (H200
-# and H100, 2026-11-26; by models that did not know them, `genkern train --folds 8`) 0.46 % is expected in the mean,
-# 0.13 % lost.
+# and H100, 2026-11-27; by models that did not know them, `genkern train --folds 8`) 0.21 % is expected in the mean,
+# 0.10 % lost.
 _TOGETHER = 2.0
 # Last, so many binaries whose tiles are no farther than so many octaves from the best one's, until none is better: on
 # 104 recorded sizes the mean loss was 0.24 % without, with two binaries more 0.14 % (2026-11-26).

@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.float64]
 # In octaves (log2 of time): the model's usual error, the part of it that configs of one kind share, and the noise of a
 # first measurement. The usual error counts as so many measured ones when it is estimated. Chosen by replays of the
 # recorded sizes (results/recorded), each by a model that was not trained on it.
-_ERROR, _KIND_ERROR, _NOISE, _USUAL = 0.20, 0.10, 0.015, 4.0
+_ERROR, _KIND_ERROR, _NOISE, _USUAL = 0.17, 0.10, 0.015, 4.0
 _OWN = _ERROR**2 + _KIND_ERROR**2
 # Standard deviations.
 _FAR = 8.5

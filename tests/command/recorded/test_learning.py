@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from command import run_here
-from recorded_runs import OTHER, PROBLEM, journal
+from recorded_runs import BEST, FIT, OTHER, PROBLEM, US, WRONG, journal
 
+from genkern.command.recorded import learning
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded.making import run_of
 from genkern.recorded.parquet import add
+from genkern.recorded.reading import recorded_problems
 from genkern.search.guided.judged import Judged
 from genkern.search.guided.trees import Trees
 
@@ -50,6 +52,15 @@ def test_searched_sizes_are_learned_from_and_judge_nothing(
     judged = Judged.read(str(tmp_path / "model.npz"))
     assert judged is not None
     assert len(judged.shares) == 2
+
+
+def test_a_wrong_result_is_no_best(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a choice, however fast it is."""
+    recorded = next(each for each in recorded_problems(str(tables)) if each.problem == PROBLEM)
+    for choice in (BEST, FIT[0]):
+        monkeypatch.setattr(learning, "ranked", lambda *args, choice=choice: [WRONG, choice])
+        share = learning._share_of_best(recorded, None)  # type: ignore[arg-type]
+        assert share == pytest.approx(US[BEST.name] / US[choice.name])
 
 
 def test_nothing_to_do_is_said(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from kept_configs import kept_configs
 
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.catalogue import form_of
 from genkern.search.guided.features import features_of, physics_us, roofline_us
 
 PROBLEMS = {
@@ -37,3 +38,26 @@ def test_physics_is_above_the_roofline() -> None:
     above = features_of(problem, configs, gpu)["log_physics"]
     assert (above >= 0).all()
     assert np.allclose(2**above * roofline_us(problem, gpu), physics_us(problem, configs, gpu))
+
+
+def test_formats_that_step_through_scales_are_told_from_others() -> None:
+    """Blocks have a scale at each step over K, tokens one at the end."""
+    gpu = gpu_for_arch("sm_90")
+    of = {"dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
+    tokens = GemmProblem(64, 512, 2048, op="a8w8", own=(("scales", "per_token"),), **of)
+    blocks = GemmProblem(64, 512, 2048, op="a8w8_blockscale", **of)
+    seen = [features_of(problem, list(kept_configs(problem, "sm_90")[:3]), gpu) for problem in (tokens, blocks)]
+    assert [columns["step_operands"][0] for columns in seen] == [0, 2]
+    assert [columns["scale_k"][0] for columns in seen] == [0, 7]
+
+
+def test_copies_are_told_where_rows_must_be_realigned() -> None:
+    """Of a size whose rows the copy engine cannot read: in octaves above the roofline, nought for what reads them."""
+    problem, gpu = GemmProblem(256, 1024, 2047), gpu_for_arch("sm_90")
+    configs = list(kept_configs(problem, "sm_90"))
+    columns = features_of(problem, configs, gpu)
+    realigned = np.array([form_of(config).realigned for config in configs])
+    assert realigned.any()
+    assert ((columns["log_copies"] > 0) == realigned).all()
+    splits = np.array([config.SPLIT_K > 1 for config in configs])
+    assert (columns["log_splits"][splits] > 0).all()
