@@ -11,6 +11,7 @@ import torch
 from recording_gpu import FakeDriver, FakeGpu, Launched
 from small_bundle import row
 from small_gemms import TILED
+from torch._C._dynamo.eval_frame import set_eval_frame
 
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
@@ -122,10 +123,15 @@ class ComputingDriver(FakeDriver):
         return handle
 
     def _write_down(self, function: int, *asked: Any) -> int:
-        status = super()._write_down(function, *asked)
-        if not status:
-            self._by_handle[function].compute(self.launched[-1])
-        return status
+        # A driver has no Python that Dynamo could look at.
+        traced = set_eval_frame(None)
+        try:
+            status = super()._write_down(function, *asked)
+            if not status:
+                self._by_handle[function].compute(self.launched[-1])
+            return status
+        finally:
+            set_eval_frame(traced)
 
 
 @dataclass(frozen=True)
