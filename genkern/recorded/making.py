@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 import time
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ from genkern.timing.libraries import OURS, call_name, library_of
 # Rows as columns: by name of the column a value for each row.
 Rows = dict[str, list[Any]]
 _RUN_DIGITS = 8
+# Of absolute paths in a command: recorded runs are for others, whom the folders of this machine tell nothing.
+_FOLDERS = re.compile(r"(?<![^\s'\"=,])/(?:[^\s'\"/=,]+/)*")
 # What a journal's header has for others than this run's provenance.
 _VERSIONS = ("genkern", "triton", "torch", "cute", "python", "driver")
 
@@ -77,7 +80,7 @@ def run_of(journal: JournalFacts, commit: str = "") -> RecordedRun:
         "versions": {each: header[each] for each in _VERSIONS if each in header},
         "clocks": header.get("devices", {}),
         "commit": commit,
-        "command": first.get("command", ""),
+        "command": _FOLDERS.sub("", str(first.get("command", ""))),
         "date": started,
         "problems": len(problems),
         "header": header,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,14 @@ def test_a_run_says_where_it_comes_from(tmp_path: Path) -> None:
     assert said == ["NVIDIA H200", "sm_90", "abcdef0", "2023-11-14T22:13:20Z", "genkern -i s.yaml --exhaustive"]
     assert run.name == run_of(journal(tmp_path / "half.journal", most=5)).name
     assert run.name != run_of(journal(tmp_path / "later.journal", time_s=1.8e9)).name
+
+
+def test_folders_of_the_machine_are_not_recorded(tmp_path: Path) -> None:
+    facts = journal(tmp_path / "r.journal")
+    command = "genkern -i /home/me/s.yaml -o out/r.yaml --kernels=/data/x.kernels --cluster dask://host:1"
+    facts.starts = [replace(facts.starts[0], command=command)]
+    said = run_of(facts).provenance["command"]
+    assert said == "genkern -i s.yaml -o out/r.yaml --kernels=x.kernels --cluster dask://host:1"
 
 
 def test_what_nobody_measured_is_not_recorded(tmp_path: Path) -> None:
