@@ -1,4 +1,4 @@
-"""Training: trees that correct the predictor, learned from recorded spaces by LightGBM."""
+"""Training: a model that corrects the predictor, learned from recorded spaces: trees by LightGBM, and networks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy as np
 from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded.problem import RecordedProblem
+from genkern.recorded.training_network import fitted
 from genkern.search.guided.features import Numbers, features_of
+from genkern.search.guided.learned import Learned
 from genkern.search.guided.trees import Trees
 
 # Two forests, which see a part of the features and of the rows at a time, err less together on sizes that they do not
@@ -66,8 +68,17 @@ def sampled(recorded: RecordedProblem) -> Sample:
     return columns, np.minimum(octaves[rows], _FAR_OCTAVES)
 
 
-def trained(samples: Sequence[Sample], arch: str) -> Trees:
-    """Trees that predict octaves of time, of samples of one architecture. Raises InputError without LightGBM."""
+def trained(samples: Sequence[Sample], arch: str) -> Learned:
+    """A model that predicts octaves of time, of samples of one architecture. Raises InputError without LightGBM."""
+    return _with_network(samples, _trees(samples, arch))
+
+
+def _with_network(samples: Sequence[Sample], trees: Trees) -> Learned:
+    names = trees.names.tolist()
+    return Learned(trees, fitted([_matrix(columns, names) for columns, _ in samples], [of for _, of in samples], names))
+
+
+def _trees(samples: Sequence[Sample], arch: str) -> Trees:
     try:
         import lightgbm
     except ImportError:
@@ -112,25 +123,27 @@ def folds_of(problems: Sequence[GemmProblem], count: int) -> list[int]:
 
 
 def fold_models(
-    judged: Sequence[RecordedProblem], others: Sequence[RecordedProblem], count: int
-) -> Iterator[tuple[Trees, list[RecordedProblem]]]:
+    judged: Sequence[RecordedProblem], others: Sequence[RecordedProblem], samples: Sequence[Sample], count: int
+) -> Iterator[tuple[Learned, list[RecordedProblem]]]:
     """Of each of `count` folds of the judged problems a model that knows none of its sizes, and those problems.
 
     A model learns from the judged problems of the other folds, and from the `others` whose M, N and K are not in its
-    own. All are of one architecture, and have times.
+    own. All are of one architecture, and have times: `samples` are theirs, in this order.
     """
     arch = judged[0].gpu.arch
     folds = folds_of([recorded.problem for recorded in judged], count)
-    samples = [(size_of(recorded), sampled(recorded)) for recorded in (*judged, *others)]
+    sizes = [size_of(recorded) for recorded in (*judged, *others)]
     parts = [[recorded for recorded, of in zip(judged, folds, strict=True) if of == fold] for fold in sorted({*folds})]
 
-    def without(its: Sequence[RecordedProblem]) -> Trees:
+    def known(its: Sequence[RecordedProblem]) -> list[Sample]:
         unknown = {size_of(recorded) for recorded in its}
-        return trained([sample for size, sample in samples if size not in unknown], arch)
+        return [sample for size, sample in zip(sizes, samples, strict=True) if size not in unknown]
 
-    # LightGBM works outside of Python's lock.
+    # LightGBM works outside of Python's lock, and a network has all cores or a GPU.
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        yield from zip(threads.map(without, parts), parts, strict=True)
+        trees = threads.map(lambda its: _trees(known(its), arch), parts)
+        for its, of in zip(parts, trees, strict=True):
+            yield _with_network(known(its), of), its
 
 
 def size_of(recorded: RecordedProblem) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.recorded import training
+from genkern.recorded import training, training_network
 from genkern.recorded.training import _costs, fold_models, folds_of, sampled, size_of, trained
 from genkern.search.guided.features import features_of
 
@@ -41,13 +41,16 @@ def test_it_says_what_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
     """After few rounds, since there is little to learn here."""
     pytest.importorskip("lightgbm")
     monkeypatch.setattr(training, "_ROUNDS", 60)
-    trees = trained([sampled(each) for each in SIZES[:3]], "sm_90")  # type: ignore[arg-type]
+    monkeypatch.setattr(training_network, "_HIDDEN", (32, 32))
+    model = trained([sampled(each) for each in SIZES[:3]], "sm_90")  # type: ignore[arg-type]
     unknown = SIZES[3]
     columns = features_of(unknown.problem, list(unknown.us), GPU)
-    octaves = trees.octaves(trees.leaves(columns))
+    of_trees = model.trees.octaves(model.trees.leaves(columns))
+    assert model.network is not None
     times = np.log2(list(unknown.us.values()))
-    assert np.corrcoef(octaves, times)[0, 1] > 0.95
-    assert times[octaves.argmin()] < times.min() + 0.1
+    for octaves in (of_trees, model.network.octaves(columns), model.octaves(columns, of_trees)):
+        assert np.corrcoef(octaves, times)[0, 1] > 0.95
+        assert times[octaves.argmin()] < times.min() + 0.1
 
 
 def test_octaves_are_above_the_best() -> None:
@@ -70,15 +73,15 @@ def test_nothing_measured_teaches_nothing() -> None:
 
 def test_a_model_of_a_fold_knows_no_size_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither of what is judged nor of what is only learned from."""
-    monkeypatch.setattr(training, "sampled", size_of)
-    monkeypatch.setattr(training, "trained", lambda samples, arch: list(samples))
+    monkeypatch.setattr(training, "_trees", lambda samples, arch: list(samples))
+    monkeypatch.setattr(training, "_with_network", lambda samples, trees: [*samples, *trees])
     others = [Known(SIZES[0].problem), Known(GemmProblem(8, 8, 8))]
     seen = []
-    for sizes, its in fold_models(SIZES, others, 2):  # type: ignore[arg-type]
+    for sizes, its in fold_models(SIZES, others, [*map(size_of, (*SIZES, *others))], 2):  # type: ignore[arg-type]
         assert isinstance(sizes, list)
         assert not {*map(size_of, its)} & {*sizes}
         assert (8, 8, 8) in sizes
-        assert len(sizes) == 2 + 2 - (SIZES[0] in its)
+        assert len(sizes) == 2 * (2 + 2 - (SIZES[0] in its))
         seen += its
     assert sorted(map(size_of, seen)) == sorted(map(size_of, SIZES))  # type: ignore[arg-type]
 

@@ -21,10 +21,10 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
 from genkern.kernels.catalogue import form_of
 from genkern.search.guided.features import Numbers
+from genkern.search.guided.learned import Learned
 from genkern.search.guided.model import Prior, learned_of
 from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.posterior import Posterior, expected_gain
-from genkern.search.guided.trees import Trees
 from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit
 
 # Binaries of the first batch: the model's, the best of so many kinds, and what is near a winner of another size.
@@ -57,7 +57,7 @@ class Guided(Strategy):
 
     left_out = "by the model and the times of this size it promised nothing"
 
-    def __init__(self, task: Task, learned: Callable[[str], Trees | None] = learned_of) -> None:
+    def __init__(self, task: Task, learned: Callable[[str], Learned | None] = learned_of) -> None:
         self._rows = Rows(task.configs)
         if self._rows.configs:
             prior = _foreseen(task.foreseen, self._rows) or Prior(task.problem, self._rows.configs, task.gpu, learned)

@@ -13,9 +13,10 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.features import Numbers, features_of
+from genkern.search.guided.learned import Learned
 from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.passed import passed
-from genkern.search.guided.trees import Places, Trees
+from genkern.search.guided.trees import Places
 from genkern.search.rates.variants import variants_octaves
 
 # Names a file of `genkern train`, which stands for what is shipped.
@@ -45,14 +46,14 @@ class Prior:
     """
 
     def __init__(
-        self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Callable[[str], Trees | None]
+        self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Callable[[str], Learned | None]
     ) -> None:
-        trees = learned(gpu.arch)
-        columns = features_of(problem, configs, gpu, shipped=trees is not None)
+        model = learned(gpu.arch)
+        columns = features_of(problem, configs, gpu, shipped=model is not None)
         self._leaves: Places | None = None
-        if trees is not None:
-            leaves = passed(trees, columns).leaves(columns)
-            self.octaves: Numbers = trees.octaves(leaves)
+        if model is not None:
+            leaves = passed(model.trees, columns).leaves(columns)
+            self.octaves: Numbers = model.octaves(columns, model.trees.octaves(leaves))
             self._leaves = leaves[::_OF_TREES].copy()
         else:
             self._places = np.array([columns[name] / step for name, step in _STEPS.items()])
@@ -70,7 +71,7 @@ class Prior:
 
 
 def ranked(
-    problem: GemmProblem, configs: Iterable[Config], gpu: Gpu, learned: Callable[[str], Trees | None] | None = None
+    problem: GemmProblem, configs: Iterable[Config], gpu: Gpu, learned: Callable[[str], Learned | None] | None = None
 ) -> list[Config]:
     """All `configs` without any measurement, the most promising first.
 
@@ -84,7 +85,7 @@ def ranked(
     return [config for row in order for config in (rows.configs[row], *rows.others[row])]
 
 
-def learned_of(arch: str) -> Trees | None:
+def learned_of(arch: str) -> Learned | None:
     """What was learned on an architecture, of the file in GENKERN_MODEL if it is of that, else what is shipped; None
     where nothing was. Raises ResultsError for a damaged file."""
     path = path_of(arch)
@@ -93,12 +94,12 @@ def learned_of(arch: str) -> Trees | None:
 
 def path_of(arch: str) -> str | None:
     """The file of `learned_of`. Raises ResultsError for a damaged one."""
-    if (own := os.environ.get(MODEL_VARIABLE)) and str(_read(own).arch) == arch:
+    if (own := os.environ.get(MODEL_VARIABLE)) and _read(own).arch == arch:
         return own
     path = _LEARNED / f"{arch}.npz"
     return str(path) if path.exists() else None
 
 
 @lru_cache(maxsize=8)
-def _read(path: str) -> Trees:
-    return Trees.read(path)
+def _read(path: str) -> Learned:
+    return Learned.read(path)

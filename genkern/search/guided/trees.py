@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from genkern.errors import ResultsError
 
 Numbers = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int16]
@@ -59,19 +55,15 @@ class Trees:
         values: Numbers = np.take_along_axis(self.value, leaves.astype(np.intp), axis=1).sum(axis=0, dtype=np.float64)
         return values
 
-    def write(self, file: BinaryIO) -> None:
-        """Write the arrays, as NumPy has them (.npz)."""
-        np.savez_compressed(file, **{each.name: getattr(self, each.name) for each in fields(self)})
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """By name, what a file has of them."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
-    def read(cls, path: str | Path) -> Trees:
-        """The trees of a file. Raises ResultsError, one line, for what is none: its numbers are checked."""
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                trees = cls(**{each.name: file[each.name] for each in fields(cls)})
-            trees._check()
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, IndexError) as error:
-            raise ResultsError(f"{path}: no model of times ({error}); make one with genkern train") from None
+    def of(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Trees:
+        """Those of a file. Raises ValueError, KeyError or IndexError for arrays that are no such trees."""
+        trees = cls(**{each.name: arrays[each.name] for each in fields(cls)})
+        trees._check()
         return trees
 
     def _check(self) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from genkern.gemm.config import Config
 from genkern.search.guided.judged import judged_of
+from genkern.search.guided.learned import Learned
 from genkern.search.guided.model import learned_of, ranked
-from genkern.search.guided.trees import Trees
 from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit
 
 
@@ -20,7 +20,7 @@ class Zero(Strategy):
 
     left_out = "the model prefers another one (zero)"
 
-    def __init__(self, task: Task, learned: Callable[[str], Trees | None] = learned_of) -> None:
+    def __init__(self, task: Task, learned: Callable[[str], Learned | None] = learned_of) -> None:
         self._left = deque(ranked(task.problem, task.configs, task.gpu, learned))
         self._waiting: Config | None = None
         self._is_found = False

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from genkern.search.guided.learned import Learned
 from genkern.search.guided.model import learned_of, ranked
-from genkern.search.guided.trees import Trees
 from genkern.search.strategy import Strategy, Task, Unit, units_of
 
 
@@ -18,7 +18,7 @@ class PredictedOrder(Strategy):
 
     left_out = "so many promised more (predicted:N)"
 
-    def __init__(self, task: Task, learned: Callable[[str], Trees | None] = learned_of) -> None:
+    def __init__(self, task: Task, learned: Callable[[str], Learned | None] = learned_of) -> None:
         units = units_of(ranked(task.problem, task.configs, task.gpu, learned))
         # What an earlier start has tried were the first of the same order.
         most = len(units) if task.number is None else max(0, task.number - task.tried)

@@ -14,7 +14,7 @@ from genkern.recorded.making import run_of
 from genkern.recorded.parquet import add
 from genkern.recorded.reading import recorded_problems
 from genkern.search.guided.judged import Judged
-from genkern.search.guided.trees import Trees
+from genkern.search.guided.learned import Learned
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_a_model_is_judged_and_written(tables: Path, tmp_path: Path, capsys: pyt
     assert PROBLEM.size in done.out
     assert "the model's first choice, without any measurement" in done.out
     assert "model.npz: 2 sizes" in done.out
-    assert str(Trees.read(tmp_path / "model.npz").arch).startswith(("sm_", "gfx"))
+    assert Learned.read(tmp_path / "model.npz").arch.startswith(("sm_", "gfx"))
     judged = Judged.read(str(tmp_path / "model.npz"))
     assert judged is not None
     assert sorted(judged.kinds) == ["a16w16 TN", "a8w8 TN"]

@@ -12,13 +12,13 @@ from made_models import JUDGED, SQUARE, model_file, of_wide_tiles
 from genkern.errors import ResultsError
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.judged import Judged, judged_of
+from genkern.search.guided.learned import Learned
 from genkern.search.guided.model import MODEL_VARIABLE
-from genkern.search.guided.trees import Trees
 
 
-def test_it_lies_beside_the_trees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_lies_beside_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = model_file(tmp_path)
-    assert Trees.read(path).value.tolist() == of_wide_tiles().value.tolist()
+    assert Learned.read(path).trees.value.tolist() == of_wide_tiles().trees.value.tolist()
     monkeypatch.setenv(MODEL_VARIABLE, str(path))
     assert judged_of("sm_90") == JUDGED
     assert judged_of("gfx942") is None

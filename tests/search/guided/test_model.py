@@ -64,7 +64,7 @@ def test_a_file_of_ones_own_stands_for_what_is_shipped(tmp_path: Path, monkeypat
     monkeypatch.setenv(MODEL_VARIABLE, str(tmp_path / "own.npz"))
     own = learned_of("sm_90")
     assert own is not None
-    assert own.names.tolist() == ["log_bn"]
+    assert own.trees.names.tolist() == ["log_bn"]
     assert learned_of("gfx942") is None
     (tmp_path / "bad.npz").write_text("no model")
     monkeypatch.setenv(MODEL_VARIABLE, str(tmp_path / "bad.npz"))

@@ -1,16 +1,13 @@
-"""Trees: a walk ends where the splits send it, and a file that is no model is refused in one line."""
+"""Trees: a walk ends where the splits send it, and arrays in which one ends nowhere are refused."""
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from genkern.errors import ResultsError
 from genkern.search.guided.trees import Trees
 
 # Tree 0: x <= 1 ? 10 : (y <= 2 ? 20 : 30). Tree 1 has one leaf, of 1.
@@ -36,19 +33,6 @@ def test_a_feature_that_nobody_gives_is_nought() -> None:
     assert TREES.octaves(TREES.leaves({"x": np.array([5.0])})).tolist() == [21.0]
 
 
-def written(trees: Trees, path: Path) -> Path:
-    data = io.BytesIO()
-    trees.write(data)
-    path.write_bytes(data.getvalue())
-    return path
-
-
-def test_a_file_gives_them_back(tmp_path: Path) -> None:
-    again = Trees.read(written(TREES, tmp_path / "model.npz"))
-    assert again.octaves(again.leaves(COLUMNS)).tolist() == [11.0, 21.0, 31.0]
-    assert str(again.arch) == "sm_90"
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -60,20 +44,7 @@ def test_a_file_gives_them_back(tmp_path: Path) -> None:
         {"feature": np.array([[0.5, 1], [0, 0]])},
     ],
 )
-def test_what_leads_nowhere_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(ResultsError, match=r"model.npz: no model of times .*genkern train"):
-        Trees.read(written(replace(TREES, **change), tmp_path / "model.npz"))
-
-
-def test_objects_are_not_loaded(tmp_path: Path) -> None:
-    """Such a file would run code."""
-    np.savez(tmp_path / "model.npz", names=np.array([{}], dtype=object))
-    with pytest.raises(ResultsError, match="no model of times"):
-        Trees.read(tmp_path / "model.npz")
-
-
-@pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"text"])
-def test_other_files_are_refused(data: bytes, tmp_path: Path) -> None:
-    (tmp_path / "model.npz").write_bytes(data)
-    with pytest.raises(ResultsError, match="no model of times"):
-        Trees.read(tmp_path / "model.npz")
+def test_what_leads_nowhere_is_refused(change: dict[str, Any]) -> None:
+    assert Trees.of(TREES.arrays()).value.tolist() == TREES.value.tolist()
+    with pytest.raises((ValueError, IndexError)):
+        Trees.of(replace(TREES, **change).arrays())

@@ -1,0 +1,49 @@
+"""Learned: a model of times as `genkern train` makes it: trees, and networks beside them."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from genkern.errors import ResultsError
+from genkern.search.guided.network import Network
+from genkern.search.guided.trees import Numbers, Trees
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """`trees` alone, or the mean of what they and a `network` say."""
+
+    trees: Trees
+    network: Network | None = None
+
+    @property
+    def arch(self) -> str:
+        """The architecture whose times it was made of."""
+        return str(self.trees.arch)
+
+    def octaves(self, columns: Mapping[str, Numbers], of_trees: Numbers) -> Numbers:
+        """[rows]: log2 of time, up to a constant of the size, of rows of one size of which the trees say `of_trees`."""
+        if self.network is None:
+            return of_trees
+        # Each up to another constant, which does not matter.
+        return 0.5 * (of_trees + self.network.octaves(columns))
+
+    def write(self, file: BinaryIO) -> None:
+        """Write the arrays, as NumPy has them (.npz)."""
+        arrays: dict[str, Any] = self.trees.arrays() | (self.network.arrays() if self.network else {})
+        np.savez_compressed(file, **arrays)
+
+    @classmethod
+    def read(cls, path: str | Path) -> Learned:
+        """The model of a file. Raises ResultsError, one line, for what is none: its numbers are checked."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return cls(Trees.of(file), Network.of(file))
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, IndexError) as error:
+            raise ResultsError(f"{path}: no model of times ({error}); make one with genkern train") from None

@@ -1,0 +1,104 @@
+"""Network: small feed-forward neural networks as arrays, which NumPy evaluates; a file of them is data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[np.float64]
+_Floats = npt.NDArray[np.float32]
+# Features beyond so many deviations count as at them: far from what was learned nothing is known.
+FAR = 6.0
+# Libraries of linear algebra add in other orders on other machines: what differs by that alone is to be the same.
+_DIGITS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Networks of one shape, the mean of whose outputs is octaves (log2) of time, up to a constant of the size.
+
+    `names` [features] are the inputs, `centre` and `spread` [features] their means and deviations where it was trained.
+    Layer i of network n multiplies by `weights[i][n]` [inputs, outputs] and adds `biases[i][n]` [outputs]; between
+    layers is silu, and the last has one output.
+    """
+
+    names: npt.NDArray[np.str_]
+    centre: _Floats
+    spread: _Floats
+    weights: tuple[_Floats, ...]
+    biases: tuple[_Floats, ...]
+
+    def octaves(self, columns: Mapping[str, Numbers]) -> Numbers:
+        """[rows], for rows of one size; features that `columns` lacks are 0."""
+        nought = np.zeros(len(next(iter(columns.values()))))
+        x = np.array([columns.get(name, nought) for name in self.names.tolist()], dtype=np.float32).T
+        x = np.clip((x - self.centre) / self.spread, -FAR, FAR)
+        outputs = [self._output(x, number) for number in range(len(self.weights[0]))]
+        octaves: Numbers = np.round(np.mean(outputs, axis=0, dtype=np.float64), _DIGITS)
+        return octaves
+
+    def _output(self, x: _Floats, number: int) -> _Floats:
+        (weight, bias), *layers = [(weights[number], biases[number]) for weights, biases in self._layers]
+        # What is the same in all rows, as the problem is, is multiplied once.
+        varies = (x != x[0]).any(axis=0)
+        values = x[:, varies] @ weight[varies] + (x[0, ~varies] @ weight[~varies] + bias)
+        for weight, bias in layers:
+            values = _silu(values) @ weight + bias
+        output: _Floats = values[:, 0]
+        return output
+
+    @property
+    def _layers(self) -> list[tuple[Any, Any]]:
+        return list(zip(self.weights, self.biases, strict=True))
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """By name, what a file has of them: weights in half precision, whose rounding moves no time by a thousandth."""
+        found = {"network_names": self.names, "network_centre": self.centre, "network_spread": self.spread}
+        for place, (weight, bias) in enumerate(self._layers):
+            found |= {f"network_weight_{place}": weight.astype(np.float16), f"network_bias_{place}": bias}
+        return found
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Network | None:
+        """Those of a file, None where it has none. Raises ValueError or KeyError for arrays that are none."""
+        if "network_names" not in arrays:
+            return None
+        places = range(sum(name.startswith("network_weight_") for name in arrays))
+        weights = tuple(arrays[f"network_weight_{place}"] for place in places)
+        if not all(np.issubdtype(weight.dtype, np.floating) for weight in weights):
+            raise ValueError("weights of the network have another type")
+        network = cls(
+            *(arrays[f"network_{name}"] for name in ("names", "centre", "spread")),
+            tuple(weight.astype(np.float32) for weight in weights),
+            tuple(arrays[f"network_bias_{place}"] for place in places),
+        )
+        network._check()
+        return network
+
+    def _check(self) -> None:
+        numbers = (self.centre, self.spread, *self.weights, *self.biases)
+        if not (np.issubdtype(self.names.dtype, np.str_) and all(each.dtype == np.float32 for each in numbers)):
+            raise ValueError("arrays of the network have other types")
+        if not all(np.isfinite(each).all() for each in numbers) or not (self.spread > 0).all():
+            raise ValueError("the network has values that are no numbers")
+        if not self.weights:
+            raise ValueError("the network has no layers")
+        count, inputs = len(self.weights[0]), len(self.names)
+        if not count or self.names.shape != (inputs,) or not self.centre.shape == self.spread.shape == (inputs,):
+            raise ValueError("arrays of the network do not belong together")
+        for weight, bias in self._layers:
+            if weight.ndim != 3 or weight.shape[:2] != (count, inputs) or bias.shape != (count, weight.shape[2]):
+                raise ValueError("layers of the network do not belong together")
+            inputs = weight.shape[2]
+        if inputs != 1:
+            raise ValueError("the network has more than one output")
+
+
+def _silu(values: _Floats) -> _Floats:
+    # Below, silu is 0 to the last bit, and exp would have no room.
+    active: _Floats = values / (np.float32(1.0) + np.exp(-np.maximum(values, np.float32(-80.0))))
+    return active
