@@ -72,7 +72,9 @@ class Network:
         if not all(np.issubdtype(weight.dtype, np.floating) for weight in weights):
             raise ValueError("weights of the network have another type")
         network = cls(
-            *(arrays[f"network_{name}"] for name in ("names", "centre", "spread")),
+            arrays["network_names"],
+            arrays["network_centre"],
+            arrays["network_spread"],
             tuple(weight.astype(np.float32) for weight in weights),
             tuple(arrays[f"network_bias_{place}"] for place in places),
         )
