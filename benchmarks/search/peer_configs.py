@@ -2,7 +2,7 @@
 
 Three peers have lists: Inductor (max-autotune, PyTorch 2.13: template_heuristics/triton.py, mm_configs and
 persistent_mm_configs, which it scales to the size), QuACK (0.6.5: gemm_config.py, _get_sm90_configs), and
-nvMatmulHeuristics (0.1.0.27, CUTLASS 3 on an H200), whose list is made for the size. A recorded space knows no other
+nvMatmulHeuristics (0.1.0.27, CUTLASS 3), whose list is made for the size and the GPU. A recorded space knows no other
 configs than genkern's, which leave out what is hopeless, and a binary brings all its GROUP_SIZE_M and SPLIT_K. So this
 is more than the peers would find by themselves.
 """
@@ -39,6 +39,8 @@ _COOPERATIVE = ((256, 128), (256, 160), (256, 192), (256, 208), (128, 224), (128
 _PING_PONG = ((128, 128), (128, 160), (128, 192), (128, 208), (192, 128))
 # Letters of nvMatmulHeuristics for types of A and B, the sum, and C.
 _LETTERS = {"bf16": "T", "fp16": "H", "fp32": "S"}
+# Its names for GPUs.
+_GPUS = {"NVIDIA H100": "H100_SXM", "NVIDIA H200": "H200_SXM"}
 
 
 @dataclass(frozen=True)
@@ -136,23 +138,24 @@ def quack(task: Task) -> Iterator[Wanted]:
 
 
 def nv_matmul_heuristics(task: Task, count: int = 64) -> list[Wanted]:
-    """What nvMatmulHeuristics would try for CUTLASS 3 on an H200, the most promising first.
+    """What nvMatmulHeuristics would try for CUTLASS 3, the most promising first; nothing for types or GPUs that are
+    not in the tables above.
 
-    Raises InputError where its wheel is not installed, or knows no such types.
+    Raises InputError where its wheel is not installed.
     """
     try:
         import nvMatmulHeuristics as nv
     except ImportError:
         raise InputError("nvMatmulHeuristics is not installed: pip install nvidia-matmul-heuristics") from None
 
-    problem = task.problem
-    if problem.op != "a16w16" or {problem.dtype_a, problem.dtype_b, problem.dtype_c} - set(_LETTERS):
+    problem, gpu = task.problem, _GPUS.get(task.gpu.name)
+    if problem.op != "a16w16" or {problem.dtype_a, problem.dtype_b, problem.dtype_c} - set(_LETTERS) or gpu is None:
         return []
     precision = _LETTERS[problem.dtype_a] + "S" + _LETTERS[problem.dtype_c]
     asked = nv.NvMatmulHeuristicsInterfaceEx(
         backend=nv.NvMatmulHeuristicsTarget.CUTLASS3,
         flags=nv.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
-        gpu=nv.NvMatmulHeuristicsNvidiaGpu.H200_SXM,
+        gpu=getattr(nv.NvMatmulHeuristicsNvidiaGpu, gpu),
     )
     # In the words of BLAS a row-major A is transposed, and so is a B whose columns are not contiguous.
     layout = nv.boolsToNvMatmulHeuristicsLayout(problem.row_major_a, problem.row_major_b)

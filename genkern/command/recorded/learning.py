@@ -19,9 +19,10 @@ from genkern.errors import InputError, OutputError, ResultsError
 from genkern.files import require_writable, shown_path, write_bytes_whole
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded.charges import charges_of
+from genkern.recorded.folds import FoldsFolder
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
-from genkern.recorded.training import Sample, fold_models, sampled, trained
+from genkern.recorded.training import Sample, fold_models, sampled, size_of, trained
 from genkern.search.guided.guided import Guided
 from genkern.search.guided.judged import Judged
 from genkern.search.guided.learned import Learned
@@ -37,6 +38,8 @@ _folds = number("a number of folds from 2 to 100", 2, 100, integer=True)
 def parse_train(argv: Sequence[str]) -> argparse.Namespace:
     """The options of `genkern train`. Raises InputError; SystemExit(0) after printing for --help."""
     options = train_parser().parse_args(argv)
+    if options.models and not options.folds:
+        raise InputError("--models FOLDER is for the models of folds: give --folds N too")
     if not (options.output or options.folds):
         raise InputError("nothing to do: give -o FILE.npz to write a model, --folds N to judge it, or both")
     return options
@@ -63,9 +66,10 @@ def train_parser() -> Parser:
         "--folds",
         type=_folds,
         metavar="N",
-        help="judge it: replay the search of each size whose whole space was measured by a model of the other N-1 of N "
-        "parts of the sizes; with -o the file says how good first choices were",
+        help="judge it: search each size that was measured whole by a model of the other N-1 of N parts of the sizes; "
+        "with -o the file says how good first choices were",
     )
+    group.add_argument("--models", metavar="FOLDER", help="write these models, and which sizes each does not know")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
@@ -75,6 +79,7 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
     if options.output:
         _require_model_or_none(options.output)
         require_writable(options.output)
+    folder = FoldsFolder(options.models) if options.models else None
     problems, *more = (
         [recorded for recorded in recorded_problems(path) if recorded.us] for path in (options.recorded, *options.also)
     )
@@ -88,7 +93,7 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
     with ThreadPoolExecutor(1) as aside:
         model = aside.submit(trained, samples, archs[0]) if options.output else None
         if options.folds:
-            replayed, judged = _judged(problems, others, samples, options.folds)
+            replayed, judged = _judged(problems, others, samples, options.folds, folder)
             for name in dict.fromkeys(each.strategy for each in replayed):
                 console.print("\n".join([name, *table([each for each in replayed if each.strategy == name]), ""]))
             console.print(f"the model's first choice, without any measurement, had of the best's speed {judged}")
@@ -112,9 +117,14 @@ def _require_model_or_none(path: str) -> None:
 
 
 def _judged(
-    problems: Sequence[RecordedProblem], others: Sequence[RecordedProblem], samples: Sequence[Sample], folds: int
+    problems: Sequence[RecordedProblem],
+    others: Sequence[RecordedProblem],
+    samples: Sequence[Sample],
+    folds: int,
+    folder: FoldsFolder | None,
 ) -> tuple[list[Replayed], Judged]:
-    """The replays of every size by a model that does not know it, and how good the model's first choices are.
+    """The replays of every size by a model that does not know it, and how good the model's first choices are;
+    the models go into the `folder`.
 
     Only a whole space has a best: sizes of which a search measured a part are learned from, and judge nothing. Raises
     ResultsError where no space was measured whole.
@@ -125,6 +135,8 @@ def _judged(
     found: list[Replayed] = []
     shares: list[tuple[GemmProblem, float]] = []
     for model, its in fold_models(problems, others, samples, folds):
+        if folder is not None:
+            folder.add(model, map(size_of, its))
         learned = partial(_only, model)
         for recorded in (each for each in its if each.whole):
             for name, make in _REPLAYED.items():

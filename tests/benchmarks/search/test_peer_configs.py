@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from benchmarks.search import peer_configs
 from benchmarks.search.peer_configs import Wanted, inductor, inductor_tma, listed, nv_matmul_heuristics, quack
 from genkern.errors import InputError
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.gpus import gpu_for_arch, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.search.strategy import Task
 
@@ -68,7 +69,7 @@ def test_what_a_config_does_not_say_is_no_distance() -> None:
 
 
 def test_nv_matmul_heuristics_is_asked_for_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its words for layouts and types; without its wheel that is said, and of other formats it knows nothing."""
+    """In its words for GPU, layouts and types; without its wheel that is said, and of other formats it knows nothing."""
     seen: list[object] = []
     kernel = SimpleNamespace(
         cta_tile_m=64, cta_tile_n=16, cta_tile_k=128, stages=8, split_k=4, cluster_m=1, cluster_n=4
@@ -91,14 +92,17 @@ def test_nv_matmul_heuristics_is_asked_for_the_size(monkeypatch: pytest.MonkeyPa
         NvMatmulHeuristicsInterfaceEx=Interface,
         NvMatmulHeuristicsTarget=SimpleNamespace(CUTLASS3=4),
         NvMatmulHeuristicsFlags=SimpleNamespace(PERF_MODEL_BASED_AUTO_TUNING=8),
-        NvMatmulHeuristicsNvidiaGpu=SimpleNamespace(H200_SXM=9003),
+        NvMatmulHeuristicsNvidiaGpu=SimpleNamespace(H200_SXM=9003, H100_SXM=9001),
         boolsToNvMatmulHeuristicsLayout=lambda a, b: "NT"[a] + "NT"[b],
     )
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", stand_in)
     (wanted,) = nv_matmul_heuristics(task(m=64))
     assert seen == [9003, (64, 4096, 4096, "TN"), (64, "TST")]
     assert (wanted.tile, wanted.num_stages, wanted.cluster, wanted.splits) == ((64, 16, 128), 8, "1x4", True)
+    nv_matmul_heuristics(replace(task(), gpu=gpu_for_device("NVIDIA H100 80GB HBM3", "sm_90")))
+    assert seen[3] == 9001
     assert nv_matmul_heuristics(task(dtype="fp8e4m3fn")) == []
+    assert nv_matmul_heuristics(replace(task(), gpu=gpu_for_arch("sm_100"))) == []
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", None)
     with pytest.raises(InputError, match="pip install nvidia-matmul-heuristics"):
         peer_configs.nv_matmul_heuristics(task())

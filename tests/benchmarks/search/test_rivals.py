@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas
@@ -11,11 +14,23 @@ import pytest
 from recorded_runs import BEST, UNITS, US, WRONG, journal
 
 from benchmarks.search import rivals
-from benchmarks.search.rivals import Curve, Rival, curve_of, is_hard, losses_by_rival, losses_of, main, report
+from benchmarks.search.rivals import (
+    Curve,
+    Rival,
+    curve_of,
+    is_hard,
+    losses_by_rival,
+    losses_of,
+    main,
+    report,
+    taken_by_all,
+)
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.recorded.folds import FoldsFolder
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
+from genkern.search.guided.learned import Learned
 from genkern.search.guided.trees import Trees
 from genkern.search.strategies import chosen_strategy
 from genkern.search.strategy import Strategy, Task, Unit
@@ -117,7 +132,8 @@ def test_hard_sizes_are_shown_apart(problem: GemmProblem, hard: bool) -> None:
 
 def test_the_tables_say_what_was_lost() -> None:
     """In percent, over the sizes at which a rival had something to try."""
-    bf16, hard = GemmProblem(64, 4096, 4096), GemmProblem(2, 4096, 4096, "a8w8", "fp8e4m3fn", "fp8e4m3fn")
+    bf16 = GemmProblem(64, 4096, 4096), "NVIDIA H200"
+    hard = GemmProblem(2, 4096, 4096, "a8w8", "fp8e4m3fn", "fp8e4m3fn"), "NVIDIA H200"
     curves = {
         "ours": {bf16: [Curve((0.5, 0.01))], hard: [Curve((0.25,))]},
         "drawn": {bf16: [Curve((0.5,)), Curve((0.3,))], hard: [Curve((0.1,))]},
@@ -128,10 +144,26 @@ def test_the_tables_say_what_was_lost() -> None:
     assert "| ours | 2 | 13.00 | 13.00 | 2 | 13.00 | 23.80 | 25.00 |" in tables[1]
     assert "| drawn | 2 | 25.00 | 25.00 | 1 |" in tables[1]
     assert "| listed | 1 | 12.50 |" in tables[2]
-    assert "Hard sizes" in tables[3]
-    assert "listed" not in tables[3]
+    assert "| drawn | 1 | 40.00 |" in tables[3]
+    assert "Hard sizes" in tables[4]
+    assert "listed" not in tables[4]
     kinds = [row["of"] for row in rows if row["rival"] == "listed"]
-    assert kinds == ["All sizes", "bf16 sizes", "Sizes that are not hard"]
+    assert kinds == ["All sizes", "bf16 sizes", "bf16 sizes that every rival takes", "Sizes that are not hard"]
+
+
+def test_one_size_on_two_devices_counts_twice() -> None:
+    problem = GemmProblem(64, 4096, 4096)
+    curves = {"ours": {(problem, f"NVIDIA {name}"): [Curve((loss,))] for name, loss in (("H100", 0.1), ("H200", 0.3))}}
+    first = losses_by_rival(curves, 8)[0]
+    assert (first["sizes"], first["mean loss % after 8"], first["worst %"]) == ("2", "20.00", "30.00")
+
+
+def test_only_sizes_where_all_have_something_are_taken_by_all() -> None:
+    """A list without any kernel like the space's has an empty curve."""
+    one, two, three = ((GemmProblem(m, 4096, 4096), "NVIDIA H200") for m in (64, 128, 256))
+    full, empty = [Curve((0.5,))], [Curve(())]
+    assert taken_by_all({"a": {one: full, two: full, three: full}, "b": {one: empty, two: full}}) == [two]
+    assert taken_by_all({}) == []
 
 
 # Asks for the binaries at these places of the space.
@@ -157,7 +189,7 @@ strategy = Places
 
 def test_tables_and_curves_are_kept(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table, a CSV, tells who has found the best, and that a wrong result that is faster counts for nothing; a
-    second run makes none of the curves again; the picture says what it needs.
+    second run makes none of the peers' curves again, but all of ours; the picture says what it needs.
     """
     table, kept = tmp_path / "table.csv", tmp_path / "curves.jsonl"
     assert (BEST in UNITS[2].configs, WRONG in UNITS[1].configs) == (True, True)
@@ -170,35 +202,70 @@ def test_tables_and_curves_are_kept(folder: Path, tmp_path: Path, monkeypatch: p
     main(command)
     first = table.read_text()
     read = pandas.read_csv(table).fillna("")
-    lost = [(row.rival[:5], row.sizes, row.tried, row["mean after 8"], row.worst) for _, row in read.iterrows()]
+    lost = [
+        (row.rival[:5], row.sizes, row["binaries tried"], row["mean loss % after 8"], row["worst %"])
+        for _, row in read.iterrows()
+    ]
     assert lost[:2] == [("in_va", 1, 3, 100.0, 100.0), ("finds", 1, 2, 0.0, 0.0)]
-    assert {*read[read.rival == "Inductor's 21"].of} == {"All sizes", "bf16 sizes", "Hard sizes", "Hard: N or K < 512"}
+    listed = {*read[read.rival == "Inductor's 21"].of}
+    assert {"All sizes", "bf16 sizes", "Hard sizes", "Hard: N or K < 512"} <= listed
     lines = kept.read_text()
-    monkeypatch.setattr(rivals, "curve_of", None)
+    assert "random order" in lines
+    assert "in_vain" not in lines
+    made = tmp_path / "made"
+    monkeypatch.setattr(rivals, "curve_of", partial(_noted, made, rivals.curve_of))
     main(command)
     assert (table.read_text(), kept.read_text()) == (first, lines)
+    assert {line.partition(" ")[0] for line in made.read_text().splitlines()} == {"in_vain.py", "finds.py"}
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit, match="error: --plot needs matplotlib: pip install matplotlib"):
         main([*command, "--plot", str(tmp_path / "loss.svg")])
 
 
-def test_folds_choose_by_models_of_other_sizes(recorded: RecordedProblem) -> None:
-    """Each size by its own, and what is kept of one model is not taken for another's."""
+def _noted(made: Path, curve_of: Callable[..., Curve], rival: Rival, *rest: Any) -> Curve:
+    """In a file, since curves are made in other processes."""
+    with made.open("a") as file:
+        file.write(f"{rival.name}\n")
+    return curve_of(rival, *rest)
+
+
+def test_the_picture_has_every_rival(tmp_path: Path) -> None:
+    """The same from the same curves, to the byte; one that takes none of the sizes that all take does no harm."""
+    pytest.importorskip("matplotlib")
+    place = GemmProblem(64, 4096, 4096), "NVIDIA H200"
+    curves = {"ours": {place: [Curve((0.5, 0.01))]}, "zero": {place: [Curve((0.25,))]}, "none": {place: [Curve(())]}}
+    pictures = []
+    for name in ("a.svg", "b.svg"):
+        rivals.plot(curves, 16, str(tmp_path / name))
+        pictures.append((tmp_path / name).read_bytes())
+    assert pictures[0] == pictures[1]
+    rivals.plot(curves, 16, str(tmp_path / "a.png"))
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_models_choose_for_sizes_that_they_do_not_know(recorded: RecordedProblem) -> None:
+    """Each size by its own."""
     size = (recorded.problem.M, recorded.problem.N, recorded.problem.K)
-    ours = []
+    asked = []
     for is_small_fast in (True, False):
         learned = {size: by_rows(is_small_fast), (1, 1, 1): by_rows(not is_small_fast)}
-        ours.append(rivals.rivals(["zero"], 99, models=learned)[0])
-    asked = [rival.make(0)(_task(recorded)).ask(1)[0].configs[0] for rival in ours]
-    assert [config.BLOCK_SIZE_M for config in asked] == [16, 64]
-    keys = {rivals.key_of(rival, recorded, 99) for rival in ours}
-    assert len(keys) == 2
+        (zero, *_) = rivals.rivals(["zero"], 99, models=learned)
+        asked.append(zero.make(0)(_task(recorded)).ask(1)[0].configs[0].BLOCK_SIZE_M)
+    assert asked == [16, 64]
 
 
-def by_rows(is_small_fast: bool) -> Trees:
+def test_models_of_other_tables_are_refused(folder: Path, recorded: RecordedProblem, tmp_path: Path) -> None:
+    """One that was trained without another size may know this one."""
+    command = [str(folder), "--search", "zero", "--jobs", "1", "--models", str(tmp_path / "folds")]
+    FoldsFolder(str(tmp_path / "folds")).add(by_rows(True), [(1, 1, 1)])
+    with pytest.raises(SystemExit, match=f"error: .*{recorded.problem.size}"):
+        main(command)
+
+
+def by_rows(is_small_fast: bool) -> Learned:
     """A tree that prefers tiles of up to 16 rows, or of more than 32."""
     at, fast_on_left = (4.5, True) if is_small_fast else (5.5, False)
-    return Trees(
+    trees = Trees(
         np.array("sm_90"),
         np.array(["log_bm"]),
         np.array([[0]], dtype=np.int16),
@@ -207,6 +274,7 @@ def by_rows(is_small_fast: bool) -> Trees:
         np.array([[~1]], dtype=np.int16),
         np.array([[0.0, 1.0] if fast_on_left else [1.0, 0.0]], dtype=np.float32),
     )
+    return Learned(trees)
 
 
 def test_a_folder_without_records_is_said(tmp_path: Path) -> None:

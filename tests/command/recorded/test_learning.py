@@ -10,6 +10,7 @@ from recorded_runs import BEST, FIT, OTHER, PROBLEM, US, WRONG, journal
 
 from genkern.command.recorded import learning
 from genkern.gemm.problem import GemmProblem
+from genkern.recorded.folds import read_folds
 from genkern.recorded.making import run_of
 from genkern.recorded.parquet import add
 from genkern.recorded.reading import recorded_problems
@@ -35,6 +36,17 @@ def test_a_model_is_judged_and_written(tables: Path, tmp_path: Path, capsys: pyt
     judged = Judged.read(str(tmp_path / "model.npz"))
     assert judged is not None
     assert sorted(judged.kinds) == ["a16w16 TN", "a8w8 TN"]
+
+
+def test_models_of_folds_are_kept(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of every size one, each of another fold; alone they are models of no folds."""
+    pytest.importorskip("lightgbm")
+    folder = tmp_path / "folds"
+    assert run_here(capsys, "train", tables, "--folds", "2", "--models", folder).status == 0
+    models = read_folds(str(folder))
+    assert {*models} == {(problem.M, problem.N, problem.K) for problem in (PROBLEM, OTHER)}
+    assert len({id(model) for model in models.values()}) == 2
+    assert "--folds N" in run_here(capsys, "train", tables, "-o", tmp_path / "m.npz", "--models", folder).refusal
 
 
 def test_searched_sizes_are_learned_from_and_judge_nothing(
