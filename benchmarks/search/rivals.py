@@ -66,8 +66,8 @@ _MOST_LOSS = 1.0
 _STYLES = ("-", "--", "-.")
 _OF_ALL = "bf16 sizes that every rival takes"
 _MEANT = (
-    "Loss: time of the best right kernel found so far over that of the best of the whole recorded space, less 1; "
-    "nothing found, or more than 100 %, counts as 100 %"
+    "Loss: time of the best right kernel found so far over that of the best of the whole recorded space, less 1, by "
+    "first measurements; nothing found, or more than 100 %, counts as 100 %"
 )
 # Strategies that choose by the model, which takes part as the argument `learned`.
 _BY_MODEL: Mapping[str, Callable[..., Strategy]] = {"guided": Guided, "zero": Zero, "predicted": PredictedOrder}
@@ -145,13 +145,13 @@ def rivals(searches: Iterable[str], most: int, seeds: int = _SEEDS, models: Mode
 def _ours(chosen: ChosenStrategy, models: Models | None) -> Rival:
     make = _BY_MODEL.get(chosen.said.partition(":")[0])
     if models is None or make is None:
-        return Rival(chosen.said, lambda seed: _with_number(chosen), ours=True)
+        return Rival(f"genkern: {chosen.said}", lambda seed: _with_number(chosen), ours=True)
 
     def by_model(task: Task) -> Strategy:
         model = models[task.problem.M, task.problem.N, task.problem.K]
         return make(replace(task, number=chosen.number), learned=lambda arch: model)
 
-    return Rival(f"{chosen.said}, by models of other sizes", lambda seed: by_model, ours=True)
+    return Rival(f"genkern: {chosen.said}, by models of other sizes", lambda seed: by_model, ours=True)
 
 
 def _with_number(chosen: ChosenStrategy) -> MakesStrategy:
@@ -287,9 +287,11 @@ def plot(curves: Curves, most: int, path: str) -> None:
     mpl.rcParams["svg.hashsalt"] = "rivals"
     from matplotlib import pyplot
 
-    figure, both = pyplot.subplots(1, 2, figsize=(14, 6.5), sharey=True)
+    figure, both = pyplot.subplots(1, 2, figsize=(14, 7), sharey=True, layout="constrained")
     colours = pyplot.get_cmap("tab20")
-    for axes, title, places in ((both[0], "Sizes that each takes", None), (both[1], _OF_ALL, taken_by_all(curves))):
+    shared = taken_by_all(curves)
+    parts = ((both[0], "Sizes that each takes", None), (both[1], f"{len(shared)} {_OF_ALL}", shared))
+    for axes, title, places in parts:
         for number, (name, of) in enumerate(curves.items()):
             here = [each for place, each in of.items() if places is None or place in places]
             here = [each for each in here if any(curve.losses for curve in each)]
@@ -303,10 +305,9 @@ def plot(curves: Curves, most: int, path: str) -> None:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:g}")
         axes.grid(visible=True, which="both", alpha=0.25)
-        axes.legend(fontsize=7)
     both[0].set_ylabel("mean loss, %")
     figure.suptitle(_MEANT, fontsize=9)
-    figure.tight_layout()
+    figure.legend(*both[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else None)
 
 
