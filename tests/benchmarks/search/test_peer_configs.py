@@ -69,7 +69,7 @@ def test_what_a_config_does_not_say_is_no_distance() -> None:
 
 
 def test_nv_matmul_heuristics_is_asked_for_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its words for GPU, layouts and types; without its wheel that is said, and of other formats it knows nothing."""
+    """In its words for GPU, layouts and types; without its wheel that is said; of others it knows nothing."""
     seen: list[object] = []
     kernel = SimpleNamespace(
         cta_tile_m=64, cta_tile_n=16, cta_tile_k=128, stages=8, split_k=4, cluster_m=1, cluster_n=4
