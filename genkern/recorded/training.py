@@ -139,11 +139,11 @@ def fold_models(
         unknown = {size_of(recorded) for recorded in its}
         return [sample for size, sample in zip(sizes, samples, strict=True) if size not in unknown]
 
-    # LightGBM works outside of Python's lock, and a network has all cores or a GPU.
     with ThreadPoolExecutor(os.cpu_count()) as threads:
-        trees = threads.map(lambda its: _trees(known(its), arch), parts)
-        for its, of in zip(parts, trees, strict=True):
-            yield _with_network(known(its), of), its
+        trees = list(threads.map(lambda its: _trees(known(its), arch), parts))
+    # Behind them: PyTorch asks for Python's lock at each operation, and would wait for them.
+    for its, of in zip(parts, trees, strict=True):
+        yield _with_network(known(its), of), its
 
 
 def size_of(recorded: RecordedProblem) -> tuple[int, int, int]:

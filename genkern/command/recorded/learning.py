@@ -7,7 +7,6 @@ import io
 import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -90,16 +89,14 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
         raise ResultsError(f"{paths}: times of {', '.join(archs) or 'no GPU'}, not of one")
     samples = [sampled(recorded) for recorded in (*problems, *others)]
     judged: Judged | None = None
-    with ThreadPoolExecutor(1) as aside:
-        model = aside.submit(trained, samples, archs[0]) if options.output else None
-        if options.folds:
-            replayed, judged = _judged(problems, others, samples, options.folds, folder)
-            for name in dict.fromkeys(each.strategy for each in replayed):
-                console.print("\n".join([name, *table([each for each in replayed if each.strategy == name]), ""]))
-            console.print(f"the model's first choice, without any measurement, had of the best's speed {judged}")
-    if model is not None:
+    if options.folds:
+        replayed, judged = _judged(problems, others, samples, options.folds, folder)
+        for name in dict.fromkeys(each.strategy for each in replayed):
+            console.print("\n".join([name, *table([each for each in replayed if each.strategy == name]), ""]))
+        console.print(f"the model's first choice, without any measurement, had of the best's speed {judged}")
+    if options.output:
         data = io.BytesIO()
-        model.result().write(data)
+        trained(samples, archs[0]).write(data)
         if judged is not None:
             judged.add_to(data)
         write_bytes_whole(options.output, data.getvalue())
