@@ -1,10 +1,11 @@
-"""Seconds of a size from what `genkern -v` printed: the first size, a further one.
+"""Seconds of a further size from what `genkern -v` printed of several.
 
     time python -m genkern -i SIZES.yaml --compare -o RESULTS.yaml -v > LOG
     python -m benchmarks.timing.stages LOG --wall_s SECONDS
 
-The first size's seconds are those of its stages added up. Several sizes are under way at a time: a further one's are
-the rest of the run's, by as many sizes. With --kernels the log is of a run that started from a file of kernels.
+Several sizes are under way at a time: a further one's seconds are what the stages of the first leave of the run's, by
+as many sizes. With --kernels the log is of a run that started from a file of kernels. What somebody waits for one
+size alone is benchmarks.timing.first_size's.
 """
 
 from __future__ import annotations
@@ -29,12 +30,7 @@ def figures(sizes: Sequence[Mapping[str, float]], wall_s: float, kernels: bool) 
     """By their keys in results/figures.yaml; None of what the log does not have."""
     further_s = wall_s - sum(sizes[0].values()) if len(sizes) > 1 else None
     per_size = None if further_s is None else further_s / (len(sizes) - 1)
-    if kernels:
-        return {"kernels_file_s_per_size": per_size}
-    return {
-        "guided_first_size_s": sum(sizes[0].values()) if sizes else None,
-        "guided_s_per_size": per_size,
-    }
+    return {"kernels_file_s_per_size" if kernels else "guided_s_per_size": per_size}
 
 
 def main(argv: Sequence[str]) -> int:
