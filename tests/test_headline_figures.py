@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -50,6 +52,34 @@ def git(*argv: str) -> str | None:
         return None
     done = subprocess.run(["git", *argv], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else None
+
+
+def code_of(text: str) -> str:
+    """What a file of Python does: without comments and documentation."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if (
+            isinstance(body, list)
+            and body
+            and isinstance(body[0], ast.Expr)
+            and isinstance(body[0].value, ast.Constant)
+        ):
+            body[0].value = ast.Constant("")
+    return ast.dump(tree)
+
+
+def changed_since(commit: str, folders: Sequence[str]) -> list[str] | None:
+    """The files that are not as at the commit, of Python those whose code is not; None where there is no such commit."""
+    found = git("diff", "--name-only", commit, "HEAD", "--", *folders)
+    if found is None:
+        return None
+    changed = []
+    for path in found.splitlines():
+        texts = [git("show", f"{at}:{path}") for at in (commit, "HEAD")] if path.endswith(".py") else [None]
+        if None in texts or len({code_of(text or "") for text in texts}) > 1:
+            changed.append(path)
+    return changed
 
 
 @pytest.mark.parametrize("key", figures())
@@ -104,6 +134,15 @@ def test_quotes_are_seen() -> None:
     assert len(QUOTED.findall(text)) == text.count("<!--") > 0
 
 
+def test_comments_and_documentation_are_no_code() -> None:
+    """They change no figure; a default, a name and a text that is returned do."""
+    text = '"""Says."""\n\n\ndef f(x=1):\n    """More."""\n    return "a"  # Why.\n'
+    assert code_of(text) == code_of(text.replace("Says", "Tells").replace("More", "Less").replace("Why", "How"))
+    assert (
+        len({code_of(text), *(code_of(text.replace(*pair)) for pair in (("=1", "=2"), ("f(", "g("), ("a", "b")))}) == 4
+    )
+
+
 def test_figures_of_older_code_are_reported() -> None:
     """The first figure whose code, or whose rows' kernels, have changed since: a release has none. Commits are ours."""
     if git("rev-parse", "--is-shallow-repository") != "false\n":
@@ -115,12 +154,10 @@ def test_figures_of_older_code_are_reported() -> None:
             if kernels := sum(map(is_older, of)):
                 older[key] = f"{kernels} of {len(of)} rows are of kernels that genkern does not generate any more"
             continue
-        changed = git("diff", "--name-only", figure["commit"], "HEAD", "--", *figure["of"])
+        changed = changed_since(figure["commit"], figure["of"])
         assert changed is not None, f"{key}: there is no commit {figure['commit']}"
         if changed:
-            older[key] = (
-                f"of {figure['commit']}, {figure['date']}, {len(changed.splitlines())} files have changed since"
-            )
+            older[key] = f"of {figure['commit']}, {figure['date']}, {len(changed)} files have changed since"
     if older:
         first = next(iter(older))
         said = f"{len(older)} figures are of code that has changed since: {', '.join(older)}"
