@@ -70,7 +70,7 @@ def code_of(text: str) -> str:
 
 
 def changed_since(commit: str, folders: Sequence[str]) -> list[str] | None:
-    """The files that are not as at the commit, of Python those whose code is not; None where there is no such commit."""
+    """The files that are not as at the commit, of Python those whose code is not; None where there is none."""
     found = git("diff", "--name-only", commit, "HEAD", "--", *folders)
     if found is None:
         return None
