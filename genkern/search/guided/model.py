@@ -61,6 +61,11 @@ class Prior:
             if gpu.rates is not None:
                 self.octaves = self.octaves + variants_octaves(configs, self.octaves)
 
+    @property
+    def is_learned(self) -> bool:
+        """Whether it is more than the predictor."""
+        return self._leaves is not None
+
     def alike(self, row: int) -> Numbers:
         """[rows] how alike errors are: by the share of trees in which both end in one leaf, or by distance."""
         if self._leaves is not None:
