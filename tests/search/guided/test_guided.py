@@ -19,6 +19,7 @@ from genkern.gemm.records import Outcome, Resources
 from genkern.kernels.catalogue import form_of
 from genkern.search.guided import guided
 from genkern.search.guided.guided import Guided
+from genkern.search.guided.model import ranked
 from genkern.search.predict import predict_us
 from genkern.search.strategy import Compiled, Lost, Measured, Refused, Task, Unit, units_of
 
@@ -88,11 +89,17 @@ def test_what_others_know_of_the_machine_is_not_needed() -> None:
     assert min(times.values()) <= 1.05 * min(map(otherwise, configs()))
 
 
-def test_every_kind_has_its_first() -> None:
-    first = Guided(task()).ask(1000)
+def test_kinds_have_their_first() -> None:
+    """All of them where nothing was learned; fewer, and more of the model's, where something was."""
     kinds = {form_of(config).stem for config in configs()}
-    assert len({form_of(unit.configs[0]).stem for unit in first}) >= min(10, len(kinds))
-    assert len(first) < 32
+    predicted, learned = Guided(task(), lambda arch: None).ask(1000), Guided(task()).ask(1000)
+    assert {form_of(unit.configs[0]).stem for unit in predicted} == kinds
+    assert len({form_of(unit.configs[0]).stem for unit in learned}) >= 8
+    promise = [unit.compiled for unit in units_of(ranked(PROBLEM, configs(), GPU))]
+    places = [[promise.index(unit.compiled) for unit in first] for first in (predicted, learned)]
+    assert {*range(16)} <= {*places[1]}
+    assert not {*range(16)} <= {*places[0]}
+    assert max(map(len, places)) < 32
 
 
 def test_winners_of_near_sizes_are_among_the_first() -> None:
@@ -173,7 +180,7 @@ def test_where_nothing_runs_it_goes_on_and_ends() -> None:
     # What is refused costs no tries, up to so many.
     assert 96 < len(tried) <= 96 + 256
     # Of the lost, some were asked for again.
-    assert len(asked) == len(tried) + 4
+    assert 1 <= len(asked) - len(tried) <= 4
     assert strategy.expected_loss() is None
 
 
@@ -260,7 +267,7 @@ def test_what_nobody_can_make_costs_no_tries() -> None:
             for config in unit.configs:
                 tried[config] = physics(config)
                 strategy.tell(Measured(config, tried[config]))
-    assert 32 <= len({*map(compiled_of, tried)}) <= 96
+    assert 28 <= len({*map(compiled_of, tried)}) <= 96
     left = [config for config in configs() if compiled_of(config) not in gone]
     assert min(tried.values()) <= 1.03 * min(map(physics, left))
 
