@@ -130,7 +130,7 @@ def _families(folder: Path, rows: Mapping[str, Sequence[Row]]) -> list[str]:
         "unfriendly": [name for name in rows if name.startswith("unfriendly")],
     }
     won = {title: Counter(_families_of(folder, names)) for title, names in lists.items()}
-    order = sorted({family for counts in won.values() for family in counts}, key=lambda f: -won["models"][f])
+    order = sorted({family for counts in won.values() for family in counts}, key=lambda f: (-won["models"][f], f))
     cells = [[family, *(won[title][family] for title in lists)] for family in order]
     return ["", "Families of genkern's fastest kernels, in sizes:", "", *_table(["family", *lists], cells)]
 
