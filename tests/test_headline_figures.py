@@ -76,10 +76,17 @@ def changed_since(commit: str, folders: Sequence[str]) -> list[str] | None:
         return None
     changed = []
     for path in found.splitlines():
-        texts = [git("show", f"{at}:{path}") for at in (commit, "HEAD")] if path.endswith(".py") else [None]
-        if None in texts or len({code_of(text or "") for text in texts}) > 1:
+        codes = [code_at(at, path) for at in (commit, "HEAD")] if path.endswith(".py") else [None]
+        if None in codes or len({*codes}) > 1:
             changed.append(path)
     return changed
+
+
+@lru_cache(maxsize=None)
+def code_at(commit: str, path: str) -> str | None:
+    """What a file of Python did at a commit; None where it was not."""
+    text = git("show", f"{commit}:{path}")
+    return None if text is None else code_of(text)
 
 
 @pytest.mark.parametrize("key", figures())

@@ -10,12 +10,19 @@ from recorded_runs import BEST, FIT, OTHER, PROBLEM, US, WRONG, journal
 
 from genkern.command.recorded import learning
 from genkern.gemm.problem import GemmProblem
+from genkern.recorded import training_network
 from genkern.recorded.folds import read_folds
 from genkern.recorded.making import run_of
 from genkern.recorded.parquet import add
 from genkern.recorded.reading import recorded_problems
 from genkern.search.guided.judged import Judged
 from genkern.search.guided.learned import Learned
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is little to learn here."""
+    monkeypatch.setattr(training_network, "_HIDDEN", (16, 16))
 
 
 @pytest.fixture
@@ -73,6 +80,23 @@ def test_a_wrong_result_is_no_best(tables: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(learning, "ranked", lambda *args, choice=choice: [WRONG, choice])
         share = learning._share_of_best(recorded, None)  # type: ignore[arg-type]
         assert share == pytest.approx(US[BEST.name] / US[choice.name])
+
+
+def test_the_best_is_that_of_the_finals(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By finals where the choice was in them, else by first measurements of both; no choice is better than the best."""
+    recorded = next(each for each in recorded_problems(str(tables)) if each.problem == PROBLEM)
+    lucky, steady, slow = FIT[:3]
+    recorded.__dict__["us"] = {lucky: 9.0, steady: 10.0, slow: 20.0}
+
+    def share_of(choice: object, finals: dict[object, float]) -> float:
+        recorded.__dict__["final_us"] = finals
+        monkeypatch.setattr(learning, "ranked", lambda *args: [choice])
+        return learning._share_of_best(recorded, None)  # type: ignore[arg-type]
+
+    finals = {lucky: 12.0, steady: 11.0}
+    assert [share_of(each, finals) for each in (lucky, steady, slow)] == [pytest.approx(11 / 12), 1.0, 0.5]
+    assert share_of(lucky, {steady: 11.0}) == 1.0
+    assert share_of(slow, {}) == pytest.approx(9 / 20)
 
 
 def test_nothing_to_do_is_said(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
