@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -82,7 +82,7 @@ def changed_since(commit: str, folders: Sequence[str]) -> list[str] | None:
     return changed
 
 
-@lru_cache(maxsize=None)
+@cache
 def code_at(commit: str, path: str) -> str | None:
     """What a file of Python did at a commit; None where it was not."""
     text = git("show", f"{commit}:{path}")
