@@ -5,7 +5,7 @@
 
 RECORDED is a folder of recorded tables (results/recorded), or what else `genkern replay` takes. Every rival is a
 strategy that is asked for one binary after another and told its times, as they were recorded; a binary brings all its
-GROUP_SIZE_M and SPLIT_K. Tried is what was asked for, also where its compile was refused or its launch lost. The loss
+GROUP_SIZE_M and SPLIT_K (guided asks for one first, and for the others of its best in the end). Tried is what was asked for, also where its compile was refused or its launch lost. The loss
 is the best time of a right result so far over the best of the whole recorded space, less 1, by first measurements; of
 nothing yet, and above 100 %, it counts as 100 %. A rival that has ended keeps its loss. Rivals that draw numbers run
 with several seeds, and count with the mean of each size.
@@ -17,7 +17,8 @@ Peers with lists (Inductor, QuACK, nvMatmulHeuristics: benchmarks/search/peer_co
 for which the space has kernels like theirs. Kernel Tuner's strategies (benchmarks/search/kernel_tuner_peer.py) and
 nvMatmulHeuristics take part where they are installed. Hard sizes are those that models of time get wrong, of each kind
 and all of them: M = 2, N or K below 512, odd N, M = 1 in other layouts than TN. With --kept a peer's curve that is
-there is not made again: their strategies take minutes, and change with their versions alone.
+there is not made again, since their strategies take minutes: with other versions of them, or of peer_configs.py, begin
+another file.
 """
 
 from __future__ import annotations

@@ -33,6 +33,9 @@ class FoldsFolder:
 
     def add(self, model: Learned, unknown: Iterable[Size]) -> None:
         """A model, and the sizes that it does not know. Raises OutputError."""
+        if not self._count:
+            # What is killed behind this leaves no table that names another run's models.
+            (self._path / _TABLE).unlink(missing_ok=True)
         self._count += 1
         name, data = f"{self._count}.npz", io.BytesIO()
         model.write(data)
@@ -46,21 +49,15 @@ class FoldsFolder:
 def read_folds(path: str) -> Mapping[Size, Learned]:
     """By M, N and K the model that does not know them. Raises ResultsError for what is no such folder."""
     table = Path(path) / _TABLE
-    head, *rows = csv.reader(read_text(str(table), ResultsError).splitlines() or [""])
-    models: dict[str, Learned] = {}
-    found: dict[Size, Learned] = {}
-    for row in rows:
-        try:
-            name, m, n, k = row
-            size = int(m), int(n), int(k)
-        except ValueError:
-            raise _no_table(table) from None
-        if name not in models:
-            models[name] = Learned.read(table.with_name(name))
-        found[size] = models[name]
-    if tuple(head) != _COLUMNS or not found:
+    try:
+        head, *rows = csv.reader(read_text(str(table), ResultsError).splitlines() or [""])
+        named = [(table.with_name(name), (int(m), int(n), int(k))) for name, m, n, k in rows]
+    except (csv.Error, ValueError):
+        raise _no_table(table) from None
+    if tuple(head) != _COLUMNS or not named:
         raise _no_table(table)
-    return found
+    models = {file: Learned.read(file) for file in dict.fromkeys(file for file, _ in named)}
+    return {size: models[file] for file, size in named}
 
 
 def _no_table(table: Path) -> ResultsError:

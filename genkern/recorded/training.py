@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,7 +71,7 @@ def sampled(recorded: RecordedProblem) -> Sample:
 
 
 def trained(samples: Sequence[Sample], arch: str) -> Learned:
-    """A model that predicts octaves of time, of samples of one architecture. Raises InputError without LightGBM."""
+    """A model that predicts octaves of time, of samples of one architecture. Raises InputError as `fitted` does."""
     return _with_network(samples, _trees(samples, arch))
 
 
@@ -79,11 +80,15 @@ def _with_network(samples: Sequence[Sample], trees: Trees) -> Learned:
     return Learned(trees, fitted([_matrix(columns, names) for columns, _ in samples], [of for _, of in samples], names))
 
 
+def require_libraries() -> None:
+    """Raise InputError where what trains is not installed, before the minutes that come first."""
+    if missing := [name for name in ("lightgbm", "torch") if importlib.util.find_spec(name) is None]:
+        raise InputError(f"training needs {' and '.join(missing)}: pip install '.[torch,train]' in genkern's checkout")
+
+
 def _trees(samples: Sequence[Sample], arch: str) -> Trees:
-    try:
-        import lightgbm
-    except ImportError:
-        raise InputError("training needs LightGBM: pip install '.[train]' in genkern's checkout") from None
+    import lightgbm
+
     names = sorted({name for columns, _ in samples for name in columns})
     x = np.concatenate([_matrix(columns, names) for columns, _ in samples])
     setting = {**_SETTING, "min_data_in_leaf": min(_LEAST_IN_LEAF, len(x) // 8)}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from genkern.errors import InputError
 from genkern.search.guided.network import FAR, Network, Numbers
 
 if TYPE_CHECKING:
@@ -35,11 +36,24 @@ _LEVEL = 0.5
 def fitted(matrices: Sequence[Numbers], octaves: Sequence[Numbers], names: Sequence[str]) -> Network:
     """Networks of sizes with features [rows, names] and octaves [rows] each, on a GPU where PyTorch has one.
 
-    One seed gives one network on one machine; PyTorch's sums differ from one kind of machine to another.
+    One seed gives one network on one machine; PyTorch's sums differ from one kind of machine to another. Raises
+    InputError where the GPU has no room.
     """
     import torch
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return _fitted(matrices, octaves, names, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    except torch.OutOfMemoryError:
+        raise InputError(
+            "the GPU has no memory left for training: end what works there, or say CUDA_VISIBLE_DEVICES= for the CPU"
+        ) from None
+
+
+def _fitted(
+    matrices: Sequence[Numbers], octaves: Sequence[Numbers], names: Sequence[str], device: torch.device
+) -> Network:
+    import torch
+
     rows = np.concatenate(matrices).astype(np.float32)
     centre, spread = rows.mean(axis=0), rows.std(axis=0) + np.float32(1e-3)
     x = torch.from_numpy(np.clip((rows - centre) / spread, -FAR, FAR)).to(device)

@@ -33,7 +33,7 @@ def test_each_size_has_its_model(tmp_path: Path) -> None:
 
 
 def test_models_of_before_are_replaced(tmp_path: Path) -> None:
-    """None of them is left, also where there are fewer now."""
+    """None of them is found, also where there are fewer now."""
     before = FoldsFolder(str(tmp_path))
     for place, size in enumerate(SIZES):
         before.add(model(place), [size])
@@ -41,6 +41,12 @@ def test_models_of_before_are_replaced(tmp_path: Path) -> None:
     assert {size: each.trees.value.item() for size, each in read_folds(str(tmp_path)).items()} == dict.fromkeys(
         SIZES[:2], 9
     )
+
+
+def test_the_table_of_before_stays_until_there_is_a_model(tmp_path: Path) -> None:
+    FoldsFolder(str(tmp_path)).add(model(1.0), SIZES)
+    FoldsFolder(str(tmp_path))
+    assert {*read_folds(str(tmp_path))} == {*SIZES}
 
 
 def test_a_folder_of_something_else_is_let_be(tmp_path: Path) -> None:
@@ -51,7 +57,10 @@ def test_a_folder_of_something_else_is_let_be(tmp_path: Path) -> None:
         FoldsFolder(str(tmp_path / "notes"))
 
 
-@pytest.mark.parametrize("table", [None, "", "a,b\n1,2\n", "model,M,N,K\n", "model,M,N,K\n1.npz,8,x,8\n"])
+ROWS = "", "1.npz,8,x,8\n", "../x,1,2,3\n", ",1,2,3\n"
+
+
+@pytest.mark.parametrize("table", [None, "", "a,b\n1,2\n", *(f"model,M,N,K\n{row}" for row in ROWS)])
 def test_what_is_no_table_of_folds_is_said(tmp_path: Path, table: str | None) -> None:
     FoldsFolder(str(tmp_path)).add(model(1.0), SIZES)
     (tmp_path / "folds.csv").unlink()

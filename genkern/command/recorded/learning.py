@@ -21,7 +21,7 @@ from genkern.recorded.charges import charges_of
 from genkern.recorded.folds import FoldsFolder
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
-from genkern.recorded.training import Sample, fold_models, sampled, size_of, trained
+from genkern.recorded.training import Sample, fold_models, require_libraries, sampled, size_of, trained
 from genkern.search.guided.guided import Guided
 from genkern.search.guided.judged import Judged
 from genkern.search.guided.learned import Learned
@@ -68,13 +68,16 @@ def train_parser() -> Parser:
         help="judge it: search each size that was measured whole by a model of the other N-1 of N parts of the sizes; "
         "with -o the file says how good first choices were",
     )
-    group.add_argument("--models", metavar="FOLDER", help="write these models, and which sizes each does not know")
+    group.add_argument(
+        "--models", metavar="FOLDER", help="write the models of the folds, and which sizes each does not know"
+    )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_train(options: argparse.Namespace, console: Console) -> int:
     """Judge, then write. Raises InputError, ResultsError or OutputError."""
+    require_libraries()
     if options.output:
         _require_model_or_none(options.output)
         require_writable(options.output)
@@ -160,7 +163,7 @@ def _share_of_best(recorded: RecordedProblem, model: Learned) -> float:
     """The time of the best over that of the model's first choice, among those that run and are right; 1 at most.
 
     The best is that of the finals, as a run would choose it. The least of thousands of first measurements is also the
-    luckiest of them (1.8 % in the mean of the recorded sizes): it counts where there were no finals alone.
+    luckiest of them (1.8 % in the mean of the recorded sizes): it counts only where there were no finals.
     """
     us = {config: each for config, each in recorded.us.items() if config not in recorded.wrong}
     order = ranked(recorded.problem, recorded.configs, recorded.gpu, partial(_only, model))

@@ -1,9 +1,9 @@
 """The strategy of a run without options: the model's first, then what this size's own times say is worth a try.
 
-A first batch has the model's best, the best of each kind of kernel, since the model may be wrong about a kind, and what
-is nearest to the winners of the nearest tuned sizes. After that a batch is what promises most, given the errors that
-the model has shown at this size (`posterior`), until nothing left promises as much as a stated share. Last, the best
-binaries are launched with the other values of GROUP_SIZE_M.
+A first batch has the model's best, the best of several kinds of kernel, since the model may be wrong about a kind, and
+what is nearest to the winners of the nearest tuned sizes. After that a batch is what promises most, given the errors
+that the model has shown at this size (`posterior`), until nothing left promises as much as a stated share. Last, the
+best binaries are launched with the other values of GROUP_SIZE_M.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Judged: how good a model's first choices were, without any measurement, at recorded sizes that it did not know.
 
-A file of a model may have it beside the trees, as arrays: `genkern train` writes it where it judges what it trains.
+A file of a model may have it beside the model, as arrays: `genkern train` writes it where it judges what it trains.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from genkern.errors import ResultsError
 from genkern.gemm.problem import GemmProblem
+from genkern.search.guided.learned import UNREADABLE
 from genkern.search.guided.model import path_of
 
 _SHARES, _KINDS = "judged_shares", "judged_kinds"
@@ -24,8 +25,8 @@ _LEAST_OF_KIND = 4
 
 @dataclass(frozen=True)
 class Judged:
-    """`shares` [sizes]: the time of the best over that of the first choice, by a model that was trained without the
-    size. `kinds` [sizes]: format and layout of each, as `kind_of` says them.
+    """`shares` [sizes]: the time of the best, by the finals, over that of the first choice of a model that was trained
+    without the size; 1 at most. `kinds` [sizes]: format and layout of each, as `kind_of` says them.
     """
 
     shares: tuple[float, ...]
@@ -65,7 +66,7 @@ class Judged:
             right = shares.shape == kinds.shape == (len(shares),) and len(shares) and kinds.dtype.kind == "U"
             if not right or not ((shares > 0) & (shares <= 1)).all():
                 raise ValueError("how it was judged makes no sense")
-        except (OSError, EOFError, ValueError, TypeError, KeyError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise ResultsError(f"{path}: no model of times ({error}); make one with genkern train") from None
         return cls(tuple(shares.tolist()), tuple(kinds.tolist()))
 

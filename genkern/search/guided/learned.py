@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,12 @@ import numpy as np
 from genkern.errors import ResultsError
 from genkern.search.guided.network import Network
 from genkern.search.guided.trees import Numbers, Trees
+
+# What NumPy and zipfile raise for files that are damaged, or others than what was written.
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, MemoryError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +36,8 @@ class Learned:
         return str(self.trees.arch)
 
     def octaves(self, columns: Mapping[str, Numbers], of_trees: Numbers) -> Numbers:
-        """[rows]: log2 of time, up to a constant of the size, of rows of one size of which the trees say `of_trees`."""
+        """[rows]: log2 of time, up to a constant of the size, of rows of one size of which the trees say `of_trees`
+        (`genkern.search.guided.passed` has walked them)."""
         if self.network is None:
             return of_trees
         # Each up to another constant, which does not matter.
@@ -45,5 +54,5 @@ class Learned:
         try:
             with np.load(path, allow_pickle=False) as file:
                 return cls(Trees.of(file), Network.of(file))
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, IndexError) as error:
+        except UNREADABLE as error:
             raise ResultsError(f"{path}: no model of times ({error}); make one with genkern train") from None

@@ -13,8 +13,11 @@ Numbers = npt.NDArray[np.float64]
 _Floats = npt.NDArray[np.float32]
 # Features beyond so many deviations count as at them: far from what was learned nothing is known.
 FAR = 6.0
-# Libraries of linear algebra add in other orders on other machines: what differs by that alone is to be the same.
+# Libraries of linear algebra add in other orders on other machines: what differs by that alone seldom differs then.
 _DIGITS = 4
+# Rows at a time: what lies between layers stays in a core's cache, which takes a third of the time.
+_ROWS = 512
+_MOST = 65504.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +36,7 @@ class Network:
     biases: tuple[_Floats, ...]
 
     def octaves(self, columns: Mapping[str, Numbers]) -> Numbers:
-        """[rows], for rows of one size; features that `columns` lacks are 0."""
+        """[rows]: log2 of time, up to a constant, for rows of one size; features that `columns` lacks are 0."""
         nought = np.zeros(len(next(iter(columns.values()))))
         x = np.array([columns.get(name, nought) for name in self.names.tolist()], dtype=np.float32).T
         x = np.clip((x - self.centre) / self.spread, -FAR, FAR)
@@ -45,11 +48,14 @@ class Network:
         (weight, bias), *layers = [(weights[number], biases[number]) for weights, biases in self._layers]
         # What is the same in all rows, as the problem is, is multiplied once.
         varies = (x != x[0]).any(axis=0)
-        values = x[:, varies] @ weight[varies] + (x[0, ~varies] @ weight[~varies] + bias)
-        for weight, bias in layers:
-            values = _silu(values) @ weight + bias
-        output: _Floats = values[:, 0]
-        return output
+        first, bias = weight[varies], x[0, ~varies] @ weight[~varies] + bias
+        outputs = []
+        for start in range(0, len(x), _ROWS):
+            values = x[start : start + _ROWS, varies] @ first + bias
+            for weight, on in layers:
+                values = _silu(values) @ weight + on
+            outputs.append(values[:, 0])
+        return np.concatenate(outputs)
 
     @property
     def _layers(self) -> list[tuple[Any, Any]]:
@@ -65,7 +71,7 @@ class Network:
     @classmethod
     def of(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Network | None:
         """Those of a file, None where it has none. Raises ValueError or KeyError for arrays that are none."""
-        if "network_names" not in arrays:
+        if not any(name.startswith("network_") for name in arrays):
             return None
         places = range(sum(name.startswith("network_weight_") for name in arrays))
         weights = tuple(arrays[f"network_weight_{place}"] for place in places)
@@ -85,15 +91,16 @@ class Network:
         numbers = (self.centre, self.spread, *self.weights, *self.biases)
         if not (np.issubdtype(self.names.dtype, np.str_) and all(each.dtype == np.float32 for each in numbers)):
             raise ValueError("arrays of the network have other types")
-        if not all(np.isfinite(each).all() for each in numbers) or not (self.spread > 0).all():
+        # What a weight of half precision can be: sums of products of such stay numbers.
+        if not all((np.abs(each) <= _MOST).all() for each in numbers) or not (self.spread > 0).all():
             raise ValueError("the network has values that are no numbers")
-        if not self.weights:
+        if not self.weights or self.names.ndim != 1 or any(weight.ndim != 3 for weight in self.weights):
             raise ValueError("the network has no layers")
         count, inputs = len(self.weights[0]), len(self.names)
         if not count or self.names.shape != (inputs,) or not self.centre.shape == self.spread.shape == (inputs,):
             raise ValueError("arrays of the network do not belong together")
         for weight, bias in self._layers:
-            if weight.ndim != 3 or weight.shape[:2] != (count, inputs) or bias.shape != (count, weight.shape[2]):
+            if weight.shape[:2] != (count, inputs) or bias.shape != (count, weight.shape[2]):
                 raise ValueError("layers of the network do not belong together")
             inputs = weight.shape[2]
         if inputs != 1:

@@ -59,6 +59,28 @@ def test_objects_are_not_loaded(tmp_path: Path) -> None:
         Learned.read(tmp_path / "model.npz")
 
 
+def test_a_flipped_bit_is_read_or_refused(tmp_path: Path) -> None:
+    """Whatever it hits: numbers, names of members, how they are packed."""
+    whole = written(replace(of_wide_tiles(), network=NETWORK), tmp_path / "model.npz").read_bytes()
+    refused = 0
+    for bit in range(0, 8 * len(whole), 37):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "model.npz").write_bytes(data)
+        try:
+            Learned.read(tmp_path / "model.npz")
+        except ResultsError:
+            refused += 1
+    assert refused
+
+
+def test_another_kind_of_array_file_is_refused(tmp_path: Path) -> None:
+    with open(tmp_path / "model.npz", "wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(ResultsError, match="no model of times"):
+        Learned.read(tmp_path / "model.npz")
+
+
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"text"])
 def test_other_files_are_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.npz").write_bytes(data)

@@ -73,11 +73,26 @@ def test_arrays_give_it_back() -> None:
     assert Network.of({"feature": np.zeros(1)}) is None
 
 
+def test_a_network_without_names_is_damaged() -> None:
+    with pytest.raises(KeyError):
+        Network.of({name: array for name, array in network().arrays().items() if name != "network_names"})
+
+
+def test_many_rows_are_as_few() -> None:
+    """They are not all multiplied at once."""
+    of, given = network(), columns(1500)
+    parts = [of.octaves({name: values[at : at + 300] for name, values in given.items()}) for at in range(0, 1500, 300)]
+    assert of.octaves(given).tolist() == pytest.approx(np.concatenate(parts).tolist(), abs=2e-4)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"names": np.array(["x"])},
         {"names": np.zeros(3)},
+        {"names": np.array("x")},
+        {"weights": tuple(np.float32(weight.sum()) for weight in network().weights)},
+        {"biases": tuple(bias + np.float32(1e6) for bias in network().biases)},
         {"spread": np.zeros(3, dtype=np.float32)},
         {"centre": np.array([0.0, np.inf, 0.0], dtype=np.float32)},
         {"biases": tuple(bias.astype(np.float64) for bias in network().biases)},
