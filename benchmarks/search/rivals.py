@@ -5,10 +5,11 @@
 
 RECORDED is a folder of recorded tables (results/recorded), or what else `genkern replay` takes. Every rival is a
 strategy that is asked for one binary after another and told its times, as they were recorded; a binary brings all its
-GROUP_SIZE_M and SPLIT_K (guided asks for one first, and for the others of its best in the end). Tried is what was asked for, also where its compile was refused or its launch lost. The loss
-is the best time of a right result so far over the best of the whole recorded space, less 1, by first measurements; of
-nothing yet, and above 100 %, it counts as 100 %. A rival that has ended keeps its loss. Rivals that draw numbers run
-with several seeds, and count with the mean of each size.
+GROUP_SIZE_M and SPLIT_K (guided asks for one first, and for the others of its best in the end). Tried is what was asked
+for, also where its compile was refused or its launch lost. The loss is the best time of a right result so far over the
+best of the whole recorded space, less 1, by first measurements; of nothing yet, and above 100 %, it counts as 100 %. A
+rival that has ended keeps its loss. Rivals that draw numbers run with several seeds, and count with the mean of each
+size.
 
 With --models, guided, zero and predicted choose at each size by a model that was trained without it; else by the one
 that is shipped, which knows recorded sizes.
