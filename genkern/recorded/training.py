@@ -13,7 +13,7 @@ import numpy as np
 from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded.problem import RecordedProblem
-from genkern.recorded.training_network import fitted
+from genkern.recorded.training_network import fitted, nearness
 from genkern.search.guided.features import Numbers, features_of
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.trees import Trees
@@ -23,7 +23,8 @@ from genkern.search.guided.trees import Trees
 # configs is faster is all that matters, but where nothing else is known the level helps to find it. By folds of 168
 # sizes (2026-11-27) their first choices have 0.930 of the best's speed, those of the networks 0.934, of all together
 # 0.940; other seeds move each by some 0.004. What compiled binaries say (registers, spills, instructions of the main
-# loop) did not help to choose among the first 4 to 32: 0.938 to 0.945 where 0.943 was had without.
+# loop) did not help to choose among the first 4 to 32: 0.936 to 0.945, where rows of one GROUP_SIZE_M had 0.943
+# without.
 _WITHIN = (0.0, 1.0)
 _ROUNDS = 250
 _LEAST_IN_LEAF = 60
@@ -46,8 +47,6 @@ _SETTING = {
 # Of each size: all that is nearly as fast as the best, up to half of these, and a sample of the rest.
 _ROWS = 2500
 _NEAR_OCTAVES, _FAR_OCTAVES = 0.4, 3.0
-# A row counts by how near to the best it is, with this many octaves as if it were the best.
-_SOFT_OCTAVES = 0.15
 
 Sample = tuple[Mapping[str, Numbers], Numbers]
 
@@ -106,7 +105,7 @@ def _costs(octaves: Sequence[Numbers], within: float) -> Callable[[Numbers, obje
 
     What errs alike for all configs of a size puts none before another. Every size counts the same.
     """
-    weights = [1.0 / (_SOFT_OCTAVES + each) for each in octaves]
+    weights = list(map(nearness, octaves))
     share = np.concatenate([each / each.sum() for each in weights])
     size = np.repeat(np.arange(len(octaves)), [len(each) for each in octaves])
     weight, known = share * len(share) / len(octaves), np.concatenate(octaves)
@@ -134,7 +133,8 @@ def fold_models(
     """Of each of `count` folds of the judged problems a model that knows none of its sizes, and those problems.
 
     A model learns from the judged problems of the other folds, and from the `others` whose M, N and K are not in its
-    own. All are of one architecture, and have times: `samples` are theirs, in this order.
+    own. All are of one architecture, and have times: `samples` are theirs, in this order. Raises InputError where a
+    model would have nothing to learn from.
     """
     arch = judged[0].gpu.arch
     folds = folds_of([recorded.problem for recorded in judged], count)
@@ -145,6 +145,10 @@ def fold_models(
         unknown = {size_of(recorded) for recorded in its}
         return [sample for size, sample in zip(sizes, samples, strict=True) if size not in unknown]
 
+    if not all(map(known, parts)):
+        raise InputError(
+            "all sizes have one M, N and K, so that a fold has nothing to learn from: record others, or --also"
+        )
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         trees = list(threads.map(lambda its: _trees(known(its), arch), parts))
     # Behind them: PyTorch asks for Python's lock at each operation, and would wait for them.

@@ -27,10 +27,16 @@ _NETWORKS = 2
 _DROPOUT, _RATE, _DECAY = 0.1, 2e-3, 1e-4
 # Each step sees so many rows of so many sizes; every size is seen so many times.
 _SIZES, _ROWS, _PASSES = 64, 48, 120
-# A row is drawn by how near to the best it is, with this many octaves as if it were the best.
+# A row counts by how near to the best it is, with this many octaves as if it were the best.
 _SOFT_OCTAVES = 0.15
 # What errs alike for all configs of a size puts none before another; so much of it counts, since it helps.
 _LEVEL = 0.5
+
+
+def nearness(octaves: Numbers) -> Numbers:
+    """[rows] how much each row of a size counts that is so many octaves slower than its best."""
+    weights: Numbers = 1.0 / (_SOFT_OCTAVES + octaves)
+    return weights
 
 
 def fitted(matrices: Sequence[Numbers], octaves: Sequence[Numbers], names: Sequence[str]) -> Network:
@@ -57,7 +63,7 @@ def _fitted(
     rows = np.concatenate(matrices).astype(np.float32)
     centre, spread = rows.mean(axis=0), rows.std(axis=0) + np.float32(1e-3)
     x = torch.from_numpy(np.clip((rows - centre) / spread, -FAR, FAR)).to(device)
-    weights = [1.0 / (_SOFT_OCTAVES + each) for each in octaves]
+    weights = list(map(nearness, octaves))
     level = np.mean([np.average(each, weights=weight) for each, weight in zip(octaves, weights, strict=True)])
     y = torch.from_numpy((np.concatenate(octaves) - level).astype(np.float32)).to(device)
     # Of size s from s to s + 1, so that one search finds a row of any.

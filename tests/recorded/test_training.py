@@ -86,6 +86,11 @@ def test_a_model_of_a_fold_knows_no_size_of_it(monkeypatch: pytest.MonkeyPatch) 
     assert sorted(map(size_of, seen)) == sorted(map(size_of, SIZES))  # type: ignore[arg-type]
 
 
+def test_one_size_alone_leaves_nothing_to_learn_from() -> None:
+    with pytest.raises(InputError, match="one M, N and K"):
+        list(fold_models(SIZES[:1], [], [sampled(SIZES[0])], 2))  # type: ignore[list-item, arg-type]
+
+
 def test_a_size_is_in_one_fold_whatever_its_format() -> None:
     problems = [GemmProblem(m, 512, 512, dtype_c=dtype_c) for m in range(1, 21) for dtype_c in ("bf16", "fp32")]
     folds = folds_of(problems, 4)

@@ -129,7 +129,7 @@ def _judged(
     Only a whole space has a best: sizes of which a search measured a part are learned from, and judge nothing. Raises
     ResultsError where no space was measured whole.
     """
-    if not any(recorded.whole for recorded in problems):
+    if not any(map(_judges, problems)):
         raise ResultsError("no size's whole space was measured, so that nothing says what the best is: record one")
     charges = charges_of(problems)
     found: list[Replayed] = []
@@ -138,7 +138,7 @@ def _judged(
         if folder is not None:
             folder.add(model, map(size_of, its))
         learned = partial(_only, model)
-        for recorded in (each for each in its if each.whole):
+        for recorded in filter(_judges, its):
             for name, make in _REPLAYED.items():
                 strategy = ChosenStrategy(name, partial(make, learned=learned), whole=False)
                 found.append(Replayed(name, recorded, simulated(strategy, recorded, charges=charges)))
@@ -157,6 +157,11 @@ _REPLAYED: Mapping[str, Callable[..., Strategy]] = {"guided": Guided, f"predicte
 
 def _only(model: Learned, arch: str) -> Learned:
     return model
+
+
+def _judges(recorded: RecordedProblem) -> bool:
+    """Whether it has a best: its whole space was measured, and something is right."""
+    return recorded.whole and any(config not in recorded.wrong for config in recorded.us)
 
 
 def _share_of_best(recorded: RecordedProblem, model: Learned) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,13 @@ def test_a_wrong_result_is_no_best(tables: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(learning, "ranked", lambda *args, choice=choice: [WRONG, choice])
         share = learning._share_of_best(recorded, None)  # type: ignore[arg-type]
         assert share == pytest.approx(US[BEST.name] / US[choice.name])
+
+
+def test_a_size_of_which_nothing_is_right_judges_nothing(tables: Path) -> None:
+    recorded = next(each for each in recorded_problems(str(tables)) if each.problem == PROBLEM)
+    assert learning._judges(recorded)
+    assert not learning._judges(replace(recorded, whole=False))
+    assert not learning._judges(replace(recorded, wrong=frozenset(recorded.us)))
 
 
 def test_the_best_is_that_of_the_finals(tables: Path, monkeypatch: pytest.MonkeyPatch) -> None:
