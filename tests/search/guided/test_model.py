@@ -30,8 +30,23 @@ def test_all_are_ranked_once_with_their_group_sizes_together() -> None:
     assert sorted(order) == sorted(configs())
     rows = Rows(configs())
     for row, config in enumerate(rows.configs):
-        place = order.index(config)
-        assert order[place : place + len(rows.others[row]) + 1] == [config, *rows.others[row]]
+        alike = {config, *rows.others[row]}
+        place = min(map(order.index, alike))
+        assert {*order[place : place + len(alike)]} == alike
+
+
+def test_the_first_have_the_group_size_that_the_model_prefers_and_the_others_the_usual_one() -> None:
+    many = list(kept_configs(PROBLEM, "sm_90")[:600])
+    order, rows = ranked(PROBLEM, many, GPU), Rows(many)
+    first = next(config for config in order if rows.others[_row_of(rows, config)])
+    alike = [rows.configs[_row_of(rows, first)], *rows.others[_row_of(rows, first)]]
+    assert first == alike[int(Prior(PROBLEM, alike, GPU, learned_of).octaves.argmin())]
+    last = _row_of(rows, order[-1])
+    assert order[-1 - len(rows.others[last])] == rows.configs[last]
+
+
+def _row_of(rows: Rows, config: Config) -> int:
+    return next(row for row, usual in enumerate(rows.configs) if config in (usual, *rows.others[row]))
 
 
 def test_what_was_learned_decides() -> None:
