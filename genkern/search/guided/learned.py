@@ -25,7 +25,7 @@ UNREADABLE = (
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """`trees` alone, or the mean of what they and a `network` say."""
+    """`trees` alone, or the mean of what they and each network of `network` say."""
 
     trees: Trees
     network: Network | None = None
@@ -41,7 +41,8 @@ class Learned:
         if self.network is None:
             return of_trees
         # Each up to another constant, which does not matter.
-        return 0.5 * (of_trees + self.network.octaves(columns))
+        networks = self.network.count
+        return (of_trees + networks * self.network.octaves(columns)) / (1 + networks)
 
     def write(self, file: BinaryIO) -> None:
         """Write the arrays, as NumPy has them (.npz)."""

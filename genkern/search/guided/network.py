@@ -35,12 +35,17 @@ class Network:
     weights: tuple[_Floats, ...]
     biases: tuple[_Floats, ...]
 
+    @property
+    def count(self) -> int:
+        """How many networks there are."""
+        return len(self.weights[0])
+
     def octaves(self, columns: Mapping[str, Numbers]) -> Numbers:
         """[rows]: log2 of time, up to a constant, for rows of one size; features that `columns` lacks are 0."""
         nought = np.zeros(len(next(iter(columns.values()))))
         x = np.array([columns.get(name, nought) for name in self.names.tolist()], dtype=np.float32).T
         x = np.clip((x - self.centre) / self.spread, -FAR, FAR)
-        outputs = [self._output(x, number) for number in range(len(self.weights[0]))]
+        outputs = [self._output(x, number) for number in range(self.count)]
         octaves: Numbers = np.round(np.mean(outputs, axis=0, dtype=np.float64), _DIGITS)
         return octaves
 
