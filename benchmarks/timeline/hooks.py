@@ -86,6 +86,10 @@ def _of_run(module):
     wrap(module, "space_for_libraries", "space")
 
 
+def _of_setting(module):
+    wrap(module, "choose_target", "which GPU")
+
+
 def _of_prune(module):
     wrap(module, "prune", "prune", of=lambda space, problem, gpu: _size(problem))
 
@@ -285,6 +289,7 @@ def _of_results(module):
 
 _HOOKS = {
     "genkern.command.run": _of_run,
+    "genkern.command.setting": _of_setting,
     "genkern.space.prune": _of_prune,
     "genkern.search.guided.guided": _of_guided,
     "genkern.tuning.prepared": _of_prepared,
