@@ -63,7 +63,8 @@ def print_first(folder: Path, spans: Sequence[Span]) -> None:
         ("the finals begin", [span[1] for span in of("stage re-time", size=size)]),
         ("they end", [span[2] for span in of("stage re-time", size=size)]),
         ("the winner is checked, timed anew and told", [won_s]),
-        ("the run has ended", [whole["end"]]),
+        ("the run has ended", [span[2] for span in spans if span[0] == "run"]),
+        ("its process has ended", [whole["end"]]),
     ]
     print(table([f"until {size} is won", "s"], [[what, f"{min(at) - begun_s:.2f}"] for what, at in steps if at]))
     print()

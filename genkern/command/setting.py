@@ -122,7 +122,8 @@ class Setting:
         where = str(workshop.farm.cache.folder), workshop.module_dir
         is_first = index == self.device_indices[0] and (turn is None or turn.number == 0)
         early = self.early if is_first else None
-        return make_profiler(self.target, self.options.profiler, index, *where, turn, early)
+        rehearses = self.checks != "none"
+        return make_profiler(self.target, self.options.profiler, index, *where, turn, early, rehearses=rehearses)
 
     @property
     def _calibration(self) -> str:

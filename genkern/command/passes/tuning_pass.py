@@ -28,6 +28,7 @@ from genkern.journal.facts import Start
 from genkern.journal.header import OldJournal, UnusableJournal, generator
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
+from genkern.kernels.lowering import import_layouts
 from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.space.space import Space
 from genkern.timing.profiler import Profiler
@@ -36,6 +37,7 @@ from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.interpreter import interpreter_checker
 from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
+from genkern.tuning.processes.crew import crew_of
 from genkern.tuning.processes.driver_process import Shared, driver_processes
 from genkern.tuning.processes.foresight import foresights
 from genkern.tuning.progress import Progress
@@ -80,6 +82,7 @@ class TuningPass:
             # The first lanes of all GPUs begin.
             places = [(index, lane) for lane in range(lanes) for index in setting.device_indices][: len(problems)]
             foresight = stack.enter_context(foresights(len(places), len(problems), setting.strategy.foresees))
+            crew = stack.enter_context(crew_of(len(places), options.jobs, import_layouts))
             workshop = stack.enter_context(setting.workshop(self.console, lanes))
             turns = [turn_of(workshop, index, lane) if lanes > 1 else None for index, lane in places]
             profilers = [
@@ -112,6 +115,7 @@ class TuningPass:
                     check_all=setting.checks == "all",
                     foresight=one,
                     orders=self.orders,
+                    shares=crew,
                 )
                 for (index, _), profiler, checker, one in zip(places, profilers, checkers, foresight, strict=True)
             ]

@@ -26,6 +26,7 @@ from genkern.search.guided.model import Prior, learned_of
 from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.posterior import Posterior, expected_gain
 from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit
+from genkern.shares import Shares
 
 # Binaries of the first batch: the model's best and the best of so many kinds, and what is near a winner of another
 # size. What was learned is trusted more: on 168 recorded sizes 8 and 14 lost 0.14 % after 44 binaries, 16 and 8 0.09 %
@@ -249,10 +250,12 @@ def _shape(config: Config) -> tuple[int, ...]:
     return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K, config.num_warps, config.num_stages
 
 
-def foresee(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> tuple[list[Config], Prior]:
+def foresee(
+    problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shares: Shares | None = None
+) -> tuple[list[Config], Prior]:
     """The model of the size, and of which rows (genkern.search.strategy has when this is called)."""
     rows = Rows(configs).configs
-    return rows, Prior(problem, rows, gpu, learned_of)
+    return rows, Prior(problem, rows, gpu, learned_of, shares)
 
 
 def _foreseen(foreseen: object, rows: Rows) -> Prior | None:
