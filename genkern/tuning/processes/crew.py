@@ -30,6 +30,7 @@ class Crew:
         """Fork; to be called before there are threads. `meanwhile` is called once, when all have something to do."""
         context = get_context("fork")
         self.count = count
+        self._number = 0
         self._meanwhile = meanwhile
         self._processes = []
         self._pipes: list[Connection] = []
@@ -48,6 +49,8 @@ class Crew:
         """
         left = deque(enumerate(items))
         given: dict[Connection, int] = {}
+        # Answers to what nobody waits for any more, since something was raised, have another number.
+        self._number += 1
         for pipe in list(self._pipes):
             self._give(pipe, function, left, given)
         meanwhile, self._meanwhile = self._meanwhile, lambda: None
@@ -75,7 +78,7 @@ class Crew:
             return
         place, item = left.popleft()
         try:
-            pipe.send((function, item))
+            pipe.send((self._number, function, item))
             given[pipe] = place
         except OSError:
             self._pipes.remove(pipe)
@@ -93,18 +96,19 @@ class Crew:
             while place not in done and given:
                 for ready in wait(list(given)):
                     assert isinstance(ready, Connection)
-                    at = given.pop(ready)
                     try:
-                        done[at] = ready.recv()
+                        number, answer = ready.recv()
                     except (EOFError, OSError):
                         self._pipes.remove(ready)
-                        left.appendleft((at, items[at]))
-                    else:
+                        left.appendleft((at := given.pop(ready), items[at]))
+                        continue
+                    if number == self._number:
+                        done[given.pop(ready)] = answer
                         self._give(ready, function, left, given)
-            answer = done.pop(place) if place in done else function(items[place])
-            if isinstance(answer, Exception):
-                raise answer
-            yield answer
+            found = done.pop(place) if place in done else function(items[place])
+            if isinstance(found, Exception):
+                raise found
+            yield found
 
 
 @contextlib.contextmanager
@@ -132,12 +136,12 @@ def _serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         while True:
-            function, item = pipe.recv()
+            number, function, item = pipe.recv()
             try:
                 answer: object = function(item)
             except Exception as error:
                 answer = error
-            pipe.send(answer)
+            pipe.send((number, answer))
     finally:
         # Nothing of what was forked is this process's to end.
         os._exit(0)

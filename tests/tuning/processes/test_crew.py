@@ -68,8 +68,10 @@ def test_they_are_begun_before_anybody_waits() -> None:
 
 
 def test_what_the_function_raises_is_raised(crew: Crew) -> None:
+    """Answers that nobody waits for then are no answers to what is asked next."""
     with pytest.raises(InputError, match="not this one"):
-        list(crew.each(squared, [1, 13]))
+        list(crew.each(squared, [13, 1, 2, 3, 4]))
+    assert [square for square, _ in crew.each(squared, range(5, 12))] == [number * number for number in range(5, 12)]
 
 
 def test_lost_processes_are_done_without(crew: Crew) -> None:
