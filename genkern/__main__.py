@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # No other use of the command has a word in front that is not an option, so tuning needs none.
         try:
             if (word := "".join(arguments[:1])) not in COMMANDS and not NOTHING_MEASURED.intersection(arguments):
-                early.begin()
+                early.begin(arguments)
             # Imported when a signal is answered already, and no more than is needed: all of it takes half a second.
             from genkern.command.options import parse
             from genkern.command.screen import Screen

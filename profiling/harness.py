@@ -2,7 +2,8 @@
 
     python -m genkern.profiling.harness JOB.json     launches a schedule under a profiler (rocprofv3, rocprof)
     python -m genkern.profiling.harness --serve T    answers requests, timing with T (cudagraph, hipgraph ...)
-    python -m genkern.profiling.harness --wait       imports PyTorch, and is told in a first line which of these it is
+    python -m genkern.profiling.harness --wait       imports PyTorch, and is told in a first line which of these it is;
+                                                     with --context it makes that of the first device meanwhile
 
 Serving speaks JSON lines over standard input and output: one answer to each request, in order (to "screen" one for each
 of its configs), and before it any number of {"running": NAME}. What breaks the device ends the process: the first
@@ -11,9 +12,12 @@ config without an answer is the one that did it, and the name last said to be ru
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -188,8 +192,11 @@ def serve_parent(time_source: str, make: Callable[[str], Server] = Server) -> No
     serve(sys.stdin, answers, time_source, make)
 
 
-def wait_and_become() -> None:
+def wait_and_become(*, with_context: bool) -> None:
     """Go on with the arguments and the environment that the first line has; end where there is none."""
+    if with_context:
+        # Half a second of the driver's, which needs nothing of PyTorch.
+        threading.Thread(target=_make_context, daemon=True).start()
     import torch  # noqa: F401
 
     if line := sys.stdin.readline():
@@ -199,9 +206,18 @@ def wait_and_become() -> None:
         main(told["argv"])
 
 
+def _make_context() -> None:
+    """Have the first device's primary context made, which PyTorch uses too. Who needs it finds out what is wrong."""
+    with contextlib.suppress(OSError, AttributeError):
+        driver = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if not driver.cuInit(0) and not driver.cuDeviceGet(ctypes.byref(device), 0):
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+
 def main(argv: list[str]) -> None:
     if argv[:1] == ["--wait"]:
-        wait_and_become()
+        wait_and_become(with_context=argv[1:] == ["--context"])
     elif argv[:1] == ["--serve"]:
         serve_parent(argv[1])
     else:

@@ -33,7 +33,7 @@ from genkern.profiling.measured_process import (
     took_ms,
 )
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
-from genkern.timing.libraries import ONE_BY_ONE, OURS, TORCH, library_of
+from genkern.timing.libraries import AITER, ONE_BY_ONE, OURS, TORCH, library_of
 from genkern.timing.profiler import Raced
 from genkern.timing.session import Session
 from genkern.timing.time_sources import vendor_of, visible_variable
@@ -68,8 +68,12 @@ class SupervisedProfiler:
         harness: Sequence[str] = HARNESS,
         turn: Turn | None = None,
         early: Early | None = None,
+        rehearses: bool = False,
     ) -> None:
-        """`turn` is taken for all that uses the device, where others do too; the first process is the `early` one."""
+        """`turn` is taken for all that uses the device, where others do too; the first process is the `early` one.
+
+        A device that nobody else uses `rehearses` finals and check of the first size while it waits for binaries.
+        """
         self.time_source = time_source
         self.turn = turn or Turn()
         # The libraries whose calls race one by one beside PyTorch's own.
@@ -79,6 +83,7 @@ class SupervisedProfiler:
         log_stem = str(Path(log_dir) / f"harness_{device_index}") + f"_{self.turn.number}" * (self.turn.number > 0)
         self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index, early)
         self._losses = 0
+        self._rehearsals: list[str] | None = None if rehearses and turn is None else []
         # What was screened last, and the best time of that, which a process that is started anew has not seen.
         self._screening: Session | None = None
         self._best_us: float | None = None
@@ -129,6 +134,8 @@ class SupervisedProfiler:
         while True:
             while sum(map(len, under_way)) < _WINDOW:
                 if (more := feed.next(wait=False)) is None and not under_way:
+                    if self._has_rehearsed(session):
+                        continue
                     # Others may measure while this one waits for binaries.
                     turn.close()
                     more = feed.next(wait=True)
@@ -163,6 +170,23 @@ class SupervisedProfiler:
                 if measurement.duration_us is not None:
                     self._best_us = min(self._best_us or measurement.duration_us, measurement.duration_us)
                 yield measurement
+
+    def _has_rehearsed(self, session: Session) -> bool:
+        """Whether there was something left to rehearse; it is done then."""
+        if self._rehearsals is None:
+            calls = [each for each in self._one_by_one if each != AITER and session.budget.may_win(each)]
+            self._rehearsals = ["check", *calls]
+        if not self._rehearsals:
+            return False
+        try:
+            self._process.send({"command": "rehearse", "what": self._rehearsals.pop(0)})
+            self._process.receive(session.budget.timeout_s + _REFERENCE_S)
+        except SupervisorError:
+            # Whatever it was comes up again where it is known whose fault it is.
+            self._rehearsals = []
+            self._process.lost()
+            self._process.open(session)
+        return True
 
     def retime(self, session: Session, finalists: Sequence[Raced]) -> list[Measurement]:
         """The finalists and the vendor library, in rounds until it is clear who won.

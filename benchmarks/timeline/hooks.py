@@ -81,13 +81,18 @@ def _size(problem, *_, **__):
 
 
 def _of_run(module):
+    wrap(module, "run", "run")
     wrap(module, "make_setting", "setting")
     wrap(module, "read_problems", "read sizes")
     wrap(module, "space_for_libraries", "space")
 
 
+def _of_setting(module):
+    wrap(module, "choose_target", "which GPU")
+
+
 def _of_prune(module):
-    wrap(module, "prune", "prune", of=lambda space, problem, gpu: _size(problem))
+    wrap(module, "prune", "prune", of=lambda space, problem, *_: _size(problem))
 
 
 def _of_guided(module):
@@ -161,6 +166,7 @@ def _of_search(module):
 
 def _of_farm(module):
     wrap(module.Farm, "_work", "farm hands out")
+    wrap(module.Farm, "close", "farm closes")
     order = module.Farm.order
 
     def ordered(self, owner, jobs, tell):
@@ -200,6 +206,7 @@ def _of_measured(module):
     wrap(process, "open", "open asked", of=lambda self, session: _size(session.problem), least_s=0.0005)
     wrap(process, "receive", "wait for answer", least_s=0.0005)
     wrap(process, "_start", "start measured process")
+    wrap(process, "close", "end measured processes")
 
 
 def _of_supervised(module):
@@ -285,6 +292,7 @@ def _of_results(module):
 
 _HOOKS = {
     "genkern.command.run": _of_run,
+    "genkern.command.setting": _of_setting,
     "genkern.space.prune": _of_prune,
     "genkern.search.guided.guided": _of_guided,
     "genkern.tuning.prepared": _of_prepared,

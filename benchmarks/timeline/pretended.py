@@ -304,7 +304,7 @@ def _serve() -> None:
         else:
             time.sleep(_STAGES["check"](best) * slower)
             answer = {
-                "config": request["config"],
+                "config": request.get("config", ""),
                 "error_ratio": 0.0,
                 "worst_row_error": 0.0,
                 "rounds": ["exact"],

@@ -39,18 +39,23 @@ def main() -> None:
 
 def print_first(folder: Path, spans: Sequence[Span]) -> None:
     """The way to the first winner. A measured process that was started for nobody yet has no size."""
-    begun_s = json.loads((folder / "whole.json").read_text())["begin"]
+    whole = json.loads((folder / "whole.json").read_text())
+    begun_s = whole["begin"]
     won_s, size = min((end_s, more["size"]) for what, _, end_s, _, more in spans if what == "tune")
 
     def of(name: str, **said: object) -> list[Span]:
         return [span for span in spans if span[0] == name and said.items() <= span[4].items() and span[1] <= won_s]
 
     steps = [
-        ("the run's setting is made", [span[1] for span in of("setting")]),
+        ("genkern is imported", [span[1] for span in of("setting")]),
+        ("the GPU is known", [span[2] for span in of("which GPU")]),
+        ("the run's setting is made", [span[2] for span in of("setting")]),
         ("a measured process starts", [span[1] for span in of("process") if "harness" in " ".join(span[4]["argv"])]),
         ("it has imported PyTorch", [span[2] for span in of("import", module="torch")]),
         ("it has its device", [span[2] for span in of("gpu start")]),
-        ("the size is pruned and has ordered", [span[2] for span in of("prepare", size=size)]),
+        ("the size is pruned", [span[2] for span in of("prune", size=size)]),
+        ("it has ordered", [span[2] for span in of("prepare", size=size)]),
+        ("a worker can compile", [span[2] for span in of("fork compile process")]),
         ("a kernel begins to compile", [span[1] for span in of("compile")]),
         ("one is there", [span[2] for span in of("compile")]),
         ("a time is there", [span[1] for span in of("told", size=size)]),
@@ -58,6 +63,8 @@ def print_first(folder: Path, spans: Sequence[Span]) -> None:
         ("the finals begin", [span[1] for span in of("stage re-time", size=size)]),
         ("they end", [span[2] for span in of("stage re-time", size=size)]),
         ("the winner is checked, timed anew and told", [won_s]),
+        ("the run has ended", [span[2] for span in spans if span[0] == "run"]),
+        ("its process has ended", [whole["end"]]),
     ]
     print(table([f"until {size} is won", "s"], [[what, f"{min(at) - begun_s:.2f}"] for what, at in steps if at]))
     print()

@@ -8,8 +8,10 @@ import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from genkern.farm.shipped.kernels_file import KernelsFile, MadeFor
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
+from genkern.gemm.gpus import DetectedDevice, detect_devices
 from genkern.journal.header import generator
 from genkern.journal.run_folder import modules_folder, run_folder
 from genkern.kernels.cute.own import files as family_files
@@ -122,7 +125,8 @@ class Setting:
         where = str(workshop.farm.cache.folder), workshop.module_dir
         is_first = index == self.device_indices[0] and (turn is None or turn.number == 0)
         early = self.early if is_first else None
-        return make_profiler(self.target, self.options.profiler, index, *where, turn, early)
+        rehearses = self.checks != "none"
+        return make_profiler(self.target, self.options.profiler, index, *where, turn, early, rehearses=rehearses)
 
     @property
     def _calibration(self) -> str:
@@ -173,7 +177,7 @@ def _digest(space: Space) -> str:
 
 def make_setting(options: argparse.Namespace, early: Early | None = None) -> Setting:
     """The setting that the options mean on this machine. Raises InputError or ProfilerError."""
-    target = choose_target(options)
+    target = choose_target(options, _devices())
     if early is not None and not target.measured:
         early.close()
     found = versions() | ({"driver": target.driver} if target.driver else {})
@@ -182,6 +186,16 @@ def make_setting(options: argparse.Namespace, early: Early | None = None) -> Set
     path = options.kernels or os.environ.get("GENKERN_KERNELS")
     kernels = KernelsFile(path) if path else None
     return Setting(options, target, defaults, budget, found, strategy, limit, kernels, early)
+
+
+def _devices() -> list[DetectedDevice]:
+    """As `detect_devices`. Its program takes 0.1 s on a machine with GPUs, and so does NumPy, which strategies need."""
+    with ThreadPoolExecutor(1) as threads:
+        found = threads.submit(detect_devices)
+        if shutil.which("nvidia-smi") is not None:
+            with contextlib.suppress(ImportError):
+                import numpy  # noqa: F401
+    return found.result()
 
 
 def _usual_strategy(options: argparse.Namespace, target: RunTarget) -> str | None:

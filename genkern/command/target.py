@@ -171,6 +171,8 @@ def make_profiler(
     log_dir: str,
     turn: Turn | None = None,
     early: Early | None = None,
+    *,
+    rehearses: bool = False,
 ) -> Profiler:
     """The profiler of GPU number `index`, which `turn` is of, with the process that began `early`.
 
@@ -180,7 +182,7 @@ def make_profiler(
         return PredictProfiler()
     if shares_device(target, choice):
         time_source = usual_timer(target.gpu.vendor) if choice == "auto" else choice
-        return SupervisedProfiler(time_source, index, cache_dir, log_dir, turn=turn, early=early)
+        return SupervisedProfiler(time_source, index, cache_dir, log_dir, turn=turn, early=early, rehearses=rehearses)
     if choice == "rocprof":
         return RocprofProfiler()
     return RocprofV3Profiler()

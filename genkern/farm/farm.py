@@ -235,14 +235,19 @@ class Farm:
             self.drop(owner)
 
     def close(self) -> None:
-        """End the compile workers at once, with whatever they are doing; a farm at rest only lets them go."""
+        """End the compile workers at once, with whatever they are doing; a farm at rest only lets them go.
+
+        A second time there is nothing to end.
+        """
         with self._changed:
-            self._closed = True
+            is_first, self._closed = not self._closed, True
             left = list(self._orders.all())
             self._changed.notify_all()
         for key, tell in left:
             tell(key, FarmClosedError("the compile farm is closed"))
         end_own_process()
+        if not is_first:
+            return
         if self._pool is not None:
             self._pool.end()
         if self._pooled:

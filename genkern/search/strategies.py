@@ -145,7 +145,7 @@ def _of_file(path: Path) -> ChosenStrategy:
     foresees = None
     if callable(foresee := getattr(module, "foresee", None)):
 
-        def foresees(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> object:
+        def foresees(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, *shares: object) -> object:
             with _mistakes_told(path):
                 return foresee(problem, configs, gpu)
 

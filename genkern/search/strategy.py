@@ -152,8 +152,8 @@ class Strategy(ABC):
 
 # What a file of a strategy has: `strategy(task)`.
 MakesStrategy = Callable[[Task], Strategy]
-# And what it may have: `foresee(problem, configs, gpu)`.
-Foresees = Callable[[GemmProblem, Sequence[Config], Gpu], object]
+# And what it may have: `foresee(problem, configs, gpu)`. That of `Guided` may be given `Shares` too.
+Foresees = Callable[..., object]
 
 
 def units_of(configs: Iterable[Config]) -> list[Unit]:

@@ -10,7 +10,8 @@ import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from genkern.gemm.config import CONFIG_FIELDS, Config, Others
@@ -26,12 +27,15 @@ from genkern.kernels.legality import (
     legal_problem,
     legal_split,
 )
+from genkern.shares import Shares
 from genkern.space.asked import PENDING, Asked, watching
 from genkern.space.rules.registry import is_for, reason, rule_for
 from genkern.space.rules.sum_order import order_rule, other_order
 from genkern.space.space import Part, Space, listed_problem
 
 Answer = TypeVar("Answer")
+# Parts of more configs than this are shared out in pieces: all others together take less than the largest one.
+_LARGE = 100_000
 # What is known of a config first.
 _TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps")
 
@@ -63,13 +67,25 @@ def _others_in_binary(config: Config) -> Others:
     return tuple(other for other in config.others if not PARAMETERS.by_name[other[0]].at_run_time)
 
 
-def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
-    """Leave out every config that is not legal for this problem on this GPU, and every other that some rule drops."""
+def prune(space: Space, problem: GemmProblem, gpu: Gpu, shares: Shares | None = None) -> Pruned:
+    """Leave out every config that is not legal for this problem on this GPU, and every other that some rule drops.
+
+    Others may have `shares` in that.
+    """
     pruning = _Pruning(problem, gpu)
     dropped = dict.fromkeys(itertools.chain(space.rules, *(family.rules or () for family in space.families)), 0)
-    for family in space.families:
-        for part in family.parts():
-            pruning.add(part, space.rules if family.rules is None else family.rules)
+    asked = [
+        (part, space.rules if family.rules is None else family.rules)
+        for family in space.families
+        for part in family.parts()
+    ]
+    if shares is None:
+        for part, names in asked:
+            pruning.add(part, names)
+    else:
+        pieces = [(piece, names) for part, names in asked for piece in _pieces(part)]
+        for found in shares.each(partial(_found_of, problem, gpu), pieces):
+            pruning.join(*found)
     illegal = {why: count for why, count in pruning.illegal.items() if count}
     kept, dropped = pruning.kept, {**dropped, **pruning.dropped}
     if space.order:
@@ -78,6 +94,26 @@ def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
         kept = [config for config in kept if not drop(problem, config, gpu)]
         dropped[order_rule(space.order)] = len(pruning.kept) - len(kept)
     return Pruned(kept, dropped, space.size, illegal)
+
+
+def _pieces(part: Part) -> list[Part]:
+    """The part itself, or where it is large one for each value of the parameter that configs differ in first."""
+    if part.size < _LARGE:
+        return [part]
+    (sides,) = (values for name, values in part.ranges if name == _TILE[0])
+    return [
+        replace(part, ranges=tuple((name, (value,) if name == _TILE[0] else values) for name, values in part.ranges))
+        for value in sides
+    ]
+
+
+_Found = tuple[list[Config], Counter[str], Counter[str]]
+
+
+def _found_of(problem: GemmProblem, gpu: Gpu, asked: tuple[Part, Sequence[str]]) -> _Found:
+    pruning = _Pruning(problem, gpu)
+    pruning.add(*asked)
+    return pruning.kept, pruning.dropped, pruning.illegal
 
 
 # What is not known of a config yet, with the values that it may have.
@@ -93,6 +129,12 @@ class _Pruning:
         self.dropped: Counter[str] = Counter()
         self.illegal: Counter[str] = Counter()
         self._problem, self._gpu = problem, gpu
+
+    def join(self, kept: Sequence[Config], dropped: Counter[str], illegal: Counter[str]) -> None:
+        """Take over what is left of the parts that come next."""
+        self.kept += kept
+        self.dropped += dropped
+        self.illegal += illegal
 
     def add(self, part: Part, names: Sequence[str]) -> None:
         """Ask all of these configs, and the rules of these names."""

@@ -22,6 +22,7 @@ from genkern.search.limit import Limit
 from genkern.search.screening import screening_for
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Task
+from genkern.shares import Shares
 from genkern.space.prune import Pruned
 from genkern.space.space import Space
 from genkern.timing.session import Budget
@@ -74,13 +75,17 @@ class Preparation:
     foresight: Foresight | None = None
     tuned: Mapping[GemmProblem, Config] = field(default_factory=dict)
     orders: Orders = ANY_ORDER
+    shares: Shares | None = None
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
         """Prune, write the module, make the strategy, order what it wants first; `behind` what others order or not."""
         facts, gpu = self.journal.of(problem), self.workshop.gpu
-        # In this size's turn the driver has nothing else to do.
-        foresee = foreseen if not behind or self.foresight is None else self.foresight.of
-        seen = foresee(self.orders.space_of(problem, space), problem, gpu, self.strategy.foresees)
+        what = self.orders.space_of(problem, space), problem, gpu, self.strategy.foresees
+        if behind and self.foresight is not None:
+            seen = self.foresight.of(*what)
+        else:
+            # In this size's turn the driver has nothing else to do, nor have others.
+            seen = foreseen(*what, None if behind else self.shares)
         pruned = seen.pruned
         configs, illegal = list(pruned.kept), ""
         if incumbent is not None and (illegal := legal(problem, incumbent, gpu) or ""):

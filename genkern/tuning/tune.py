@@ -31,6 +31,7 @@ from genkern.search.select import (
 )
 from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Lost
+from genkern.shares import Shares
 from genkern.space.prune import Pruned
 from genkern.space.space import Space
 from genkern.timing.libraries import OURS, TORCH, VENDOR, call_name, library_of
@@ -115,7 +116,7 @@ class Tuner:
     tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
     `check_all` has every finalist checked, not only those that would win, or be the runner-up. `ahead` has what comes
     next, on its way to its turn, and `foresight` is the process that prunes it (None: this one does). `orders` say in
-    which order of sums winners must be, of which rows are compared to the bit.
+    which order of sums winners must be, of which rows are compared to the bit. `shares` prune what was not prepared.
     """
 
     spaces: Callable[[str], Space]
@@ -134,6 +135,7 @@ class Tuner:
     ahead: Ahead = field(default_factory=Ahead)
     foresight: Foresight | None = None
     orders: Orders = ANY_ORDER
+    shares: Shares | None = None
 
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
         """Prune, compile, screen, re-time, check, choose. Facts of an earlier run are not made again.
@@ -165,7 +167,7 @@ class Tuner:
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
         strategy = self.strategy or chosen_strategy()
         how = self.budget, strategy, self.limit, self.device_index, self.foresight, self.incumbents, self.orders
-        preparation = Preparation(self.workshop, self.journal, *how)
+        preparation = Preparation(self.workshop, self.journal, *how, self.shares)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 
     def _tuned(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:
@@ -330,10 +332,12 @@ class Tuner:
         return None
 
     def _checkable(self, candidates: Mapping[str, Measurement]) -> Collection[Measurement]:
-        """The candidates that may win: all, or those that can be checked when a check is asked for."""
+        """The candidates that may win: all that have a time, or those that can be checked when a check is asked for."""
+        # Thousands have none.
+        measured = [m for m in candidates.values() if m.outcome is Outcome.MEASURED]
         if (checker := self.checker) is None:
-            return candidates.values()
-        return [m for name, m in candidates.items() if checker.can_check(Config.parse(name))]
+            return measured
+        return [m for m in measured if checker.can_check(Config.parse(m.config))]
 
     def _passes(self, job: Job, facts: ProblemFacts, report: Report, final: Measurement) -> bool:
         """Whether a finalist is right, or nobody is to check it; what it is instead becomes its outcome."""

@@ -5,7 +5,8 @@
 `check_` they do it there, with `once_final_` or `once_check_` the first time only, with `crowd_final_` only among other
 finalists. A call takes BLOCK_SIZE_M us, but one of `told` as long as the best that it is told of.
 What a session's init_type says: `broken` dies when opened, `refuse` does not fit, `lost` runs nothing,
-`badvendor` cannot run the vendor library, `lt` has an algorithm of it besides, `badlt` cannot run that.
+`badvendor` cannot run the vendor library, `lt` has an algorithm of it besides, `badlt` cannot run that, `shy` dies when
+it is to rehearse.
 """
 
 from __future__ import annotations
@@ -189,6 +190,11 @@ def main() -> None:
             retime(request, init_type)
         elif request["command"] == "semifinal":
             semifinal(request)
+        elif request["command"] == "rehearse":
+            log(f"rehearse {request['what']}")
+            if init_type == "shy":
+                misbehave("killed")
+            say({})
         else:
             check(request)
 

@@ -209,3 +209,27 @@ def test_a_bug_is_the_last_line_of_the_log(
     with pytest.raises(BugError, match="KeyError: 'BLOCK_SIZE_M'") as caught:
         parse_launch_log(log)
     assert "test_harness.py" in caught.value.details
+
+
+def test_a_context_is_made_beside_the_import(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is asked for it, also where that fails; whoever has no driver goes on."""
+    asked: list[str] = []
+
+    class Driver:
+        status = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: asked.append(name) or self.status
+
+    monkeypatch.setattr("ctypes.CDLL", lambda name: Driver())
+    harness._make_context()
+    assert asked == ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]
+    monkeypatch.setattr(Driver, "status", 100)
+    harness._make_context()
+    assert asked[3:] == ["cuInit"]
+
+    def missing(name: str) -> Any:
+        raise OSError(name)
+
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    harness._make_context()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from genkern.command.setting import Setting
 from genkern.command.target import shares_device
@@ -16,9 +16,10 @@ _CPUS = 4
 _SHARE, _LANE_BYTES, _TIMES = 0.8, 4 * 2**30, 5
 
 
-def lanes_of(setting: Setting, problems: Iterable[GemmProblem]) -> int:
+def lanes_of(setting: Setting, problems: Sequence[GemmProblem]) -> int:
     """As many as --lanes says and there are CPUs for, and memory for the largest of the sizes so many times. One where
-    others would take of a size's limited seconds, and where everything is measured: then one waits for the GPU.
+    others would take of a size's limited seconds, and where everything is measured: then one waits for the GPU. No more
+    than a GPU has sizes: of a single one all cores compile.
     """
     alone = setting.limit.seconds is not None or setting.budget.every
     if alone or not shares_device(setting.target, setting.options.profiler):
@@ -27,4 +28,5 @@ def lanes_of(setting: Setting, problems: Iterable[GemmProblem]) -> int:
     room = _SHARE * setting.target.gpu.memory_gb * 1e9
     most: int = setting.options.lanes
     cpus: int = setting.options.jobs // len(setting.device_indices)
-    return max(1, min(most, cpus // _CPUS, int(room / (_TIMES * largest + _LANE_BYTES))))
+    sizes = -(-len(problems) // len(setting.device_indices))
+    return max(1, min(most, sizes, cpus // _CPUS, int(room / (_TIMES * largest + _LANE_BYTES))))

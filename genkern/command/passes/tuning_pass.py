@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -28,6 +29,7 @@ from genkern.journal.facts import Start
 from genkern.journal.header import OldJournal, UnusableJournal, generator
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
+from genkern.kernels.lowering import import_layouts
 from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.space.space import Space
 from genkern.timing.profiler import Profiler
@@ -36,6 +38,7 @@ from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.interpreter import interpreter_checker
 from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
+from genkern.tuning.processes.crew import crew_of
 from genkern.tuning.processes.driver_process import Shared, driver_processes
 from genkern.tuning.processes.foresight import foresights
 from genkern.tuning.progress import Progress
@@ -80,6 +83,7 @@ class TuningPass:
             # The first lanes of all GPUs begin.
             places = [(index, lane) for lane in range(lanes) for index in setting.device_indices][: len(problems)]
             foresight = stack.enter_context(foresights(len(places), len(problems), setting.strategy.foresees))
+            crew = stack.enter_context(crew_of(len(places), options.jobs, import_layouts))
             workshop = stack.enter_context(setting.workshop(self.console, lanes))
             turns = [turn_of(workshop, index, lane) if lanes > 1 else None for index, lane in places]
             profilers = [
@@ -112,6 +116,7 @@ class TuningPass:
                     check_all=setting.checks == "all",
                     foresight=one,
                     orders=self.orders,
+                    shares=crew,
                 )
                 for (index, _), profiler, checker, one in zip(places, profilers, checkers, foresight, strict=True)
             ]
@@ -121,6 +126,7 @@ class TuningPass:
                 slim = functools.partial(condensed, with_candidates=self.with_candidates)
                 tuners = stack.enter_context(driver_processes(own, closings, shared, slim))
             else:
+                stack.callback(ended_together, closings[0].close, workshop.farm.close)
                 stack.callback(own[0].close)
             # Threads begin with it, and there are no forks from here on.
             workshop.farm.connect()
@@ -134,6 +140,16 @@ class TuningPass:
         if options.keep:
             self.console.print(f"modules: {workshop.module_dir}")
         return workshop.farm.counts
+
+
+def ended_together(*closes: Callable[[], object]) -> None:
+    """Call these at the same time, since each waits for processes to end: a GPU is given back in 0.1 s. Raises what
+    the first raises that fails.
+    """
+    with ThreadPoolExecutor(len(closes)) as threads:
+        ending = [threads.submit(close) for close in closes]
+    for one in ending:
+        one.result()
 
 
 def turn_of(workshop: Workshop, device_index: int, number: int) -> Turn:

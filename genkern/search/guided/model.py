@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.passed import passed
 from genkern.search.guided.trees import Places
 from genkern.search.rates.variants import variants_octaves
+from genkern.shares import Shares
 
 # Names a file of `genkern train`, which stands for what is shipped.
 MODEL_VARIABLE = "GENKERN_MODEL"
@@ -49,33 +51,79 @@ class Prior:
     """
 
     def __init__(
-        self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Callable[[str], Learned | None]
+        self,
+        problem: GemmProblem,
+        configs: Sequence[Config],
+        gpu: Gpu,
+        learned: Callable[[str], Learned | None],
+        shares: Shares | None = None,
     ) -> None:
-        model = learned(gpu.arch)
-        columns = features_of(problem, configs, gpu, shipped=model is not None)
-        self._leaves: Places | None = None
-        if model is not None:
-            leaves = passed(model.trees, columns).leaves(columns)
-            self.octaves: Numbers = model.octaves(columns, model.trees.octaves(leaves))
-            self._leaves = leaves[::_OF_TREES].copy()
+        """Where others have `shares` in it, what they say is waited for when it is asked for.
+
+        It differs from what one process says by the last digit, of few rows, as machines do (`Network`).
+        """
+        of_part = partial(_of_part, problem, gpu, learned)
+        if shares is None:
+            self._said = _joined([of_part(configs)], configs, gpu)
         else:
-            self._places = np.array([columns[name] / step for name, step in _STEPS.items()])
-            self.octaves = columns["log_physics"]
-            if gpu.rates is not None:
-                self.octaves = self.octaves + variants_octaves(configs, self.octaves)
+            each = -(-len(configs) // shares.count)
+            parts = [configs[start : start + each] for start in range(0, len(configs), each)]
+            self._pending = partial(_joined, shares.each(of_part, parts), configs, gpu)
+
+    @cached_property
+    def _said(self) -> _Said:
+        return self._pending()
+
+    @property
+    def octaves(self) -> Numbers:
+        return self._said.octaves
 
     @property
     def is_learned(self) -> bool:
         """Whether it is more than the predictor."""
-        return self._leaves is not None
+        return self._said.is_learned
 
     def alike(self, row: int) -> Numbers:
         """[rows] how alike errors are: by the share of trees in which both end in one leaf, or by distance."""
-        if self._leaves is not None:
-            shared: Numbers = np.count_nonzero(self._leaves == self._leaves[:, row, None], axis=0) / len(self._leaves)
+        ends = self._said.ends
+        if self.is_learned:
+            shared: Numbers = np.count_nonzero(ends == ends[:, row, None], axis=0) / len(ends)
             return shared
-        near: Numbers = np.exp(-0.5 * ((self._places - self._places[:, row, None]) ** 2).sum(axis=0))
+        near: Numbers = np.exp(-0.5 * ((ends - ends[:, row, None]) ** 2).sum(axis=0))
         return near
+
+
+@dataclass(frozen=True, eq=False)
+class _Said:
+    """Of rows: `octaves` [rows], and `ends` [trees, rows], the leaves of some trees, or [steps, rows] how far it is."""
+
+    octaves: Numbers
+    ends: Numbers | Places
+    is_learned: bool
+
+
+def _of_part(
+    problem: GemmProblem, gpu: Gpu, learned: Callable[[str], Learned | None], configs: Sequence[Config]
+) -> _Said:
+    model = learned(gpu.arch)
+    columns = features_of(problem, configs, gpu, shipped=model is not None)
+    if model is None:
+        far = np.array([columns[name] / step for name, step in _STEPS.items()])
+        return _Said(columns["log_physics"], far, is_learned=False)
+    leaves = passed(model.trees, columns).leaves(columns)
+    octaves = model.octaves(columns, model.trees.octaves(leaves))
+    return _Said(octaves, leaves[::_OF_TREES].copy(), is_learned=True)
+
+
+def _joined(parts: Iterable[_Said], configs: Sequence[Config], gpu: Gpu) -> _Said:
+    said = list(parts)
+    octaves, ends = (
+        np.concatenate([part.octaves for part in said]),
+        np.concatenate([part.ends for part in said], axis=1),
+    )
+    if gpu.rates is not None and not said[0].is_learned:
+        octaves = octaves + variants_octaves(configs, octaves)
+    return _Said(octaves, ends, said[0].is_learned)
 
 
 def ranked(

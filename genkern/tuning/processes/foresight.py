@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.search.strategy import Foresees
+from genkern.shares import Shares
 from genkern.space.prune import Pruned, prune
 from genkern.space.space import Space
 
@@ -33,10 +34,17 @@ class Foreseen:
     model: object = None
 
 
-def foreseen(space: Space, problem: GemmProblem, gpu: Gpu, foresees: Foresees | None) -> Foreseen:
-    """Prune, and ask `foresees` about what is left, here and now."""
-    pruned = prune(space, problem, gpu)
-    return Foreseen(pruned, None if foresees is None or not pruned.kept else foresees(problem, pruned.kept, gpu))
+def foreseen(
+    space: Space, problem: GemmProblem, gpu: Gpu, foresees: Foresees | None, shares: Shares | None = None
+) -> Foreseen:
+    """Prune, and ask `foresees` about what is left, here and now; where others have `shares` in it, it may still be
+    under way when this returns.
+    """
+    pruned = prune(space, problem, gpu, shares)
+    if foresees is None or not pruned.kept:
+        return Foreseen(pruned)
+    shared = () if shares is None else (shares,)
+    return Foreseen(pruned, foresees(problem, pruned.kept, gpu, *shared))
 
 
 class Foresight:

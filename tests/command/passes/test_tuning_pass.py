@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from genkern.command.passes.tuning_pass import open_journal, this_start
+from genkern.command.passes.tuning_pass import ended_together, open_journal, this_start
+from genkern.errors import OutputError
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.header import UnusableJournal
 from genkern.journal.run_files import RunFiles
@@ -31,3 +33,21 @@ def test_a_pass_goes_on_with_its_own_journal(tmp_path: Path) -> None:
     assert anew.starts == []
     anew.close()
     assert "--all tunes again, and it is kept as " in console.export_text()
+
+
+def test_what_waits_for_processes_ends_together() -> None:
+    """Each waits for the other here; both are done when one has failed."""
+    both = threading.Barrier(2, timeout=20.0)
+    ended: list[str] = []
+
+    def fails() -> None:
+        both.wait()
+        raise OutputError("no space left")
+
+    def ends() -> None:
+        both.wait()
+        ended.append("it")
+
+    with pytest.raises(OutputError, match="no space"):
+        ended_together(fails, ends)
+    assert ended == ["it"]

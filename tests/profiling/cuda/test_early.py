@@ -13,7 +13,7 @@ import pytest
 
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling.cuda.early import HARNESS, Early
-from genkern.profiling.measured_process import MeasuredProcess
+from genkern.profiling.measured_process import MeasuredProcess, environment_of
 from genkern.profiling.supervisor import ChildDied, StreamChild, group_members
 from genkern.timing.session import Budget, Session
 
@@ -41,7 +41,7 @@ def early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Early]:
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr("genkern.profiling.cuda.early.HARNESS", (sys.executable, "-c", _PROGRAM))
     early = Early()
-    early.begin()
+    early.begin(["--profiler", "auto"])
     yield early
     early.close()
 
@@ -137,7 +137,7 @@ def test_one_that_dies_at_its_start_is_replaced(
     monkeypatch.setattr("genkern.profiling.cuda.early.HARNESS", harness)
     monkeypatch.setattr("shutil.which", lambda name, *_, **__: name)
     early = Early()
-    early.begin()
+    early.begin(["--gpu_ids", "5"])
     time.sleep(taken_s)
     process = MeasuredProcess(
         (*harness, "--serve", "cudagraph"), {**os.environ, "CUDA_VISIBLE_DEVICES": "5"}, str(tmp_path / "log"), 5, early
@@ -154,7 +154,7 @@ def test_nothing_begins_where_nothing_would_be_measured(monkeypatch: pytest.Monk
     """Without NVIDIA's driver there is none to take; nor for a program that is not the harness."""
     monkeypatch.setenv("PATH", "/nowhere")
     early = Early()
-    early.begin()
+    early.begin([])
     assert early.taken(SERVE, {}) is None
     early.close()
 
@@ -165,3 +165,42 @@ def test_another_program_takes_none(early: Early) -> None:
     assert early.taken(("sleep", "300"), {}) is None
     early.close()
     assert ends(group)
+
+
+@pytest.mark.parametrize(("shown", "first"), [(None, "0"), ("3, 1", "3"), ("GPU-0a,GPU-0b", "GPU-0a")])
+def test_the_first_device_has_a_context_where_nobody_names_one(
+    early: Early, monkeypatch: pytest.MonkeyPatch, shown: str | None, first: str
+) -> None:
+    """It is taken for that device alone; for another one, which a run may still choose, another process starts."""
+    early.close()
+    if shown is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    for index in (0, 1):
+        environment = {**environment_of("CUDA_VISIBLE_DEVICES", index, "cache"), "ONLY": "this one"}
+        early = Early()
+        early.begin(["-m", "16"])
+        try:
+            assert early._child is not None
+            child = early.taken((sys.executable, "-c", _PROGRAM, "--serve", "cudagraph"), environment)
+            assert (child is None) == (index == 1)
+            if child is not None:
+                assert environment["CUDA_VISIBLE_DEVICES"] == first
+                child.send("who")
+                assert child.receive(WAIT_S)[:3] == [["--serve", "cudagraph"], "this one", ["--wait", "--context"]]
+                child.kill()
+        finally:
+            early.close()
+
+
+@pytest.mark.parametrize("naming", ["--gpu_ids=1", "--gpu", "--profiler", "--prof=cupti"])
+def test_options_that_name_a_device_or_a_timer_leave_it_to_later(early: Early, naming: str) -> None:
+    early.close()
+    early = Early()
+    early.begin(["-m", "16", naming])
+    child = taken(early)
+    child.send("who")
+    assert child.receive(WAIT_S)[2] == ["--wait"]
+    child.kill()
+    early.close()

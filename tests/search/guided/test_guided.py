@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cache
 
 import numpy as np
@@ -153,6 +153,38 @@ def test_it_waits_for_answers() -> None:
         for config in unit.configs:
             strategy.tell(Measured(config, otherwise(config)))
     assert 0 < len(strategy.ask(1000)) <= 8
+
+
+def test_the_last_that_promise_nothing_are_not_waited_for() -> None:
+    """Where nothing else is wanted. What is told of them after all does no harm."""
+    strategy = Guided(task())
+    asked: set[Hashable] = set()
+    timed: set[Hashable] = set()
+    dropped: list[Unit] = []
+    while units := strategy.ask(64):
+        asked |= {unit.compiled for unit in units}
+        # Of each batch one takes for ever.
+        for unit in units[:-1]:
+            for config in unit.configs:
+                strategy.tell(Measured(config, otherwise(config)))
+                timed.add(unit.compiled)
+                new = strategy.drop()
+                assert not timed & {each.compiled for each in new}
+                dropped += new
+    assert dropped
+    assert {unit.compiled for unit in dropped} <= asked
+    assert len(asked) >= 28
+    for config in dropped[0].configs:
+        strategy.tell(Measured(config, otherwise(config)))
+
+
+def test_nothing_is_dropped_before_there_are_times() -> None:
+    strategy = Guided(task())
+    units = strategy.ask(64)
+    for unit in units[:12]:
+        for config in unit.configs:
+            strategy.tell(Measured(config, otherwise(config)))
+            assert strategy.drop() == ()
 
 
 def test_no_more_binaries_than_are_allowed() -> None:
