@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 # By folds of 168 recorded sizes (2026-11-27), first choices beside trees: half the width or a third of the steps lose
-# one percent more, as relu or another layer does; four networks for two, other rates of dropout, decays and shares of
-# the level change less than another seed does.
+# one percent more, as relu or another layer does; half as wide again, four networks for two, other rates of dropout,
+# decays and shares of the level change less than another seed does.
 _HIDDEN = (512, 512, 256)
 _NETWORKS = 2
 _DROPOUT, _RATE, _DECAY = 0.1, 2e-3, 1e-4
