@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from genkern.errors import BugError, ProfilerError
-from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
+from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
 from genkern.profiling.cuda.early import Early, python_environment
 from genkern.profiling.supervisor import (
     ChildDied,
@@ -22,10 +23,14 @@ from genkern.timing.session import Session
 
 # Importing PyTorch, creating the context and filling the operands.
 _OPEN_TIMEOUT_S = 180.0
+# The reference product of checks is computed once per problem, in float32.
+REFERENCE_S = 60.0
 # A process that dies before its session is open says nothing against a candidate; so many are tried.
 _OPEN_ATTEMPTS = 3
 _TAIL_LINES = 3
 _MESSAGE_CHARACTERS = 300
+# Of configs that have no times an answer has one of these, which says why.
+_WITHOUT_TIMES = {"error": Outcome.LAUNCH_FAILED, "wrong": Outcome.WRONG, "left_out": Outcome.PREDICTED_OUT}
 
 
 class SessionRefused(ProfilerError):
@@ -212,6 +217,27 @@ def samples_of(values: Any) -> tuple[float, ...]:
     if not samples or not all(math.isfinite(sample) and sample > 0 for sample in samples):
         raise ValueError(f"not a list of times: {values}")
     return samples
+
+
+def measured_of(name: str, stage: str, samples: tuple[float, ...], time_source: str, note: str = "") -> Measurement:
+    """The measurement that these samples, in microseconds, make: their median counts."""
+    median_us = statistics.median(samples)
+    return Measurement(name, Outcome.MEASURED, time_source, stage, median_us, samples, note)
+
+
+def screened_of_answer(name: str, answer: dict[str, Any], time_source: str) -> Measurement:
+    """What a process said of a config that it was to screen. Raises ChildGarbled for anything else."""
+    if answer.get("config") != name:
+        raise ChildGarbled(f"the measured process answered for {str(answer.get('config'))[:100]!r}, not {name}")
+    for key, outcome in _WITHOUT_TIMES.items():
+        if key in answer:
+            return Measurement(name, outcome, time_source, message=str(answer[key]))
+    try:
+        samples = samples_of(answer["samples_us"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
+    note = "one launch, far beyond the best" if answer.get("hopeless") else ""
+    return measured_of(name, "screen", samples, time_source, note)
 
 
 def check_of_answer(name: str, size: str, method: str, answer: dict[str, Any]) -> Check:

@@ -22,6 +22,7 @@ from genkern.profiling.algorithms import Algorithms, Screening, told
 from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import AmdSmiClock, ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
+from genkern.profiling.cuda.rehearsal import CHECK, run_each
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
@@ -332,24 +333,11 @@ class Server:
         return {"config": name, **dataclasses.asdict(verdict)}
 
     def _rehearse(self, gemm: LoadedGemm, what: str) -> Answer:
-        """Do what a process does once, ahead of its use: load the kernels of the check, or of a library's algorithms,
-        which takes 0.2 to 0.3 s. Nothing is kept but what the check needs of the problem. A refusal comes up again.
-        """
-        import torch
-
-        if what == "check":
+        """Nothing is kept but what the check needs of the problem. A refusal comes up again."""
+        if what == CHECK:
             self._check(gemm, {"config": VENDOR, "binaries": []})
-            return {}
-        try:
-            algorithms = Algorithms(gemm)
-            for name in algorithms.names():
-                try:
-                    algorithms.call(name)(self._copies(1)[0])
-                    torch.cuda.synchronize()
-                except Exception as error:
-                    self._failed(name, error)
-        except Exception as error:
-            self._failed(what, error)
+        else:
+            run_each(partial(Algorithms, gemm), self._copies(1)[0], self._failed)
         return {}
 
     def _compare(self, gemm: LoadedGemm, request: dict[str, Any]) -> Answer:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -20,20 +19,24 @@ from typing import Any, TypeVar
 from genkern.errors import ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
 from genkern.profiling.cuda.early import HARNESS, Early
+from genkern.profiling.cuda.rehearsal import Rehearsal
 from genkern.profiling.feed import Feed
 from genkern.profiling.measured_process import (
+    REFERENCE_S,
     Fault,
     MeasuredProcess,
     SessionRefused,
     check_of_answer,
     environment_of,
     loss,
+    measured_of,
     samples_of,
     screen_request,
+    screened_of_answer,
     took_ms,
 )
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
-from genkern.timing.libraries import AITER, ONE_BY_ONE, OURS, TORCH, library_of
+from genkern.timing.libraries import ONE_BY_ONE, OURS, TORCH, library_of
 from genkern.timing.profiler import Raced
 from genkern.timing.session import Session
 from genkern.timing.time_sources import vendor_of, visible_variable
@@ -47,8 +50,6 @@ _LOSSES_IN_A_ROW = 5
 _ROUNDS_ALONE = 3
 # A finalist that ends the process among others but not alone gets so many chances, and semi-finals as many.
 _CHANCES = 2
-# The reference product is computed once per problem, in float32.
-_REFERENCE_S = 60.0
 
 
 class SupervisedProfiler:
@@ -83,7 +84,7 @@ class SupervisedProfiler:
         log_stem = str(Path(log_dir) / f"harness_{device_index}") + f"_{self.turn.number}" * (self.turn.number > 0)
         self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index, early)
         self._losses = 0
-        self._rehearsals: list[str] | None = None if rehearses and turn is None else []
+        self._rehearsal = Rehearsal(self._process, self._one_by_one) if rehearses and turn is None else None
         # What was screened last, and the best time of that, which a process that is started anew has not seen.
         self._screening: Session | None = None
         self._best_us: float | None = None
@@ -134,7 +135,7 @@ class SupervisedProfiler:
         while True:
             while sum(map(len, under_way)) < _WINDOW:
                 if (more := feed.next(wait=False)) is None and not under_way:
-                    if self._has_rehearsed(session):
+                    if self._rehearsal and self._rehearsal.has_gone_on(session):
                         continue
                     # Others may measure while this one waits for binaries.
                     turn.close()
@@ -157,7 +158,7 @@ class SupervisedProfiler:
                 under_way.popleft()
             try:
                 answer = self._process.receive(session.budget.timeout_s)
-                measurement = replace(self._screened(name, answer), took_ms=took_ms(answer))
+                measurement = replace(screened_of_answer(name, answer, self.time_source), took_ms=took_ms(answer))
                 self._losses = 0
             except SupervisorError as error:
                 outcome, message = loss(error)
@@ -170,23 +171,6 @@ class SupervisedProfiler:
                 if measurement.duration_us is not None:
                     self._best_us = min(self._best_us or measurement.duration_us, measurement.duration_us)
                 yield measurement
-
-    def _has_rehearsed(self, session: Session) -> bool:
-        """Whether there was something left to rehearse; it is done then."""
-        if self._rehearsals is None:
-            calls = [each for each in self._one_by_one if each != AITER and session.budget.may_win(each)]
-            self._rehearsals = ["check", *calls]
-        if not self._rehearsals:
-            return False
-        try:
-            self._process.send({"command": "rehearse", "what": self._rehearsals.pop(0)})
-            self._process.receive(session.budget.timeout_s + _REFERENCE_S)
-        except SupervisorError:
-            # Whatever it was comes up again where it is known whose fault it is.
-            self._rehearsals = []
-            self._process.lost()
-            self._process.open(session)
-        return True
 
     def retime(self, session: Session, finalists: Sequence[Raced]) -> list[Measurement]:
         """The finalists and the vendor library, in rounds until it is clear who won.
@@ -296,7 +280,7 @@ class SupervisedProfiler:
             try:
                 self._process.open(session)
                 self._process.send(request)
-                answer = self._process.receive(session.budget.timeout_s + _REFERENCE_S)
+                answer = self._process.receive(session.budget.timeout_s + REFERENCE_S)
                 self._losses = 0
                 return read(answer)
             except SessionRefused as error:
@@ -367,7 +351,7 @@ class SupervisedProfiler:
             except (TypeError, ValueError) as error:
                 errors[name] = str(error)
                 continue
-            measured = self._measured(name, "final", samples)
+            measured = measured_of(name, "final", samples, self.time_source)
             finals.append(replace(measured, discarded=discarded.get(name, 0), usual_mhz=usual_mhz, watts=watts))
         refused = ((name, message) for name, message in errors.items() if library_of(name) in OURS)
         return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
@@ -399,26 +383,6 @@ class SupervisedProfiler:
                 f"GPU {self._device_index} is broken: {losses} measured processes in a row were lost, and the vendor "
                 f"library's own call fails too: {fault.message}; try another --gpu_ids"
             ) from None
-
-    def _screened(self, name: str, answer: dict[str, Any]) -> Measurement:
-        if answer.get("config") != name:
-            raise ChildGarbled(f"the measured process answered for {str(answer.get('config'))[:100]!r}, not {name}")
-        if "error" in answer:
-            return Measurement(name, Outcome.LAUNCH_FAILED, self.time_source, message=str(answer["error"]))
-        if "wrong" in answer:
-            return Measurement(name, Outcome.WRONG, self.time_source, message=str(answer["wrong"]))
-        if "left_out" in answer:
-            return Measurement(name, Outcome.PREDICTED_OUT, self.time_source, message=str(answer["left_out"]))
-        try:
-            samples = samples_of(answer["samples_us"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
-        note = "one launch, far beyond the best" if answer.get("hopeless") else ""
-        return self._measured(name, "screen", samples, note)
-
-    def _measured(self, name: str, stage: str, samples: tuple[float, ...], note: str = "") -> Measurement:
-        median_us = statistics.median(samples)
-        return Measurement(name, Outcome.MEASURED, self.time_source, stage, median_us, samples, note)
 
     def _final_failure(self, name: str, outcome: Outcome, message: str) -> Measurement:
         return Measurement(name, outcome, self.time_source, "final", message=message)

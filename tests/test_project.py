@@ -46,6 +46,7 @@ TESTED_ELSEWHERE = {
     "genkern/formats/aiter_columns.py": "tests/formats/test_aiter_csv.py",
     "genkern/arguments.py": "tests/command/test_options.py",
     "genkern/search/command_line.py": "tests/search/test_asked_strategy.py",
+    "genkern/space/shares.py": "tests/tuning/processes/test_crew.py",
     "genkern/search/strategy.py": "tests/search/test_strategies.py",
     "genkern/search/plain/predicted_order.py": "tests/search/test_strategies.py",
     "genkern/search/plain/cached.py": "tests/search/test_strategies.py",
@@ -58,10 +59,7 @@ TESTED_ELSEWHERE = {
     "genkern/engines/vllm_fp8.py": "tests/engines/test_vllm.py",
     **{f"genkern/ops/{path.parent.name}/library.py": "tests/ops/test_library.py" for path in OPS.glob("*/library.py")},
     **{f"genkern/ops/{at.parent.name}/aiter.py": "tests/ops/test_aiter_calls.py" for at in OPS.glob("*/aiter.py")},
-    **{
-        f"genkern/command/first/{name}.py": f"{_FIRST}/test_first_run.py"
-        for name in ("first_report", "machine", "plan")
-    },
+    **{f"genkern/command/first/{at}.py": f"{_FIRST}/test_first_run.py" for at in ("first_report", "machine", "plan")},
     **{f"{_LT}/{name}.py": f"tests/{_LT[8:]}/test_hipblaslt.py" for name in _OF_BOTH},
     # The packer makes the bundle of the runtime's tests, and its calls are compared with what is measured.
     "genkern/packing/packer.py": "tests/runtime/launch/test_parameters.py",

@@ -27,10 +27,10 @@ from genkern.kernels.legality import (
     legal_problem,
     legal_split,
 )
-from genkern.shares import Shares
 from genkern.space.asked import PENDING, Asked, watching
 from genkern.space.rules.registry import is_for, reason, rule_for
 from genkern.space.rules.sum_order import order_rule, other_order
+from genkern.space.shares import Shares
 from genkern.space.space import Part, Space, listed_problem
 
 Answer = TypeVar("Answer")

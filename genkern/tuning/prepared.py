@@ -22,8 +22,8 @@ from genkern.search.limit import Limit
 from genkern.search.screening import screening_for
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Task
-from genkern.shares import Shares
 from genkern.space.prune import Pruned
+from genkern.space.shares import Shares
 from genkern.space.space import Space
 from genkern.timing.session import Budget
 from genkern.tuning.elsewhere import besides as besides_elsewhere

@@ -31,8 +31,8 @@ from genkern.search.select import (
 )
 from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Lost
-from genkern.shares import Shares
 from genkern.space.prune import Pruned
+from genkern.space.shares import Shares
 from genkern.space.space import Space
 from genkern.timing.libraries import OURS, TORCH, VENDOR, call_name, library_of
 from genkern.timing.profiler import Profiler
@@ -67,10 +67,9 @@ class Report:
 
     `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the best call of
     the vendor library did in the finals, where the profiler says, `torch` how PyTorch's own did, and `sums` in which
-    order each call of a library adds up K. `table` has the
-    candidates as text where the report comes from another process (`candidates_file.condensed`). `confidence` says how
-    much of the space was searched. `bug` is what ended the size when genkern itself is at fault. `warnings` are lines
-    for the user.
+    order each call of a library adds up K. `table` has the candidates as text where the report comes from another
+    process (`candidates_file.condensed`). `confidence` says how much of the space was searched. `bug` is what ended the
+    size when genkern itself is at fault. `warnings` are lines for the user.
     """
 
     problem: GemmProblem
@@ -110,13 +109,12 @@ class Report:
 class Tuner:
     """Tunes problems on one device; tuners of several devices share workshop, journal and progress.
 
-    `strategy` says what is compiled and measured, and when that is enough (None: the default),
-    and `limit` ends it.
-    `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so
-    tuning a problem anew does not lose a better config, and old and new are compared under the same conditions.
-    `check_all` has every finalist checked, not only those that would win, or be the runner-up. `ahead` has what comes
-    next, on its way to its turn, and `foresight` is the process that prunes it (None: this one does). `orders` say in
-    which order of sums winners must be, of which rows are compared to the bit. `shares` prune what was not prepared.
+    `strategy` says what is compiled and measured, and when that is enough (None: the default), and `limit` ends it.
+    `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so tuning
+    a problem anew does not lose a better config, and old and new are compared under the same conditions. `check_all`
+    has every finalist checked, not only those that would win, or be the runner-up. `ahead` has what comes next, on its
+    way to its turn, and `foresight` is the process that prunes it (None: this one does). `orders` say in which order of
+    sums winners must be, of which rows are compared to the bit. `shares` prune what was not prepared.
     """
 
     spaces: Callable[[str], Space]
@@ -335,9 +333,7 @@ class Tuner:
         """The candidates that may win: all that have a time, or those that can be checked when a check is asked for."""
         # Thousands have none.
         measured = [m for m in candidates.values() if m.outcome is Outcome.MEASURED]
-        if (checker := self.checker) is None:
-            return measured
-        return [m for m in measured if checker.can_check(Config.parse(m.config))]
+        return [m for m in measured if self.checker is None or self.checker.can_check(Config.parse(m.config))]
 
     def _passes(self, job: Job, facts: ProblemFacts, report: Report, final: Measurement) -> bool:
         """Whether a finalist is right, or nobody is to check it; what it is instead becomes its outcome."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from asked_server import LT, SESSION, FakeAlgorithms, FakeChecking, Parent, simulated
+from asked_server import LT, SESSION, FakeChecking, Parent, simulated
 from fake_gpu import FakeGemm, FakeGpu, name_of
 
 from genkern.profiling import server
@@ -224,21 +224,6 @@ def test_checking(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     parent.ask("open", session=SESSION.to_json())
     parent.ask("check", config=name_of("us10"), binaries=[])
     assert FakeChecking.made == 2
-
-
-def test_a_rehearsal_runs_what_comes_later(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check, whose references stay, and each algorithm once; what is refused is left for later."""
-    parent = Parent()
-    assert parent.ask("rehearse", what="check") == {}
-    assert (gpu.launched, FakeChecking.made) == (["us20"], 1)
-    assert parent.ask("check", config=name_of("us10"), binaries=[])["passed"]
-    assert FakeChecking.made == 1
-    monkeypatch.setattr(FakeAlgorithms, "broken", (9, 14))
-    gpu.launched.clear()
-    assert parent.ask("rehearse", what="cublaslt") == {}
-    assert gpu.launched == [name for name, us in FakeAlgorithms.times.items() if us not in (9, 14)]
-    monkeypatch.setattr(FakeAlgorithms, "missing", "this PyTorch is not built with CUDA")
-    assert parent.ask("rehearse", what="cublaslt") == {}
 
 
 def test_a_check_without_memory_says_nothing_of_c(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,11 +26,11 @@ from genkern.search.guided.model import Prior, learned_of
 from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.posterior import Posterior, expected_gain
 from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit
-from genkern.shares import Shares
+from genkern.space.shares import Shares
 
 # Binaries of the first batch: the model's best and the best of so many kinds, and what is near a winner of another
-# size. What was learned is trusted more: on 168 recorded sizes 16 and 8 lost 0.09 % (0.13 % by finals) after 42 binaries,
-# 20 and 12 0.06 % (0.07 %) after 44 (2026-11-27); where nothing is learned more kinds help no more.
+# size. What was learned is trusted more: on 168 recorded sizes 16 and 8 lost 0.09 % (0.13 % by finals) after 42
+# binaries, 20 and 12 0.06 % (0.07 %) after 44 (2026-11-27); where nothing was learned more kinds help no more.
 _LEARNED_FIRST, _PREDICTED_FIRST, _NEAR = (20, 12), (8, 14), 2
 # So many are asked for as soon as no more than so many have no answer: what is asked for later knows more, and the farm
 # must not be idle for want of that.
@@ -43,9 +43,9 @@ _FREE = 256
 _PROMISE = 0.003
 # Where nothing else is wanted, what is under way is wanted no more that promises less than this share, once so many
 # have a time: whoever waits for one size would wait for the compiles that take longest. On 168 recorded sizes, 16
-# compiles at a time, with an earlier model, batches of 8 at 4, a promise of 0.0025 and nothing dropped lost 0.089 % after
-# 45.5 binaries, this 0.089 % after 42.9 and in three quarters of the time; dropped while others are asked for, 0.10 to
-# 0.12 % (2026-11-27).
+# compiles at a time, with an earlier model, batches of 8 at 4, a promise of 0.0025 and nothing dropped lost 0.089 %
+# after 45.5 binaries, this 0.089 % after 42.9 and in three quarters of the time; dropped while others are asked for,
+# 0.10 to 0.12 % (2026-11-27).
 _VAIN, _TIMED = 0.0005, 28
 # What is left promises together so many times what the binary does that promises most. On the recorded sizes (H200
 # and H100, 2026-11-27; by models that did not know them, `genkern train --folds 8`) 0.17 % is expected in the mean,

@@ -19,7 +19,7 @@ from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.passed import passed
 from genkern.search.guided.trees import Places
 from genkern.search.rates.variants import variants_octaves
-from genkern.shares import Shares
+from genkern.space.shares import Shares
 
 # Names a file of `genkern train`, which stands for what is shipped.
 MODEL_VARIABLE = "GENKERN_MODEL"

@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.search.strategy import Foresees
-from genkern.shares import Shares
 from genkern.space.prune import Pruned, prune
+from genkern.space.shares import Shares
 from genkern.space.space import Space
 
 _END_S = 5.0
