@@ -163,9 +163,9 @@ def test_the_last_that_promise_nothing_are_not_waited_for() -> None:
     dropped: list[Unit] = []
     while units := strategy.ask(64):
         asked |= {unit.compiled for unit in units}
-        # Of each batch one takes for ever, which is no good.
-        last = max(units, key=lambda unit: otherwise(unit.configs[0]))
-        for unit in [unit for unit in units if unit != last]:
+        # Of the first batch three take for ever, which are no good.
+        slow = sorted(units, key=lambda unit: otherwise(unit.configs[0]))[-3:] if not timed else []
+        for unit in [unit for unit in units if unit not in slow]:
             for config in unit.configs:
                 strategy.tell(Measured(config, otherwise(config)))
                 timed.add(unit.compiled)
