@@ -25,11 +25,6 @@ def digest_of(files: Iterable[Path]) -> str:
 LOWERING = digest_of(Path(__file__).with_name(name) for name in ("lowering.py", "source.py"))
 
 
-def import_layouts() -> None:
-    """Import what says how boxes lie: 0.1 s, which the first key of a kernel with descriptors would take."""
-    from triton.experimental.gluon import language  # noqa: F401
-
-
 @lru_cache(maxsize=1024)
 def gluon_layout(dtype: str, box: tuple[int, int]) -> Any:
     """How a box of elements of this type (Triton's name) lies in shared memory for wgmma, as this Triton says it."""

@@ -29,7 +29,6 @@ from genkern.journal.facts import Start
 from genkern.journal.header import OldJournal, UnusableJournal, generator
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
-from genkern.kernels.lowering import import_layouts
 from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.space.space import Space
 from genkern.timing.profiler import Profiler
@@ -83,7 +82,7 @@ class TuningPass:
             # The first lanes of all GPUs begin.
             places = [(index, lane) for lane in range(lanes) for index in setting.device_indices][: len(problems)]
             foresight = stack.enter_context(foresights(len(places), len(problems), setting.strategy.foresees))
-            crew = stack.enter_context(crew_of(len(places), options.jobs, import_layouts))
+            crew = stack.enter_context(crew_of(len(places), options.jobs, _import_layouts))
             workshop = stack.enter_context(setting.workshop(self.console, lanes))
             turns = [turn_of(workshop, index, lane) if lanes > 1 else None for index, lane in places]
             profilers = [
@@ -140,6 +139,11 @@ class TuningPass:
         if options.keep:
             self.console.print(f"modules: {workshop.module_dir}")
         return workshop.farm.counts
+
+
+def _import_layouts() -> None:
+    """Import what says how boxes lie: 0.1 s, which the first key of a kernel with descriptors would take."""
+    from triton.experimental.gluon import language  # noqa: F401
 
 
 def ended_together(*closes: Callable[[], object]) -> None:
