@@ -68,18 +68,19 @@ def _parameters(configs: Sequence[Config]) -> dict[str, Numbers]:
     # Few combinations of the others stand for thousands of configs.
     kinds: dict[object, int] = {}
     places = np.array([kinds.setdefault((config.family, config.others), len(kinds)) for config in configs], dtype=int)
-    seen = [_of_kind(*kind) for kind in kinds]  # type: ignore[misc]
+    families = tuple(FAMILIES)
+    seen = [_of_kind(*kind, families) for kind in kinds]  # type: ignore[misc]
     for name in seen[0] if seen else ():
         columns[name] = np.array([each[name] for each in seen])[places]
     return columns
 
 
 @lru_cache(maxsize=4096)
-def _of_kind(family: str, others: tuple[tuple[str, int | str], ...]) -> dict[str, float]:
-    """Of a family and its parameters off the core: these, and what its form does."""
+def _of_kind(family: str, others: tuple[tuple[str, int | str], ...], families: tuple[str, ...]) -> dict[str, float]:
+    """Of a family and its parameters off the core: these, and what its form does. `families` are all that there are."""
     config = Config(family, 64, 64, 64, others=others)
     form = form_of(config)
-    seen = {f"family={name}": float(name == family) for name in FAMILIES}
+    seen = {f"family={name}": float(name == family) for name in families}
     for parameter in PARAMETERS.all:
         if parameter.name not in _CORE and parameter.vendor != "amd" and parameter.values:
             seen |= parameter.features(getattr(config, parameter.name))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from forms import FORMS
 from kept_configs import kept_configs
 
+from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.catalogue import form_of
+from genkern.kernels import catalogue
+from genkern.kernels.catalogue import FAMILIES, form_of
+from genkern.kernels.contract.family import Family
 from genkern.search.guided.features import features_of, physics_us, roofline_us
 
 PROBLEMS = {
@@ -29,6 +35,19 @@ def test_all_configs_have_all_of_them(arch: str) -> None:
     assert columns["log_bm"].tolist() == [np.log2(config.BLOCK_SIZE_M) for config in configs]
     families = [name for name in columns if name.startswith("family=")]
     assert (sum(columns[name] for name in families) == 1).all()
+
+
+def test_a_family_that_comes_later_is_told_from_all_others() -> None:
+    problem, gpu = PROBLEMS["sm_90"], gpu_for_arch("sm_90")
+    known = Config("tiled", 64, 64, 64)
+    assert "family=tiled_later" not in features_of(problem, [known], gpu)
+    catalogue.add(Family("tiled_later", replace(FORMS["tiled"], stem="tiled_later")))
+    try:
+        columns = features_of(problem, [Config("tiled_later", 64, 64, 64), known], gpu)
+    finally:
+        del FAMILIES["tiled_later"]
+    assert columns["family=tiled_later"].tolist() == [1.0, 0.0]
+    assert columns["family=tiled"].tolist() == [0.0, 1.0]
 
 
 def test_physics_is_above_the_roofline() -> None:
