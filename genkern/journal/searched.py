@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from genkern.gemm.config import Config
@@ -105,7 +106,7 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
     """The search whose `value_of` this is, with the times of these measurements. Raises ValueError, LookupError,
     TypeError or AttributeError."""
     names = restored(value["config"])
-    configs = [Config.parse(name) for name in names]
+    configs = [parsed(name) for name in names]
     units = [Unit(tuple(configs[place] for place in _sums(each))) for each in value["units"]]
     reader = _Reader(units, screened)
     for step in value["steps"]:
@@ -116,6 +117,12 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
     cached = tuple(configs[place] for place in _sums(value["cached"]))
     since = value.get("tried", 0), value.get("most"), tuple(map(Config.parse, value.get("near", ())))
     return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps), *since)
+
+
+@lru_cache(maxsize=2**17)
+def parsed(name: str) -> Config:
+    """The config of a name: spaces of many problems have the same ones. Raises InputError."""
+    return Config.parse(name)
 
 
 def names_of(value: Mapping[str, Any]) -> list[str]:

@@ -15,13 +15,13 @@ from typing import Any
 from genkern.errors import ResultsError
 from genkern.farm.sharing import compiled_of, seen_of
 from genkern.files import shown_path
-from genkern.gemm.config import Config, name_today
+from genkern.gemm.config import name_today
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Measurement, Outcome
 from genkern.journal.facts import JournalFacts, ProblemFacts
 from genkern.journal.line import entry_of
 from genkern.journal.made import MadeBinary
-from genkern.journal.searched import names_of, searched_of
+from genkern.journal.searched import names_of, parsed, searched_of
 from genkern.ops.fields import problem_cells
 from genkern.recorded.columns import CONFIG, NEEDS
 from genkern.timing.libraries import OURS, call_name, library_of
@@ -145,12 +145,6 @@ def _originals(outcomes: Mapping[str, Outcome], binaries: Mapping[Hashable, Made
     tried = {launch_of(name): name for name, outcome in outcomes.items() if outcome is not Outcome.IDENTICAL}
     tried.pop(None, None)
     return {name: tried[launch] for name in copies if (launch := launch_of(name)) in tried}
-
-
-@lru_cache(maxsize=2**17)
-def parsed(name: str) -> Config:
-    """The config of a name: spaces of many problems have the same ones. Raises InputError."""
-    return Config.parse(name)
 
 
 @lru_cache(maxsize=2**17)

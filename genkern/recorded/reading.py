@@ -14,8 +14,9 @@ from genkern.gemm.gpus import gpu_for_device
 from genkern.gemm.records import Outcome
 from genkern.journal.facts import read_journal
 from genkern.journal.run_files import find_runs
+from genkern.journal.searched import parsed
 from genkern.recorded.columns import BY_NAME, COLUMNS, COMPILED, CONFIG, PROBLEM, Column, Kind
-from genkern.recorded.making import all_rows, parsed, run_of
+from genkern.recorded.making import all_rows, run_of
 from genkern.recorded.parquet import SUFFIX, arrow, files_of, read
 from genkern.recorded.problem import RecordedProblem
 from genkern.timing.libraries import is_call
