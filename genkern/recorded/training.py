@@ -16,7 +16,7 @@ from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.training_network import fitted, nearness
 from genkern.search.guided.features import Numbers, features_of
 from genkern.search.guided.learned import Learned
-from genkern.search.guided.trees import Trees
+from genkern.search.guided.trees import Trees, matrix_of
 
 # Two forests, which see a part of the features and of the rows at a time, err less together on sizes that they do not
 # know than one that sees all. The first counts errors whole, the second beside what its size errs alike: which of two
@@ -76,7 +76,9 @@ def trained(samples: Sequence[Sample], arch: str) -> Learned:
 
 def _with_network(samples: Sequence[Sample], trees: Trees) -> Learned:
     names = trees.names.tolist()
-    return Learned(trees, fitted([_matrix(columns, names) for columns, _ in samples], [of for _, of in samples], names))
+    return Learned(
+        trees, fitted([matrix_of(columns, names).T for columns, _ in samples], [of for _, of in samples], names)
+    )
 
 
 def require_libraries() -> None:
@@ -89,7 +91,7 @@ def _trees(samples: Sequence[Sample], arch: str) -> Trees:
     import lightgbm
 
     names = sorted({name for columns, _ in samples for name in columns})
-    x = np.concatenate([_matrix(columns, names) for columns, _ in samples])
+    x = np.concatenate([matrix_of(columns, names).T for columns, _ in samples])
     setting = {**_SETTING, "min_data_in_leaf": min(_LEAST_IN_LEAF, len(x) // 8)}
     data = lightgbm.Dataset(x, params=setting, feature_name=[f"f{place}" for place in range(len(names))])
     data.set_label(np.zeros(len(x)))
@@ -160,12 +162,6 @@ def size_of(recorded: RecordedProblem) -> tuple[int, int, int]:
     """M, N and K, by which folds are grouped."""
     problem = recorded.problem
     return problem.M, problem.N, problem.K
-
-
-def _matrix(columns: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
-    count = len(next(iter(columns.values())))
-    matrix: Numbers = np.array([columns.get(name, np.zeros(count)) for name in names], dtype=np.float32).T
-    return matrix
 
 
 def _arrays(structures: Sequence[Mapping[str, Any]], names: Sequence[str], arch: str) -> Trees:

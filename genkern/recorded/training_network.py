@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from genkern.errors import InputError
-from genkern.search.guided.network import FAR, Network, Numbers
+from genkern.search.guided.network import FAR, Network
+from genkern.search.guided.trees import Numbers
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Numbers = npt.NDArray[np.float64]
+from genkern.search.guided.trees import Numbers, matrix_of
+
 _Floats = npt.NDArray[np.float32]
 # Features beyond so many deviations count as at them: far from what was learned nothing is known.
 FAR = 6.0
@@ -42,8 +43,7 @@ class Network:
 
     def octaves(self, columns: Mapping[str, Numbers]) -> Numbers:
         """[rows]: log2 of time, up to a constant, for rows of one size; features that `columns` lacks are 0."""
-        nought = np.zeros(len(next(iter(columns.values()))))
-        x = np.array([columns.get(name, nought) for name in self.names.tolist()], dtype=np.float32).T
+        x = matrix_of(columns, self.names.tolist()).T
         x = np.clip((x - self.centre) / self.spread, -FAR, FAR)
         outputs = [self._output(x, number) for number in range(self.count)]
         octaves: Numbers = np.round(np.mean(outputs, axis=0, dtype=np.float64), _DIGITS)

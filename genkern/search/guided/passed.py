@@ -7,16 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from genkern.search.guided.trees import Numbers, Trees
+from genkern.search.guided.trees import Numbers, Trees, matrix_of
 
 
 def passed(trees: Trees, columns: Mapping[str, Numbers]) -> Trees:
     """Trees in which these rows end in the same leaves after fewer steps: splits by a feature that is the same in all
     rows are gone. `columns` are as in `Trees.leaves`.
     """
-    nought = np.zeros(1)
-    x = [columns.get(name, nought).astype(np.float32) for name in trees.names.tolist()]
-    first, same = np.array([column[0] for column in x]), np.array([(column == column[0]).all() for column in x])
+    x = matrix_of(columns, trees.names.tolist())
+    first, same = x[:, 0], (x == x[:, :1]).all(axis=1)
     count, nodes = trees.feature.shape
     every = np.arange(count)
     goes = np.where(first[trees.feature] <= trees.threshold, trees.left, trees.right)

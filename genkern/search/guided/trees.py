@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -34,8 +34,8 @@ class Trees:
 
     def leaves(self, columns: Mapping[str, Numbers]) -> Places:
         """[trees, rows]: the leaf of each tree in which each row ends; features that `columns` lacks are 0."""
-        count = len(next(iter(columns.values())))
-        x = np.array([columns.get(name, np.zeros(count)) for name in self.names.tolist()], dtype=np.float32)
+        x = matrix_of(columns, self.names.tolist())
+        count = x.shape[1]
         ends = np.zeros((len(self.feature), count), dtype=np.int16)
         everything = np.arange(count)
         trees = zip(self.feature, self.threshold, self.left, self.right, ends, strict=True)
@@ -89,3 +89,9 @@ class Trees:
                 raise ValueError("a node leads nowhere")
         if not (np.isfinite(self.value).all() and np.isfinite(self.threshold).all()):
             raise ValueError("a value is no number")
+
+
+def matrix_of(columns: Mapping[str, Numbers], names: Sequence[str]) -> npt.NDArray[np.float32]:
+    """[names, rows]: features by these names, 0 where `columns` (at least one) lacks one."""
+    nought = np.zeros(len(next(iter(columns.values()))))
+    return np.array([columns.get(name, nought) for name in names], dtype=np.float32)
