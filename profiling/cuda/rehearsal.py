@@ -7,12 +7,16 @@ for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from genkern.profiling.algorithms import Algorithms
 from genkern.profiling.measured_process import REFERENCE_S, MeasuredProcess
 from genkern.profiling.supervisor import SupervisorError
 from genkern.timing.libraries import AITER
 from genkern.timing.session import Session
+
+if TYPE_CHECKING:
+    # The command imports this file, and never what runs on a device.
+    from genkern.profiling.algorithms import Algorithms
 
 CHECK = "check"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -72,3 +74,10 @@ def test_a_rehearsal_runs_what_comes_later(gpu: FakeGpu, monkeypatch: pytest.Mon
     assert gpu.launched == [name for name, us in FakeAlgorithms.times.items() if us not in (9, 14)]
     monkeypatch.setattr(FakeAlgorithms, "missing", "this PyTorch is not built with CUDA")
     assert parent.ask("rehearse", what="cublaslt") == {}
+
+
+def test_the_command_imports_nothing_that_runs_on_a_device() -> None:
+    """Every command would start later."""
+    program = "import sys, genkern.command.run; print('genkern.profiling.loaded_gemm' in sys.modules)"
+    argv = [sys.executable, "-c", program]
+    assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "False\n"
