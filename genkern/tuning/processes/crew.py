@@ -8,13 +8,13 @@ that ends, since the pipes between them do.
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
+
+from genkern.tuning.processes.forked import serve
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -36,7 +36,7 @@ class Crew:
         self._pipes: list[Connection] = []
         for _ in range(count):
             pipe, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, (*self._pipes, pipe)), daemon=True)
+            process = context.Process(target=serve, args=(theirs, (*self._pipes, pipe), _answer_to), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(pipe)
@@ -127,21 +127,9 @@ def crew_of(tuners: int, cores: int, meanwhile: Callable[[], object]) -> Iterato
         crew.close()
 
 
-def _serve(pipe: Connection, inherited: Sequence[Connection]) -> None:
-    # Held here they would not end with whoever asks.
-    for other in inherited:
-        other.close()
-    # What a terminal or a batch system sends to the whole group is the driver's to answer.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def _answer_to(question: tuple[int, Callable[[Any], object], Any]) -> tuple[int, object]:
+    number, function, item = question
     try:
-        while True:
-            number, function, item = pipe.recv()
-            try:
-                answer: object = function(item)
-            except Exception as error:
-                answer = error
-            pipe.send((number, answer))
-    finally:
-        # Nothing of what was forked is this process's to end.
-        os._exit(0)
+        return number, function(item)
+    except Exception as error:
+        return number, error

@@ -8,11 +8,10 @@ formats and GPUs that the run knows, and ends with whoever asks, however that en
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
@@ -22,6 +21,7 @@ from genkern.search.strategy import Foresees
 from genkern.space.prune import Pruned, prune
 from genkern.space.shares import Shares
 from genkern.space.space import Space
+from genkern.tuning.processes.forked import serve
 
 _END_S = 5.0
 
@@ -58,8 +58,8 @@ class Foresight:
         self._asking = threading.Lock()
         context = get_context("fork")
         self.pipe, theirs = context.Pipe()
-        arguments = theirs, foresees, (*inherited, self.pipe)
-        self._process = context.Process(target=_serve, args=arguments, daemon=True)
+        arguments = theirs, (*inherited, self.pipe), partial(_answer_to, foresees)
+        self._process = context.Process(target=serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
 
@@ -97,21 +97,5 @@ def foresights(count: int, sizes: int, foresees: Foresees | None) -> Iterator[Se
         yield found
 
 
-def _serve(pipe: Connection, foresees: Foresees | None, inherited: Sequence[Connection]) -> None:
-    # Held here they would not end with whoever asks.
-    for other in inherited:
-        other.close()
-    # What a terminal or a batch system sends to the whole group is the driver's to answer.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        while True:
-            space, problem, gpu = pipe.recv()
-            try:
-                answer: object = foreseen(space, problem, gpu, foresees)
-            except Exception as error:
-                answer = error
-            pipe.send(answer)
-    finally:
-        # Nothing of what was forked is this process's to end.
-        os._exit(0)
+def _answer_to(foresees: Foresees | None, question: tuple[Space, GemmProblem, Gpu]) -> Foreseen:
+    return foreseen(*question, foresees)
