@@ -21,8 +21,8 @@ from genkern.search.guided.trees import Trees, matrix_of
 # Two forests, which see a part of the features and of the rows at a time, err less together on sizes that they do not
 # know than one that sees all. The first counts errors whole, the second beside what its size errs alike: which of two
 # configs is faster is all that matters, but where nothing else is known the level helps to find it. By folds of 168
-# sizes (2026-11-27) their first choices have 0.929 of the best's speed, those of two networks 0.950, of all together
-# 0.951; other seeds move each by some 0.004. With half as many searched sizes beside them it was 0.930, 0.934 and
+# sizes (2026-11-27) their first choices have 0.930 of the best's speed, those of two networks 0.956, of all together
+# 0.961; other seeds move each by some 0.005. With a third as many searched sizes beside them it was 0.930, 0.934 and
 # 0.940: networks go on learning where trees do not. What compiled binaries say (registers, spills, instructions of the
 # main loop) did not help to choose among the first 4 to 32.
 _WITHIN = (0.0, 1.0)

@@ -20,6 +20,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.search.strategy import Event, Foresees, MakesStrategy, Strategy, Task, Unit
+from genkern.space.shares import Shares
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _of_file(path: Path) -> ChosenStrategy:
     foresees = None
     if callable(foresee := getattr(module, "foresee", None)):
 
-        def foresees(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, *shares: object) -> object:
+        def foresees(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shares: Shares | None = None) -> object:
             with _mistakes_told(path):
                 return foresee(problem, configs, gpu)
 

@@ -27,12 +27,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
+from genkern.space.shares import Shares
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,17 @@ class Strategy(ABC):
 
 # What a file of a strategy has: `strategy(task)`.
 MakesStrategy = Callable[[Task], Strategy]
-# And what it may have: `foresee(problem, configs, gpu)`. That of `Guided` may be given `Shares` too.
-Foresees = Callable[..., object]
+
+
+class Foresees(Protocol):
+    """What `Task.foreseen` is made by; where others have `shares` in it, it may return before they have ended.
+
+    Of a file from outside, it calls `foresee(problem, configs, gpu)`.
+    """
+
+    def __call__(
+        self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shares: Shares | None = None
+    ) -> object: ...
 
 
 def units_of(configs: Iterable[Config]) -> list[Unit]:

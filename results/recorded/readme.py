@@ -16,7 +16,7 @@ A row is one config, or library call, of one problem in one run (`make docs` wri
     genkern replay results/recorded --search NAME
     genkern.recorded.reading.load("results/recorded")
 
-[searched](searched) has 3,789 sizes measured in part (`--also`).
+[searched](searched) has 5,601 sizes measured in part (`--also`).
 
 Column | Meaning
 ---|---

@@ -126,26 +126,6 @@ def _joined(parts: Iterable[_Said], configs: Sequence[Config], gpu: Gpu) -> _Sai
     return _Said(octaves, ends, said[0].is_learned)
 
 
-def ranked(
-    problem: GemmProblem, configs: Iterable[Config], gpu: Gpu, learned: Callable[[str], Learned | None] | None = None
-) -> list[Config]:
-    """All `configs` without any measurement, the most promising first.
-
-    Those that differ in GROUP_SIZE_M alone stand together.
-    """
-    rows = Rows(configs)
-    if not rows.configs:
-        return []
-    prior = Prior(problem, rows.configs, gpu, learned or learned_of)
-    order = np.argsort(prior.octaves, kind="stable").tolist()
-    together = [[rows.configs[row], *rows.others[row]] for row in order]
-    if prior.is_learned:
-        first = [config for each in together[:_GROUPED] for config in each]
-        octaves = dict(zip(first, Prior(problem, first, gpu, learned or learned_of).octaves.tolist(), strict=True))
-        together[:_GROUPED] = [sorted(each, key=octaves.__getitem__) for each in together[:_GROUPED]]
-    return [config for each in together for config in each]
-
-
 def learned_of(arch: str) -> Learned | None:
     """What was learned on an architecture, of the file in GENKERN_MODEL if it is of that, else what is shipped; None
     where nothing was. Raises ResultsError for a damaged file."""
@@ -164,3 +144,23 @@ def path_of(arch: str) -> str | None:
 @lru_cache(maxsize=8)
 def _read(path: str) -> Learned:
     return Learned.read(path)
+
+
+def ranked(
+    problem: GemmProblem, configs: Iterable[Config], gpu: Gpu, learned: Callable[[str], Learned | None] = learned_of
+) -> list[Config]:
+    """All `configs` without any measurement, the most promising first.
+
+    Those that differ in GROUP_SIZE_M alone stand together.
+    """
+    rows = Rows(configs)
+    if not rows.configs:
+        return []
+    prior = Prior(problem, rows.configs, gpu, learned)
+    order = np.argsort(prior.octaves, kind="stable").tolist()
+    together = [[rows.configs[row], *rows.others[row]] for row in order]
+    if prior.is_learned:
+        first = [config for each in together[:_GROUPED] for config in each]
+        octaves = dict(zip(first, Prior(problem, first, gpu, learned).octaves.tolist(), strict=True))
+        together[:_GROUPED] = [sorted(each, key=octaves.__getitem__) for each in together[:_GROUPED]]
+    return [config for each in together for config in each]

@@ -43,8 +43,7 @@ def foreseen(
     pruned = prune(space, problem, gpu, shares)
     if foresees is None or not pruned.kept:
         return Foreseen(pruned)
-    shared = () if shares is None else (shares,)
-    return Foreseen(pruned, foresees(problem, pruned.kept, gpu, *shared))
+    return Foreseen(pruned, foresees(problem, pruned.kept, gpu, shares))
 
 
 class Foresight:

@@ -17,6 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.guided import foresee
+from genkern.space.shares import Shares
 from genkern.space.space import load_space
 from genkern.tuning.processes.foresight import Foresight, foreseen, foresights
 
@@ -24,7 +25,7 @@ PROBLEM, GPU = GemmProblem(64, 256, 512), gpu_for_arch("gfx942")
 SPACE = load_space("amd_quick", "gfx942", PROBLEM.op)
 
 
-def said(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> object:
+def said(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shares: Shares | None = None) -> object:
     """Of a size; some make it fail."""
     if problem.M == 1:
         raise InputError("not this one")
