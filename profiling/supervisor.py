@@ -32,6 +32,8 @@ _LAST_WORDS_CHARACTERS = 300
 _POLL_S = 0.05
 # A group gets this long to vanish after SIGKILL; only a process stuck in the driver takes longer.
 _KILL_WAIT_S = 10.0
+# From the end of a child's pipes to its own: the driver may take seconds to let go of what it had on the GPU.
+_END_WAIT_S = 5.0
 
 # A process that another thread forked in the middle of a start (the farm's compile process, with one job) would hold
 # the pipes of that start for as long as it lives: so nobody forks meanwhile.
@@ -64,12 +66,12 @@ class ChildGarbled(SupervisorError):
 
 @dataclass(frozen=True)
 class Exit:
-    """How a child ended. `returncode` is negative for a signal, as in `subprocess`.
+    """How a child ended. `returncode` is negative for a signal, as in `subprocess`, and None where nobody knows.
 
     `stderr_tail` holds the last 20 lines of its standard error.
     """
 
-    returncode: int
+    returncode: int | None
     timed_out: bool
     duration_s: float
     stderr_tail: str
@@ -77,20 +79,29 @@ class Exit:
     @property
     def description(self) -> str:
         """For example `killed by SIGSEGV`, `exit code 3` or `timed out after 4.1 s (killed by SIGTERM)`."""
-        number = -self.returncode if self.returncode < 0 else self.returncode - 128
-        code = "" if self.returncode <= 0 else f"exit code {self.returncode}"
-        try:
-            # 128 + n is how a shell between us and the program reports signal n.
-            text = f"killed by {signal.Signals(number).name}" + (f" ({code})" if code else "")
-        except ValueError:
-            text = code or (f"killed by signal {number}" if self.returncode < 0 else "exit code 0")
+        text = "ended, and its watcher did not say how" if self.returncode is None else _in_words(self.returncode)
         return f"timed out after {self.duration_s:.1f} s ({text})" if self.timed_out else text
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether it did not end by itself: killed by a signal, or nobody knows."""
+        return self.returncode is None or self.returncode < 0
 
     @property
     def last_line(self) -> str:
         """The last line of standard error that says something, or an empty text."""
         lines = [line.strip() for line in self.stderr_tail.splitlines() if line.strip()]
         return lines[-1] if lines else ""
+
+
+def _in_words(returncode: int) -> str:
+    number = -returncode if returncode < 0 else returncode - 128
+    code = "" if returncode <= 0 else f"exit code {returncode}"
+    try:
+        # 128 + n is how a shell between us and the program reports signal n.
+        return f"killed by {signal.Signals(number).name}" + (f" ({code})" if code else "")
+    except ValueError:
+        return code or (f"killed by signal {number}" if returncode < 0 else "exit code 0")
 
 
 def tail(path: str | os.PathLike[str], lines: int = _TAIL_LINES) -> str:
@@ -241,7 +252,7 @@ class StreamChild:
     def _died(self) -> ChildDied:
         """Its end of a pipe is closed: let it end by itself first, so that its own exit code is seen."""
         group = self._alive()
-        group.ends_within(1.0)
+        group.ends_within(_END_WAIT_S)
         while self._read_some():
             pass
         ended = self.kill()
@@ -264,6 +275,7 @@ class _Group:
         self._started_s = time.monotonic()
         self._ended_s: float | None = None
         self._returncode: int | None = None
+        self._is_over = False
         with _starting:
             self._told, tells = os.pipe()
             guarded = [sys.executable, "-I", "-S", _GUARD, str(self._parent_pid), str(tells), *argv]
@@ -311,12 +323,14 @@ class _Group:
             time.sleep(_POLL_S if now_s - self._started_s > 1.0 else _POLL_S / 10)
         return True
 
-    def kill(self) -> int:
-        """End whatever is left of the group, wait until it is gone, and return the child's code."""
-        if self._returncode is None:
+    def kill(self) -> int | None:
+        """End whatever is left of the group, wait until it is gone, and return the child's code, where it is known."""
+        if not self._is_over:
+            ended_itself = self._has_ended()
             # The watcher is not reaped yet, so its process group id cannot belong to anyone else.
             self.send(signal.SIGKILL)
-            self._returncode = self._how_it_ended()
+            self._returncode = self._how_it_ended(ended_itself)
+            self._is_over = True
             deadline_s = time.monotonic() + _KILL_WAIT_S
             while group_members(self._process.pid):
                 if time.monotonic() > deadline_s:
@@ -333,14 +347,15 @@ class _Group:
         ended.register(self._told, select.POLLIN)
         return bool(ended.poll(0))
 
-    def _how_it_ended(self) -> int:
-        """The child's code, once it has ended."""
+    def _how_it_ended(self, itself: bool) -> int | None:
+        """The child's code, once all have ended: `itself`, before they were killed."""
         with os.fdopen(self._told, "rb") as told:
             status = told.read()
-        if os.getpid() == self._parent_pid:
-            return self._process.wait()
-        # A watcher that says nothing was ended with its group.
-        return os.waitstatus_to_exitcode(int(status)) if status else -signal.SIGKILL
+        of_watcher = self._process.wait() if os.getpid() == self._parent_pid else None
+        # A watcher that has said how its program ended may be killed, with the rest of the group, before it ends so too.
+        if status:
+            return os.waitstatus_to_exitcode(int(status))
+        return of_watcher if itself or of_watcher is not None else -signal.SIGKILL
 
 
 def group_members(group_id: int) -> list[int]:

@@ -155,7 +155,7 @@ class InterpreterChecker:
         )
         if ended.timed_out:
             return failed(f"the interpreter had no result after {_INTERPRETER_TIMEOUT_S:g} s", Outcome.TIMED_OUT)
-        if ended.returncode < 0:
+        if ended.was_lost:
             return failed(f"the interpreter was lost: {ended.description}", Outcome.CRASHED)
         if ended.returncode != 0:
             return failed(f"the interpreter failed: {ended.last_line or ended.description}")

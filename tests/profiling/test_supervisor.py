@@ -16,6 +16,7 @@ import pytest
 
 import genkern
 from genkern.errors import ProfilerError
+from genkern.profiling import supervisor
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,
@@ -125,6 +126,33 @@ def test_a_death_by_signal_is_named(folder: Path, name: str) -> None:
     assert ended.description == f"killed by {name}"
 
 
+_SLOW_GUARD = """
+import importlib.util, time
+spec = importlib.util.spec_from_file_location("guard", {guard!r})
+guard = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(guard)
+end = guard._exit_as
+guard._exit_as = lambda status: (time.sleep(1), end(status))
+guard.main()
+"""
+
+
+@pytest.mark.parametrize(("end", "returncode"), [("os.abort()", -signal.SIGABRT), ("sys.exit(3)", 3)])
+def test_a_watcher_that_is_killed_before_it_ends_has_said_how(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, returncode: int
+) -> None:
+    """On a busy machine the signal for the rest of the group meets the watcher before it ends as its program did."""
+    slow = folder / "guard.py"
+    slow.write_text(_SLOW_GUARD.format(guard=supervisor._GUARD))
+    monkeypatch.setattr(supervisor, "_GUARD", str(slow))
+    assert _run(folder, *_python(f"import os, sys; {end}")).returncode == returncode
+    with StreamChild() as child:
+        child.start(_python(f"import os, sys; {end}"), dict(os.environ), folder / "err")
+        with pytest.raises(ChildDied) as caught:
+            child.receive(10.0)
+    assert caught.value.exit.returncode == returncode
+
+
 @pytest.mark.parametrize(
     ("returncode", "timed_out", "said"),
     [
@@ -133,10 +161,11 @@ def test_a_death_by_signal_is_named(folder: Path, name: str) -> None:
         (139, False, "killed by SIGSEGV (exit code 139)"),
         (255, False, "exit code 255"),
         (-99, False, "killed by signal 99"),
+        (None, False, "ended, and its watcher did not say how"),
         (-15, True, "timed out after 2.5 s (killed by SIGTERM)"),
     ],
 )
-def test_descriptions(returncode: int, timed_out: bool, said: str) -> None:
+def test_descriptions(returncode: int | None, timed_out: bool, said: str) -> None:
     """Each kind of end has its words; 128 + n is a shell's report of signal n."""
     assert Exit(returncode, timed_out, 2.51, "").description == said
 

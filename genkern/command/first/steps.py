@@ -118,7 +118,8 @@ class StepFolder:
         is_done = ended.returncode == 0 or (ended.returncode == 1 and step.may_fail_by_one)
         state = LATE if ended.timed_out else DONE if is_done else FAILED
         said = "" if ended.returncode == 0 and not ended.timed_out else f"{ended.description}; {ended.last_line}"
-        return self._keep(step, state, said.strip("; "), now() - started_s, ended.returncode, read)
+        status = -1 if ended.returncode is None else ended.returncode
+        return self._keep(step, state, said.strip("; "), now() - started_s, status, read)
 
     def leave_out(self, step: Step, why: str) -> Ended:
         """Keep that it was not run."""

@@ -99,6 +99,21 @@ def test_how_it_died_is_told_with_its_last_words(early: Early) -> None:
     assert in_a_fork(dies)
 
 
+def test_how_it_died_is_not_made_up(early: Early) -> None:
+    """With its watcher gone, by no signal of ours, a fork cannot know."""
+
+    def dies() -> bool:
+        child = taken(early)
+        os.kill(group_of(child), signal.SIGKILL)  # the watcher leads the group
+        try:
+            child.receive(WAIT_S)
+        except ChildDied as death:
+            return death.exit.returncode is None and death.exit.was_lost
+        return False
+
+    assert in_a_fork(dies)
+
+
 def test_a_fork_that_takes_it_ends_it(early: Early) -> None:
     """Nothing is left of it for the process that started it to end."""
 
