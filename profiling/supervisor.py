@@ -352,7 +352,7 @@ class _Group:
         with os.fdopen(self._told, "rb") as told:
             status = told.read()
         of_watcher = self._process.wait() if os.getpid() == self._parent_pid else None
-        # A watcher that has said how its program ended may be killed, with the rest of the group, before it ends so too.
+        # A watcher that has said how its program ended may be killed with the rest of the group before it ends so too.
         if status:
             return os.waitstatus_to_exitcode(int(status))
         return of_watcher if itself or of_watcher is not None else -signal.SIGKILL

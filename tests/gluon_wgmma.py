@@ -168,14 +168,18 @@ def few_bit_sums(before: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]
     most = np.abs(before) + np.abs(rows) @ np.abs(columns).T
     if most.max() < 1 << (_FP8_SUM_BITS - 1) and not (rows % 1).any() and not (columns % 1).any():
         return exact
-    terms = np.concatenate([before[:, :, None], rows[:, None] * columns[None]], axis=2)
-    return _cut(_cut(terms, np.abs(terms).max(2, keepdims=True)).sum(2), None)
+    # An element's terms are in the first dimension, along which NumPy is fast.
+    terms = np.concatenate([before[None], rows.T[:, :, None] * columns.T[:, None]])
+    unit = _unit(np.maximum(terms.max(0), -terms.min(0)))
+    terms /= unit
+    sums = np.trunc(terms, out=terms).sum(0) * unit
+    unit = _unit(sums)
+    return np.trunc(sums / unit) * unit
 
 
-def _cut(values: NDArray[Any], largest: NDArray[Any] | None) -> NDArray[Any]:
-    _, exponents = np.frexp(values if largest is None else largest)
-    unit = np.ldexp(1.0, exponents - _FP8_SUM_BITS)
-    return np.trunc(values / unit) * unit
+def _unit(largest: NDArray[Any]) -> NDArray[Any]:
+    """What the last of so many bits of each of these counts."""
+    return np.ldexp(1.0, np.frexp(largest)[1] - _FP8_SUM_BITS)
 
 
 @dataclass(frozen=True)
@@ -224,12 +228,18 @@ def encoded(values: NDArray[Any], kind: str) -> NDArray[Any]:
 
 def decoded(data: NDArray[np.uint8], kind: str) -> NDArray[np.float64]:
     """What `encoded` was given, of its bytes side by side."""
-    wide = data.astype(np.uint16)
+    if kind in ("e4m3", "e5m2"):
+        return _numbers_of(kind)[data]
+    return data.view({"f16": np.float16, "s8": np.int8}[kind]).astype(np.float64)
+
+
+@functools.lru_cache
+def _numbers_of(kind: str) -> NDArray[np.float64]:
+    """What each byte is in a type of fp8."""
+    wide = np.arange(256, dtype=np.uint16)
     if kind == "e5m2":
         return (wide << 8).view(np.float16).astype(np.float64)
-    if kind == "e4m3":
-        return ((wide & 0x80) << 8 | (wide & 0x7F) << 7).view(np.float16).astype(np.float64) * _E4M3_SCALE
-    return data.view({"f16": np.float16, "s8": np.int8}[kind]).astype(np.float64)
+    return ((wide & 0x80) << 8 | (wide & 0x7F) << 7).view(np.float16).astype(np.float64) * _E4M3_SCALE
 
 
 def _started(

@@ -19,7 +19,8 @@ from genkern.tuning.replay import decided_again, task_of
 
 SIZES = "- {'M': 64, 'N': 128, 'K': 256}\n- {'M': 128, 'N': 128, 'K': 256}\n"
 GPU = gpu_for_arch("sm_90")
-# Hill climbing from the last unit: a unit more for each time that one was the fastest so far.
+# Hill climbing from the last unit: the next one for each that was the fastest so far, though it may be asked between
+# what is told of two configs of a unit.
 OWN = """
 from genkern.search.strategy import Measured, Strategy, units_of
 
@@ -29,19 +30,20 @@ class Climbing(Strategy):
 
     def __init__(self, task):
         self.left = units_of(task.configs)
-        self.asked = 0
+        self.asked = []
         self.wanted = 1
         self.best_us = float("inf")
 
     def ask(self, n):
-        count = min(n, self.wanted - self.asked, len(self.left))
-        self.asked += count
-        return [self.left.pop() for _ in range(count)]
+        count = min(n, self.wanted - len(self.asked), len(self.left))
+        self.asked += [self.left.pop() for _ in range(count)]
+        return [*self.asked[len(self.asked) - count :]]
 
     def tell(self, event):
         if isinstance(event, Measured) and event.duration_us < self.best_us:
             self.best_us = event.duration_us
-            self.wanted = self.asked + 1
+            place = max((n for n, unit in enumerate(self.asked, 1) if event.config in unit.configs), default=0)
+            self.wanted = max(self.wanted, place + 1)
 
 
 strategy = Climbing

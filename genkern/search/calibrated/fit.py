@@ -9,8 +9,9 @@ matters.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import fmean, median
 
 from genkern.gemm.config import Config
@@ -89,20 +90,24 @@ def loss_of(sizes: Sizes, gpu: Gpu, constants: Counted, of_median: float = _OF_M
     return fmean(_loss_of_size(problem, timed, gpu, constants, of_median) for problem, timed in sizes.items())
 
 
-def fitted(sizes: Sizes, gpu: Gpu, start: Counted) -> Counted:
-    """The constants, from `start` on, that have the least loss on these sizes."""
-    return _minimised(lambda constants: loss_of(sizes, gpu, constants), start, ranges(gpu))
-
-
 def fit(sizes: Sizes, gpu: Gpu, shipped: Counted) -> Fit:
     """Fit on all sizes; and for each, on the others, to see what that is worth. Raises ValueError below two sizes."""
     if len(sizes) < 2:
         raise ValueError("constants are fitted on two sizes at least")
-    constants = fitted(sizes, gpu, shipped)
+
+    # Fits of nearly the same sizes, from the same start, mostly ask for the same.
+    @cache
+    def of_size(problem: GemmProblem, tried: Counted) -> float:
+        return _loss_of_size(problem, sizes[problem], gpu, tried, _OF_MEDIAN)
+
+    def fitted_on(problems: Collection[GemmProblem]) -> Counted:
+        return _minimised(lambda tried: fmean(of_size(each, tried) for each in problems), shipped, ranges(gpu))
+
+    constants = fitted_on(sizes)
     held_out = []
     for problem, timed in sizes.items():
-        others = {other: kernels for other, kernels in sizes.items() if other != problem}
-        held_out.append(loss_of({problem: timed}, gpu, fitted(others, gpu, shipped), of_median=0.0))
+        found = fitted_on([other for other in sizes if other != problem])
+        held_out.append(loss_of({problem: timed}, gpu, found, of_median=0.0))
     before, order_before = loss_of(sizes, gpu, shipped), loss_of(sizes, gpu, shipped, of_median=0.0)
     return Fit(constants, loss_of(sizes, gpu, constants), before, fmean(held_out), order_before)
 

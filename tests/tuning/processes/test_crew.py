@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
-from processes import assert_gone
 
 from genkern.errors import InputError
 from genkern.gemm.gpus import gpu_for_arch
@@ -108,19 +104,3 @@ def test_a_crew_foresees_what_one_process_does(arch: str, space: str | None, pro
 def test_there_is_one_where_cores_are_idle(tuners: int, cores: int, count: int | None) -> None:
     with crew_of(tuners, cores, lambda: None) as crew:
         assert (crew and crew.count) == count
-
-
-def test_it_ends_with_whoever_asks(tmp_path: Path) -> None:
-    """Also by SIGKILL."""
-    lines = (
-        "import os, signal",
-        "from genkern.tuning.processes.crew import Crew",
-        "crew = Crew(3)",
-        "print(sum(one.is_alive() for one in crew._processes), flush=True)",
-        "os.kill(os.getpid(), signal.SIGKILL)",
-    )
-    asking = [sys.executable, "-c", "\n".join(lines)]
-    environment = {**os.environ, "GENKERN_TEST": str(tmp_path)}
-    done = subprocess.run(asking, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "3\n")
-    assert_gone(tmp_path)

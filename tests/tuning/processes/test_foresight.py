@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import pytest
-from processes import assert_gone
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
@@ -83,19 +79,3 @@ def test_a_lost_process_is_done_without(process: Foresight) -> None:
 def test_nothing_is_foreseen_of_a_single_size() -> None:
     with foresights(2, 1, said) as none:
         assert list(none) == [None, None]
-
-
-def test_it_ends_with_whoever_asks(tmp_path: Path) -> None:
-    """Also by SIGKILL, and where another such process was forked after it."""
-    lines = (
-        "import os, signal",
-        "from genkern.tuning.processes.foresight import foresights",
-        "with foresights(2, 2, None) as both:",
-        "    print(sum(one._process.is_alive() for one in both), flush=True)",
-        "    os.kill(os.getpid(), signal.SIGKILL)",
-    )
-    asking = [sys.executable, "-c", "\n".join(lines)]
-    environment = {**os.environ, "GENKERN_TEST": str(tmp_path)}
-    done = subprocess.run(asking, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "2\n")
-    assert_gone(tmp_path)
