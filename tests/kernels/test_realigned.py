@@ -10,6 +10,7 @@ import pytest
 from forms import FORMS, PLACES, REALIGNED
 from gluon_cases import assert_exact, fp16_problem, product
 from interpreted import Interpreter
+from long_tests import in_turns
 from small_gemms import make_module, needs_interpreter, specs_of
 
 from genkern.gemm.config import Config
@@ -142,7 +143,8 @@ def test_the_kernel_is_the_bases_own(config: Config) -> None:
 @needs_interpreter
 @pytest.mark.parametrize(
     ("problem", "copied", "config"),
-    [*((*each, TILED) for each in PROBLEMS), *((*each, SPLIT) for each in PROBLEMS[1::2])],
+    # What is copied, and how, is the same for both.
+    [*((*each, TILED) for each in in_turns(PROBLEMS, 2, 0)), *((*each, SPLIT) for each in PROBLEMS[1::2])],
     ids=lambda x: getattr(x, "name", x),
 )
 def test_right_under_the_interpreter(

@@ -79,8 +79,10 @@ def test_lost_processes_are_done_without(crew: Crew) -> None:
     assert [square for square, _ in crew.each(squared, [5])] == [25]
 
 
-@pytest.mark.parametrize(("arch", "space"), [("sm_90", None), ("gfx942", "amd_quick")])
-@pytest.mark.parametrize("problem", [GemmProblem(17, 5120, 6912), GemmProblem(4096, 4096, 4096)])
+@pytest.mark.parametrize(
+    ("arch", "space", "problem"),
+    [("sm_90", None, GemmProblem(4096, 4096, 4096)), ("gfx942", "amd_quick", GemmProblem(17, 5120, 6912))],
+)
 def test_a_crew_foresees_what_one_process_does(arch: str, space: str | None, problem: GemmProblem) -> None:
     """The same configs for the same reasons; the model's octaves differ by their last digit at most."""
     gpu = gpu_for_arch(arch)
