@@ -39,7 +39,7 @@ def test_each_question_has_an_answer_and_the_end_of_the_pipe_is_the_end() -> Non
     [
         ("from genkern.tuning.processes.crew import Crew; crew = Crew(3)", "crew._processes"),
         (
-            "from genkern.tuning.processes.foresight import foresights; of = foresights(2, 2, None); both = of.__enter__()",
+            "from genkern.tuning.processes.foresight import foresights as f; of = f(2, 2, None); both = of.__enter__()",
             "[one._process for one in both]",
         ),
     ],
