@@ -16,7 +16,6 @@ import pytest
 
 import genkern
 from genkern.errors import ProfilerError
-from genkern.profiling import supervisor
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,
@@ -124,33 +123,6 @@ def test_a_death_by_signal_is_named(folder: Path, name: str) -> None:
     ended = _run(folder, *_python(f"import os, signal; os.kill(os.getpid(), signal.{name})"))
     assert ended.returncode == -signal.Signals[name]
     assert ended.description == f"killed by {name}"
-
-
-_SLOW_GUARD = """
-import importlib.util, time
-spec = importlib.util.spec_from_file_location("guard", {guard!r})
-guard = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(guard)
-end = guard._exit_as
-guard._exit_as = lambda status: (time.sleep(1), end(status))
-guard.main()
-"""
-
-
-@pytest.mark.parametrize(("end", "returncode"), [("os.abort()", -signal.SIGABRT), ("sys.exit(3)", 3)])
-def test_a_watcher_that_is_killed_before_it_ends_has_said_how(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, returncode: int
-) -> None:
-    """On a busy machine the signal for the rest of the group meets the watcher before it ends as its program did."""
-    slow = folder / "guard.py"
-    slow.write_text(_SLOW_GUARD.format(guard=supervisor._GUARD))
-    monkeypatch.setattr(supervisor, "_GUARD", str(slow))
-    assert _run(folder, *_python(f"import os, sys; {end}")).returncode == returncode
-    with StreamChild() as child:
-        child.start(_python(f"import os, sys; {end}"), dict(os.environ), folder / "err")
-        with pytest.raises(ChildDied) as caught:
-            child.receive(10.0)
-    assert caught.value.exit.returncode == returncode
 
 
 @pytest.mark.parametrize(
