@@ -29,7 +29,7 @@ for _name in ("profiling", "templates"):
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 # A loaded machine is no failure; tests of speed measure processor time themselves.
-settings.register_profile("genkern", deadline=None, max_examples=repeats(40, 100))
+settings.register_profile("genkern", deadline=None, max_examples=repeats(30, 100))
 settings.load_profile("genkern")
 
 

@@ -35,8 +35,9 @@ def figures() -> dict[str, dict[str, Any]]:
     return dict(read["figures"])
 
 
+@cache
 def written() -> ModuleType:
-    """results/figures.py."""
+    """results/figures.py, which keeps the rows that it has read."""
     return import_file(ROOT / "results" / "figures.py", "written_figures")
 
 
@@ -71,21 +72,23 @@ def code_of(text: str) -> str:
 
 def changed_since(commit: str, folders: Sequence[str]) -> list[str] | None:
     """The files that are not as at the commit, of Python those whose code is not; None where there is none."""
-    found = git("diff", "--name-only", commit, "HEAD", "--", *folders)
+    found = git("diff", "--raw", "--no-abbrev", "--no-renames", commit, "HEAD", "--", *folders)
     if found is None:
         return None
     changed = []
-    for path in found.splitlines():
-        codes = [code_at(at, path) for at in (commit, "HEAD")] if path.endswith(".py") else [None]
+    for line in found.splitlines():
+        said, path = line.split("\t", 1)
+        blobs = said.split()[2:4]
+        codes = [code_in(blob) for blob in blobs] if path.endswith(".py") else [None]
         if None in codes or len({*codes}) > 1:
             changed.append(path)
     return changed
 
 
 @cache
-def code_at(commit: str, path: str) -> str | None:
-    """What a file of Python did at a commit; None where it was not."""
-    text = git("show", f"{commit}:{path}")
+def code_in(blob: str) -> str | None:
+    """What a file of Python does, by its name in git, which is the same at many commits; None where there is none."""
+    text = git("cat-file", "blob", blob)
     return None if text is None else code_of(text)
 
 

@@ -175,7 +175,7 @@ def test_damage_is_refused_with_its_place(tmp_path: Path, line: bytes) -> None:
 def test_every_bit_counts(tmp_path: Path) -> None:
     """Whichever bit of a journal is another: it is refused, or the last line is dropped as one that was cut short.
 
-    Two bits of each byte, other ones of the next; all eight in `make test-long`.
+    One bit of each byte, another one of the next; all eight in `make test-long`.
     """
     path = tmp_path / "j"
     filled(path)
@@ -188,7 +188,7 @@ def test_every_bit_counts(tmp_path: Path) -> None:
     accepted = []
     with path.open("r+b", buffering=0) as file:
         for place, byte in enumerate(data):
-            for bit in in_turns(range(8), 4, place):
+            for bit in in_turns(range(8), 8, place):
                 os.pwrite(file.fileno(), bytes([byte ^ 1 << bit]), place)
                 with contextlib.suppress(UnusableJournal):
                     assert read_journal(path).facts == without_last

@@ -75,8 +75,8 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     return compile_one
 
 
-# Every third one has upright and swapped tiles, and both kinds of clusters.
-each_compiled = pytest.mark.parametrize("config", spread(COMPILED, 3), ids=lambda config: config.name)
+# Every fourth one has upright and swapped tiles, and both kinds of clusters.
+each_compiled = pytest.mark.parametrize("config", spread(COMPILED, 4), ids=lambda config: config.name)
 
 
 def down_across(config: Config) -> tuple[int, int]:
@@ -205,8 +205,8 @@ TURNED = [
 ]
 
 
-# Every fourth one has each layout.
-@pytest.mark.parametrize(("config", "layout"), spread(TURNED, 4), ids=lambda value: getattr(value, "name", str(value)))
+# Every fifth one has each layout.
+@pytest.mark.parametrize(("config", "layout"), spread(TURNED, 5), ids=lambda value: getattr(value, "name", str(value)))
 def test_turned_operands_come_in_boxes_of_64(compiled: Compile, config: Config, layout: tuple[bool, bool]) -> None:
     """What does not run along K comes in boxes of 64 by 64, is turned by wgmma, and costs no register."""
     kernel, sass = compiled(config, row_major_a=layout[0], row_major_b=layout[1])
@@ -268,7 +268,7 @@ def test_warpgroups_get_the_registers_that_they_ask_for(compiled: Compile, confi
 
 @pytest.mark.parametrize(
     "config",
-    [config for config in spread(COMPILED, 3) if config in (*CLUSTERS, *SIDE_BY_SIDE)],
+    [config for config in spread(COMPILED, 4) if config in (*CLUSTERS, *SIDE_BY_SIDE)],
     ids=lambda config: config.name,
 )
 def test_clusters_meet_once(compiled: Compile, config: Config) -> None:

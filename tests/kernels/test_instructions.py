@@ -230,10 +230,10 @@ def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: i
 
 @pytest.mark.parametrize(
     ("problem", "config"),
-    # Each config with one of the problems.
+    # The widest tile, and one of the usual, each with one of the problems.
     [
-        *((SPECIALIZED_PROBLEMS[0], config) for config in in_turns(SPECIALIZED, 2, 0)),
-        *((SPECIALIZED_PROBLEMS[1], config) for config in in_turns(SPECIALIZED, 2, 1)),
+        *((SPECIALIZED_PROBLEMS[0], config) for config in in_turns(SPECIALIZED, 4, 2)),
+        *((SPECIALIZED_PROBLEMS[1], config) for config in in_turns(SPECIALIZED, 4, 1)),
     ],
     ids=lambda value: value.name,
 )

@@ -52,14 +52,16 @@ def config_of(
     return Config("skinny_dot", block_m, rows, 128 * warps // side_by_side, 1, splits, warps, stages)
 
 
-# Each kind of weights with one number of rows, of stages and of splits, but for `make test-long`.
+# Rows, stages and splits; those of each kind of weights in turn, but for `make test-long`.
+IN_REGISTERS = [(64, 1, 1), (16, 3, 1), (32, 2, 1), (64, 1, 2)]
+OF_KINDS = [(16, 1, 1), (16, 1, 2), *IN_REGISTERS[:3]]
+
+
 @pytest.mark.parametrize(
     ("kind", "rows", "stages", "splits"),
-    [
-        (kind, *each)
-        for n, kind in enumerate(KINDS if LONG else OF_WEIGHTS)
-        for each in in_turns(((16, 3, 1), (64, 1, 2), (64, 1, 1), (32, 2, 1)), 4, n)
-    ],
+    [(kind, *each) for kind in KINDS for each in IN_REGISTERS]
+    if LONG
+    else [(kind, *each) for kind, each in zip(OF_WEIGHTS, OF_KINDS, strict=True)],
     ids=str,
 )
 def test_weights_stay_in_registers(

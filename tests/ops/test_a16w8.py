@@ -9,7 +9,7 @@ import pytest
 from compiled import compile_all
 from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
-from long_tests import spread
+from long_tests import in_turns, spread
 from small_gemms import FEW_ROWS, GEMV, SPLIT, SWAPPED, TILED, TILED_TMA_SPLIT, needs_interpreter, taking
 
 from genkern.errors import InputError
@@ -108,11 +108,14 @@ def test_families_that_multiply_what_they_load_are_refused() -> None:
     assert refused == {*RINGS, *CUTE_FORMS, *REALIGNED}
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])
-def test_its_own_spaces_have_something_for_every_size(arch: str) -> None:
+# Each has every second size, but for `make test-long`.
+@pytest.mark.parametrize(
+    ("turn", "arch"), enumerate(["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])
+)
+def test_its_own_spaces_have_something_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; with a family without a dot for few rows."""
     space = load_space(None, arch, OP.name)
-    for size in ((1, 8192, 8192), (8, 4096, 14336), (4096, 7168, 2048), (3, 17, 33)):
+    for size in in_turns(((1, 8192, 8192), (8, 4096, 14336), (4096, 7168, 2048), (3, 17, 33)), 2, turn):
         kept = prune(space, problem_of(*size), gpu_for_arch(arch)).kept
         assert kept
         if size[0] <= 8 and size[1] > 17:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from compiled import compile_all
 from interpreted import INTERPRETED, Interpreter
-from long_tests import in_turns, spread
+from long_tests import in_turns
 from small_gemms import (
     CLUSTER,
     SPLIT,
@@ -74,9 +74,8 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     for types in (INT8, (fp8, fp8, "bf16")):
         folder = tmp_path / types[0]
         folder.mkdir()
-        configs = [TILED, SPLIT, TMA]
         problem = per_token(100, 208, 320, types, bias=True)
-        assert compile_all(folder, problem, configs if types == INT8 else spread(configs, 2), arch)
+        assert compile_all(folder, problem, in_turns([TILED, SPLIT, TMA], 2, types != INT8), arch)
 
 
 def test_scales_of_another_shape_are_refused(tmp_path: Path) -> None:
@@ -99,5 +98,6 @@ def test_gluon_kernels_compile(tmp_path: Path, dtype: str) -> None:
     """Their finish is the format's too: upright, swapped and in a cluster, with shares of K."""
     problem = per_token(208, 256, 512, (dtype, dtype, "bf16"), bias=True)
     gluon = (WARP_SPECIALIZED_SPLIT, WARP_SPECIALIZED_SWAPPED_SPLIT, CLUSTER)
-    configs = [replace(config, BLOCK_SIZE_K=128) for config in gluon]
+    # The types share them out, but for `make test-long`.
+    configs = [replace(config, BLOCK_SIZE_K=128) for config in in_turns(gluon, 2, dtype == "int8")]
     assert len(compile_all(tmp_path, problem, configs, "sm_90")) == len(configs)

@@ -10,7 +10,7 @@ import pytest
 from compiled import compile_all
 from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
-from long_tests import in_turns, spread
+from long_tests import in_turns
 from small_gemms import SPLIT, SWAPPED, TILED, TILED_TMA_SPLIT, TMA, needs_interpreter, taking
 
 from genkern.gemm.config import Config
@@ -86,7 +86,7 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
         folder.mkdir()
         configs = [TILED, SPLIT, TMA, TILED_TMA_SPLIT, SWAPPED]
         problem = problem_of(100, 208, 320, types, bias=True)
-        assert compile_all(folder, problem, configs if types == INT8 else spread(configs, 2), arch)
+        assert compile_all(folder, problem, in_turns(configs, 2, types != INT8), arch)
 
 
 def test_a_step_lies_in_one_block_of_k() -> None:
