@@ -28,7 +28,7 @@ from genkern.journal.line import entry_of
 KILLS = repeats(3, 50)
 # How the machine names the stages whose times are these facts.
 STAGES = {"screened": "screen", "retimed": "retime", "confirmed": "confirm"}
-SIZES = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256}}\n" for m in (16, 32, 64, 128))
+SIZES = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256}}\n" for m in spread((16, 32, 64, 128), 2))
 # How long processes below a killed command may live on; a busy machine included.
 GONE_S = 10.0
 # The same where it is in the middle of compiling, on an idle machine; a feed that is closed would wait for 5 s.
@@ -59,7 +59,7 @@ def lives(env: dict[str, str]) -> Iterator[Life]:
 
 @pytest.mark.parametrize("gpus", spread([2, 1], 2))
 def test_killed_again_and_again(gpus: int, cache_dir: Path, tmp_path: Path) -> None:
-    """SIGKILL at random moments of runs of four sizes, each followed by the same command: 25 on one device, 25 on two.
+    """SIGKILL at random moments of runs of some sizes, each followed by the same command: 25 on one device, 25 on two.
 
     The devices say another time whenever they are asked, so that a fact that was lost would show: none is there twice.
     Whenever a run comes to its end, its results and candidates are those of a run that was never killed and whose

@@ -220,7 +220,9 @@ def test_the_stand_in_notices(way: str, mistake: str) -> None:
     The copy engine takes scales of blocks of 128 along K, wherever in a line of an odd number of rows they begin.
     """
     own, mistakes = WAYS[way]
-    problem, config = block_scaled(131, 224, 640, own=own), made("warp_specialized", 128, 112, 1, 4, 2, 1, 2)
+    # The line that follows is another one only where there are more of them.
+    k = 640 if mistake == "from the next line" else 384
+    problem, config = block_scaled(133, 224, k, own=own), made("warp_specialized", 128, 112, 1, 4, 2, 1, 2)
     assert_noticed(mistakes[mistake], problem, config, 2, 4)
 
 

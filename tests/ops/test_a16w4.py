@@ -170,7 +170,7 @@ def test_inputs_for_timing_are_of_usual_size(tmp_path: Path, own: Own) -> None:
 
 
 # Each has every second size, but for `make test-long`.
-@pytest.mark.parametrize(("turn", "arch"), enumerate(["sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"]))
+@pytest.mark.parametrize(("turn", "arch"), [*enumerate(["sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])])
 def test_its_own_spaces_have_something_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; with a family without a dot for few rows."""
     space = load_space(None, arch, OP.name)

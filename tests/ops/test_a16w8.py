@@ -110,7 +110,7 @@ def test_families_that_multiply_what_they_load_are_refused() -> None:
 
 # Each has every second size, but for `make test-long`.
 @pytest.mark.parametrize(
-    ("turn", "arch"), enumerate(["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])
+    ("turn", "arch"), [*enumerate(["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])]
 )
 def test_its_own_spaces_have_something_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; with a family without a dot for few rows."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from forms import CUTE_FORMS, FORMS, PLACES, made
 from interpreted import INTERPRETED, Interpreter
-from long_tests import spread
+from long_tests import in_turns, spread
 from small_gemms import make_module, needs_interpreter, specs_of, taking
 
 from genkern.errors import InputError
@@ -196,11 +196,14 @@ def test_inputs_for_timing_are_of_usual_size(tmp_path: Path, types: tuple[str, s
     assert module.numbers(operands["a"], operands["scale_a"]).unique().numel() > 8
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950"])
-def test_its_own_spaces_have_something_for_every_size(arch: str) -> None:
+# Each has some of the sizes, but for `make test-long`.
+@pytest.mark.parametrize(
+    ("turn", "arch"), [*enumerate(["sm_80", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950"])]
+)
+def test_its_own_spaces_have_something_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; and where tcgen05 takes them, tiles that it multiplies."""
     space = load_space(None, arch, OP.name)
-    for size in ((1, 8192, 8192), (4096, 7168, 2048), (3, 32, 64)):
+    for size in in_turns(((1, 8192, 8192), (4096, 7168, 2048), (3, 32, 64)), 2, turn):
         kept = prune(space, problem_of(*size), gpu_for_arch(arch)).kept
         assert kept, size
         if arch == "sm_100" and size[1] > 64:

@@ -154,12 +154,15 @@ def test_when_the_library_has_this(problem: GemmProblem, said: str) -> None:
     assert bool(said) == bool(reason)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])
-def test_its_own_spaces_hold_what_it_can_compute(arch: str) -> None:
+# Each has some of the sizes, but for `make test-long`.
+@pytest.mark.parametrize(
+    ("turn", "arch"), [*enumerate(["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])]
+)
+def test_its_own_spaces_hold_what_it_can_compute(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; int8, since not all of these have fp8."""
     assert OP.legal is not None
     space = load_space(None, arch, OP.name)
-    for size in ((1, 4096, 7168), (64, 2112, 7168), (4096, 7168, 2048)):
+    for size in in_turns(((1, 4096, 7168), (64, 2112, 7168), (4096, 7168, 2048)), 2, turn):
         problem = GemmProblem(*size, OP.name, *INT8, "bf16")
         kept = prune(space, problem, gpu_for_arch(arch)).kept
         assert kept

@@ -9,6 +9,7 @@ import pytest
 from compiled import compile_all
 from forms import CUTE_FORMS, FORMS, PLACES
 from interpreted import INTERPRETED, Interpreter
+from long_tests import in_turns
 from rooflines import roofline_us
 from small_gemms import (
     GEMV,
@@ -188,14 +189,15 @@ def test_what_the_interpreter_checks_has_few_products() -> None:
     assert reduced(problem_of(64, 128, 512, 2), TILED).batch == 2
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942", "gfx1201"])
+# Each has some of the sizes, but for `make test-long`.
+@pytest.mark.parametrize(("turn", "arch"), [*enumerate(["sm_80", "sm_90", "gfx942", "gfx1201"])])
 @pytest.mark.parametrize("types", [("bf16", "bf16"), ("int8", "bf16")])
-def test_spaces_have_something_for_every_size(arch: str, types: tuple[str, str]) -> None:
+def test_spaces_have_something_for_every_size(turn: int, arch: str, types: tuple[str, str]) -> None:
     """Those of plain products are theirs."""
     a, c = types
     op = "batched_a16w16" if a == c else "batched_a8w8"
     space = load_space(None, arch, op)
-    for size in ((1, 1280, 8192), (64, 128, 512), (4096, 512, 128), (3, 17, 33)):
+    for size in in_turns(((1, 1280, 8192), (64, 128, 512), (4096, 512, 128), (3, 17, 33)), 2, turn + (a == c)):
         problem = problem_of(*size, 16, (op, a, a, c))
         assert prune(space, problem, gpu_for_arch(arch)).kept, size
 

@@ -187,10 +187,11 @@ def test_what_the_interpreter_checks_is_small() -> None:
     assert dict(small.own) == {"experts": 8, "top_k": 8, "stage": "gate_up"}
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942", "gfx950"])
-def test_spaces_have_something_for_every_size(arch: str) -> None:
+# Each has some of the sizes, but for `make test-long`.
+@pytest.mark.parametrize(("turn", "arch"), [*enumerate(["sm_80", "sm_90", "gfx942", "gfx950"])])
+def test_spaces_have_something_for_every_size(turn: int, arch: str) -> None:
     """For one token and for many."""
     space = load_space(None, arch, "fused_moe")
     for tokens in (1, 64, 4096):
-        for stage, n, k in (("gate_up", 256, 7168), ("down", 7168, 256)):
+        for stage, n, k in in_turns((("gate_up", 256, 7168), ("down", 7168, 256)), 2, turn + (tokens == 64)):
             assert prune(space, problem_of(stage, tokens, n, k, 256, 8, BF16), gpu_for_arch(arch)).kept

@@ -9,6 +9,7 @@ import pytest
 from compiled import compile_all
 from forms import FORMS, PLACES
 from interpreted import Interpreter
+from long_tests import in_turns
 from rooflines import roofline_us
 from small_gemms import make_module, needs_interpreter
 
@@ -185,10 +186,10 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     fp8 = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
     bf16 = problem_of(300, 256, 320, 5, ("bf16", "bf16", "bf16"))
     blocks = problem_of(300, 256, 384, 5, (fp8, fp8, "bf16"), (("scales", "blocks"), ("capacity", 128)))
-    for problem in (bf16, blocks):
-        assert compile_all(
-            tmp_path, problem, [replace(TILED, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64), TILED, TMA, PERSISTENT], arch
-        )
+    wide = replace(TILED, BLOCK_SIZE_M=64, BLOCK_SIZE_N=64)
+    # Each way with one of the problems, but for `make test-long`.
+    for turn, problem in enumerate((bf16, blocks)):
+        assert compile_all(tmp_path, problem, in_turns([wide, TILED, TMA, PERSISTENT], 2, turn), arch)
 
 
 def test_a_module_says_what_it_misreads(tmp_path: Path) -> None:
@@ -217,11 +218,12 @@ def test_what_the_interpreter_checks_is_small() -> None:
     assert small.M <= 33
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942", "gfx950"])
+# Each has some of the sizes, but for `make test-long`.
+@pytest.mark.parametrize(("turn", "arch"), [*enumerate(["sm_80", "sm_90", "gfx942", "gfx950"])])
 @pytest.mark.parametrize("more", [(), (("capacity", 512),)])
-def test_spaces_have_something_for_every_size(arch: str, more: tuple[tuple[str, object], ...]) -> None:
+def test_spaces_have_something_for_every_size(turn: int, arch: str, more: tuple[tuple[str, object], ...]) -> None:
     """For few rows and for many."""
     space = load_space(None, arch, "grouped_gemm")
-    for m, groups in ((1, 8), (64, 256), (8192, 32)):
+    for m, groups in in_turns(((1, 8), (64, 256), (8192, 32)), 2, turn + bool(more)):
         problem = problem_of(m, 1280, 2048, groups, ("bf16", "bf16", "bf16"), more)
         assert prune(space, problem, gpu_for_arch(arch)).kept

@@ -122,7 +122,7 @@ def test_no_size_is_left_without_configs(name: str, op: str) -> None:
     empty = [
         (arch, size)
         for arch in space.archs
-        for size in spread([*itertools.product(M_AND_N, M_AND_N, K)], 11)
+        for size in spread([*itertools.product(M_AND_N, M_AND_N, K)], 23)
         if not keeps_something(space, problem_of(size, op, arch), arch)
     ]
     assert empty == []

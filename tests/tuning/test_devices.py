@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command import Ran, ended, run, start
+from long_tests import spread
 from machines import machine
 from processes import assert_gone, until
 from tiny_space import EVERYTHING, FASTER, tiny_command, traced
@@ -39,7 +40,7 @@ def on_devices(count: int, folder: Path, cache: Path, *options: object, **what: 
     return run(*tiny_command(folder, cache, SIZES), "--ngpus", count, *options, env=env)
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", spread([2, 4], 2))
 def test_each_size_has_one_device(count: int, alone: str, cache_dir: Path, tmp_path: Path) -> None:
     """One process a device; all of a size on one; each takes the largest that is left; results as with one.
 
