@@ -28,15 +28,19 @@ def k_blocks(buffers: int) -> list[int]:
 TILES = [(ring, blocks) for ring in DEPTHS for blocks in k_blocks(ring[0])]
 
 
-def dealt(ways: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Tiles with each of these, which have all of them between them, each the same number, spread over their order."""
-    return [(*way, *tile) for turn, way in enumerate(ways) for tile in in_turns(TILES, len(ways), turn)]
+def dealt(ways: Sequence[tuple[Any, ...]], part: int) -> list[tuple[Any, ...]]:
+    """Tiles with each of these, which have half of all between them, this part, each the same number, spread over them.
+
+    In `make test-long` each has all.
+    """
+    tiles = in_turns(TILES, 2, part)
+    return [(*way, *tile) for turn, way in enumerate(ways) for tile in in_turns(tiles, len(ways), turn)]
 
 
-TAKEN = dealt([(family,) for family in PROMOTES])
-COPIED = dealt([(family,) for family in PROMOTES if "swapped" in family])
-PLAIN = dealt([(family,) for family in RINGS])
-GROUPED = dealt([(family, promotes) for family in RINGS if FORMS[family].groups for promotes in (True, False)])
+TAKEN = dealt([(family,) for family in PROMOTES], 0)
+COPIED = dealt([(family,) for family in PROMOTES if "swapped" in family], 1)
+PLAIN = dealt([(family,) for family in RINGS], 0)
+GROUPED = dealt([(family, promotes) for family in RINGS if FORMS[family].groups for promotes in (True, False)], 1)
 
 
 def assert_scaled_exact(family: str, ring: tuple[int, int], blocks: int, odd: bool) -> None:

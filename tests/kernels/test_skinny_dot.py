@@ -239,9 +239,9 @@ SHAPES = [
 ]
 
 
-# Kinds take turns: each has every second shape.
+# Kinds take turns: each has every third shape.
 @pytest.mark.parametrize(
-    ("kind", "shape"), [(kind, shape) for n, kind in enumerate(KINDS) for shape in in_turns(SHAPES, 2, n)], ids=str
+    ("kind", "shape"), [(kind, shape) for n, kind in enumerate(KINDS) for shape in in_turns(SHAPES, 3, n)], ids=str
 )
 def test_multiplies(kind: tuple[str, str, str, Own], shape: tuple[int, ...]) -> None:
     """Every weight meets its number of A, in tiles that overhang along M, N and K, in parts of K and in splits."""
