@@ -105,7 +105,7 @@ def test_every_shipped_row_is_read(file: Path) -> None:
 
 def test_the_shipped_rows_have_both_kinds_of_names() -> None:
     """There are rows at all, with winners of most families."""
-    assert len(FILES) >= 14
+    assert FILES
     rows = shipped_rows("nvidia_h200")
     assert len(rows) > 600
     families = {row.config.family for row in rows if row.config is not None}
