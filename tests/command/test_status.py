@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command import SMALL, run, run_here, start
 from machines import machine
-from processes import until
+from processes import assert_gone, until
 from tiny_space import EVERYTHING, FASTER, NAMES, facts_in, tiny_command, traced
 
 from genkern.command.status import RunStatus, State, duration_text, size_statuses, status_lines
@@ -163,6 +163,8 @@ def test_beside_a_real_run(cache_dir: Path, tmp_path: Path, capsys: pytest.Captu
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.glob("r.yaml*")} == files
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    # What it measured with would go on behind the gate.
+    assert_gone(tmp_path)
     with open(tmp_path / "r.yaml.journal", "ab") as journal:
         journal.write(b'{"fact":"screened","pro')
     died = run_here(capsys, "status", tmp_path / "r.yaml").out
