@@ -32,7 +32,8 @@ _LAST_WORDS_CHARACTERS = 300
 _POLL_S = 0.05
 # A group gets this long to vanish after SIGKILL; only a process stuck in the driver takes longer.
 _KILL_WAIT_S = 10.0
-# From the end of a child's pipes to its own: the driver may take seconds to let go of what it had on the GPU.
+# From the end of a child's pipes to its own, and its watcher's word of it: the kernel closes what it had on the GPU in
+# between, for which nobody has a bound. Beyond this it is ended by SIGKILL, and that is told.
 _END_WAIT_S = 5.0
 
 # A process that another thread forked in the middle of a start (the farm's compile process, with one job) would hold
