@@ -17,10 +17,11 @@ from genkern.gemm.records import Check
 from genkern.kernels.generate import generate
 from genkern.ops.op import check_problem
 from genkern.packing.proof import CallProof, Place, has_no_room, other_bits, sizes_to_prove, with_proofs
+from genkern.packing.proof_store import PROOFS, ProofStore, proof_key
 from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.packed import Contents, PackedWinner
+from genkern.runtime.packed import Contents, PackedCall, PackedWinner
 from genkern.runtime.routed.row_kernels import needed
 from genkern.runtime.untuned import Relatives
 from genkern.timing.session import Budget, Session
@@ -110,7 +111,8 @@ class Proofs:
 class Prover:
     """Proves calls of `bundle`, whose file lies at `where`, for the device by this name; all `again`, or those that
     have no proof. `say` is told of what is wrong, a line each. By `rows` those of batch invariant winners are compared
-    to the bit: with themselves in other batches, and with those of every other call of their layer.
+    to the bit: with themselves in other batches, and with those of every other call of their layer. `store` keeps each
+    check that has passed, and answers for it unless all are proved `again`.
     """
 
     def __init__(
@@ -123,10 +125,13 @@ class Prover:
         say: Callable[[str], None],
         *,
         rows: Compares | None = None,
+        store: ProofStore | None = None,
         timeout_s: float = PROOF_TIMEOUT_S,
         again: bool = False,
     ) -> None:
         self._checks = checks
+        self._store = store
+        self._found_in_store = 0
         self._compares = rows
         # By layer, the bits of its rows by each call's place and M.
         self._bits: dict[object, dict[tuple[Place, int], str]] = {}
@@ -152,6 +157,8 @@ class Prover:
         except ProfilerError as error:
             ended = str(error)
         self._compare_layers()
+        if self._found_in_store:
+            self._say(f"{self._found_in_store} checks were kept from an earlier pack or verify")
         return Proofs(with_proofs(self._bundle.contents, self._calls, self._rows), self._wrong, self._bugs, ended)
 
     def _prove_winner(self, place: int, winner: PackedWinner) -> None:
@@ -190,7 +197,7 @@ class Prover:
         request = PackedCandidate(winner.config, self._where, place).request
         proved: list[int] = []
         for m in sizes_to_prove(winner, call):
-            check = self._checked(winner, m, request)
+            check = self._proved_once(winner, call, m, request)
             if check.passed:
                 if differs := self._other_bits(winner, place, m):
                     return CallProof((), False, f"at M = {m}: {differs}")
@@ -201,6 +208,21 @@ class Prover:
             else:
                 return CallProof((), False, f"at M = {m}: {' '.join(check.message.split())}")
         return CallProof(tuple(proved), bool(proved))
+
+    def _proved_once(self, winner: PackedWinner, call: PackedCall, m: int, request: dict[str, Any]) -> Check:
+        """The check of a call for `m` rows: from the store if the same machine code has passed it, else made now."""
+        if self._store is None:
+            return self._checked(winner, m, request)
+        session = self._sessions.of(winner, m, self._budget)
+        images = [self._bundle.image(sha256) for sha256 in call.binaries]
+        key = proof_key(winner, call, session, images)
+        if self._store.has(key) and not self._again:
+            self._found_in_store += 1
+            return Check(winner.config, True, 0.0, 0.0, session.problem.size, "gpu", "kept")
+        check = self._checked(winner, m, request)
+        if check.passed:
+            self._store.add(key)
+        return check
 
     def _other_bits(self, winner: PackedWinner, place: Place, m: int) -> str:
         """How rows of a call differ from themselves in other batches; the bits of those that do not are kept."""
@@ -290,5 +312,12 @@ def prove_on(
     sessions = Sessions(device.arch, device.index, folder)
     with contextlib.closing(server_on(device, str(cache), str(folder))) as checks:
         rows = DeviceRows(checks)
-        prover = Prover(checks, sessions, bundle, where, device.name, say, rows=rows, timeout_s=timeout_s, again=again)
+        store = ProofStore(cache / PROOFS)
+        prover = Prover(
+            *(checks, sessions, bundle, where, device.name, say),
+            rows=rows,
+            store=store,
+            timeout_s=timeout_s,
+            again=again,
+        )
         return prover.prove()

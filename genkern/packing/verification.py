@@ -19,6 +19,7 @@ from genkern.gemm.gpus import DetectedDevice, detect_devices
 from genkern.gemm.triton_release import installed
 from genkern.journal.run_folder import modules_folder
 from genkern.packing.proof import trimmed
+from genkern.packing.proof_store import PROOFS, ProofStore
 from genkern.packing.prover import PROOF_TIMEOUT_S, Prover, Sessions, devices_for, proofs_text, server_on
 from genkern.packing.retimed import Retimed, news, retimed
 from genkern.profiling.same_bits.device_rows import DeviceRows
@@ -125,6 +126,7 @@ def _verified(
             prover = Prover(
                 *(server, sessions, bundle, where, device.name, console.print),
                 rows=DeviceRows(server),
+                store=ProofStore(cache / PROOFS),
                 timeout_s=options.timeout,
                 again=options.again,
             )

@@ -87,6 +87,49 @@ def _of_masked(groups: Groups, height: int) -> Iterator[Band]:
             yield Band(first, min(first + height, start + groups.capacity))
 
 
+# Below this number of rows a reference of all of them is cheap.
+_LEAST_PERIOD = 2039
+_MOST_REPEATS = 64
+
+
+def period_of(problem: GemmProblem, op: Op) -> int:
+    """Number of rows of C after which a check lets the inputs repeat; M if they do not.
+
+    The float32 reference of a tall product costs far more than the product itself: 3 s for M = 349,525 of
+    N = 6,144 and K = 4,096 on an H200. If the rows of A repeat, the rows of C do too, and the reference of one
+    period serves all of them. The period is no multiple of 2, 3 or 5, times the rows that share a scale: a kernel
+    that reads another tile's rows, or whose row offset wraps at a power of two, still computes another result.
+    """
+    unit = op.shared_scale(problem)[0]
+    a = op.operands(problem)[0]
+    if not op.by_rows or groups_of(problem) is not None or len(a.shape) != 2 or a.together > 1:
+        return problem.M
+    period = max(_LEAST_PERIOD, problem.M // unit // _MOST_REPEATS)
+    while not all(period % prime for prime in (2, 3, 5)):
+        period += 1
+    return period * unit if problem.M >= 4 * period * unit else problem.M
+
+
+def repeat_rows(problem: GemmProblem, op: Op, tensors: dict[str, Any], period: int) -> None:
+    """Write the first `period` rows of A, and of the scales that belong to its rows, over all rows behind them."""
+    unit = op.shared_scale(problem)[0]
+    for operand in op.operands(problem):
+        if operand.name not in tensors or not _has_rows_of_a(operand, problem.M, unit):
+            continue
+        tensor = tensors[operand.name]
+        length = period if operand.role == "activation" else period // unit
+        for first in range(length, tensor.shape[-2], length):
+            part = tensor[..., first : first + length, :]
+            part.copy_(tensor[..., : part.shape[-2], :])
+
+
+def _has_rows_of_a(operand: Operand, rows: int, unit: int) -> bool:
+    """True for A itself and for scales with a row for each `unit` rows of A."""
+    if operand.role == "activation":
+        return True
+    return operand.scales == "a" and len(operand.shape) > 1 and operand.shape[-2] == -(-rows // unit) > 1
+
+
 def cut(problem: GemmProblem, op: Op, tensors: dict[str, Any], band: Band) -> dict[str, Any]:
     """The operands, by name, of a product whose C is the band's; `tensors` may be without A and C."""
     operands = op.operands(problem)
@@ -105,7 +148,7 @@ def cut(problem: GemmProblem, op: Op, tensors: dict[str, Any], band: Band) -> di
             tensor = tensor[band.first_product : band.last_product]
         if operand.role in ("activation", "output"):
             tensor = tensor[..., band.first : band.last, :]
-        elif operand.scales == "a" and len(operand.shape) > 1 and operand.shape[-2] == -(-rows // per) > 1:
+        elif _has_rows_of_a(operand, rows, per):
             tensor = tensor[..., band.first // per : -(-band.last // per), :]
         found[operand.name] = tensor
     return found

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from genkern.gemm.gpus import capabilities_of
@@ -26,7 +26,7 @@ from genkern.ops.accumulate import PROMOTED_K, is_full
 from genkern.ops.op import Op, groups_of, has_exponents
 from genkern.profiling.checking.accuracy import elements_outside, worst_row_error
 from genkern.profiling.checking.alphabet import FLOAT8_BITS, choose_alphabet
-from genkern.profiling.checking.bands import Band, bands_of, cut
+from genkern.profiling.checking.bands import Band, bands_of, cut, period_of, repeat_rows
 from genkern.profiling.checking.bound import (
     FLOAT32,
     accumulator_roundoff,
@@ -107,6 +107,13 @@ class _Reference:
         apart = {id(each): each for each in (self.low, self.high, self.expected)}
         return sum(each.numel() * each.element_size() for each in apart.values())
 
+    def first_rows(self, count: int) -> _Reference:
+        """The reference of the first `count` rows."""
+        if count >= self.low.shape[-2]:
+            return self
+        low, high, expected = (each[..., :count, :] for each in (self.low, self.high, self.expected))
+        return _Reference(low, low if self.high is self.low else high, expected)
+
 
 class _Errors(NamedTuple):
     """The share of elements off, and the worst row's error."""
@@ -150,7 +157,12 @@ class Checking:
         # These are NaN in the reference, and must stay what C is filled with.
         self._leaves_rows = groups is not None and groups.capacity > 0
         self._most_bytes = max(self.operands[2].size_bytes, self.least_bytes)
-        self.bands = bands_of(self.problem, self.op, self._most_bytes // 4)
+        self._period = period_of(self.problem, self.op)
+        self.bands = self._bands(self._most_bytes // 4)
+
+    def _bands(self, most_bytes: int) -> tuple[Band, ...]:
+        """Bands of one period of C's rows, which take at most `most_bytes` each."""
+        return bands_of(replace(self.problem, M=self._period), self.op, most_bytes)
 
     def check(self, subject: Subject) -> Verdict:
         """Run all rounds, or up to the first that finds something. Raises what the launch raises.
@@ -171,7 +183,7 @@ class Checking:
 
         self._references.clear()
         self._most_bytes = self._kept_bytes = 0
-        self.bands = bands_of(self.problem, self.op, self.least_bytes // 4 // _SMALLER)
+        self.bands = self._bands(self.least_bytes // 4 // _SMALLER)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -252,12 +264,17 @@ class Checking:
             encodes=self.op.encodes,
             magnitudes=magnitudes,
         )
+        if self._period < self.problem.M:
+            repeat_rows(self.problem, self.op, tensors, self._period)
 
     def _encode(self, operand: Operand, numbers: Any, generator: Any) -> Any:
         return self.op.encode(self.problem, operand, numbers, generator)
 
     def _known(self, round_: Round, tensors: dict[str, Any]) -> Iterator[tuple[Band, _Reference]]:
-        """Each band with what it must be; of that as much is kept as there is memory for."""
+        """Each band of C and its reference. References are kept as long as there is memory for them.
+
+        A band of the first period stands for the same rows of every further one.
+        """
         magnitudes: dict[str, Any] | None = None
         for band in self.bands:
             if (known := self._references.get((round_, band))) is None:
@@ -269,6 +286,9 @@ class Checking:
                     self._references[round_, band] = known
                     self._kept_bytes += taken
             yield band, known
+            for first in range(band.first + self._period, self.problem.M, self._period):
+                last = min(first + band.last - band.first, self.problem.M)
+                yield replace(band, first=first, last=last), known.first_rows(last - first)
 
     def _magnitudes(self, round_: Round, tensors: dict[str, Any]) -> dict[str, Any]:
         """All operands' magnitudes, but A's where bands can make their own."""
