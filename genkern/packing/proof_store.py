@@ -95,10 +95,14 @@ def _read(path: Path) -> set[str]:
         descriptor = os.open(path, _READ)
     except OSError:
         return set()
-    with os.fdopen(descriptor, "rb") as file:
-        if not _is_ours(file.fileno()):
+    try:
+        if not _is_ours(descriptor):
             return set()
-        lines = file.read(_MOST_BYTES).splitlines()
+        lines = os.read(descriptor, _MOST_BYTES).splitlines()
+    except OSError:
+        return set()
+    finally:
+        os.close(descriptor)
     return {line.decode() for line in lines if _LINE.fullmatch(line)}
 
 

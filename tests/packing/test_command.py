@@ -211,6 +211,8 @@ def test_kernels_are_proved_where_their_gpu_is(folder: Path, monkeypatch: pytest
     assert (status, contents.proofs, checks.closed) == (0, (every, every), True)
     assert f"proved: {every} of {every} calls and kernels, in " in said
     checks.wrong = calls[-1].least_m
+    assert packed()[0] == 0, "the machine code that was proved is not proved again"
+    (folder / "cache" / "proofs.txt").unlink()
     status, said, contents = packed()
     assert status == 1
     assert "left out: " in said
