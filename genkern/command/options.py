@@ -35,7 +35,7 @@ PROFILERS = ("auto", "rocprofv3", "rocprof", *TIMERS["amd"], *TIMERS["nvidia"], 
 # Of no effect where there is no GPU.
 ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive", "--lanes")
 # A search waits for compiles most of its time, and the GPU with it, which measures other sizes meanwhile: 14 cold sizes
-# took 83 s on an H100 and 16 cores with one lane, and 45 s with three (benchmarks.timeline.traced).
+# took 83 s on an H100 and 16 cores with one lane, and 45 s with three.
 LANES = 3
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern status [RUN]

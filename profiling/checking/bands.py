@@ -107,7 +107,7 @@ def period_of(problem: GemmProblem, op: Op) -> int:
     period = max(_LEAST_PERIOD, problem.M // unit // _MOST_REPEATS)
     while not all(period % prime for prime in (2, 3, 5)):
         period += 1
-    return period * unit if problem.M >= 4 * period * unit else problem.M
+    return period * unit if 4 * period * unit <= problem.M else problem.M
 
 
 def repeat_rows(problem: GemmProblem, op: Op, tensors: dict[str, Any], period: int) -> None:

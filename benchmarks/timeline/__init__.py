@@ -1,1 +1,0 @@
-"""Where a run's seconds go."""
