@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from genkern.engines.seam import Misfit, install
+from genkern.engines.seam import Misfit, Part, Touch, install
 
 _NAME = "genkern"
 _GIVEN = ("inp", "weights", "solidx", "bias", "otype", "scale_a", "scale_b", "scale_c", "bpreshuffle", "config")
@@ -21,7 +21,7 @@ _GIVEN = ("inp", "weights", "solidx", "bias", "otype", "scale_a", "scale_b", "sc
 
 def register() -> None:
     """Put genkern among the libraries that AITER's rows may name; once, and whatever the rows are."""
-    install("aiter", {"rows of libtype genkern": _put})
+    install("aiter", [Part("rows of libtype genkern", (Touch("aiter.tuned_gemm.solMap"),), _put)])
 
 
 def _put() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -38,16 +39,16 @@ class Product:
     bias: bool = False
     own: tuple[tuple[str, str], ...] = ()
 
-    def tuned(self) -> tuple[int, ...]:
-        """For which M a bundle of this process has a winner, or the library's word, on the weight's GPU."""
-        return self.tuned_on(self.weight.get_device())
+    @property
+    def size(self) -> str:
+        """The weight's dimensions, NxK."""
+        n, k = self.weight.shape
+        return f"{n}x{k}"
 
-    def tuned_on(self, device: int) -> tuple[int, ...]:
-        """The same on the device with PyTorch's number, for a weight that is not there yet (on "meta")."""
-        context = default_context()
-        gpu = context.gpu(device)
+    def problems(self) -> tuple[GemmProblem, ...]:
+        """Returns the product with M = 1, as bundles have it; nothing if genkern lacks one of its types."""
         types = [BY_TORCH.get(str(each)) for each in (self.dtype_x, self.weight.dtype, self.dtype_out)]
-        if gpu is None or None in types:
+        if None in types:
             return ()
         n, k = map(int, self.weight.shape)
         of_x, of_weight, out = map(str, types)
@@ -57,7 +58,13 @@ class Product:
             bias=self.bias,
             own=parse_own(get_op(self.op).fields, dict(self.own)),
         )
-        return tuned_of(context, gpu, problem)
+        return (problem,)
+
+    def tuned(self) -> tuple[int, ...]:
+        """Returns the M for which a bundle of this process has a row, on the weight's GPU; () if no kernel won any."""
+        context = default_context()
+        gpu, problems = context.gpu(self.weight.get_device()), self.problems()
+        return () if gpu is None or not problems else tuned_of(context, gpu, *problems)
 
 
 def tuned_of(context: Context, gpu: LiveGpu, problem: GemmProblem) -> tuple[int, ...]:
@@ -72,18 +79,13 @@ def tuned_of(context: Context, gpu: LiveGpu, problem: GemmProblem) -> tuple[int,
     return tuple(sorted({m for m, _ in found})) if wins else ()
 
 
-# Those that were asked for, by format: what traced code reads, which cannot take a lock.
-OPERATORS: dict[str, Callable[..., Any]] = {}
-
-
 def operator(op: str) -> Callable[..., Any]:
-    """torch.ops.genkern.gemm_<format>: tracing sees one call of it, whose M is looked at when it runs."""
+    """Returns torch.ops.genkern.gemm_<format>: one call in traced programs, which chooses by M when it runs."""
     made = gemm_of(op).operator
     assert made is not None
-    OPERATORS[op] = made
     return made
 
 
-def say_once(subject: object, line: str) -> None:
-    """One line of log of a subject."""
-    default_context().say(subject, line)
+def say_once(subject: object, line: str, level: int = logging.INFO) -> None:
+    """Logs one line of a subject, the first time only."""
+    default_context().say(subject, line, level)

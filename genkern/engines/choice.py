@@ -1,14 +1,11 @@
-"""Choice: of a product with scales, a winner or the engine's own kernel, by M, when the call runs.
-
-At an M without a winner an engine's own kernels are better than genkern's library: cuBLASLt has no product with scales
-of blocks where M is no multiple of 4, for one.
-"""
+"""Choice at run time, by M, between a winner and the engine's own kernel: one opaque operator in traced programs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from genkern.engines.seam import served_or_own
 from genkern.errors import GenkernError
 from genkern.ops.op import get_op
 from genkern.runtime.default import default_context
@@ -16,70 +13,83 @@ from genkern.runtime.given import Given
 from genkern.runtime.served import as_tuned
 from genkern.runtime.torch_ops import define_plain, gemm_of
 
-# x [M, K], weight [N, K], both scales, and a bias [N] where there is one, to [M, N].
+# Tensors of a product to its result [M, N]; as a hook it returns None if no winner serves that M.
 Product = Callable[..., Any]
+# Tensors as a list, the result's columns and its type, to the result: what traced code calls.
+Opaque = Callable[[list[Any], int, Any], Any]
 _MOST_KEPT = 2**16
 _known: dict[tuple[object, ...], bool] = {}
-_calls: list[Product] = []
+_calls: dict[str, Product] = {}
 _made: list[Callable[..., Any]] = []
 
 
-def opaque(call: Product) -> Callable[..., Any]:
-    """`call` of tensors as one operator, into which tracing does not look: given these in a list, and the columns and
-    type of the result, whose other dimensions are those of the first.
+def served_product(name: str, hook: Product, own: Product) -> Opaque:
+    """Returns one operator, which tracing does not look into: `hook` of the tensors, else `own` (served_or_own).
+
+    The result has the rows of the first tensor. Layers with an equal `name` share the operator's call, so `name` must
+    tell everything that `own` depends on besides its tensors. Compiled programs hold the name: an engine may load them
+    in another process, which must have registered the same name for the same product.
     """
+    _calls.setdefault(name, served_or_own(name, hook, own))
     if not _made:
-        schema = "(Tensor[] tensors, int columns, ScalarType dtype, int call) -> Tensor"
+        schema = "(Tensor[] tensors, int columns, ScalarType dtype, str call) -> Tensor"
         _made.append(define_plain("engine_call", schema, (), _run, _fake))
-    product, number = _made[0], len(_calls)
-    _calls.append(call)
-    return lambda tensors, columns, dtype: product(tensors, columns, dtype, number)
+    product = _made[0]
+    return lambda tensors, columns, dtype: product(tensors, columns, dtype, name)
 
 
-def _run(tensors: Any, columns: int, dtype: Any, call: int) -> Any:
+def _run(tensors: Any, columns: int, dtype: Any, call: str) -> Any:
     return _calls[call](*tensors)
 
 
-def _fake(tensors: Any, columns: int, dtype: Any, call: int) -> Any:
+def _fake(tensors: Any, columns: int, dtype: Any, call: str) -> Any:
     return tensors[0].new_empty((*tensors[0].shape[:-1], columns), dtype=dtype)
 
 
-def winner_or(own: Product | None, op: str, out_dtype: Any, fields: Mapping[str, int | str]) -> Product:
-    """A product by a winner where there is one for its M, else by `own`; without one by genkern's library."""
+def plain_product(op: str) -> Product:
+    """Returns a hook: x by weight [N, K], and a bias [N] if there is one. The library serves M without a winner."""
+    gemm = gemm_of(op)
+    return lambda x, weight, bias=None: gemm.direct(x, weight, bias, None, None, None, None, {})
+
+
+def scaled_product(op: str, out_dtype: Any, fields: Mapping[str, int | str]) -> Product:
+    """Returns a hook: x [M, K] by weight [N, K], both in 8 bits, with the scales of both, and a bias if there is one.
+
+    For an M without a winner an engine's own kernel is better than genkern's library call: cuBLASLt, for example, has
+    no product with scales of blocks unless M is a multiple of 4.
+    """
     gemm = gemm_of(op)
 
     def call(x: Any, weight: Any, scale_a: Any, scale_b: Any, bias: Any = None) -> Any:
         given = x, weight, bias, out_dtype, scale_a, scale_b, None, fields
-        if own is not None and not has_winner(op, *given):
-            return own(x, weight, scale_a, scale_b, *(() if bias is None else (bias,)))
-        return gemm.direct(*given)
+        return gemm.direct(*given) if has_winner(op, *given) else None
 
     return call
 
 
-def quantised_or(own: Product, op: str, quantised: Callable[..., Any], fields: Mapping[str, int | str]) -> Product:
-    """The same of an x in 16 bits, in whose type the result is: `quantised` gives x in 8 bits and its scale, of x and
-    what else the call is given behind a bias (None where there is none); `own` is given all of it.
+def quantised_product(op: str, quantise: Callable[..., Any], fields: Mapping[str, int | str]) -> Product:
+    """Returns a hook: x [M, K] in 16 bits, quantised first, by weight [N, K] in 8 bits with its scale, to x's type.
+
+    `quantise` is given x and all arguments behind the bias, and returns x in 8 bits and its scale.
     """
     gemm = gemm_of(op)
     known: dict[tuple[object, ...], bool] = {}
 
-    def call(x: Any, weight: Any, scale_b: Any, bias: Any, *more: Any) -> Any:
+    def call(x: Any, weight: Any, scale_b: Any, bias: Any = None, *more: Any) -> Any:
         key = x.shape, weight.shape, x.dtype, bias is None, x.get_device()
-        if known.get(key) is not False:
-            rows, scale = quantised(x, *more)
-            given = rows, weight, bias, x.dtype, scale, scale_b, None, fields
-            if key not in known:
-                known[key] = has_winner(op, *given)
-            if known[key]:
-                return gemm.direct(*given)
-        return own(x, weight, scale_b, bias, *more)
+        if known.get(key) is False:
+            return None
+        rows, scale = quantise(x, *more)
+        given = rows, weight, bias, x.dtype, scale, scale_b, None, fields
+        if key not in known:
+            known[key] = has_winner(op, *given)
+        return gemm.direct(*given) if known[key] else None
 
     return call
 
 
 def has_winner(op: str, x: Any, weight: Any, bias: Any, out: Any, scale_a: Any, scale_b: Any, *more: Any) -> bool:
-    """Whether a kernel of genkern's, or an algorithm of the library's that was raced, serves such a call."""
+    """True if a kernel of genkern's, or a raced algorithm of the library's, serves such a call."""
     given = x, weight, bias, out, scale_a, scale_b, *more
     lies = weight.stride(-1) == 1, scale_a.numel() == 1, scale_b.numel() == 1
     sizes, types = (x.shape, weight.shape), (x.dtype, weight.dtype, out)

@@ -1,13 +1,16 @@
-"""Experts: a mixture of experts of an engine by winners of both its products, or None where the engine serves it."""
+"""Experts: a mixture of experts of an engine by winners of both its products, or None if the engine serves it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 
 import genkern
 from genkern.engines.called import tuned_of
+from genkern.engines.layers import NO_WINNER, size_of, weight_bytes
+from genkern.engines.layers import Layer as EngineLayer
 from genkern.errors import GenkernError
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
@@ -36,10 +39,11 @@ def by_winners(
     *,
     invariant: bool = False,
 ) -> Any:
-    """The layer's result [tokens, K] (genkern.runtime.routed.experts has what the arguments are), None where one of its
-    products has no winner for that number of tokens; with `invariant` where no kernels serve all numbers alike.
+    """Returns a layer's result [tokens, K]; genkern.runtime.routed.experts describes the arguments.
 
-    Engines have a layer as one operator, which tracing does not look into: a choice for each call is safe.
+    Returns None if one of the products has no winner for that number of tokens; with `invariant`, if no kernels serve
+    all numbers alike. Engines run a layer as one operator, which tracing does not look into: a choice at each call is
+    safe.
     """
     calls = cast(Experts, routed_of(staged_op()))
     tensors = x, gate_up, down, routing_weights, ids, gate_up_scale, down_scale
@@ -89,14 +93,10 @@ def _is_tuned(given: tuple[Any, ...]) -> bool:
     return reaches and all(context.find(gpu, each).call is not None for each in stages if each is not None)
 
 
-def tuned_for(
+def stages(
     gate_up: Any, down: Any, dtype_x: Any, top_k: int, scales: tuple[Any, Any] = (None, None)
-) -> tuple[int, ...]:
-    """For which numbers of tokens both products of such a layer have winners, whose x is in `dtype_x`."""
-    context = default_context()
-    gpu = context.gpu(gate_up.get_device())
-    if gpu is None:
-        return ()
+) -> tuple[GemmProblem, ...]:
+    """Returns both products of such a layer for one token, whose x is in `dtype_x`; () if genkern has no such layer."""
     x = gate_up.new_empty((1, gate_up.shape[-1]), dtype=dtype_x)
     ids = gate_up.new_zeros((1, top_k), dtype=torch.int32)
     weights = gate_up.new_zeros((1, top_k), dtype=dtype_x)
@@ -104,22 +104,46 @@ def tuned_for(
         layer = Layer.of(get_op(staged_op()), x, gate_up, down, weights, ids, *scales, "silu", None, None, None, {})
     except GenkernError:
         return ()
-    if layer.first is None or layer.second is None:
+    return () if layer.first is None or layer.second is None else (layer.first, layer.second)
+
+
+def tuned_for(
+    gate_up: Any, down: Any, dtype_x: Any, top_k: int, scales: tuple[Any, Any] = (None, None)
+) -> tuple[int, ...]:
+    """Returns the numbers of tokens for which both products of such a layer have rows."""
+    context = default_context()
+    gpu = context.gpu(gate_up.get_device())
+    found = () if gpu is None else stages(gate_up, down, dtype_x, top_k, scales)
+    if gpu is None or not found:
         return ()
-    first, second = (set(tuned_of(context, gpu, each)) for each in (layer.first, layer.second))
+    first, second = (set(tuned_of(context, gpu, each)) for each in found)
     return tuple(sorted(first & second))
 
 
-def tuned_in(module: Any) -> tuple[int, ...]:
-    """The same of a module as vLLM and SGLang have them, whose weights are w13_weight and w2_weight."""
-    first, second, top_k = module.w13_weight, module.w2_weight, int(getattr(module, "top_k", 0) or 0)
+def layer_in(module: Any, target: Any, why: str = "") -> EngineLayer:
+    """Returns the experts of a module as vLLM and SGLang have them, whose weights are w13_weight and w2_weight.
+
+    `target` is what gets the layer's mark. The engine's own code serves the layer if there is a reason `why`.
+    """
+    first, second = module.w13_weight, module.w2_weight
+    found = EngineLayer(target, weight_bytes(module), size=size_of(first), why=why)
+    known = None if why else _known_of(module, first, second)
+    if known is None:
+        return found if why else replace(found, why="genkern has no experts with such weights or scales")
+    served = tuned_for(*known)
+    return replace(found, served=served, why="" if served else NO_WINNER, problems=stages(*known))
+
+
+def _known_of(module: Any, first: Any, second: Any) -> Any:
+    """Returns what tuned_for() takes of a module; None if genkern has no experts with such weights."""
+    top_k = int(getattr(module, "top_k", 0) or 0)
     if top_k < 1 or first.dim() != 3 or second.dim() != 3:
-        return ()
+        return None
     if first.dtype.itemsize == 2:
-        return tuned_for(first, second, first.dtype, top_k)
+        return first, second, first.dtype, top_k
     names = ("w13_weight_scale_inv", "w2_weight_scale_inv"), ("w13_weight_scale", "w2_weight_scale")
     scales = ((getattr(module, one, None), getattr(module, other, None)) for one, other in names)
     of_first, of_second = next((each for each in scales if None not in each), (None, None))
     if of_first is None or not first.dtype.is_floating_point:
-        return ()
-    return tuned_for(first, second, torch.bfloat16, top_k, (of_first, of_second))
+        return None
+    return first, second, torch.bfloat16, top_k, (of_first, of_second)

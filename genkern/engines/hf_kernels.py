@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from genkern import __version__
-from genkern.engines.seam import Misfit, install, is_on, require
+from genkern.engines.seam import Misfit, Part, Touch, install, is_on
 
 LAYER = "GenkernLinear"
 # As kernels names devices, for which it looks layers up.
@@ -31,14 +31,18 @@ _BUILD = (
 def register() -> None:
     """Let `kernelize` give winners to those nn.Linear layers that have any; nothing without a bundle."""
     if is_on():
-        install("kernels", {"nn.Linear layers": _put})
+        touches = (
+            Touch("kernels.replace_kernel_forward_from_hub", ("cls", "layer_name", "condition")),
+            Touch("kernels.register_kernel_mapping"),
+            Touch("kernels.LocalLayerRepository"),
+        )
+        install("kernels", [Part("nn.Linear layers", touches, _put)])
 
 
 def _put() -> None:
     import torch
     from kernels import register_kernel_mapping, replace_kernel_forward_from_hub
 
-    require(replace_kernel_forward_from_hub, "replace_kernel_forward_from_hub", ("cls", "layer_name", "condition"))
     if (name := getattr(torch.nn.Linear, "kernel_layer_name", LAYER)) != LAYER:
         raise Misfit(f"nn.Linear has the kernel layer {name} already")
     replace_kernel_forward_from_hub(torch.nn.Linear, LAYER, condition=is_tuned)

@@ -15,9 +15,16 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from genkern.engines.seam import Misfit, Seam, is_on, put, require, taken_out, version_of
+from genkern.engines.seam import Misfit, Touch, is_on, put_around, reason_text, resolved, taken_out, version_of
 
 _LOG = logging.getLogger("genkern")
+# Inductor makes a choice of each function of external_matmul here. Its own takes functions that write into an `out`,
+# which would cost winners a copy.
+_MM, _CHOICE = "torch._inductor.kernel.mm", "lazy_register_extern_choice"
+_TOUCHES = (
+    Touch(f"{_MM}.{_CHOICE}", ("fn",)),
+    Touch("torch._inductor.select_algorithm.ExternKernelChoice.__init__", ("self", "kernel", "cpp_kernel")),
+)
 
 
 def genkern_matmul(a: Any, b: Any) -> Any:
@@ -41,11 +48,12 @@ def register() -> bool:
         _LOG.warning("no bundle is named (GENKERN_CONFIG): Inductor is left as it is")
         return False
     try:
-        seam, config = _seam(), _config()
-        put([seam])
-    except (Misfit, ImportError, AttributeError, TypeError) as reason:
-        said = " ".join(str(reason).split())[:300]
-        _LOG.warning("torch %s compiles without genkern: %s", version_of("torch"), said)
+        for touch in _TOUCHES:
+            touch.verify()
+        config = _config()
+        put_around(resolved(_MM), _CHOICE, _with_ours)
+    except Exception as reason:
+        _LOG.warning("torch %s compiles without genkern: %s", version_of("torch"), reason_text(reason))
         return False
     if genkern_matmul not in config.external_matmul:
         config.external_matmul = [*config.external_matmul, genkern_matmul]
@@ -58,7 +66,7 @@ def unregister() -> None:
     """Undo it; programs that were compiled meanwhile stay as they are."""
     config = _config()
     config.external_matmul = [each for each in config.external_matmul if each is not genkern_matmul]
-    taken_out(_seam())
+    taken_out(resolved(_MM), _CHOICE)
 
 
 def _config() -> Any:
@@ -67,18 +75,6 @@ def _config() -> Any:
     if not isinstance(getattr(config, "external_matmul", None), list):
         raise Misfit("torch._inductor.config.external_matmul is no list")
     return config
-
-
-def _seam() -> Seam:
-    """Where Inductor makes a choice of a function of external_matmul: it takes those that write into an `out`, which
-    would cost winners a copy.
-    """
-    from torch._inductor.kernel import mm
-    from torch._inductor.select_algorithm import ExternKernelChoice
-
-    wanted = ("self", "kernel", "cpp_kernel")
-    require(ExternKernelChoice.__init__, "ExternKernelChoice", wanted)
-    return Seam(mm, "lazy_register_extern_choice", ("fn",), _with_ours)
 
 
 def _with_ours(before: Callable[..., Any]) -> Callable[..., Any]:

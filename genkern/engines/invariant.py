@@ -11,6 +11,7 @@ A weight for which genkern has no kernel that serves every M alike is multiplied
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -18,8 +19,7 @@ from typing import Any
 
 import genkern
 from genkern.engines.called import BATCHED, WIDE, say_once
-from genkern.engines.seam import Misfit, Seam, put
-from genkern.errors import GenkernError
+from genkern.engines.seam import put_around, reason_text, require
 from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.torch_ops import define_plain, gemm_of
 
@@ -60,20 +60,24 @@ def bmm_batch_invariant(a: Any, b: Any, *, out: Any = None) -> Any:
 
 
 def take_over(module: ModuleType) -> None:
-    """Put both in the place of those that a module of this kind has, which keep what genkern has no kernel for.
+    """Replaces both functions in a module of this kind; the originals compute what genkern has no kernel for.
 
-    `module` is the one that defines them: batch_invariant_ops.batch_invariant_ops, for example. Once; raises Misfit for
-    another module.
+    `module` is the one that defines them: batch_invariant_ops.batch_invariant_ops, for example. Idempotent. Raises
+    Misfit, and replaces nothing, if the module has other functions.
     """
-    if not hasattr(module, _MATMUL):
-        raise Misfit(f"{module.__name__} has no {_MATMUL}")
+    functions = {_MATMUL: matmul_persistent}
+    require(getattr(module, _MATMUL, None), f"{module.__name__}.{_MATMUL}", ("a", "b", "bias"))
+    if hasattr(module, _BMM):
+        require(getattr(module, _BMM), f"{module.__name__}.{_BMM}", ("a", "b"))
+        functions[_BMM] = bmm_batch_invariant
 
-    def in_place_of(name: str, function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def in_place_of(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def make(before: Callable[..., Any]) -> Callable[..., Any]:
             _engines[name] = before
             _serves.clear()
+            function = functions[name]
 
-            # Its own, so that two modules may each have one.
+            # A function for each module, since the original is kept on it.
             def replaced(*given: Any, **named: Any) -> Any:
                 return function(*given, **named)
 
@@ -81,11 +85,9 @@ def take_over(module: ModuleType) -> None:
 
         return make
 
-    seams = [Seam(module, _MATMUL, ("a", "b", "bias"), in_place_of(_MATMUL, matmul_persistent))]
-    if hasattr(module, _BMM):
-        seams.append(Seam(module, _BMM, ("a", "b"), in_place_of(_BMM, bmm_batch_invariant)))
     _operators()
-    put(seams)
+    for name in functions:
+        put_around(module, name, in_place_of(name))
 
 
 def _matmul(a: Any, b: Any, bias: Any = None, out_dtype: Any = None) -> Any:
@@ -98,7 +100,7 @@ def _bmm(a: Any, b: Any) -> Any:
 
 
 def _served(name: str, op: str, of_genkern: tuple[Any, ...], of_engine: tuple[Any, ...]) -> Any:
-    """By genkern where it serves that weight for every M, else by the engine: one of both for all calls with it."""
+    """Returns the product: by genkern if it serves that weight for every M, else by the engine, for all calls alike."""
     x, weight, bias, out_dtype = of_genkern
     engine, form = _engines.get(name), _form(op, x, weight, bias, out_dtype)
     if engine is not None and x.numel() == 0:
@@ -113,12 +115,15 @@ def _served(name: str, op: str, of_genkern: tuple[Any, ...], of_engine: tuple[An
     try:
         with genkern.batch_invariant(), _inside:
             found = gemm_of(op).direct(x, weight, bias, out_dtype, None, None, None, {})
-    except GenkernError as error:
-        # A call with this weight was served before: another kernel now would have other bits.
-        if serves or engine is None:
+    except Exception as reason:
+        if engine is None:
             raise
         _serves[form] = False
-        say_once(form, f"{error}: its products are the engine's own, for every M")
+        line = f"{reason_text(reason)}: the engine's own kernel computes products by this weight, for every M"
+        if serves:
+            # The engine goes on: its rows have equal bits from here on, though not those of genkern's kernels.
+            line += "; rows that genkern computed before may have other bits"
+        say_once(form, line, logging.WARNING if serves else logging.INFO)
         return engine(*of_engine)
     _serves[form] = True
     return found

@@ -1,48 +1,74 @@
-"""Layers: which of a loaded model's layers are served, marked once, and what share of its weights that is."""
+"""Layers: which of a loaded model's layers winners serve, what share of its weights that is, and why others are not.
+
+GENKERN_SKIP_LAYERS leaves layers to the engine: patterns of module names or sizes (NxK, experts ExNxK), by commas.
+GENKERN_ENGINE_REPORT names a file that gets what mark() found, as JSON.
+"""
 
 from __future__ import annotations
 
+import fnmatch
+import json
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from genkern.engines.called import Product
+from genkern.engines.seam import reason_text, version_of
+from genkern.gemm.problem import GemmProblem
 
 _LOG = logging.getLogger("genkern.engines")
-# On a layer: a bundle has winners for its weight. Traced code reads no more than this.
-MARK = "_genkern_serves"
+SKIP, REPORT = "GENKERN_SKIP_LAYERS", "GENKERN_ENGINE_REPORT"
+# Attribute of a layer, or of the engine's kernel object in it: the operator that serves it; False if none does.
+MARK = "_genkern_product"
 # How many M a line of log names.
 _MOST_NAMED = 12
+NO_WINNER = "no winner for its size, layout and types"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer whose weights have `bytes`; `served` for which M there are winners, none: the engine serves it.
+    """One layer that multiplies by weights of `bytes`, `size` NxK or ExNxK.
 
-    `module` is marked where it is served.
+    `served` has the M for which there are winners; if it is empty, the engine's own code serves the layer, and `why`
+    says why. If the layer is served, `target` gets `product` as its MARK, and `prepare` is called. `problems` are what
+    the layer computes, with M = 1.
     """
 
-    module: Any
+    target: Any
     bytes: int
-    served: tuple[int, ...]
+    served: tuple[int, ...] = ()
+    product: Any = True
+    size: str = ""
+    why: str = ""
+    problems: tuple[GemmProblem, ...] = ()
+    prepare: Callable[[], None] | None = None
 
     @classmethod
-    def of(cls, module: Any, product: Product | None, served: tuple[int, ...] = ()) -> Layer:
-        """A layer whose product is known, or is none of genkern's; of experts, `served` says it."""
-        return cls(module, _bytes(module), served if product is None else product.tuned())
+    def of(cls, module: Any, product: Product | None, why: str = NO_WINNER) -> Layer:
+        """A linear layer, whose product is known, or None with the reason."""
+        served = () if product is None else product.tuned()
+        found = cls(module, weight_bytes(module), served, size=size_of(module.weight), why="" if served else why)
+        return found if product is None else replace(found, size=product.size, problems=product.problems())
 
 
-def _bytes(module: Any) -> int:
-    """Of its own matrices."""
+def weight_bytes(module: Any) -> int:
+    """Returns the bytes of a module's own matrices."""
     weights = (each for each in module.parameters(recurse=False) if each.dim() > 1)
     return sum(int(each.numel() * each.element_size()) for each in weights)
 
 
+def size_of(weight: Any) -> str:
+    """Returns a weight's dimensions, NxK."""
+    return "x".join(map(str, weight.shape))
+
+
 @dataclass(frozen=True)
 class Share:
-    """What share of a model's layers, and of the bytes of their weights, winners serve: the time of few rows' products
-    is that of reading their weights.
+    """What share of a model's layers, and of the bytes of their weights, winners serve.
+
+    At few rows a product takes the time of reading its weight, so that the share of bytes is a share of time.
     """
 
     layers: int
@@ -53,7 +79,7 @@ class Share:
 
     @classmethod
     def of(cls, layers: Iterable[Layer]) -> Share:
-        """Of all layers."""
+        """Returns the share of these layers."""
         found = list(layers)
         served = [layer for layer in found if layer.served]
         tuned = sorted({m for layer in served for m in layer.served})
@@ -68,22 +94,71 @@ class Share:
 
 
 def mark(engine: str, model: Any, layer_of: Callable[[Any], Layer | None]) -> Share:
-    """Mark the model's layers that winners serve, and log what share they are; `layer_of` says what a module is."""
-    layers = list(_layers(model, layer_of))
-    for layer in layers:
-        setattr(layer.module, MARK, bool(layer.served))
-    share = Share.of(layers)
-    _LOG.info("genkern serves %s of this %s model; the others are served as without it", share, engine)
+    """Switches winners on in the model's layers that have any, logs what share that is, and returns it.
+
+    `layer_of` returns the Layer of a module, None if it multiplies by no weight. A module at which `layer_of` raises is
+    left to the engine; one warning names the first.
+    """
+    found: list[tuple[str, Layer]] = []
+    for name, layer in _layers(model, layer_of):
+        if layer.served and _is_skipped(name, layer):
+            layer = replace(layer, served=(), product=False, why=f"{SKIP} names it")
+        try:
+            if layer.served and layer.prepare is not None:
+                layer.prepare()
+            setattr(layer.target, MARK, layer.product if layer.served else False)
+        except Exception as reason:
+            layer = replace(layer, served=(), why=reason_text(reason))
+        found.append((name, layer))
+    share = Share.of(layer for _, layer in found)
+    _LOG.info("genkern serves %s of this %s model; the engine's own code serves the others", share, engine)
+    if path := os.environ.get(REPORT, "").strip():
+        _report(path, engine, found)
     return share
 
 
-def _layers(model: Any, layer_of: Callable[[Any], Layer | None]) -> Iterator[Layer]:
-    for module in model.modules():
-        layer = layer_of(module)
+def _layers(model: Any, layer_of: Callable[[Any], Layer | None]) -> Iterator[tuple[str, Layer]]:
+    said = False
+    for name, module in model.named_modules():
+        try:
+            layer = layer_of(module)
+        except Exception as reason:
+            layer = Layer(module, weight_bytes(module), why=reason_text(reason))
+            if not said:
+                said = True
+                _LOG.warning("genkern cannot read the layer %s: %s; the engine's own code serves it", name, layer.why)
         if layer is not None:
-            yield layer
+            yield name, layer
+
+
+def _is_skipped(name: str, layer: Layer) -> bool:
+    patterns = [each.strip() for each in os.environ.get(SKIP, "").split(",") if each.strip()]
+    return any(fnmatch.fnmatchcase(name, each) or fnmatch.fnmatchcase(layer.size, each) for each in patterns)
+
+
+def _report(path: str, engine: str, found: Iterable[tuple[str, Layer]]) -> None:
+    """Writes what serves each layer; a file that cannot be written is logged, and the engine goes on."""
+    layers = [
+        {
+            "name": name,
+            "size": layer.size,
+            "bytes": layer.bytes,
+            "served": list(layer.served),
+            "why": layer.why,
+            "problems": [asdict(problem) for problem in layer.problems],
+        }
+        for name, layer in found
+    ]
+    try:
+        # Ranks load equal parts of a model: the first one to write reports for all.
+        with open(path, "x", encoding="utf-8") as file:
+            json.dump({"engine": engine, "version": version_of(engine), "layers": layers}, file)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        _LOG.warning("%s: %s cannot be written (%s)", REPORT, path, error.strerror)
 
 
 def is_served(module: Any) -> bool:
-    """Whether it was marked as served."""
+    """True if winners are switched on in a module, or in a kernel object of an engine's."""
     return bool(getattr(module, MARK, False))

@@ -1,11 +1,14 @@
-"""Seams: functions of an engine that another is put around, checked first, so that an engine with others runs as it is.
+"""Seam between genkern and an engine: what a plugin touches of the engine is declared, verified, and guarded.
 
-An engine promises few of its functions to anybody. Each part of a plugin (its linear layers, its experts) says which it
-needs, with the names of their arguments; where one is not so, that part is left out, and one line says so.
+Engines promise little of what a plugin uses. Each Part of a plugin declares every attribute that it touches; install()
+verifies them before the part is put in place, and leaves out a part that does not fit, with one line of log.
+served_or_own() guards each hook at run time: a hook that raises is switched off, and the engine's own code computes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import inspect
 import logging
 import os
@@ -16,103 +19,191 @@ from typing import Any
 
 _LOG = logging.getLogger("genkern.engines")
 _NAMES = "GENKERN_CONFIG"
-# What a function that was put around another has, so that nobody puts a second one around it.
+# Attribute of a replacement that holds the function it replaced, so that a second registration replaces nothing.
 _MARK = "_genkern_around"
+_MOST_SAID = 300
 
 
 class Misfit(Exception):
-    """What of an engine is not as this was written for, in words that end a sentence."""
+    """An engine lacks something that a part of a plugin touches; the message says what."""
 
 
 @dataclass(frozen=True)
-class Seam:
-    """A function `name` of `owner`, a module or a class, whose arguments begin with `parameters`.
+class Touch:
+    """One attribute of an engine that a part of a plugin reads, calls or replaces.
 
-    `make` gives what takes its place, of what was there before.
+    `path` is dotted: a module, then attributes. `parameters` are the names that the callable's parameters begin with;
+    None if the part does not call it. `fields` are attributes that the class must have: methods, properties, annotated
+    fields, or attributes that its `__init__` sets.
     """
 
-    owner: Any
-    name: str
-    parameters: tuple[str, ...]
-    make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    path: str
+    parameters: tuple[str, ...] | None = None
+    fields: tuple[str, ...] = ()
 
-    def require(self) -> None:
-        """Raises Misfit where there is no such function."""
-        require(getattr(self.owner, self.name, None), f"{_named(self.owner)}.{self.name}", self.parameters)
-
-    def put(self) -> None:
-        """Put it in its place, once."""
-        before = getattr(self.owner, self.name)
-        if not hasattr(before, _MARK):
-            made = self.make(before)
-            setattr(made, _MARK, before)
-            setattr(self.owner, self.name, made)
+    def verify(self) -> Any:
+        """Returns the attribute. Raises Misfit if it is missing or has other parameters or fields; ImportError."""
+        found = resolved(self.path)
+        if self.parameters is not None:
+            require(found, self.path, self.parameters)
+        known = _field_names(found) if self.fields else ()
+        if missing := [name for name in self.fields if name not in known]:
+            raise Misfit(f"{self.path} has no {', '.join(missing)}")
+        return found
 
 
-def require(function: object, name: str, parameters: Sequence[str]) -> None:
-    """Raises Misfit unless `function` can be called, and its arguments begin with these names."""
-    if not callable(function):
-        raise Misfit(f"there is no {name}")
-    try:
-        # What was put there before has its arguments from whom it was put around.
-        found = tuple(inspect.signature(getattr(function, _MARK, function)).parameters)
-    except (TypeError, ValueError):
-        raise Misfit(f"{name} does not say what it takes") from None
-    if found[: len(parameters)] != tuple(parameters):
-        raise Misfit(f"{name} takes ({', '.join(found)[:200]}), not ({', '.join(parameters)})")
+@dataclass(frozen=True)
+class Part:
+    """One part of a plugin: what it serves, everything that it touches, and the function that puts it in place.
+
+    `trial`, if there is one, runs after `touches` are verified and before `put`: it calls what a check of names cannot
+    tell, and raises if the result is not as expected.
+    """
+
+    serves: str
+    touches: tuple[Touch, ...]
+    put: Callable[[], None]
+    trial: Callable[[], None] | None = None
 
 
-def put(seams: Sequence[Seam]) -> None:
-    """All of them, or none. Raises Misfit."""
-    for seam in seams:
-        seam.require()
-    for seam in seams:
-        seam.put()
+def install(engine: str, parts: Sequence[Part]) -> tuple[str, ...]:
+    """Puts each part that fits this engine in place, and returns what these parts serve.
 
-
-def taken_out(seam: Seam) -> None:
-    """Give the owner back what was there; nothing where nothing was put."""
-    found = getattr(seam.owner, seam.name, None)
-    if (before := getattr(found, _MARK, None)) is not None:
-        setattr(seam.owner, seam.name, before)
-
-
-def is_on(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a bundle or results are named for any format; without one a plugin does nothing."""
-    return any(value.strip() and (name == _NAMES or name.startswith(f"{_NAMES}_")) for name, value in environ.items())
-
-
-def install(engine: str, parts: Mapping[str, Callable[[], None]]) -> tuple[str, ...]:
-    """Install each part of an engine's plugin, by what it serves; those that fit, of which one line of log tells.
-
-    A part may raise Misfit, or what an engine of another version makes it raise: ImportError, AttributeError,
-    TypeError. It is left out then, with a line that says why, and the engine does that by itself.
+    Logs one line for all parts that fit, and one for each part that does not: what, which release, what is missing.
+    Never raises: a part that fails in any way is left out.
     """
     from genkern.runtime.default import show_log
 
-    # Engines show their own loggers' lines alone. Of genkern's there are others, a line for each size without a winner.
+    # Engines configure only their own loggers. Show the lines of this one; genkern's others, one a size, stay hidden.
     show_log(_LOG)
     fitting = []
-    for what, part in parts.items():
+    for part in parts:
         try:
-            part()
-            fitting.append(what)
-        except (Misfit, ImportError, AttributeError, TypeError) as reason:
-            said = " ".join(str(reason).split())[:300]
-            _LOG.warning("%s %s serves its %s without genkern: %s", engine, version_of(engine), what, said)
+            for touch in part.touches:
+                touch.verify()
+            if part.trial is not None:
+                part.trial()
+            part.put()
+            fitting.append(part.serves)
+        except Exception as reason:
+            said = (engine, version_of(engine), part.serves, reason_text(reason))
+            _LOG.warning("%s %s serves its %s without genkern: %s", *said)
     if fitting:
         _LOG.info("%s %s calls winners in its %s", engine, version_of(engine), ", ".join(fitting))
     return tuple(fitting)
 
 
+def served_or_own(what: str, hook: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that calls `hook`, and `own` with the same arguments if `hook` returns None or raises.
+
+    `own` is the engine's code. After `hook` has raised once, it is never called again, and one warning says in `what`
+    it failed and why. `hook` must not write to its arguments before it can no longer raise.
+    """
+    failed = False
+
+    def call(*given: Any, **named: Any) -> Any:
+        nonlocal failed
+        if not failed:
+            try:
+                if (found := hook(*given, **named)) is not None:
+                    return found
+            except Exception as reason:
+                failed = True
+                said = what, reason_text(reason)
+                _LOG.warning("genkern failed in %s: %s; from now on the engine's own code computes it", *said)
+        return own(*given, **named)
+
+    return call
+
+
+def around(path: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces the function at `path` by what `make` returns for it; does nothing the second time."""
+    owner_path, _, name = path.rpartition(".")
+    put_around(resolved(owner_path), name, make)
+
+
+def put_around(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replaces `owner`'s function `name` by what `make` returns for it; does nothing the second time."""
+    before = getattr(owner, name)
+    if not hasattr(before, _MARK):
+        made = make(before)
+        setattr(made, _MARK, before)
+        setattr(owner, name, made)
+
+
+def unhooked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function that put_around() replaced by this one, the function itself if it is no replacement."""
+    before: Callable[..., Any] = getattr(function, _MARK, function)
+    return before
+
+
+def taken_out(owner: Any, name: str) -> None:
+    """Restores the function that put_around() replaced, if it did."""
+    if (before := getattr(getattr(owner, name, None), _MARK, None)) is not None:
+        setattr(owner, name, before)
+
+
+def require(function: object, name: str, parameters: Sequence[str]) -> None:
+    """Raises Misfit unless `function` is callable and its parameters begin with these names."""
+    if not callable(function):
+        raise Misfit(f"there is no {name}")
+    try:
+        # A replacement takes *given, **named; the function that it replaced has the names.
+        found = tuple(inspect.signature(getattr(function, _MARK, function)).parameters)
+    except (TypeError, ValueError):
+        raise Misfit(f"{name} has no signature to check") from None
+    if found[: len(parameters)] != tuple(parameters):
+        raise Misfit(f"{name} takes ({', '.join(found)[:200]}), not ({', '.join(parameters)})")
+
+
+def resolved(path: str) -> Any:
+    """Returns the module, or the attribute of one, at a dotted path. Raises Misfit if there is none; ImportError."""
+    names = path.split(".")
+    for end in range(len(names), 0, -1):
+        try:
+            found = importlib.import_module(".".join(names[:end]))
+        except ModuleNotFoundError as error:
+            # A module that exists and lacks one of its own imports is another fault than a path beyond a module.
+            if not ".".join(names[:end]).startswith(error.name or " "):
+                raise
+            continue
+        for name in names[end:]:
+            if not hasattr(found, name):
+                raise Misfit(f"there is no {path}")
+            found = getattr(found, name)
+        return found
+    raise Misfit(f"there is no {path}")
+
+
+def is_on(environ: Mapping[str, str] = os.environ) -> bool:
+    """True if a bundle or results are named for any format; without one a plugin does nothing."""
+    return any(value.strip() and (name == _NAMES or name.startswith(f"{_NAMES}_")) for name, value in environ.items())
+
+
 def version_of(engine: str) -> str:
-    """As it was installed, "" where nobody says."""
+    """Returns the installed version of a package, "" if its metadata is missing."""
     try:
         return metadata.version(engine)
     except metadata.PackageNotFoundError:
         return ""
 
 
-def _named(owner: Any) -> str:
-    of_module = getattr(owner, "__module__", "")
-    return f"{of_module}.{owner.__qualname__}" if isinstance(owner, type) else str(getattr(owner, "__name__", owner))
+def reason_text(reason: BaseException) -> str:
+    """Returns an exception as one line; its type is named if the message alone would not say what happened."""
+    said = " ".join(str(reason).split())[:_MOST_SAID]
+    return said if isinstance(reason, (Misfit, ImportError)) and said else f"{type(reason).__name__}: {said}"
+
+
+def _field_names(owner: Any) -> frozenset[str]:
+    """Returns the names that instances of a class have, as far as the class tells."""
+    found = set(dir(owner))
+    for each in getattr(owner, "__mro__", ()):
+        with contextlib.suppress(Exception):
+            # Python 3.14 evaluates annotations here, and a name in one may exist for type checkers alone.
+            found.update(inspect.get_annotations(each))
+        found.update(getattr(each, "__dataclass_fields__", ()))
+        initialiser = vars(each).get("__init__")
+        code = None if initialiser is None else getattr(inspect.unwrap(initialiser), "__code__", None)
+        # Names of attributes that __init__ stores or reads, on self among others.
+        found.update(getattr(code, "co_names", ()))
+    return frozenset(found)

@@ -1,7 +1,7 @@
 """vLLM: a plugin (entry point vllm.general_plugins) by which its layers call winners; docs/engines.md says which.
 
-Written for 0.33. In every process of vLLM `register` runs, more than once: it is idempotent, touches no GPU, and does
-nothing where no bundle is named. All ranks load the same files, so all have the same kernels.
+vLLM calls `register` in each of its processes, more than once. It is idempotent, touches no GPU, and does nothing if no
+bundle is named. All ranks load the same files, so that all call the same kernels. `parts` declares what is touched.
 """
 
 from __future__ import annotations
@@ -13,53 +13,96 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from genkern.engines.seam import Misfit, Seam, install, is_on, put, require
+from genkern.engines.seam import Misfit, Part, Touch, around, install, is_on, resolved, served_or_own
 
 _ENGINE = "vllm"
+_LAYERS = "vllm.model_executor.layers"
+_UNQUANTIZED = f"{_LAYERS}.linear.UnquantizedLinearMethod"
+_EMBEDDING = f"{_LAYERS}.vocab_parallel_embedding.UnquantizedEmbeddingMethod"
+_LOAD_MODEL = "vllm.model_executor.model_loader.base_loader.BaseModelLoader.load_model"
+_TRITON_EXPERTS = f"{_LAYERS}.fused_moe.experts.triton_moe.TritonExperts"
+# Releases up to 0.27 have the second.
+_INVARIANT = "vllm.model_executor.determinism.batch_invariant", f"{_LAYERS}.batch_invariant"
 _APPLY = ("self", "layer", "x", "bias")
-_LOAD = ("self", "vllm_config", "model_config")
 _EXPERTS = (
     *("output", "hidden_states", "w1", "w2", "topk_weights", "topk_ids", "activation", "global_num_experts"),
     *("expert_map", "a1q_scale", "a2_scale", "workspace13", "workspace2", "expert_tokens_meta"),
     "apply_router_weight_on_input",
 )
-# By which vLLM's compiled programs hang on the bundle: it looks them up by all variables that it knows.
+_SCALES = "w1_scale", "w2_scale"
+_EXTRAS = "w1_bias", "w2_bias", "w1_zp", "w2_zp"
+_QUANTIZATION = "quant_dtype", "block_shape", "per_act_token_quant", "per_out_ch_quant"
+# An environment variable that vLLM's keys of compiled programs get, so that these depend on the bundle.
 _VARIABLE = "VLLM_GENKERN_BUNDLES"
 
 
 def register() -> None:
-    """What vLLM calls in each of its processes."""
+    """Installs the plugin in this process of vLLM. Never raises."""
     if is_on():
-        from genkern.engines import vllm_fp8
+        install(_ENGINE, parts())
 
-        parts = {
-            "compiled programs' keys": _key,
-            "16-bit linear layers": _linears,
-            "fp8 linear layers": vllm_fp8.kernels,
-            "experts": _experts,
-            "batch-invariant products": _invariant,
-        }
-        install(_ENGINE, parts)
+
+def parts() -> tuple[Part, ...]:
+    """Returns the parts of the plugin, with everything of vLLM that each touches."""
+    from genkern.engines import vllm_fp8
+
+    envs = Touch("vllm.envs.VLLM_BATCH_INVARIANT")
+    load_model = Touch(_LOAD_MODEL, ("self", "vllm_config", "model_config"))
+    return (
+        Part(
+            "compiled programs' keys",
+            (Touch("vllm.envs.environment_variables"), Touch("vllm.envs.compile_factors", ())),
+            _key,
+            _key_trial,
+        ),
+        Part(
+            "16-bit linear layers",
+            (
+                *(envs, load_model, Touch(f"{_UNQUANTIZED}.apply", _APPLY), Touch(f"{_EMBEDDING}.apply", _APPLY)),
+                Touch(f"{_LAYERS}.vocab_parallel_embedding.ParallelLMHead"),
+                Touch(f"{_LAYERS}.vocab_parallel_embedding.VocabParallelEmbedding"),
+                Touch(f"{_LAYERS}.utils.default_unquantized_gemm", ("layer", "x", "weight", "bias")),
+                Touch(f"{_LAYERS}.utils.dispatch_unquantized_gemm"),
+            ),
+            _linears,
+        ),
+        Part("fp8 linear layers", (envs, load_model, *vllm_fp8.TOUCHES), _fp8, vllm_fp8.trial),
+        Part(
+            "experts",
+            (
+                *(envs, load_model, Touch(f"{_TRITON_EXPERTS}.apply", ("self", *_EXPERTS))),
+                Touch(_TRITON_EXPERTS, fields=(*_SCALES, *_EXTRAS, *_QUANTIZATION, "quant_config", "_lora_context")),
+                Touch(f"{_LAYERS}.fused_moe.config.FusedMoEQuantConfig", fields=("gemm1_clamp_limit",)),
+                Touch(f"{_LAYERS}.fused_moe.activation.MoEActivation", fields=("SILU",)),
+                Touch(f"{_LAYERS}.fused_moe.fused_moe_method_base.FusedMoEMethodBase", fields=("moe_kernel",)),
+                Touch(f"{_LAYERS}.fused_moe.modular_kernel.FusedMoEKernel", fields=("fused_experts",)),
+            ),
+            _experts,
+        ),
+        Part("batch-invariant products", (envs,), _invariant),
+    )
 
 
 def _key() -> None:
-    """Programs that vLLM compiled with another bundle, or with none, are other programs."""
-    from vllm import envs
+    """Makes vLLM recompile its programs if the bundle or genkern's environment is another."""
+    safe = served_or_own("the key of compiled programs", digest, lambda: "unknown")
+    resolved("vllm.envs.environment_variables").setdefault(_VARIABLE, safe)
 
-    if not isinstance(getattr(envs, "environment_variables", None), dict):
+
+def _key_trial() -> None:
+    if not isinstance(resolved("vllm.envs.environment_variables"), dict):
         raise Misfit("vllm.envs.environment_variables is no dict")
-    require(getattr(envs, "compile_factors", None), "vllm.envs.compile_factors", ())
-    envs.environment_variables.setdefault(_VARIABLE, digest)
 
 
 @functools.cache
 def digest() -> str:
-    """Of the files that the environment names, and their names."""
+    """Returns the sha256 of the files that the environment names for genkern, and of what else it says."""
+    from genkern.engines.layers import REPORT
     from genkern.runtime.process.configuration import named_paths
 
     found = hashlib.sha256()
     for name in sorted(os.environ):
-        if name.startswith("GENKERN_"):
+        if name.startswith("GENKERN_") and name != REPORT:
             found.update(f"{name}={os.environ[name]}\0".encode())
         if name.startswith("GENKERN_CONFIG"):
             for path in map(Path, named_paths(name, os.environ[name], [])):
@@ -68,146 +111,204 @@ def digest() -> str:
 
 
 def _linears() -> None:
-    from vllm.model_executor.layers import linear, vocab_parallel_embedding
-    from vllm.model_executor.model_loader import base_loader
+    around(f"{_UNQUANTIZED}.apply", _apply)
+    around(f"{_EMBEDDING}.apply", _apply)
+    around(_LOAD_MODEL, _load)
 
-    put(
-        [
-            Seam(linear.UnquantizedLinearMethod, "apply", _APPLY, _apply),
-            Seam(vocab_parallel_embedding.UnquantizedEmbeddingMethod, "apply", _APPLY, _apply),
-            Seam(base_loader.BaseModelLoader, "load_model", _LOAD, _load),
-        ]
-    )
+
+def _fp8() -> None:
+    from genkern.engines import vllm_fp8
+
+    vllm_fp8.put()
+    around(_LOAD_MODEL, _load)
 
 
 def _apply(before: Callable[..., Any]) -> Callable[..., Any]:
-    from genkern.engines.called import WIDE, operator
     from genkern.engines.layers import MARK
 
-    product = operator(WIDE)
-
-    # Traced by Dynamo: it sees an attribute, and one operator, which looks at M when it runs.
+    # Dynamo traces this: it sees an attribute and one operator, which chooses by M when it runs.
     @functools.wraps(before)
     def apply(self: Any, layer: Any, x: Any, bias: Any = None) -> Any:
-        if getattr(layer, MARK, False):
-            return product(x, layer.weight, bias)
+        product = getattr(layer, MARK, None)
+        if product:
+            weight = layer.weight
+            return product([x, weight] if bias is None else [x, weight, bias], weight.shape[0], x.dtype)
         return before(self, layer, x, bias)
 
     return apply
 
 
 def _load(before: Callable[..., Any]) -> Callable[..., Any]:
+    from genkern.engines.layers import Share
+
     @functools.wraps(before)
     def load_model(self: Any, *given: Any, **named: Any) -> Any:
         model = before(self, *given, **named)
-        mark(model)
+        served_or_own("its search for layers", mark, lambda model: Share.of([]))(model)
         return model
 
     return load_model
 
 
 def mark(model: Any) -> Any:
-    """Mark the layers of a loaded model that winners serve, and log their share."""
+    """Switches winners on in the layers of a loaded model that have any, logs their share, and returns it."""
     from genkern.engines import layers
 
     return layers.mark(_ENGINE, model, layer_of)
 
 
 def layer_of(module: Any) -> Any:
-    """What a module multiplies by, as genkern.engines.layers has it; None of a module without weights of products."""
-    from genkern.engines import experts
-    from genkern.engines.layers import Layer
+    """Returns what a module multiplies by as a genkern.engines.layers.Layer; None if it multiplies by no weight."""
+    from genkern.engines import vllm_fp8
 
     method = getattr(module, "quant_method", None)
     if method is None:
         return None
     if getattr(module, "w13_weight", None) is not None:
-        return Layer.of(module, None, experts.tuned_in(module))
+        return _expert_layer(module, method)
     weight = getattr(module, "weight", None)
     if weight is None or weight.dim() != 2 or not _multiplies(module):
         return None
-    kernel = getattr(method, "fp8_linear", None) or getattr(getattr(module, "scheme", None), "fp8_linear", None)
-    if kernel is not None:
-        # vLLM has chosen it while it made the layer.
-        return Layer.of(module, None, tuple(getattr(kernel, "genkern_tuned", ())))
-    return Layer.of(module, None, _linear_tuned(module, method, weight))
+    kernel = vllm_fp8.kernel_of(module)
+    return _linear_layer(module, method, weight) if kernel is None else vllm_fp8.layer_of(module, kernel)
 
 
 def _multiplies(module: Any) -> bool:
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-    # An embedding looks rows up; it is the head too where both are tied, which calls apply() of its own module then.
+    # An embedding looks rows up. If it is tied to the head, the head calls apply() with the embedding's module.
     return isinstance(module, ParallelLMHead) or not isinstance(module, VocabParallelEmbedding)
 
 
-def _linear_tuned(module: Any, method: Any, weight: Any) -> tuple[int, ...]:
+def _linear_layer(module: Any, method: Any, weight: Any) -> Any:
     from vllm import envs
     from vllm.model_executor.layers import utils
     from vllm.model_executor.layers.linear import UnquantizedLinearMethod
     from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
     from genkern.engines.called import WIDE, Product
+    from genkern.engines.layers import Layer
 
-    # With this switch vLLM calls what the part on batch invariance has replaced.
-    if type(method) not in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod) or envs.VLLM_BATCH_INVARIANT:
-        return ()
-    # Another is a library that the user asked for, or ROCm's own kernels for few rows.
-    usual = utils.default_unquantized_gemm
-    if getattr(method, "_gemm_impl", usual) is not usual:
-        return ()
+    if type(method) not in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod):
+        return Layer.of(module, None, f"genkern serves no {type(method).__name__}")
+    if envs.VLLM_BATCH_INVARIANT:
+        return Layer.of(module, None, "VLLM_BATCH_INVARIANT: the part for batch-invariant products serves it")
+    gemm = getattr(method, "_gemm_impl", None) or utils.dispatch_unquantized_gemm()
+    if gemm is not utils.default_unquantized_gemm:
+        # A library that the user asked for, or ROCm's own kernels for few rows.
+        return Layer.of(module, None, "vLLM multiplies it by another library (--linear-backend, or ROCm's)")
     bias = getattr(module, "bias", None) is not None and not getattr(module, "skip_bias_add", False)
-    return Product(WIDE, weight, weight.dtype, weight.dtype, bias).tuned()
+    return linear_layer(module, Product(WIDE, weight, weight.dtype, weight.dtype, bias))
+
+
+def linear_layer(module: Any, product: Any) -> Any:
+    """Returns a layer in 16 bits, computed by PyTorch if a winner fails; `product` as genkern.engines.called has it."""
+    from dataclasses import replace
+
+    import torch
+
+    from genkern.engines.choice import plain_product, served_product
+    from genkern.engines.layers import Layer
+
+    found = Layer.of(module, product)
+    if not found.served:
+        return found
+    name = f"linear layers {product.size} {product.weight.dtype}" + " with bias" * product.bias
+    return replace(found, product=served_product(name, plain_product(product.op), torch.nn.functional.linear))
 
 
 def _experts() -> None:
-    from vllm.model_executor.layers.fused_moe import modular_kernel
-    from vllm.model_executor.layers.fused_moe.experts import triton_moe
+    around(f"{_TRITON_EXPERTS}.apply", _apply_experts)
+    around(_LOAD_MODEL, _load)
 
-    require(modular_kernel.FusedMoEExperts.process_weights_after_loading, "process_weights_after_loading", ("self",))
-    put([Seam(triton_moe.TritonExperts, "apply", ("self", *_EXPERTS), _apply_experts)])
+
+def _expert_layer(module: Any, method: Any) -> Any:
+    from genkern.engines import experts
+    from genkern.engines.layers import MARK
+
+    found = getattr(getattr(method, "moe_kernel", None), "fused_experts", None)
+    # Some of vLLM's kernels are two, of which Triton's serves few tokens.
+    for kernel in (found, getattr(found, "fallback_experts", None)):
+        if type(kernel) is resolved(_TRITON_EXPERTS):
+            return experts.layer_in(module, kernel)
+    setattr(module, MARK, False)
+    why = f"its experts are {type(found or method).__name__}, not TritonExperts"
+    return experts.layer_in(module, module, why)
+
+
+# What the hook of experts returns if winners have written the result; vLLM's own apply() returns None.
+_WRITTEN = object()
 
 
 def _apply_experts(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Within vLLM's operator for a layer of experts, which tracing does not look into."""
+    """Replaces TritonExperts.apply, which runs inside vLLM's operator for a layer of experts: tracing never sees it."""
+    from genkern.engines.layers import MARK
+
+    kinds = resolved(_TRITON_EXPERTS)
+    attribute = "_genkern_experts"
 
     @functools.wraps(before)
     def apply(self: Any, *given: Any, **named: Any) -> Any:
-        from vllm import envs
-
-        from genkern.engines import experts
-
-        said = {**dict(zip(_EXPERTS, given, strict=False)), **named}
-        output, w1 = said["output"], said["w1"]
-        if _is_plain(self, w1, said):
-            narrow = w1.dtype.itemsize == 1
-            found = experts.by_winners(
-                said["hidden_states"],
-                w1,
-                said["w2"],
-                said["topk_weights"],
-                said["topk_ids"],
-                gate_up_scale=self.w1_scale if narrow else None,
-                down_scale=self.w2_scale if narrow else None,
-                x_scale=said["a1q_scale"] if narrow else None,
-                out_dtype=output.dtype if narrow else None,
-                invariant=bool(envs.VLLM_BATCH_INVARIANT),
+        # A subclass computes something else in the methods that apply() calls.
+        if type(self) is not kinds or getattr(self, MARK, None) is False:
+            return before(self, *given, **named)
+        call = self.__dict__.get(attribute)
+        if call is None:
+            # One for each layer, so that a failure switches off no other layer.
+            call = served_or_own(
+                "a layer of experts", functools.partial(_by_winners, self), functools.partial(before, self)
             )
-            if found is not None:
-                output.copy_(found)
-                return None
-        return before(self, *given, **named)
+            self.__dict__[attribute] = call
+        result = call(*given, **named)
+        return None if result is _WRITTEN else result
 
     return apply
 
 
+def _by_winners(kernel: Any, *given: Any, **named: Any) -> Any:
+    """Hook: writes the layer's result if both products have winners; returns None, and writes nothing, otherwise."""
+    from vllm import envs
+
+    from genkern.engines import experts
+
+    said = {**dict(zip(_EXPERTS, given, strict=False)), **named}
+    output, w1 = said["output"], said["w1"]
+    if not _is_plain(kernel, w1, said):
+        return None
+    narrow = w1.dtype.itemsize == 1
+    found = experts.by_winners(
+        said["hidden_states"],
+        w1,
+        said["w2"],
+        said["topk_weights"],
+        said["topk_ids"],
+        gate_up_scale=kernel.w1_scale if narrow else None,
+        down_scale=kernel.w2_scale if narrow else None,
+        x_scale=said["a1q_scale"] if narrow else None,
+        out_dtype=output.dtype if narrow else None,
+        invariant=bool(envs.VLLM_BATCH_INVARIANT),
+    )
+    if found is None:
+        return None
+    output.copy_(found)
+    return _WRITTEN
+
+
 def _is_plain(kernel: Any, w1: Any, said: dict[str, Any]) -> bool:
-    """Whether genkern has such a layer: gated by silu, all experts here, weights without bias or LoRA."""
-    biased = any(getattr(kernel, name, None) is not None for name in ("w1_bias", "w2_bias", "w1_zp", "w2_zp"))
-    limited = getattr(getattr(kernel, "activation_config", None), "clamp_limit", None) is not None
+    """True if genkern has such a layer: gated by silu, all experts on this rank, weights without bias or LoRA."""
+    biased = any(getattr(kernel, name) is not None for name in _EXTRAS)
+    # Newer releases keep the limit in activation_config too.
+    limits = (
+        kernel.quant_config.gemm1_clamp_limit,
+        getattr(getattr(kernel, "activation_config", None), "clamp_limit", None),
+    )
     elsewhere = said.get("expert_map") is not None or said.get("apply_router_weight_on_input")
-    # The experts' sum may be left open for a kernel behind it.
-    hooked = getattr(kernel, "_lora_context", None) is not None or kernel._uses_post_gemm2_hook(w1.shape[0])
-    if biased or limited or elsewhere or hooked or getattr(said["activation"], "value", "") != "silu":
+    # 0.33 may leave the experts' sum to another kernel; releases before have no such hook.
+    hooked = kernel._lora_context is not None or getattr(kernel, "post_gemm2_hook", None) is not None
+    emulated = getattr(kernel, "quantization_emulation", False)
+    if biased or limits != (None, None) or elsewhere or hooked or emulated:
+        return False
+    if getattr(said["activation"], "value", "") != "silu":
         return False
     if w1.dtype.itemsize == 2:
         return kernel.quant_dtype is None
@@ -218,10 +319,15 @@ def _is_plain(kernel: Any, w1: Any, said: dict[str, Any]) -> bool:
 
 
 def _invariant() -> None:
-    """What VLLM_BATCH_INVARIANT=1 sends to a kernel of vLLM's own: mm, bmm and linear layers (experts: above)."""
-    from vllm.model_executor.determinism import batch_invariant
-
+    """Takes over what VLLM_BATCH_INVARIANT=1 calls: mm, bmm and linear layers. _apply_experts() serves experts."""
     from genkern.engines.invariant import take_over
 
-    require(batch_invariant.linear_batch_invariant, "linear_batch_invariant", ("input", "weight", "bias"))
-    take_over(batch_invariant)
+    for path in _INVARIANT:
+        try:
+            module = resolved(path)
+        except (Misfit, ImportError):
+            continue
+        Touch(f"{path}.linear_batch_invariant", ("input", "weight", "bias")).verify()
+        take_over(module)
+        return
+    raise Misfit(f"there is neither {' nor '.join(_INVARIANT)}")

@@ -1,221 +1,270 @@
-"""vLLM's fp8 linear layers: two kernels in its registry, before its own, for layers that have winners."""
+"""vLLM's fp8 linear layers: the kernel objects that vLLM chose call winners, and compute themselves for other M."""
 
 from __future__ import annotations
 
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from genkern.engines.seam import Misfit, require
+from genkern.engines.seam import Misfit, Touch, around, resolved
 
-_OPERANDS = ("self", "A", "B", "out_dtype", "As", "Bs", "bias", "output_shape")
+_KERNELS = "vllm.model_executor.kernels.linear"
+_SCALED, _BLOCKS = "apply_scaled_mm", "apply_block_scaled_mm"
+_SCALED_OPERANDS = ("self", "A", "B", "out_dtype", "As", "Bs", "bias", "output_shape")
 _BLOCK_OPERANDS = ("self", "A", "B", "As", "Bs")
-# Kernels of vLLM that leave weights of [N, K] as they are, where both are multiples of 16.
-_OWN_SCALED = (
-    "CutlassFP8ScaledMMLinearKernel",
-    "PerTensorTorchFP8ScaledMMLinearKernel",
-    "ChannelWiseTorchFP8ScaledMMLinearKernel",
+# vLLM's kernels whose weights stay [N, K], and the method that multiplies. The last quantises x itself.
+_HOOKED = {
+    "CutlassFP8ScaledMMLinearKernel": _SCALED,
+    "PerTensorTorchFP8ScaledMMLinearKernel": _SCALED,
+    "ChannelWiseTorchFP8ScaledMMLinearKernel": _SCALED,
+    "DeepGemmFp8BlockScaledMMKernel": _BLOCKS,
+    "CutlassFp8BlockScaledMMKernel": _BLOCKS,
+    "TritonFp8BlockScaledMMKernel": _BLOCKS,
+    "FlashInferFp8DeepGEMMDynamicBlockScaledKernel": _BLOCKS,
+}
+_QUANT = "vllm.model_executor.layers.quantization.utils"
+_KEYS = f"{_QUANT}.quant_utils"
+_GROUP = "is_per_tensor", "is_per_token", "is_per_channel", "is_per_group"
+_BLOCK = 128
+# A kernel's attribute: a weight's one scale, repeated for each of its columns.
+_COLUMNS = "_genkern_columns"
+
+TOUCHES = (
+    *(
+        Touch(f"{_KERNELS}.{name}.{method}", _SCALED_OPERANDS if method == _SCALED else _BLOCK_OPERANDS)
+        for name, method in _HOOKED.items()
+    ),
+    Touch(f"{_KERNELS}.FP8ScaledMMLinearKernel", fields=("quant_fp8", "config")),
+    Touch(f"{_KERNELS}.FP8ScaledMMLinearKernel._get_layer_params", ("self", "layer")),
+    Touch(f"{_KERNELS}.Fp8BlockScaledMMLinearKernel", fields=("quant_fp8", "config", "apply_input_quant")),
+    Touch(f"{_KERNELS}.Fp8BlockScaledMMLinearKernel._get_layer_params", ("self", "layer")),
+    Touch(
+        f"{_KERNELS}.FP8ScaledMMLinearLayerConfig",
+        fields=("weight_quant_key", "activation_quant_key", "weight_shape", "out_dtype"),
+    ),
+    Touch(
+        f"{_KERNELS}.scaled_mm.BlockScaledMMLinearKernel.FP8BlockParams",
+        fields=("weight", "weight_scale_inv", "weight_scale"),
+    ),
+    Touch(f"{_KEYS}.GroupShape", fields=_GROUP),
+    Touch(f"{_KEYS}.ScaleDesc", fields=("static", "group_shape")),
+    Touch(f"{_KEYS}.QuantKey", fields=("dtype", "scale")),
+    Touch("vllm.model_executor.layers.quantization.input_quant_fp8.QuantFP8", fields=("tma_aligned_scales",)),
+    Touch(f"{_QUANT}.fp8_utils.per_token_group_quant_fp8", ("x", "group_size")),
+    Touch("vllm.config.get_current_vllm_config_or_none", ()),
 )
-_OWN_BLOCKS = "DeepGemmFp8BlockScaledMMKernel", "CutlassFp8BlockScaledMMKernel", "TritonFp8BlockScaledMMKernel"
-_CONFIG = ("weight_quant_key", "activation_quant_key", "weight_shape", "input_dtype", "out_dtype")
 
 
-def kernels() -> None:
-    """Put both first among what vLLM may choose on CUDA, where it does not keep to what --linear-backend names."""
-    from vllm.model_executor.kernels import linear
-    from vllm.platforms import PlatformEnum
-
-    require(linear.FP8ScaledMMLinearLayerConfig, "FP8ScaledMMLinearLayerConfig", _CONFIG)
-    require(linear.FP8ScaledMMLinearKernel.apply_scaled_mm, "apply_scaled_mm", _OPERANDS)
-    require(linear.Fp8BlockScaledMMLinearKernel.apply_block_scaled_mm, "apply_block_scaled_mm", _BLOCK_OPERANDS)
-    require(linear.FP8ScaledMMLinearKernel.is_supported, "is_supported", ("compute_capability",))
-    require(linear.FP8ScaledMMLinearKernel._get_layer_params, "_get_layer_params", ("self", "layer"))
-    possible = linear._POSSIBLE_FP8_KERNELS, linear._POSSIBLE_FP8_BLOCK_KERNELS
-    lists = [each.get(PlatformEnum.CUDA) for each in possible]
-    if not all(isinstance(each, list) for each in lists):
-        raise Misfit("vLLM keeps its fp8 kernels in other lists")
-    # Both are made before one is put in: all or none.
-    for each, kernel in zip(lists, (_scaled(), _in_blocks()), strict=True):
-        if kernel.__name__ not in [known.__name__ for known in each]:
-            # What register_linear_kernel adds comes last, and the first that can do it is chosen.
-            each.insert(0, kernel)
+def trial() -> None:
+    """Raises Misfit unless vLLM's own keys of quantisation read as expected: names alone do not tell that."""
+    keys = resolved(_KEYS)
+    names = {
+        ("kFp8DynamicTokenSym", "kFp8StaticChannelSym"): "per_token",
+        ("kFp8DynamicTokenSym", "kFp8StaticTensorSym"): "per_token",
+        ("kFp8StaticTensorSym", "kFp8StaticTensorSym"): "per_tensor",
+        ("kFp8Dynamic128Sym", "kFp8Static128BlockSym"): "blocks",
+    }
+    for (of_x, of_weight), expected in names.items():
+        if scales_of(getattr(keys, of_x), getattr(keys, of_weight)) != expected:
+            raise Misfit(f"{_KEYS}.{of_x} with {of_weight} is not {expected}")
 
 
-def _tuned(op: str, config: Any, scales: str) -> tuple[int, ...]:
-    """For which M a layer of such a config has winners on this process's GPU; vLLM chooses kernels where it loads."""
-    import torch
-
-    from genkern.engines.called import Product
-
-    weight = torch.empty(tuple(config.weight_shape), dtype=config.weight_quant_key.dtype, device="meta")
-    own = (("scales", scales),) if scales else ()
-    product = Product(op, weight, config.activation_quant_key.dtype, config.out_dtype, own=own)
-    return product.tuned_on(_device())
+def put() -> None:
+    """Hooks the methods that multiply."""
+    for name, method in _HOOKED.items():
+        around(f"{_KERNELS}.{name}.{method}", _scaled if method == _SCALED else _in_blocks)
 
 
-def _device() -> int:
-    import torch
+def kernel_of(module: Any) -> Any:
+    """Returns the kernel object that vLLM chose for an fp8 linear layer, None if the layer has none."""
+    kinds = tuple(
+        getattr(importlib.import_module(_KERNELS), name)
+        for name in ("FP8ScaledMMLinearKernel", "Fp8BlockScaledMMLinearKernel")
+    )
+    owners = module.quant_method, getattr(module, "scheme", None), getattr(module.quant_method, "scheme", None)
+    found = (each for owner in owners if owner is not None for each in vars(owner).values() if isinstance(each, kinds))
+    return next(found, None)
 
-    return torch.cuda.current_device() if torch.cuda.is_available() else -1
+
+def layer_of(module: Any, kernel: Any) -> Any:
+    """Returns the Layer of a linear layer in fp8, whose weights vLLM has loaded and laid out."""
+    from genkern.engines.layers import Layer
+
+    if why := _unfit(module, kernel):
+        return Layer.of(module, None, why)
+    made = _block_layer if _HOOKED[type(kernel).__name__] == _BLOCKS else _scaled_layer
+    return made(module, kernel)
 
 
-def _scales(config: Any) -> str:
-    """How a layer's operands are scaled, as the format has it; "" where it is another way.
+def scales_of(of_x: Any, of_weight: Any) -> str:
+    """Returns how two of vLLM's quantisation keys scale a product: per_token, per_tensor, blocks, "" if otherwise.
 
-    A scale for each row of x and one for all of the weight is the first of these with N equal scales.
+    A scale for each row of x and one for all of the weight count as per_token, with N equal scales of the weight.
     """
-    of_x, of_weight = (key.scale for key in (config.activation_quant_key, config.weight_quant_key))
-    by_rows = of_x.group_shape.is_per_token() and not of_x.static
-    if by_rows and (of_weight.group_shape.is_per_channel() or of_weight.group_shape.is_per_tensor()):
+    x, weight = of_x.scale, of_weight.scale
+    if x.static is False and tuple(x.group_shape) == (1, _BLOCK) and tuple(weight.group_shape) == (_BLOCK, _BLOCK):
+        return "blocks"
+    by_rows = x.group_shape.is_per_token() and not x.static
+    if by_rows and (weight.group_shape.is_per_channel() or weight.group_shape.is_per_tensor()):
         return "per_token"
-    return "per_tensor" if of_x.group_shape.is_per_tensor() and of_weight.group_shape.is_per_tensor() else ""
+    return "per_tensor" if x.group_shape.is_per_tensor() and weight.group_shape.is_per_tensor() else ""
 
 
-def _scaled() -> type:
-    """The kernel of layers with a scale for all of an operand, or for each row and column."""
+def _unfit(module: Any, kernel: Any) -> str:
+    """Returns why genkern leaves a layer to vLLM, "" if it does not."""
     from vllm import envs
-    from vllm.model_executor.kernels.linear import FP8ScaledMMLinearKernel
+    from vllm.config import get_current_vllm_config_or_none
 
-    from genkern.engines.called import SCALED
-    from genkern.engines.choice import opaque, winner_or
-
-    class GenkernFP8ScaledMMLinearKernel(FP8ScaledMMLinearKernel):  # type: ignore[misc]
-        genkern_tuned: tuple[int, ...] = ()
-
-        def __init__(self, c: Any, layer_param_names: Any) -> None:
-            super().__init__(c, layer_param_names)
-            self.genkern_tuned = _tuned(SCALED, c, _scales(c))
-            # What vLLM would have chosen, for the M that have no winner.
-            self.own = _vllms_own(c, _OWN_SCALED, layer_param_names)
-            # vLLM's CUTLASS kernels add up fast (KernelTmaWarpSpecializedPingpongFP8FastAccum).
-            by_own = None if self.own is None else self._by_own
-            self.product = opaque(winner_or(by_own, SCALED, c.out_dtype, {"accumulate": "fast"}))
-
-        @classmethod
-        def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
-            if envs.VLLM_BATCH_INVARIANT:
-                return False, "leaves fp8 to vLLM's own batch-invariant kernels"
-            return True, None
-
-        @classmethod
-        def can_implement(cls, c: Any) -> tuple[bool, str | None]:
-            if (scales := _scales(c)) == "":
-                return False, "has no products with such scales"
-            if any(size % 16 for size in c.weight_shape):
-                return False, "has no weights that vLLM pads"
-            return bool(_tuned(SCALED, c, scales)), "has no winner for this N and K"
-
-        def input_quant_key(self) -> Any:
-            """A static scale may be applied before, as vLLM's CUTLASS kernel has it."""
-            key = self.config.activation_quant_key
-            return key if key.scale.static and key.scale.group_shape.is_per_tensor() else None
-
-        def _by_own(self, x: Any, weight: Any, scale_a: Any, scale_b: Any, bias: Any = None) -> Any:
-            given = {"A": x, "B": weight.t(), "As": scale_a, "Bs": scale_b, "bias": bias}
-            return self.own.apply_scaled_mm(
-                out_dtype=self.config.out_dtype, output_shape=[x.shape[0], weight.shape[0]], **given
-            )
-
-        def process_weights_after_loading(self, layer: Any) -> None:
-            if self.own is not None:
-                # These leave weights of such sizes as they are.
-                self.own.process_weights_after_loading(layer)
-            if _scales(self.config) == "per_token":
-                weight, scale, *_ = super()._get_layer_params(layer)
-                # Of a weight with one scale a copy for each column: kernels read one for each.
-                columns = scale.detach().float().reshape(-1).expand(weight.shape[1])
-                layer.genkern_scale = columns.contiguous().view(-1, 1)
-
-        def _get_layer_params(self, layer: Any) -> Any:
-            weight, scale, *others = super()._get_layer_params(layer)
-            return weight, getattr(layer, "genkern_scale", scale), *others
-
-        def apply_scaled_mm(
-            self, *, A: Any, B: Any, out_dtype: Any, As: Any, Bs: Any, bias: Any, output_shape: list[int]
-        ) -> Any:
-            tensors = [A, B.t(), As, Bs, *([] if bias is None else [bias])]
-            return self.product(tensors, B.shape[1], self.config.out_dtype).view(*output_shape)
-
-    return GenkernFP8ScaledMMLinearKernel
+    if type(kernel).__name__ not in _HOOKED:
+        return f"genkern does not serve {type(kernel).__name__}"
+    if envs.VLLM_BATCH_INVARIANT:
+        return "VLLM_BATCH_INVARIANT: vLLM's own batch-invariant fp8 kernels serve it"
+    named = getattr(get_current_vllm_config_or_none(), "kernel_config", None)
+    if getattr(named, "linear_backend", "auto") != "auto" or getattr(named, "linear_backend_per_quant", None):
+        return "--linear-backend names a library"
+    if getattr(module, "is_bmm", False):
+        return "vLLM multiplies by it in batches elsewhere"
+    expected = ("blocks",) if _HOOKED[type(kernel).__name__] == _BLOCKS else ("per_token", "per_tensor")
+    config = kernel.config
+    is_known = scales_of(config.activation_quant_key, config.weight_quant_key) in expected
+    return "" if is_known else "genkern has no products with such scales"
 
 
-def _in_blocks() -> type:
-    """The kernel of layers with scales of 1 x 128 and 128 x 128."""
-    from vllm import envs
-    from vllm.model_executor.kernels.linear import Fp8BlockScaledMMLinearKernel
-    from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
-
-    from genkern.engines.called import IN_BLOCKS
-    from genkern.engines.choice import opaque, winner_or
-
-    class GenkernFp8BlockScaledMMKernel(Fp8BlockScaledMMLinearKernel):  # type: ignore[misc]
-        genkern_tuned: tuple[int, ...] = ()
-
-        def __init__(self, config: Any) -> None:
-            super().__init__(config)
-            self.genkern_tuned = _tuned(IN_BLOCKS, config, "")
-            # What vLLM would have chosen, for the M that have no winner; x is quantised as that wants it.
-            self.own = _vllms_own(config, _OWN_BLOCKS)
-            self.elsewhere = False
-            if self.own is not None:
-                self.quant_fp8, self.use_triton = self.own.quant_fp8, self.own.use_triton
-            else:
-                # Column by column, as kernels read them.
-                shape = config.activation_quant_key.scale.group_shape
-                self.quant_fp8 = QuantFP8(static=False, group_shape=shape, column_major_scales=True, use_ue8m0=False)
-            by_own = None if self.own is None else self._by_own
-            self.product = opaque(winner_or(by_own, IN_BLOCKS, config.out_dtype, {}))
-
-        @classmethod
-        def is_supported(cls, compute_capability: int | None = None) -> tuple[bool, str | None]:
-            if envs.VLLM_BATCH_INVARIANT:
-                return False, "leaves fp8 to vLLM's own batch-invariant kernels"
-            return True, None
-
-        @classmethod
-        def can_implement(cls, config: Any) -> tuple[bool, str | None]:
-            can, reason = super().can_implement(config)
-            shapes = [key.scale.group_shape for key in (config.activation_quant_key, config.weight_quant_key)]
-            if not can or shapes != [(1, 128), (128, 128)]:
-                return False, reason or "has scales of 1 x 128 and 128 x 128 only"
-            return bool(_tuned(IN_BLOCKS, config, "")), "has no winner for this N and K"
-
-        def process_weights_after_loading(self, layer: Any) -> None:
-            before = _form(self._get_layer_params(layer))
-            if self.own is None:
-                super().process_weights_after_loading(layer)
-            else:
-                self.own.process_weights_after_loading(layer)
-            # vLLM multiplies by some weights elsewhere, and some kernels lay them or their scales out anew.
-            if self.own is not None and (
-                getattr(layer, "is_bmm", False) or _form(self._get_layer_params(layer)) != before
-            ):
-                self.elsewhere, self.genkern_tuned = True, ()
-
-        def _by_own(self, x: Any, weight: Any, scale_a: Any, scale_b: Any) -> Any:
-            return self.own.apply_block_scaled_mm(A=x, B=weight, As=scale_a, Bs=scale_b)
-
-        def apply_block_scaled_mm(self, A: Any, B: Any, As: Any, Bs: Any) -> Any:
-            if self.elsewhere:
-                return self.own.apply_block_scaled_mm(A=A, B=B, As=As, Bs=Bs)
-            return self.product([A, B, As, Bs], B.shape[0], self.config.out_dtype)
-
-    return GenkernFp8BlockScaledMMKernel
+def _name(kernel: Any, product: Any, more: str = "") -> str:
+    """What an operator's own kernel depends on besides its tensors: layers with an equal name share one."""
+    keys = kernel.config.activation_quant_key, kernel.config.weight_quant_key
+    return f"{type(kernel).__name__} {product.size} {product.dtype_out} {keys[0]} {keys[1]}{more}"
 
 
-def _form(params: Any) -> tuple[object, ...]:
-    """How a layer's weight and scales lie."""
-    return tuple((each.shape, each.stride(), each.dtype) for each in (params.weight, params.block_scale))
+def _scaled_layer(module: Any, kernel: Any) -> Any:
+    from genkern.engines.called import SCALED, Product
+    from genkern.engines.choice import scaled_product, served_product
+    from genkern.engines.layers import Layer
+
+    config = kernel.config
+    weight, scale, *_ = kernel._get_layer_params(module)
+    if tuple(weight.shape) != tuple(config.weight_shape)[::-1] or any(size % 16 for size in weight.shape):
+        return Layer.of(module, None, "vLLM pads its weight")
+    scales = scales_of(config.activation_quant_key, config.weight_quant_key)
+    product = Product(
+        SCALED, weight.t(), config.activation_quant_key.dtype, config.out_dtype, own=(("scales", scales),)
+    )
+    found = replace(Layer.of(module, product), target=kernel)
+    if not found.served:
+        return found
+    n = weight.shape[1]
+    if scales == "per_token" and scale.numel() == 1:
+        # genkern's kernels read one scale a column.
+        setattr(kernel, _COLUMNS, scale.detach().float().reshape(1).expand(n).contiguous().view(n, 1))
+    elif scale.numel() not in (1, n):
+        return Layer.of(module, None, "its weight has several scales")
+    before = _before(kernel, _SCALED)
+
+    def own(x: Any, weight: Any, scale_a: Any, scale_b: Any, bias: Any = None) -> Any:
+        named = {"A": x, "B": weight.t(), "As": scale_a, "Bs": scale_b, "bias": bias}
+        return before(kernel, out_dtype=config.out_dtype, output_shape=[x.shape[0], weight.shape[0]], **named)
+
+    # vLLM's CUTLASS kernels add up fast (KernelTmaWarpSpecializedPingpongFP8FastAccum).
+    hook = scaled_product(SCALED, config.out_dtype, {"accumulate": "fast"})
+    return replace(found, product=served_product(_name(kernel, product), hook, own))
 
 
-def _vllms_own(config: Any, names: tuple[str, ...], layer_param_names: Any = None) -> Any:
-    """The kernel that vLLM chooses among those that leave weights as they are loaded; None where none of them can."""
-    from vllm.model_executor.kernels import linear
+def _block_layer(module: Any, kernel: Any) -> Any:
+    from genkern.engines.called import IN_BLOCKS, Product
+    from genkern.engines.choice import quantised_product, scaled_product, served_product
+    from genkern.engines.layers import Layer
 
-    lists = linear._POSSIBLE_FP8_KERNELS if layer_param_names else linear._POSSIBLE_FP8_BLOCK_KERNELS
-    possible = {place: [kernel for kernel in listed if kernel.__name__ in names] for place, listed in lists.items()}
-    quantization = "fp8_w8a8" if layer_param_names else "fp8_block_w8a8"
-    try:
-        kind = linear.choose_scaled_mm_linear_kernel(config, possible, quantization=quantization)
-    except (ValueError, AttributeError):
-        # None can, or vLLM was built without what one asks for.
-        return None
-    return kind(config, layer_param_names=layer_param_names) if layer_param_names else kind(config)
+    config = kernel.config
+    params = kernel._get_layer_params(module)
+    weight = params.weight
+    # Fp8LinearMethod names it weight_scale_inv, compressed-tensors weight_scale.
+    scale = params.weight_scale if params.weight_scale_inv is None else params.weight_scale_inv
+    blocks = tuple(-(-size // _BLOCK) for size in weight.shape)
+    if tuple(weight.shape) != tuple(config.weight_shape) or not weight.is_contiguous():
+        return Layer.of(module, None, "vLLM lays its weight out anew")
+    if (
+        tuple(scale.shape) != blocks
+        or not scale.is_contiguous()
+        or scale.dtype.itemsize != 4
+        or not scale.is_floating_point()
+    ):
+        return Layer.of(module, None, "vLLM lays its scales out anew")
+    product = Product(IN_BLOCKS, weight, config.activation_quant_key.dtype, config.out_dtype)
+    found = replace(Layer.of(module, product), target=kernel)
+    if not found.served:
+        return found
+    before = _before(kernel, _BLOCKS)
+    if kernel.apply_input_quant:
+        hook = scaled_product(IN_BLOCKS, config.out_dtype, {})
+
+        def own(x: Any, weight: Any, scale_a: Any, scale_b: Any) -> Any:
+            return before(kernel, A=x, B=weight, As=scale_a, Bs=scale_b)
+    else:
+        quantise = resolved(f"{_QUANT}.fp8_utils.per_token_group_quant_fp8")
+        hook = quantised_product(
+            IN_BLOCKS, lambda x: quantise(x, _BLOCK, column_major_scales=True, use_ue8m0=False), {}
+        )
+
+        def own(x: Any, weight: Any, scale_b: Any) -> Any:  # type: ignore[misc]
+            return before(kernel, A=x, B=weight, As=x.new_empty(1), Bs=scale_b)
+
+    made = served_product(_name(kernel, product), hook, own)
+    return replace(found, product=made, prepare=functools.partial(_unpad_scales, kernel, found.served))
+
+
+def _unpad_scales(kernel: Any, served: tuple[int, ...]) -> None:
+    """Lets vLLM quantise x without padding the scales for TMA, which costs winners a copy; DeepGEMM pads them itself.
+
+    vLLM pads them to a multiple of four rows (VLLM_USE_DEEP_GEMM_TMA_ALIGNED_SCALES=0 does the same for all layers).
+    """
+    if any(m % 4 for m in served):
+        kernel.quant_fp8.tma_aligned_scales = False
+
+
+def _before(kernel: Any, method: str) -> Callable[..., Any]:
+    """Returns vLLM's own method of a kernel, as a function of the kernel and its operands."""
+    from genkern.engines.seam import unhooked
+
+    return unhooked(getattr(type(kernel), method))
+
+
+def _scaled(before: Callable[..., Any]) -> Callable[..., Any]:
+    from genkern.engines.layers import MARK
+
+    @functools.wraps(before)
+    def apply_scaled_mm(
+        self: Any, *, A: Any, B: Any, out_dtype: Any, As: Any, Bs: Any, bias: Any, output_shape: list[int]
+    ) -> Any:
+        product = getattr(self, MARK, None)
+        # PyTorch's kernels may get x with rows of padding.
+        if product and A.shape[0] == _rows(output_shape):
+            of_weight = getattr(self, _COLUMNS, Bs)
+            tensors = [A, B.t(), As, of_weight] if bias is None else [A, B.t(), As, of_weight, bias]
+            return product(tensors, B.shape[1], self.config.out_dtype).view(*output_shape)
+        named = {"A": A, "B": B, "As": As, "Bs": Bs, "bias": bias}
+        return before(self, out_dtype=out_dtype, output_shape=output_shape, **named)
+
+    return apply_scaled_mm
+
+
+def _rows(output_shape: list[int]) -> int:
+    rows = 1
+    for size in output_shape[:-1]:
+        rows *= size
+    return rows
+
+
+def _in_blocks(before: Callable[..., Any]) -> Callable[..., Any]:
+    from genkern.engines.layers import MARK
+
+    @functools.wraps(before)
+    def apply_block_scaled_mm(self: Any, A: Any, B: Any, As: Any, Bs: Any) -> Any:
+        product = getattr(self, MARK, None)
+        if product:
+            tensors = [A, B, As, Bs] if self.apply_input_quant else [A, B, Bs]
+            return product(tensors, B.shape[0], self.config.out_dtype)
+        return before(self, A=A, B=B, As=As, Bs=Bs)
+
+    return apply_block_scaled_mm

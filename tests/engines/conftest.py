@@ -13,7 +13,7 @@ from engine_winners import problems
 from recording_gpu import FakeGpu
 
 import genkern
-from genkern.engines import experts, invariant
+from genkern.engines import choice, experts, invariant
 from genkern.engines.called import BATCHED, IN_BLOCKS, SCALED, WIDE
 from genkern.runtime import default
 from genkern.runtime.context import Context
@@ -45,6 +45,7 @@ def gpu(made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         monkeypatch.setattr(each, "_context", context)
         each._renew()
     invariant._serves.clear()
+    choice._calls.clear()
     experts._found.clear()
     yield gpu
     for each in calls:

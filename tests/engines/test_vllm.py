@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import logging
 import re
@@ -14,9 +16,8 @@ import pytest
 import torch
 from engine_winners import K, N
 
-from genkern.engines import layers, seam, vllm_fp8
+from genkern.engines import layers, seam
 from genkern.engines import vllm as plugin
-from genkern.engines.seam import Misfit
 
 pytest.importorskip("vllm")
 from vllm import envs
@@ -119,8 +120,7 @@ def test_loading_a_model_marks_it() -> None:
 
     model = layer()
     loader = SimpleNamespace()
-    around = base_loader.BaseModelLoader.load_model
-    before = getattr(around, seam._MARK)
+    before = seam.unhooked(base_loader.BaseModelLoader.load_model)
     loaded = plugin._load(lambda self, **named: model)(loader, vllm_config=None, model_config=None)
     assert loaded is model
     assert layers.is_served(model)
@@ -154,88 +154,122 @@ def test_programs_hang_on_bundles_by_any_name(monkeypatch: pytest.MonkeyPatch, t
     plugin.digest.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("of_x", "of_weight"),
-    [
-        ("kFp8DynamicTokenSym", "kFp8StaticTensorSym"),
-        ("kFp8DynamicTokenSym", "kFp8StaticChannelSym"),
-        ("kFp8StaticTensorSym", "kFp8StaticTensorSym"),
-        ("kFp8Dynamic128Sym", "kFp8Static128BlockSym"),
-    ],
-)
-def test_fp8_layers_have_genkerns_kernel(of_x: str, of_weight: str, cuda: None, launched: Any) -> None:
-    """vLLM chooses it for a layer with winners, and another for one without; its products are launched."""
-    from vllm.model_executor.layers.quantization.utils import quant_utils
-
-    keys = {
-        "activation_quant_key": getattr(quant_utils, of_x),
-        "weight_quant_key": getattr(quant_utils, of_weight),
-        "input_dtype": torch.bfloat16,
-        "out_dtype": torch.bfloat16,
-    }
-    kernel = kernels.init_fp8_linear_kernel(weight_shape=(N, K), **keys)
-    assert type(kernel).__name__.startswith("Genkern")
-    assert kernel.genkern_tuned == (1, 16, 64)
-    blocks = "Block" in of_weight
-    module, weight = torch.nn.Module(), torch.randn(N, K).to(torch.float8_e4m3fn)
-    count = (N // 128, K // 128) if blocks else (N, 1) if "Channel" in of_weight else ()
-    module.weight = torch.nn.Parameter(weight if blocks else weight.t(), requires_grad=False)
-    scale = torch.nn.Parameter(torch.ones(count), requires_grad=False)
-    setattr(module, "weight_scale_inv" if blocks else "weight_scale", scale)
-    module.input_scale = torch.ones(()) if "Static" in of_x else None
-    if blocks:
-        module.weight_block_size = [128, 128]
-    kernel.process_weights_after_loading(module)
-    x = torch.randn(16, K).bfloat16()
-    out = kernel.apply_weights(module, x)
-    assert (out.shape, out.dtype, launched()) == ((16, N), torch.bfloat16, 1)
-    # What computes here knows no scales: as if all were 1.
-    rows, *_ = kernel.quant_fp8(x, module.input_scale, None)
-    torch.testing.assert_close(out, (rows.float() @ weight.float().T).bfloat16(), rtol=0.02, atol=1.0)
-    if not blocks:
-        kind = kernels._POSSIBLE_FP8_KERNELS[PlatformEnum.CUDA][0]
-        can, _ = kind.can_implement(kernels.FP8ScaledMMLinearLayerConfig(weight_shape=(N, 2 * K), **keys))
-        assert not can
+KINDS = {
+    "per_tensor": ("kFp8StaticTensorSym", "kFp8StaticTensorSym"),
+    "per_token": ("kFp8DynamicTokenSym", "kFp8StaticChannelSym"),
+    "per_token_of_one": ("kFp8DynamicTokenSym", "kFp8StaticTensorSym"),
+    "blocks": ("kFp8Dynamic128Sym", "kFp8Static128BlockSym"),
+}
+# vLLM's kernels, and a kind of scales that each may have.
+FP8 = [
+    ("CutlassFP8ScaledMMLinearKernel", "per_tensor"),
+    ("CutlassFP8ScaledMMLinearKernel", "per_token"),
+    ("CutlassFP8ScaledMMLinearKernel", "per_token_of_one"),
+    ("PerTensorTorchFP8ScaledMMLinearKernel", "per_tensor"),
+    ("ChannelWiseTorchFP8ScaledMMLinearKernel", "per_token"),
+    ("DeepGemmFp8BlockScaledMMKernel", "blocks"),
+    ("CutlassFp8BlockScaledMMKernel", "blocks"),
+    ("TritonFp8BlockScaledMMKernel", "blocks"),
+    ("FlashInferFp8DeepGEMMDynamicBlockScaledKernel", "blocks"),
+]
 
 
-def test_at_other_m_vllms_own_kernel_is_called(cuda: None, launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That which it would have chosen, with its own quantisation; for all M where it lays a weight out anew."""
-    from vllm.model_executor.layers.quantization.input_quant_fp8 import QuantFP8
-    from vllm.model_executor.layers.quantization.utils import quant_utils
+class Fp8:
+    """One of vLLM's fp8 kernels with a layer, as its loaders leave both; `calls` has the rows it multiplied itself."""
 
-    calls = []
+    def __init__(self, name: str, kind: str, monkeypatch: pytest.MonkeyPatch, n: int = N) -> None:
+        from vllm.model_executor.layers.quantization.utils import fp8_utils, quant_utils
 
-    class Own:
-        use_triton = False
-        quant_fp8 = QuantFP8(static=False, group_shape=quant_utils.GroupShape(1, 128), use_ue8m0=False)
+        self.calls: list[int] = []
+        of_x, of_weight = (getattr(quant_utils, each) for each in KINDS[kind])
+        kinds, blocks = getattr(kernels, name), kind == "blocks"
+        method = "apply_block_scaled_mm" if blocks else "apply_scaled_mm"
 
-        def process_weights_after_loading(self, layer: Any) -> None:
-            if getattr(layer, "is_bmm", False):
-                layer.weight_scale_inv.data = layer.weight_scale_inv.data.expand(2, 4)
+        def own(kernel: Any, *given: Any, **named: Any) -> Any:
+            self.calls.append(named["A"].shape[0])
+            return torch.full((named["A"].shape[0], n), 7.0).bfloat16()
 
-        def apply_block_scaled_mm(self, A: Any, B: Any, As: Any, Bs: Any) -> Any:
-            calls.append(tuple(A.shape))
-            return torch.zeros(A.shape[0], N).bfloat16()
+        # What vLLM computes itself needs a GPU. Its signature stays.
+        monkeypatch.setattr(kinds, method, functools.wraps(seam.unhooked(getattr(kinds, method)))(own))
+        plugin.register()
+        for each in {kinds, getattr(kinds, "base_type", kinds), getattr(kinds, "fallback_type", kinds)}:
+            monkeypatch.setattr(each, "can_implement", classmethod(lambda cls, config: (True, None)))
+            monkeypatch.setattr(each, "is_supported", classmethod(lambda cls, capability=None: (True, None)))
+        config = kernels.FP8ScaledMMLinearLayerConfig(
+            weight_quant_key=of_weight,
+            activation_quant_key=of_x,
+            weight_shape=(n, K),
+            input_dtype=torch.bfloat16,
+            out_dtype=torch.bfloat16,
+        )
+        names = ["weight", "weight_scale", "input_scale", "input_scale_ub"]
+        self.kernel = kinds(config) if blocks else kinds(config, layer_param_names=names)
+        self.module, self.weight = torch.nn.Module(), torch.randn(n, K).to(torch.float8_e4m3fn)
+        module = self.module
+        module.weight = torch.nn.Parameter(self.weight if blocks else self.weight.t(), requires_grad=False)
+        count = (n // 128, K // 128) if blocks else (n, 1) if kind == "per_token" else ()
+        scale = torch.nn.Parameter(torch.ones(count), requires_grad=False)
+        setattr(module, "weight_scale_inv" if blocks else "weight_scale", scale)
+        module.input_scale = torch.ones(()) if kind == "per_tensor" else None
+        module.weight_block_size = [128, 128] if blocks else None
+        module.quant_method = SimpleNamespace(fp8_linear=self.kernel)
+        self.kernel.process_weights_after_loading(module)
+        # Kernels of vLLM that quantise need a GPU.
+        quantise = lambda x, *given, **named: (x.to(torch.float8_e4m3fn), torch.ones(x.shape[0], 1))  # noqa: E731
+        monkeypatch.setattr(fp8_utils, "per_token_group_quant_fp8", quantise)
 
-    monkeypatch.setattr(vllm_fp8, "_vllms_own", lambda *given: Own())
-    keys = {
-        "activation_quant_key": quant_utils.kFp8Dynamic128Sym,
-        "weight_quant_key": quant_utils.kFp8Static128BlockSym,
-        "input_dtype": torch.bfloat16,
-        "out_dtype": torch.bfloat16,
-    }
-    for is_bmm in (False, True):
-        kernel = kernels.init_fp8_linear_kernel(weight_shape=(N, K), **keys)
-        module = torch.nn.Module()
-        module.is_bmm, module.weight_block_size = is_bmm, [128, 128]
-        module.weight = torch.nn.Parameter(torch.randn(N, K).to(torch.float8_e4m3fn), requires_grad=False)
-        module.weight_scale_inv = torch.nn.Parameter(torch.ones(2, 1), requires_grad=False)
-        kernel.process_weights_after_loading(module)
-        assert kernel.genkern_tuned == (() if is_bmm else (1, 16, 64))
-        for rows in (16, 5000):
-            kernel.apply_weights(module, torch.randn(rows, K).bfloat16())
-            assert launched() == int(rows == 16 and not is_bmm)
-    assert calls == [(5000, K), (16, K), (5000, K)]
+    def __call__(self, rows: int) -> Any:
+        """Returns the layer's result, and what it would be without rounding."""
+        x = torch.randn(rows, K).bfloat16()
+        wanted = (x.to(torch.float8_e4m3fn).float() @ self.weight.float().T).bfloat16()
+        return self.kernel.apply_weights(self.module, x), wanted
+
+
+@pytest.fixture(params=FP8, ids=lambda each: f"{each[0]}-{each[1]}")
+def fp8(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Fp8:
+    return Fp8(*request.param, monkeypatch)
+
+
+def test_fp8_layers_call_winners_and_vllms_own_kernel(fp8: Fp8, launched: Any) -> None:
+    """By M, for each kernel that vLLM may have chosen: its own computes an M without a winner."""
+    share = plugin.mark(fp8.module)
+    assert (share.layers, share.tuned) == (1, (1, 16, 64))
+    for rows, is_served in ((16, True), (1, True), (5000, False)):
+        fp8.calls.clear()
+        out, wanted = fp8(rows)
+        assert (out.shape, out.dtype, launched(), fp8.calls) == (
+            (rows, N),
+            torch.bfloat16,
+            int(is_served),
+            [] if is_served else [rows],
+        )
+        if is_served and fp8.module.input_scale is None and "Block" in type(fp8.kernel).__name__:
+            # The stand-in for winners knows no scales: those of x are about 1 / 110 of its largest element.
+            assert torch.isfinite(out).all()
+    # A compiled layer chooses by M when it runs, too.
+    program = torch.compile(
+        lambda x: fp8.kernel.apply_weights(fp8.module, x), dynamic=True, backend="eager"
+    )
+    for rows, is_served in ((16, True), (5000, False)):
+        program(torch.randn(rows, K).bfloat16())
+        assert launched() == int(is_served)
+    torch._dynamo.reset()
+
+
+def test_fp8_layers_without_winners_are_vllms(monkeypatch: pytest.MonkeyPatch, launched: Any) -> None:
+    """Other sizes, weights that vLLM multiplies elsewhere or lays out anew, and a library that the user named."""
+    for why in ("no winner", "elsewhere", "anew", "--linear-backend"):
+        case = Fp8("DeepGemmFp8BlockScaledMMKernel", "blocks", monkeypatch, n=2 * N if why == "no winner" else N)
+        case.module.is_bmm = why == "elsewhere"
+        if why == "anew":
+            case.module.weight_scale_inv.data = torch.ones(2, 4)[:, ::4]
+        if why == "--linear-backend":
+            config = SimpleNamespace(kernel_config=SimpleNamespace(linear_backend="triton"))
+            monkeypatch.setattr("vllm.config.get_current_vllm_config_or_none", lambda config=config: config)
+        assert why in plugin.layer_of(case.module).why
+        assert plugin.mark(case.module).layers == 0
+        case(16)
+        assert (launched(), case.calls) == (0, [16])
 
 
 def experts(rows: int) -> tuple[Any, tuple[Any, ...], Any]:
@@ -302,8 +336,7 @@ def test_batch_invariant_products_go_to_winners(
     launched: Any, mode: Any, cuda: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What VLLM_BATCH_INVARIANT=1 sends to vLLM's own kernel: linear layers, mm and bmm."""
-    from vllm.model_executor.determinism import batch_invariant
-
+    batch_invariant = invariant_module()
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
     module = layer()
     share = plugin.mark(module)
@@ -321,14 +354,198 @@ def test_batch_invariant_products_go_to_winners(
 def test_another_vllm_runs_as_it_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """A method with other arguments: that part is left out in one line, and vLLM's own is called."""
     monkeypatch.setattr(linear.UnquantizedLinearMethod, "apply", lambda self, module, given: given)
-    with pytest.raises(Misfit, match=r"apply takes \(self, module, given\)"):
-        plugin._linears()
     caplog.clear()
     with caplog.at_level(logging.INFO, "genkern"):
         plugin.register()
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert "16-bit linear layers without genkern" in warning.getMessage()
+    assert "apply takes (self, module, given)" in warning.getMessage()
     assert linear.UnquantizedLinearMethod().apply(None, 3) == 3
+
+
+TOUCHES = {
+    (touch.path, what): touch
+    for part in plugin.parts()
+    for touch in part.touches
+    for what in ("path", *(("parameters",) if touch.parameters else ()), *touch.fields)
+}
+
+
+@pytest.mark.parametrize(("path", "what"), TOUCHES, ids=lambda each: each.rpartition(".")[2])
+def test_what_vllm_lacks_costs_a_part_and_a_line(
+    path: str, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each attribute that the plugin touches, removed or changed: no exception, and a line for each part with it."""
+    owner_path, _, name = path.rpartition(".")
+    owner = seam.resolved(owner_path)
+    if what == "parameters":
+        monkeypatch.setattr(owner, name, lambda *, other: None)
+    elif what == "path" and not isinstance(owner, type):
+        # vllm.envs computes its variables.
+        monkeypatch.setattr(owner, "__getattr__", missing_from(owner, name), raising=False)
+        monkeypatch.delattr(owner, name, raising=False)
+    else:
+        # A class without the attribute, whether it is its own or inherited.
+        kind_path = path if what in TOUCHES[path, what].fields else owner_path
+        kind, missing = seam.resolved(kind_path), what if kind_path == path else name
+        module, _, kind_name = kind_path.rpartition(".")
+        names = {each for each in seam._field_names(kind) if not each.startswith("__")} - {missing}
+        members = {each: inspect.getattr_static(kind, each, None) for each in names}
+        monkeypatch.setattr(seam.resolved(module), kind_name, type(kind_name, (), members))
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "genkern"):
+        plugin.register()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    parts = [part.serves for part in plugin.parts() if any(touch.path == path for touch in part.touches)]
+    assert parts
+    for part in parts:
+        (line,) = [each for each in warnings if f" {part} without genkern" in each]
+        assert line.count("\n") == 0
+        assert (name if what in ("path", "parameters") else what) in line
+    # vLLM reads all its variables by this one.
+    if name != "environment_variables":
+        assert len(warnings) == len(parts)
+
+
+def missing_from(module: Any, lacks: str) -> Any:
+    """Returns a module's __getattr__ without one name."""
+    before = getattr(module, "__getattr__", None)
+
+    def getattribute(name: str) -> Any:
+        if name == lacks or before is None:
+            raise AttributeError(name)
+        return before(name)
+
+    return getattribute
+
+
+def failing(*given: Any, **named: Any) -> Any:
+    raise KeyError("a fault of genkern's")
+
+
+def one_warning(caplog: pytest.LogCaptureFixture) -> str:
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "a fault of genkern's" in warning
+    return warning
+
+
+def test_a_linear_layer_whose_winner_fails_is_vllms(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, launched: Any
+) -> None:
+    """Its result is PyTorch's, a warning says so once, and winners are not asked again."""
+    from genkern.engines.called import WIDE
+    from genkern.runtime.torch_ops import gemm_of
+
+    monkeypatch.setattr(gemm_of(WIDE), "direct", failing, raising=False)
+    model = torch.nn.ModuleDict({"one": layer(), "other": layer()})
+    assert plugin.mark(model).layers == 2
+    x = torch.randn(16, K).bfloat16()
+    for _ in range(2):
+        for each in model.values():
+            assert torch.equal(each(x), torch.nn.functional.linear(x, each.weight))
+    assert launched() == 0
+    one_warning(caplog)
+
+
+def test_an_fp8_layer_whose_winner_fails_is_vllms(
+    fp8: Fp8, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, launched: Any
+) -> None:
+    """As one in 16 bits."""
+    plugin.mark(fp8.module)
+    monkeypatch.setattr("genkern.engines.choice.has_winner", failing)
+    for _ in range(2):
+        out, _ = fp8(16)
+        assert torch.equal(out, torch.full((16, N), 7.0).bfloat16())
+    assert (launched(), fp8.calls) == (0, [16, 16])
+    one_warning(caplog)
+
+
+def test_experts_whose_winners_fail_are_vllms(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, launched: Any
+) -> None:
+    """What vLLM's kernel returns is returned, and nothing was written before it ran."""
+    from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts
+
+    def own(self: Any, output: Any, *given: Any, **named: Any) -> None:
+        assert (output == 0).all()
+        output.fill_(3)
+
+    monkeypatch.setattr(TritonExperts, "apply", functools.wraps(seam.unhooked(TritonExperts.apply))(own))
+    plugin.register()
+    monkeypatch.setattr("genkern.engines.experts.by_winners", failing)
+    kernel, named, output = experts(16)
+    assert kernel.apply(**named) is None
+    assert (output == 3).all()
+    output.zero_()
+    kernel.apply(**named)
+    one_warning(caplog)
+    # Another layer's kernels are asked: it is switched off by itself.
+    caplog.clear()
+    kernel, named, output = experts(16)
+    kernel.apply(**named)
+    one_warning(caplog)
+    assert launched() == 0
+
+
+def test_batch_invariant_products_that_fail_are_vllms(
+    monkeypatch: pytest.MonkeyPatch, launched: Any, mode: Any
+) -> None:
+    """Of any exception, whether a product by that weight was served before or not."""
+    from genkern.engines import invariant
+
+    module, calls = invariant_module(), []
+    for name, weight in (("matmul_persistent", torch.randn(K, N)), ("bmm_batch_invariant", torch.randn(3, K, N))):
+        own = lambda a, b, *more, **named: calls.append(a.shape) or a @ b  # noqa: E731
+        monkeypatch.setitem(invariant._engines, name, own)
+        x = torch.randn(*weight.shape[:-2], 16, K).bfloat16()
+        function = getattr(module, name)
+        function(x, weight.bfloat16())
+        with monkeypatch.context() as patch:
+            patch.setattr("genkern.engines.invariant.gemm_of", failing)
+            torch.testing.assert_close(function(x, weight.bfloat16()), x @ weight.bfloat16())
+    assert len(calls) == 2
+
+
+def invariant_module() -> Any:
+    for path in plugin._INVARIANT:
+        try:
+            return seam.resolved(path)
+        except (seam.Misfit, ImportError):
+            continue
+    raise AssertionError("vLLM has no module of batch-invariant products")
+
+
+def test_a_model_that_cannot_be_read_is_vllms(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A layer at which the plugin fails, and a whole model: loading goes on."""
+    model = torch.nn.ModuleDict({"strange": layer(), "plain": layer()})
+    monkeypatch.setattr(type(model["strange"]), "quant_method", property(failing), raising=False)
+    caplog.clear()
+    assert plugin.mark(model).layers in (0, 1)
+    one_warning(caplog)
+    caplog.clear()
+    monkeypatch.setattr("genkern.engines.layers.mark", failing)
+    loaded = plugin._load(lambda self, **named: model)(SimpleNamespace(), vllm_config=None, model_config=None)
+    assert loaded is model
+    one_warning(caplog)
+
+
+def test_a_key_that_cannot_be_made_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle that cannot be read, for example: vLLM's key says that it is unknown."""
+    monkeypatch.setattr(envs, "environment_variables", dict(envs.environment_variables))
+    envs.environment_variables.pop(plugin._VARIABLE)
+    monkeypatch.setattr(plugin, "digest", failing)
+    plugin.register()
+    assert envs.environment_variables[plugin._VARIABLE]() == "unknown"
+
+
+def on_device(monkeypatch: pytest.MonkeyPatch, name: str, *modules: Any) -> None:
+    """Lets vLLM look for the configs of a device; releases before 0.29 ask the platform for its name."""
+    for module in modules:
+        if hasattr(module, "get_device_name_as_file_name"):
+            monkeypatch.setattr(module, "get_device_name_as_file_name", lambda: name)
+    monkeypatch.setattr(type(current_platform), "get_device_name", classmethod(lambda cls, index=0: name), raising=False)
 
 
 def test_exported_files_are_read_by_vllms_own_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -339,8 +556,7 @@ def test_exported_files_are_read_by_vllms_own_reader(monkeypatch: pytest.MonkeyP
 
     files = exported("vllm", tmp_path / "configs")
     assert {name[:1] for name in files} == {"N", "E"}
-    for module in (fp8_utils, fused_moe):
-        monkeypatch.setattr(module, "get_device_name_as_file_name", lambda: "NVIDIA_H200")
+    on_device(monkeypatch, "NVIDIA_H200", fp8_utils, fused_moe)
     monkeypatch.setattr(fp8_utils, "__file__", str(tmp_path / "fp8_utils.py"))
     monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(tmp_path / "configs"))
     fp8_utils.get_w8a8_block_fp8_configs.cache_clear()
@@ -361,8 +577,7 @@ def test_shipped_winners_are_read_by_vllms_own_reader(monkeypatch: pytest.Monkey
 
     files, sizes = exported_of("vllm", tmp_path / "configs", H100_RESULTS)
     assert sizes == speaks_of(H100_RESULTS) - NOT_WRITTEN >= 50
-    for module in (fp8_utils, fused_moe):
-        monkeypatch.setattr(module, "get_device_name_as_file_name", lambda: "NVIDIA_H100_80GB_HBM3")
+    on_device(monkeypatch, "NVIDIA_H100_80GB_HBM3", fp8_utils, fused_moe)
     monkeypatch.setattr(fp8_utils, "__file__", str(tmp_path / "fp8_utils.py"))
     monkeypatch.setenv("VLLM_TUNED_CONFIG_FOLDER", str(tmp_path / "configs"))
     fp8_utils.get_w8a8_block_fp8_configs.cache_clear()
@@ -375,17 +590,3 @@ def test_shipped_winners_are_read_by_vllms_own_reader(monkeypatch: pytest.Monkey
         else:
             dtype = "fp8_w8a8" if in_blocks else None
             assert fused_moe.get_moe_configs(one, other, dtype, *in_blocks) == written
-
-
-def test_fp8_kernels_are_put_in_together_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where vLLM keeps one of the lists otherwise the other stays as it is."""
-    from vllm.model_executor.kernels import linear as kernels
-    from vllm.platforms import PlatformEnum
-
-    from genkern.engines import vllm_fp8
-
-    monkeypatch.setitem(kernels._POSSIBLE_FP8_KERNELS, PlatformEnum.CUDA, scaled := [])
-    monkeypatch.setitem(kernels._POSSIBLE_FP8_BLOCK_KERNELS, PlatformEnum.CUDA, ())
-    with pytest.raises(seam.Misfit, match="other lists"):
-        vllm_fp8.kernels()
-    assert scaled == []
