@@ -78,11 +78,15 @@ class Stored:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A config.json at `where`: `values` of its text model, and `quantization`, empty where there is none."""
+    """A config.json at `where`: `values` of its text model, and `quantization`, empty where there is none.
+
+    `outer`: the model_type of the multimodal model that the text model is part of; "" for a text model alone.
+    """
 
     where: str
     values: Mapping[str, Any]
     quantization: Mapping[str, Any]
+    outer: str = ""
 
     @property
     def family(self) -> str:
@@ -293,4 +297,5 @@ def read_model(folder: str) -> ModelConfig:
     if not isinstance(quantization, dict):
         raise InputError(f"{where}: quantization_config is no object")
     types = {key: values[key] for key in ("torch_dtype", "dtype") if key in values}
-    return ModelConfig(where, {**types, **inner}, quantization)
+    outer = "" if inner is values else str(values.get("model_type", ""))[:40]
+    return ModelConfig(where, {**types, **inner}, quantization, outer)

@@ -53,7 +53,8 @@ class Engine:
         elif part.parts and not self.merges(tp):
             for n in dict.fromkeys(part.parts):
                 said = f"{part.said}; apart: N = {n}"
-                yield replace(part, said=said, n=n, parts=(), count=part.count * part.parts.count(n))
+                names = tuple(name for name, size in zip(part.names, part.parts, strict=True) if size == n)
+                yield replace(part, said=said, n=n, parts=(), count=part.count * len(names), names=names)
         else:
             yield part
 

@@ -6,7 +6,7 @@ the GPUs, latent down-projections and routers on every one. Dimensions are those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,9 @@ from genkern.formats.model_config import ModelConfig
 # vLLM and SGLang pad the vocabulary to a multiple of this.
 VOCABULARY_STEP = 64
 _MOST_LAYERS = 10_000
+# How checkpoints of these multimodal types name the text model's modules; of the others model.language_model. (as
+# transformers 5 names and saves them).
+_PREFIXES = dict.fromkeys(("llama4", "kimi_k25"), "language_model.model.")
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,17 @@ class Gemm:
     batch: int = 0
     count: int = 1
     parts: tuple[int, ...] = ()
+    names: tuple[str, ...] = ()
+    layers: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Experts:
     """Products of routed experts, each with its own tokens: `count` of them, `top` for a token, of this `width` on the
     GPU, in `layer_count` layers. `differs`: why they are none that genkern has, or "".
+
+    `names` and `layers`: as of Gemm; of the experts of a layer the names are those of expert 0, or of the tensor that
+    holds the weights of all.
     """
 
     layer: str
@@ -54,6 +62,8 @@ class Experts:
     modules: tuple[str, ...]
     differs: str = ""
     layer_count: int = 1
+    names: tuple[str, ...] = ()
+    layers: tuple[int, ...] = ()
 
 
 Part = Gemm | Experts
@@ -91,11 +101,35 @@ def _count(config: ModelConfig) -> int:
     return count
 
 
-def _named(config: ModelConfig, part: str, first: int = 0, last: int = -1) -> tuple[str, int]:
-    """Layers from `first` to `last`, those of the end counted from behind, and how many these are."""
-    last = last % _count(config)
-    span = str(first) if first == last else f"{first}-{last}"
-    return f"model.layers.{span}.{part}", last - first + 1
+@dataclass(frozen=True)
+class _Place:
+    """A module of the layers `layers`, by its name in the checkpoint, with `{}` in place of the layer's index."""
+
+    name: str
+    layers: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """The name with the layers' span in place of the index."""
+        first, last, count = self.layers[0], self.layers[-1], len(self.layers)
+        span = str(first) if count == 1 else f"{first}-{last}"
+        within = "" if last - first + 1 == count else f" ({count} of them)"
+        return self.name.format(span) + within
+
+    def names(self, *modules: str) -> tuple[str, ...]:
+        """The full names of modules below this one."""
+        return tuple(f"{self.name}.{module}" for module in modules)
+
+
+def _prefix(config: ModelConfig) -> str:
+    """What the names of the text model's modules begin with in the checkpoint."""
+    return _PREFIXES.get(config.outer, "model.language_model.") if config.outer else "model."
+
+
+def _named(config: ModelConfig, part: str, layers: Iterable[int] | None = None) -> _Place:
+    """The module `part` of these layers; of every layer by default."""
+    indices = tuple(range(_count(config)) if layers is None else layers)
+    return _Place(f"{_prefix(config)}layers.{{}}.{part}", indices)
 
 
 def _attention(config: ModelConfig, tp: int, *, bias: bool, out_bias: bool) -> Iterator[Part]:
@@ -110,24 +144,43 @@ def _attention(config: ModelConfig, tp: int, *, bias: bool, out_bias: bool) -> I
         if tp % kv_heads:
             raise InputError(f"{config.where}: num_key_value_heads = {kv_heads} does not divide {tp} GPUs")
         mine_kv, shared = 1, f"kv heads {kv_heads}, one on a GPU) x "
-    layer, count = _named(config, "self_attn")
+    place = _named(config, "self_attn")
     said = f"qkv in one: N = (heads {heads} + 2 x {shared}head_dim {head_dim} / tp {tp}, K = hidden {hidden}"
     parts = mine * head_dim, mine_kv * head_dim, mine_kv * head_dim
-    yield Gemm(layer, said, sum(parts), hidden, ("self_attn", "q_proj"), bias, count=count, parts=parts)
+    modules = ("qkv_proj",) if config.family == "phi3" else ("q_proj", "k_proj", "v_proj")
+    yield _gemm(place, said, sum(parts), hidden, ("self_attn", "q_proj"), modules, bias=bias, parts=parts)
     said = f"output: N = hidden {hidden}, K = heads {heads} x head_dim {head_dim} / tp {tp}"
-    yield Gemm(layer, said, hidden, mine * head_dim, ("self_attn", "o_proj"), out_bias, count=count)
+    out = "dense" if config.family == "phi" else "o_proj"
+    yield _gemm(place, said, hidden, mine * head_dim, ("self_attn", "o_proj"), (out,), bias=out_bias)
 
 
-def _gated(
-    config: ModelConfig, tp: int, place: tuple[str, int], width: int, key: str, bias: bool = False
-) -> Iterator[Part]:
-    layer, count = place
+def _gemm(
+    place: _Place,
+    said: str,
+    n: int,
+    k: int,
+    kinds: tuple[str, ...],
+    modules: tuple[str, ...],
+    *,
+    bias: bool = False,
+    rows: Literal["all", "decode", "prefill"] = "all",
+    batch: int = 0,
+    parts: tuple[int, ...] = (),
+) -> Gemm:
+    """The product by the weights of `modules` below `place`. If one is named, the checkpoint holds all in one tensor."""
+    names, layers = place.names(*modules), place.layers
+    parts = parts if len(parts) == len(names) else ()
+    return Gemm(place.label, said, n, k, kinds, bias, rows, batch, len(layers), parts, names, layers)
+
+
+def _gated(config: ModelConfig, tp: int, place: _Place, width: int, key: str, bias: bool = False) -> Iterator[Part]:
     hidden, mine = config.number("hidden_size"), _split(config, key, tp, width)
     said = f"gate and up in one: N = 2 x {key} {width} / tp {tp}, K = hidden {hidden}"
     parts = mine, mine
-    yield Gemm(layer, said, 2 * mine, hidden, ("mlp", "gate_proj"), bias, count=count, parts=parts)
+    modules = ("gate_up_proj",) if config.family == "phi3" else ("gate_proj", "up_proj")
+    yield _gemm(place, said, 2 * mine, hidden, ("mlp", "gate_proj"), modules, bias=bias, parts=parts)
     said = f"down: N = hidden {hidden}, K = {key} {width} / tp {tp}"
-    yield Gemm(layer, said, hidden, mine, ("mlp", "down_proj"), bias, count=count)
+    yield _gemm(place, said, hidden, mine, ("mlp", "down_proj"), ("down_proj",), bias=bias)
 
 
 def _head(config: ModelConfig, tp: int, step: int) -> Part:
@@ -136,21 +189,24 @@ def _head(config: ModelConfig, tp: int, step: int) -> Part:
     said = f"N = vocabulary {vocabulary}" + (f", padded to {padded}" if padded != vocabulary else "")
     said += f" / tp {tp}, K = hidden {hidden}; one row a sequence"
     bias = config.family == "phi"
-    return Gemm("lm_head", said, _split(config, "vocab_size", tp, padded), hidden, ("lm_head",), bias, "decode")
+    name = "language_model.lm_head" if _prefix(config) == "language_model.model." else "lm_head"
+    n = _split(config, "vocab_size", tp, padded)
+    return Gemm("lm_head", said, n, hidden, ("lm_head",), bias, "decode", names=(name,))
 
 
 def _routed(
-    config: ModelConfig, tp: int, place: tuple[str, int], experts: int, width: int, bias: bool = False
+    config: ModelConfig, tp: int, place: _Place, experts: int, width: int, modules: tuple[str, ...], bias: bool = False
 ) -> Iterator[Part]:
-    layer, count = place
+    """The router, and the experts; `modules` are the router's name below `place` and those of the experts' weights."""
     hidden = config.number("hidden_size")
     said = f"router: N = experts {experts}, K = hidden {hidden}, on every GPU"
-    yield Gemm(layer, said, experts, hidden, ("mlp", "gate", "router"), bias, count=count)
+    yield _gemm(place, said, experts, hidden, ("mlp", "gate", "router"), modules[:1], bias=bias)
     mine, top = _split(config, "the experts' width", tp, width), config.number("num_experts_per_tok", 1)
     said = f"{experts} experts, {top} a token: gate and up [{2 * mine}, {hidden}], down [{hidden}, {mine}] each"
     differs = "experts have biases, and another gate than silu" if bias else ""
-    modules = "mlp", "experts"
-    yield Experts(f"{layer}.experts", said, experts, top, mine, hidden, modules, differs, count)
+    label, names, count = f"{place.label}.experts", place.names(*modules[1:]), len(place.layers)
+    kinds = "mlp", "experts"
+    yield Experts(label, said, experts, top, mine, hidden, kinds, differs, count, names, place.layers)
 
 
 def _dense(config: ModelConfig, tp: int) -> Iterator[Part]:
@@ -165,20 +221,24 @@ def _phi(config: ModelConfig, tp: int) -> Iterator[Part]:
     """Phi-1 to Phi-2: every product has a bias, and nothing gates."""
     yield from _attention(config, tp, bias=True, out_bias=True)
     hidden, width = config.number("hidden_size"), config.number("intermediate_size")
-    mine, (layer, count) = _split(config, "intermediate_size", tp), _named(config, "mlp")
+    mine, place = _split(config, "intermediate_size", tp), _named(config, "mlp")
     said = f"fc1: N = intermediate_size {width} / tp {tp}, K = hidden {hidden}"
-    yield Gemm(layer, said, mine, hidden, ("mlp", "fc1"), True, count=count)
+    yield _gemm(place, said, mine, hidden, ("mlp", "fc1"), ("fc1",), bias=True)
     said = f"fc2: N = hidden {hidden}, K = intermediate_size {width} / tp {tp}"
-    yield Gemm(layer, said, hidden, mine, ("mlp", "fc2"), True, count=count)
+    yield _gemm(place, said, hidden, mine, ("mlp", "fc2"), ("fc2",), bias=True)
 
 
 def _mixtral(config: ModelConfig, tp: int) -> Iterator[Part]:
     """Mixtral, and gpt-oss, whose products have biases."""
     bias = config.flag("attention_bias", config.family == "gpt_oss")
     yield from _attention(config, tp, bias=bias, out_bias=bias)
-    place = _named(config, "mlp" if config.family == "gpt_oss" else "block_sparse_moe")
     experts, width = config.number("num_local_experts"), config.number("intermediate_size")
-    yield from _routed(config, tp, place, experts, width, config.family == "gpt_oss")
+    if config.family == "gpt_oss":
+        modules = "router", "experts.gate_up_proj", "experts.down_proj"
+        yield from _routed(config, tp, _named(config, "mlp"), experts, width, modules, bias=True)
+    else:
+        modules = "gate", "experts.0.w1", "experts.0.w3", "experts.0.w2"
+        yield from _routed(config, tp, _named(config, "block_sparse_moe"), experts, width, modules)
 
 
 def _qwen_experts(config: ModelConfig, tp: int) -> Iterator[Part]:
@@ -189,19 +249,23 @@ def _qwen_experts(config: ModelConfig, tp: int) -> Iterator[Part]:
     every, only = config.number("decoder_sparse_step", 1), config.values.get("mlp_only_layers") or []
     if not isinstance(only, list):
         raise InputError(f"{config.where}: mlp_only_layers is no list")
-    dense = [layer for layer in range(_count(config)) if (layer + 1) % every or layer in only]
-    layer, _ = _named(config, "mlp")
+    layers = range(_count(config))
+    dense = [layer for layer in layers if (layer + 1) % every or layer in only]
     if dense:
-        width, place = config.number("intermediate_size"), (f"{layer} ({len(dense)} of them)", len(dense))
-        yield from _gated(config, tp, place, width, "intermediate_size")
-    sparse = _count(config) - len(dense)
+        width = config.number("intermediate_size")
+        yield from _gated(config, tp, _named(config, "mlp", dense), width, "intermediate_size")
+    sparse = [layer for layer in layers if layer not in dense]
     if not sparse:
         return
+    place = _named(config, "mlp", sparse)
     if of_2:
-        shared, width = f"{layer}.shared_expert", config.number("shared_expert_intermediate_size")
-        yield from _gated(config, tp, (shared, sparse), width, "shared_expert_intermediate_size")
+        width, shared = config.number("shared_expert_intermediate_size"), _named(config, "mlp.shared_expert", sparse)
+        yield from _gated(config, tp, shared, width, "shared_expert_intermediate_size")
+        hidden = config.number("hidden_size")
+        said = f"gate of the shared expert: N = 1, K = hidden {hidden}, on every GPU"
+        yield _gemm(place, said, 1, hidden, ("mlp", "shared_expert_gate", "router"), ("shared_expert_gate",))
     width = config.number("moe_intermediate_size")
-    yield from _routed(config, tp, (layer, sparse), config.number("num_experts"), width)
+    yield from _routed(config, tp, place, config.number("num_experts"), width, _ROUTED)
 
 
 def _deepseek(config: ModelConfig, tp: int) -> Iterator[Part]:
@@ -209,42 +273,48 @@ def _deepseek(config: ModelConfig, tp: int) -> Iterator[Part]:
     hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
     nope, rope, v = (config.number(key) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     q_rank, kv_rank = config.optional("q_lora_rank"), config.number("kv_lora_rank")
-    mine, (layer, count) = _split(config, "num_attention_heads", tp), _named(config, "self_attn")
+    mine, place = _split(config, "num_attention_heads", tp), _named(config, "self_attn")
     latent = f"kv_lora_rank {kv_rank} + rope {rope}, K = hidden {hidden}, on every GPU"
     up = f"q up: N = heads {heads} x (nope {nope} + rope {rope}) / tp {tp}, K = "
     if q_rank:
         said = f"q and kv down in one: N = q_lora_rank {q_rank} + {latent}"
-        modules, parts = ("self_attn", "q_a_proj", "kv_a_proj_with_mqa"), (q_rank, kv_rank + rope)
-        yield Gemm(layer, said, sum(parts), hidden, modules, count=count, parts=parts)
+        modules, parts = ("q_a_proj", "kv_a_proj_with_mqa"), (q_rank, kv_rank + rope)
+        yield _gemm(place, said, sum(parts), hidden, ("self_attn", *modules), modules, parts=parts)
         said = f"{up}q_lora_rank {q_rank}"
-        yield Gemm(layer, said, mine * (nope + rope), q_rank, ("self_attn", "q_b_proj"), count=count)
+        yield _gemm(place, said, mine * (nope + rope), q_rank, ("self_attn", "q_b_proj"), ("q_b_proj",))
     else:
-        said, down = f"kv down: N = {latent}", ("self_attn", "kv_a_proj_with_mqa")
-        yield Gemm(layer, said, kv_rank + rope, hidden, down, count=count)
-        yield Gemm(layer, f"{up}hidden {hidden}", mine * (nope + rope), hidden, ("self_attn", "q_proj"), count=count)
+        said, down = f"kv down: N = {latent}", "kv_a_proj_with_mqa"
+        yield _gemm(place, said, kv_rank + rope, hidden, ("self_attn", down), (down,))
+        said = f"{up}hidden {hidden}"
+        yield _gemm(place, said, mine * (nope + rope), hidden, ("self_attn", "q_proj"), ("q_proj",))
     said = f"kv up: N = heads {heads} x (nope {nope} + v {v}) / tp {tp}, K = kv_lora_rank {kv_rank}; decode absorbs it"
-    yield Gemm(layer, said, mine * (nope + v), kv_rank, ("self_attn", "kv_b_proj"), rows="prefill", count=count)
+    modules = ("kv_b_proj",)
+    yield _gemm(place, said, mine * (nope + v), kv_rank, ("self_attn", "kv_b_proj"), modules, rows="prefill")
     for name, n, k, sizes in (
         ("queries to the latent", kv_rank, nope, f"kv_lora_rank {kv_rank}, K = nope {nope}"),
         ("values from the latent", v, kv_rank, f"v {v}, K = kv_lora_rank {kv_rank}"),
     ):
         said = f"kv up absorbed, {name}: heads {heads} / tp {tp} products of N = {sizes}"
-        yield Gemm(layer, said, n, k, ("self_attn", "absorbed"), rows="decode", batch=mine, count=count)
+        yield _gemm(place, said, n, k, ("self_attn", "absorbed"), modules, rows="decode", batch=mine)
     said = f"output: N = hidden {hidden}, K = heads {heads} x v {v} / tp {tp}"
-    yield Gemm(layer, said, hidden, mine * v, ("self_attn", "o_proj"), count=count)
-    first = min(config.optional("first_k_dense_replace"), _count(config))
+    yield _gemm(place, said, hidden, mine * v, ("self_attn", "o_proj"), ("o_proj",))
+    layers = range(_count(config))
+    first = min(config.optional("first_k_dense_replace"), len(layers))
     if first:
-        dense = _named(config, "mlp", 0, first - 1)
+        dense = _named(config, "mlp", layers[:first])
         yield from _gated(config, tp, dense, config.number("intermediate_size"), "intermediate_size")
-    if first == _count(config):
+    if first == len(layers):
         return
-    (sparse, count), width = _named(config, "mlp", first), config.number("moe_intermediate_size")
+    sparse, width = layers[first:], config.number("moe_intermediate_size")
     if shared := config.optional("n_shared_experts"):
-        place = f"{sparse}.shared_experts", count
+        place = _named(config, "mlp.shared_experts", sparse)
         yield from _gated(config, tp, place, shared * width, "moe_intermediate_size")
-    yield from _routed(config, tp, (sparse, count), config.number("n_routed_experts"), width)
+    place = _named(config, "mlp", sparse)
+    yield from _routed(config, tp, place, config.number("n_routed_experts"), width, _ROUTED)
 
 
+# The router and the experts' weights below an mlp, as checkpoints of most models have them.
+_ROUTED = "gate", "experts.0.gate_proj", "experts.0.up_proj", "experts.0.down_proj"
 _FAMILIES: dict[str, Callable[[ModelConfig, int], Iterator[Part]]] = {
     **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"), _dense),
     "phi": _phi,
