@@ -167,7 +167,7 @@ def _gemm(
     batch: int = 0,
     parts: tuple[int, ...] = (),
 ) -> Gemm:
-    """The product by the weights of `modules` below `place`. If one is named, the checkpoint holds all in one tensor."""
+    """The product by the weights of `modules` below `place`; one name stands for a tensor that holds all parts."""
     names, layers = place.names(*modules), place.layers
     parts = parts if len(parts) == len(names) else ()
     return Gemm(place.label, said, n, k, kinds, bias, rows, batch, len(layers), parts, names, layers)
