@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from genkern.errors import InputError
@@ -81,12 +81,14 @@ class ModelConfig:
     """A config.json at `where`: `values` of its text model, and `quantization`, empty where there is none.
 
     `outer`: the model_type of the multimodal model that the text model is part of; "" for a text model alone.
+    `document`: the whole file.
     """
 
     where: str
     values: Mapping[str, Any]
     quantization: Mapping[str, Any]
     outer: str = ""
+    document: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def family(self) -> str:
@@ -298,4 +300,4 @@ def read_model(folder: str) -> ModelConfig:
         raise InputError(f"{where}: quantization_config is no object")
     types = {key: values[key] for key in ("torch_dtype", "dtype") if key in values}
     outer = "" if inner is values else str(values.get("model_type", ""))[:40]
-    return ModelConfig(where, {**types, **inner}, quantization, outer)
+    return ModelConfig(where, {**types, **inner}, quantization, outer, values)

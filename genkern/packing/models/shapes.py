@@ -17,7 +17,7 @@ from genkern.formats.model_config import QUANTIZATIONS, ModelConfig, read_model
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.packing.models.engines import ENGINES, SERVERS, Engine
-from genkern.packing.models.layers import families
+from genkern.packing.models.families import families
 from genkern.packing.models.products import Product, products_of
 
 _MOST_GPUS = 1024
