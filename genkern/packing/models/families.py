@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from genkern.errors import InputError
-from genkern.formats.model_config import ModelConfig
+from genkern.formats.model_config import MissingNumberError, ModelConfig
 from genkern.packing.models.from_transformers import has_transformers, layers_from_transformers
 from genkern.packing.models.layers import (
     MOST_LAYERS,
@@ -33,7 +33,12 @@ def layers_of(config: ModelConfig, tp: int, vocabulary_step: int = VOCABULARY_ST
     Raises InputError if neither knows the model type, or if a dimension is missing or not split evenly.
     """
     if config.family in _FAMILIES:
-        return ModelLayers(layers_of_family(config, tp, vocabulary_step))
+        try:
+            return ModelLayers(layers_of_family(config, tp, vocabulary_step))
+        except MissingNumberError:
+            # Multimodal models' configs leave to transformers what is as in its class.
+            if not (config.outer and has_transformers()):
+                raise
     if has_transformers():
         return layers_from_transformers(config, tp, vocabulary_step)
     raise InputError(
@@ -83,8 +88,8 @@ class _Dense:
     qkv_bias: str | bool = "attention_bias"
     out_bias: str | bool = "attention_bias"
     mlp_bias: str | bool = False
-    # What a key says that config.json leaves out.
-    default_bias: bool = False
+    # Keys that are true if config.json leaves them out.
+    true_by_default: tuple[str, ...] = ()
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     out: str = "o_proj"
     # One name stands for gate and up in one tensor; without a gate there is the up-projection alone.
@@ -94,14 +99,14 @@ class _Dense:
 
     def bias(self, config: ModelConfig, said: str | bool) -> bool:
         """Returns whether the products have a bias."""
-        return config.flag(said, self.default_bias) if isinstance(said, str) else said
+        return config.flag(said, said in self.true_by_default) if isinstance(said, str) else said
 
 
 _LLAMA = _Dense(mlp_bias="mlp_bias")
 _PLAIN = _Dense()
 _UNBIASED = _Dense(qkv_bias=False, out_bias=False)
 _ALL_BIASED = _Dense("use_bias", "use_bias", "use_bias")
-_GLM = _Dense(out_bias=False, default_bias=True, up=("gate_up_proj",))
+_GLM = _Dense(out_bias=False, true_by_default=("attention_bias",), up=("gate_up_proj",))
 _DENSE = {
     **dict.fromkeys(("llama", "granite", "smollm3"), _LLAMA),
     **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "qwen3", "qwen3_vl_text"), _PLAIN),
@@ -111,9 +116,9 @@ _DENSE = {
     **dict.fromkeys(("glm", "glm4"), _GLM),
     "phi3": _Dense(qkv_bias=False, out_bias=False, qkv=("qkv_proj",), up=("gate_up_proj",)),
     "phi": _Dense(True, True, True, out="dense", up=("fc1",), down="fc2", gated=False),
-    "seed_oss": _Dense("attention_bias", "attention_out_bias", "mlp_bias"),
+    "seed_oss": _Dense("attention_bias", "attention_out_bias", "mlp_bias", ("attention_bias",)),
     "ernie4_5": _ALL_BIASED,
-    "starcoder2": _Dense("use_bias", "use_bias", "use_bias", True, up=("c_fc",), down="c_proj", gated=False),
+    "starcoder2": _Dense("use_bias", "use_bias", "use_bias", ("use_bias",), up=("c_fc",), down="c_proj", gated=False),
     **dict.fromkeys(("nemotron", "arcee"), _Dense(mlp_bias="mlp_bias", up=("up_proj",), gated=False)),
 }
 
@@ -157,7 +162,7 @@ def _mlp(
 # The router and the experts' weights below an mlp, as most checkpoints have them; Mixtral's, and gpt-oss's.
 _ROUTED = "gate", "experts.0.gate_proj", "experts.0.up_proj", "experts.0.down_proj"
 _BLOCK_SPARSE = "gate", "experts.0.w1", "experts.0.w3", "experts.0.w2"
-_STACKED = "router", "experts.gate_up_proj", "experts.down_proj"
+_STACKED = "experts.gate_up_proj", "experts.down_proj"
 
 
 def _routed(
@@ -189,15 +194,15 @@ def _mixtral(config: ModelConfig, tp: int) -> Iterator[Part]:
 
 
 def _gpt_oss(config: ModelConfig, tp: int) -> Iterator[Part]:
-    yield from _attention(config, tp, _Dense(default_bias=True))
+    yield from _attention(config, tp, _Dense(true_by_default=("attention_bias",)))
     experts, width = config.number("num_local_experts"), config.number("intermediate_size")
-    yield from _routed(config, tp, _at(config, "mlp"), experts, width, _STACKED, bias=True)
+    yield from _routed(config, tp, _at(config, "mlp"), experts, width, ("router", *_STACKED), bias=True)
 
 
 def _qwen_experts(config: ModelConfig, tp: int) -> Iterator[Part]:
     """Qwen2-MoE and Qwen3-MoE: some layers may be dense; Qwen2-MoE has a shared expert in the other layers."""
     of_2 = config.family == "qwen2_moe"
-    yield from _attention(config, tp, _Dense("qkv_bias", False, default_bias=True) if of_2 else _PLAIN)
+    yield from _attention(config, tp, _Dense("qkv_bias", False, true_by_default=("qkv_bias",)) if of_2 else _PLAIN)
     every, only = config.number("decoder_sparse_step", 1), config.values.get("mlp_only_layers") or []
     if not isinstance(only, list):
         raise InputError(f"{config.where}: mlp_only_layers is no list")
@@ -217,7 +222,8 @@ def _qwen_experts(config: ModelConfig, tp: int) -> Iterator[Part]:
         said = f"gate of the shared expert: N = 1, K = hidden {hidden}, on every GPU"
         yield gemm_at(place, said, 1, hidden, ("shared_expert_gate",), kinds=("router",))
     width = config.number("moe_intermediate_size")
-    yield from _routed(config, tp, place, config.number("num_experts"), width, _ROUTED)
+    modules = ("gate", *_STACKED) if config.family == "qwen3_vl_moe_text" else _ROUTED
+    yield from _routed(config, tp, place, config.number("num_experts"), width, modules)
 
 
 def _latent_attention(config: ModelConfig, tp: int) -> Iterator[Part]:
@@ -243,17 +249,17 @@ def _latent_attention(config: ModelConfig, tp: int) -> Iterator[Part]:
 
 def _experts_after_dense(config: ModelConfig, tp: int) -> Iterator[Part]:
     """Yields the MLPs of DeepSeek-V2 and later, and of GLM-4.5: dense layers first, then experts with shared ones."""
-    layers = range(_count(config))
+    layers, bias = range(_count(config)), config.family == "deepseek_v2" and config.flag("mlp_bias")
     first = min(config.optional("first_k_dense_replace"), len(layers))
     if first:
         dense = _at(config, "mlp", layers[:first])
-        yield from _mlp(config, tp, dense, config.number("intermediate_size"), "intermediate_size")
+        yield from _mlp(config, tp, dense, config.number("intermediate_size"), "intermediate_size", bias=bias)
     if first == len(layers):
         return
     sparse, width = layers[first:], config.number("moe_intermediate_size")
     if shared := config.optional("n_shared_experts"):
         place = _at(config, "mlp.shared_experts", sparse)
-        yield from _mlp(config, tp, place, shared * width, "moe_intermediate_size")
+        yield from _mlp(config, tp, place, shared * width, "moe_intermediate_size", bias=bias)
     yield from _routed(config, tp, _at(config, "mlp", sparse), config.number("n_routed_experts"), width, _ROUTED)
 
 

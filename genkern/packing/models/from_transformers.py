@@ -183,7 +183,7 @@ def _text_model(model: Any, text: Any) -> str:
 
 def _line(error: BaseException) -> str:
     """Returns an exception's type and text on one short line."""
-    text = " ".join(str(error).split())
+    text = "".join(letter for letter in " ".join(str(error).split()) if letter.isprintable())
     return f"{type(error).__name__}: {text}"[:300]
 
 

@@ -12,9 +12,14 @@ from genkern.formats.model_config import ModelConfig
 VOCABULARY_STEP = 64
 MOST_LAYERS = 10_000
 _PREFIX = "model.language_model."
-# How published checkpoints of these multimodal types name the text model's modules. transformers 5 names and saves
-# those of the other types with _PREFIX.
-_PREFIXES = dict.fromkeys(("llama4", "kimi_k25", "kimi_k2_5"), "language_model.model.")
+# How published checkpoints of these multimodal types name the text model's modules; those of other types have _PREFIX.
+_PREFIXES = dict.fromkeys(
+    (
+        *("llama4", "kimi_k25", "gemma3", "mistral3", "internvl", "internvl_chat", "paligemma", "aya_vision", "aria"),
+        *("llava", "llava_next", "llava_next_video", "llava_onevision", "vipllava", "video_llava"),
+    ),
+    "language_model.model.",
+)
 
 Rows = Literal["all", "decode", "prefill"]
 
