@@ -68,6 +68,12 @@ def _split(config: ModelConfig, key: str, tp: int, value: int = 0) -> int:
     return value // tp
 
 
+def _experts(config: ModelConfig) -> int:
+    """Returns the number of routed experts: transformers 5 saves it under another key than authors publish it under."""
+    keys = "num_experts", "num_local_experts", "n_routed_experts"
+    return config.number(next((key for key in keys if config.values.get(key) is not None), keys[0]))
+
+
 def _count(config: ModelConfig) -> int:
     count = config.number("num_hidden_layers")
     if count > MOST_LAYERS:
@@ -189,13 +195,13 @@ def _dense(config: ModelConfig, tp: int) -> Iterator[Part]:
 def _mixtral(config: ModelConfig, tp: int) -> Iterator[Part]:
     """Mixtral and MiniMax-M2: experts in every layer."""
     yield from _attention(config, tp, _UNBIASED)
-    experts, width = config.number("num_local_experts"), config.number("intermediate_size")
+    experts, width = _experts(config), config.number("intermediate_size")
     yield from _routed(config, tp, _at(config, "block_sparse_moe"), experts, width, _BLOCK_SPARSE)
 
 
 def _gpt_oss(config: ModelConfig, tp: int) -> Iterator[Part]:
     yield from _attention(config, tp, _Dense(true_by_default=("attention_bias",)))
-    experts, width = config.number("num_local_experts"), config.number("intermediate_size")
+    experts, width = _experts(config), config.number("intermediate_size")
     yield from _routed(config, tp, _at(config, "mlp"), experts, width, ("router", *_STACKED), bias=True)
 
 
@@ -223,7 +229,7 @@ def _qwen_experts(config: ModelConfig, tp: int) -> Iterator[Part]:
         yield gemm_at(place, said, 1, hidden, ("shared_expert_gate",), kinds=("router",))
     width = config.number("moe_intermediate_size")
     modules = ("gate", *_STACKED) if config.family == "qwen3_vl_moe_text" else _ROUTED
-    yield from _routed(config, tp, place, config.number("num_experts"), width, modules)
+    yield from _routed(config, tp, place, _experts(config), width, modules)
 
 
 def _latent_attention(config: ModelConfig, tp: int) -> Iterator[Part]:
@@ -260,7 +266,7 @@ def _experts_after_dense(config: ModelConfig, tp: int) -> Iterator[Part]:
     if shared := config.optional("n_shared_experts"):
         place = _at(config, "mlp.shared_experts", sparse)
         yield from _mlp(config, tp, place, shared * width, "moe_intermediate_size", bias=bias)
-    yield from _routed(config, tp, _at(config, "mlp", sparse), config.number("n_routed_experts"), width, _ROUTED)
+    yield from _routed(config, tp, _at(config, "mlp", sparse), _experts(config), width, _ROUTED)
 
 
 def _deepseek(config: ModelConfig, tp: int) -> Iterator[Part]:
