@@ -55,6 +55,7 @@ _QUERIES = ("q_proj", "query_proj", "query", "q_lin", "Wq", "q")
 _PACKED = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "qkv")
 # Keys and values of cross-attention come from another input than its queries.
 _CROSS = ("encoder_attn", "EncDecAttention", "crossattention", "cross_attn", "multi_head_attention")
+_ROUTERS = ("gate", "router")
 _ROW_PARALLEL = {
     *("o_proj", "down_proj", "out_proj", "c_proj", "w2", "wo", "Wo", "o", "fc2", "fc_out", "fc_2", "lin2", "out_lin"),
     *("dense_4h_to_h", "output_linear", "linear_out", "linear_fc2", "attention_out", "w_out", "proj_out", "proj_down"),
@@ -67,16 +68,22 @@ _COLUMN_PARALLEL = {
     *_PACKED,
     *("up_proj", "gate_up_proj", "q_b_proj", "kv_b_proj", "fc1", "fc_1", "fc_in", "c_fc", "lin1", "wi", "Wi", "w_in"),
     *("dense_h_to_4h", "intermediate", "in_proj", "in_proj_qkvz", "in_proj_ba", "dt_proj", "linear_fc1", "linear_left"),
+    # Granite's shared MLP; linear attention's gates, one number or vector per head.
+    *("input_linear", "b_proj", "a_proj", "g_proj", "f_b_proj", "g_b_proj"),
 }
 _REPLICATED = {
     *("gate", "router", "classifier", "shared_expert_gate", "q_a_proj", "kv_a_proj_with_mqa", "wq_b", "wk"),
     *("weights_proj", "per_layer_input_gate", "per_layer_projection", "modality_router", "prediction_coefs"),
     *("correction_coefs", "f_a_proj", "g_a_proj", "per_layer_model_projection"),
+    # Modules whose weights are all on every GPU: sparse attention's indexer and compressor, Gemma 3n's streams.
+    *("indexer", "compressor", "altup_projections", "altup_unembed_projections"),
 }
 _TOPS = (
     *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k", "top_k_experts"),
     *("num_selected_experts", "moe_top_k", "top_k"),
 )
+# Parts of flat multimodal models beside the text model.
+_OTHER_SENSES = re.compile(r"(?:^|\.)(?:vision|visual|image|audio)")
 # Keys that select how transformers runs a model, not what it is; code and weights could be downloaded for them.
 _LEFT_OUT = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "dtype", "torch_dtype")
 # Of layers, and of experts.
@@ -269,12 +276,14 @@ class _Reader:
         self._assumed: dict[str, None] = {}
         self._whole: dict[str, None] = {}
         self._absent: dict[str, None] = {}
-        self._has_top = True
+        self._has_top, self._left_out = True, False
         self._sources, self._renamed = _checkpoint_names(built.config)
 
     def notes(self) -> list[str]:
         """Returns one line for each kind of assumption."""
         found = [f"{name}: not in the list: its weights are stored in a way that is not known" for name in self._absent]
+        if self._left_out:
+            found.append("vision and audio parts are not listed")
         if not self._has_top:
             found.append("experts per token are not in the config: taken as 1")
         if self._tp > 1:
@@ -295,7 +304,10 @@ class _Reader:
         experts: dict[str, dict[int, Any]] = {}
         modules: dict[str, Any] = {}
         for name, module in model.named_modules(remove_duplicate=False):
-            if module is head or not name.startswith(self._built.within or name[:1]) or not name:
+            if module is head or not name or not name.startswith(self._built.within):
+                continue
+            if _OTHER_SENSES.search(re.split(r"[0-9]", name)[0]):
+                self._left_out = True
                 continue
             if "experts" in name and (found := re.fullmatch(r"(.*\bexperts)\.([0-9]+)\.(.+)", name)):
                 template, index = _template(found[1])
@@ -356,34 +368,27 @@ class _Reader:
                 raise self._uneven(place, first.name, f"{sizes[0]} heads are")
             yield from (replace(each, bias=each.bias or bias) for each in absorbed(place, tp, *sizes))
             return
-        how = "on every GPU"
-        kinds = ("router",) if first.is_router or first.name == "shared_expert_gate" else ()
-        n, k, parts, row_parallel = (
-            sum(weight.n for weight in weights),
-            first.k,
-            [weight.n for weight in weights],
-            False,
-        )
-        if _is_row_parallel(place.name.split("."), first.name):
+        if first.groups > 1:
+            # A block-diagonal weight: one product per block, in one call.
+            mine, blocks = first.groups // (tp if first.groups % tp == 0 else 1), first.n // first.groups
+            said = f"{joined}: {first.groups} blocks of N = {blocks}, {mine} on a GPU, K = {first.k}"
+            yield gemm_at(place, said, blocks, first.k, names, bias=bias, batch=mine)
+            return
+        path = place.name.split(".")
+        is_router = first.is_router or path[-1] in _ROUTERS
+        kinds = ("router",) if is_router or first.name == "shared_expert_gate" else ()
+        parts, k, row_parallel = [weight.n for weight in weights], first.k, False
+        columns, length = " + ".join(map(str, parts)), str(k)
+        if _is_row_parallel(path, first.name):
             if k % tp:
                 raise self._uneven(place, first.name, f"K = {k} is")
-            k, row_parallel, how = k // tp, True, f"split over tp {tp}"
-        elif not (first.is_router or first.name in _REPLICATED or "indexer" in place.name.split(".")):
-            shares = [self._columns(place, weight, module) for weight in weights]
-            parts, n = shares, sum(shares)
-            how = f"split over tp {tp}" if n != sum(weight.n for weight in weights) else how
-        texts = " + ".join(str(weight.n) for weight in weights)
-        if row_parallel:
-            said = f"{joined}: N = {texts}, K = {first.k} {how}"
+            k, row_parallel, length = k // tp, True, f"{k} / tp {tp}"
+        elif is_router or first.name in _REPLICATED or not _REPLICATED.isdisjoint(path):
+            columns += ", on every GPU"
         else:
-            said = f"{joined}: N = {texts}{f' {how}' if tp > 1 else ''}, K = {first.k}"
-        groups = first.groups
-        if groups > 1:
-            # A block-diagonal weight: one product per block, in one call.
-            mine = groups // tp if groups % tp == 0 else groups
-            said = f"{joined}: {groups} blocks of N = {first.n // groups}, K = {first.k}"
-            yield gemm_at(place, said, first.n // groups, first.k, names, bias=bias, batch=mine)
-            return
+            whole, parts = sum(parts), [self._columns(place, weight, module) for weight in weights]
+            columns += f" / tp {tp}" if sum(parts) * tp == whole else f", {sum(parts)} of them on a GPU"
+        n, said = sum(parts), f"{joined}: N = {columns}, K = {length}"
         merged = tuple(parts) if len(parts) > 1 else ()
         yield gemm_at(place, said, n, k, names, kinds=kinds, bias=bias, parts=merged, row_parallel=row_parallel)
 
@@ -402,6 +407,9 @@ class _Reader:
             if (heads or n) % tp:
                 raise self._uneven(place, name, f"{heads} heads are" if heads else f"N = {n} is")
             return n // tp
+        if name == "kv_proj" and n == head_dim:
+            # The one head of keys, which are the values too, is on every GPU.
+            return n
         if name in _PACKED and (packed := self._packed(place, n)):
             return packed
         if name == "in_proj" and (mixed := _mamba(module, n, tp)):
@@ -618,12 +626,14 @@ def _checkpoint_names(config: Any) -> tuple[dict[str, tuple[str, ...]], list[tup
         sources: dict[str, tuple[str, ...]] = {}
         renamed = []
         for step in steps:
-            theirs, ours = list(step.source_patterns), list(step.target_patterns)
+            theirs = [pattern.replace("\\.", ".") for pattern in step.source_patterns]
+            ours = [pattern.replace("\\.", ".") for pattern in step.target_patterns]
             if len(ours) == 1 and (found := re.search(r"\bexperts\.(\w+)$", ours[0])) and "*" in theirs[0]:
                 names = (re.search(r"experts\.\*\.(.+?)(?:\.weight)?\$?$", each) for each in theirs)
                 sources[found[1]] = tuple(f"0.{name[1]}" for name in names if name)
-            elif len(ours) == len(theirs) == 1 and re.fullmatch(r"\.\w+\.", ours[0]) and ours[0] != theirs[0]:
-                renamed.append((ours[0], theirs[0]))
+            elif len(ours) == len(theirs) == 1 and ours != theirs:
+                if all(re.fullmatch(r"\.\w+\.", name) for name in (*ours, *theirs)):
+                    renamed.append((ours[0], theirs[0]))
         return {ours: names for ours, names in sources.items() if names}, renamed
     except Exception:
         return {}, []
