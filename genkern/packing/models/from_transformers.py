@@ -631,9 +631,8 @@ def _checkpoint_names(config: Any) -> tuple[dict[str, tuple[str, ...]], list[tup
             if len(ours) == 1 and (found := re.search(r"\bexperts\.(\w+)$", ours[0])) and "*" in theirs[0]:
                 names = (re.search(r"experts\.\*\.(.+?)(?:\.weight)?\$?$", each) for each in theirs)
                 sources[found[1]] = tuple(f"0.{name[1]}" for name in names if name)
-            elif len(ours) == len(theirs) == 1 and ours != theirs:
-                if all(re.fullmatch(r"\.\w+\.", name) for name in (*ours, *theirs)):
-                    renamed.append((ours[0], theirs[0]))
+            elif len(ours) == len(theirs) == 1 and all(re.fullmatch(r"\.\w+\.", name) for name in (*ours, *theirs)):
+                renamed.append((ours[0], theirs[0]))
         return {ours: names for ours, names in sources.items() if names}, renamed
     except Exception:
         return {}, []
