@@ -123,6 +123,43 @@ def test_the_text_model_of_a_multimodal_one() -> None:
     assert any("Llama4ForCausalLM" in note and "vision" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("values", "base"),
+    [
+        # As published in 2024: the text model's numbers beside the vision model's.
+        ({"model_type": "qwen2_5_vl", "hidden_size": 512, "num_hidden_layers": 3, "vocab_size": 640}, "model."),
+        (
+            {"model_type": "qwen3_5", "text_config": {"hidden_size": 512, "num_hidden_layers": 3, "vocab_size": 640}},
+            "model.language_model.",
+        ),
+        # The type of the whole is unknown.
+        (
+            {
+                "model_type": "newest",
+                "llm_config": {
+                    "model_type": "qwen3_next",
+                    "hidden_size": 512,
+                    "num_hidden_layers": 3,
+                    "vocab_size": 640,
+                },
+            },
+            "model.language_model.",
+        ),
+    ],
+    ids=["flat", "nested", "unknown"],
+)
+def test_names_in_a_multimodal_checkpoint(tmp_path: Path, values: dict[str, Any], base: str) -> None:
+    """Wherever config.json has the text model's numbers, its layers and its head are listed under the same names."""
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    found = layers_of(read_model(str(tmp_path)), 1)
+    *layers, head = found.parts
+    assert isinstance(head, Gemm)
+    assert (head.names, head.n, head.k, head.rows) == (("lm_head",), 640, 512, "decode")
+    assert {name[: len(base) + 7] for part in layers for name in part.names} == {f"{base}layers."}
+    assert {layer for part in layers for layer in part.layers} == {0, 1, 2}
+    assert "vision" in found.notes[0]
+
+
 def test_the_indexer_is_on_every_gpu() -> None:
     """Sparse attention's; latent attention is as in the table of DeepSeek-V3."""
     found = gemms(DEEPSEEK_V32, 8)
