@@ -207,7 +207,7 @@ def _known(config: ModelConfig, transformers: Any) -> Mapping[str, Any]:
     raise InputError(
         f"{config.where}: model_type = {config.outer or config.family!r} is known neither to genkern nor to "
         f"transformers {transformers.__version__}{remote if any('auto_map' in said for said in candidates) else ''}; "
-        "if its layers are built as Llama's, say --like llama (other types: genkern shapes --help), else let "
+        "if its layers are built as Llama's, say --like llama (docs/models.md has other types), else let "
         "`genkern model` run your program: --capture"
     )
 
