@@ -220,7 +220,6 @@ WHOLE = (
     *(
         "apertus",
         "bamba",
-        "bart",
         "bert",
         "bloom",
         "deepseek_v32",
