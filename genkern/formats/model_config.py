@@ -6,7 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from genkern.errors import InputError
@@ -21,6 +21,8 @@ _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
 _DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208},
 }
+# Where multimodal models' configs have their text model's.
+_TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 _FP8 = "fp8e4m3fn"
 _GROUPS = (32, 64, 128, 256)
 # The format of routed experts, and how it calls the scales of weights that are stored as in these.
@@ -42,6 +44,10 @@ QUANTIZATIONS: dict[str, dict[str, Any]] = {
     "int8": {"quant_method": "compressed-tensors", "config_groups": {"group_0": _INT8}},
     "w4": {"quant_method": "gptq", "bits": 4, "group_size": 128, "sym": True, "desc_act": False},
 }
+
+
+class MissingNumberError(InputError):
+    """A number that a model's config.json does not have."""
 
 
 @dataclass(frozen=True)
@@ -78,11 +84,17 @@ class Stored:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A config.json at `where`: `values` of its text model, and `quantization`, empty where there is none."""
+    """A config.json at `where`: `values` of its text model, and `quantization`, empty where there is none.
+
+    `outer`: the model_type of the multimodal model that the text model is part of; "" for a text model alone.
+    `document`: the whole file.
+    """
 
     where: str
     values: Mapping[str, Any]
     quantization: Mapping[str, Any]
+    outer: str = ""
+    document: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def family(self) -> str:
@@ -103,7 +115,7 @@ class ModelConfig:
         if value is None:
             value = _DEFAULTS.get(self.family, {}).get(key, default)
         if value is None:
-            raise InputError(f"{self.where}: has no {key}, which a model of type {self.family} is known by")
+            raise MissingNumberError(f"{self.where}: has no {key}, which a model of type {self.family} is known by")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DIMENSION:
             raise InputError(
                 f"{self.where}: {key} = {str(value)[:40]!r} is not a whole number from 1 to {MAX_DIMENSION}"
@@ -286,11 +298,11 @@ def read_model(folder: str) -> ModelConfig:
         raise InputError(f"{where}: is not JSON") from None
     if not isinstance(values, dict):
         raise InputError(f"{where}: is no model's configuration, which is an object with a model_type")
-    # Models that see have their language model's in here.
-    language = values.get("text_config")
-    inner = language if isinstance(language, dict) else values
+    nested = (values.get(key) for key in _TEXT_CONFIGS)
+    inner = next((each for each in nested if isinstance(each, dict) and each), values)
     quantization = values.get("quantization_config") or inner.get("quantization_config") or {}
     if not isinstance(quantization, dict):
         raise InputError(f"{where}: quantization_config is no object")
     types = {key: values[key] for key in ("torch_dtype", "dtype") if key in values}
-    return ModelConfig(where, {**types, **inner}, quantization)
+    outer = "" if inner is values else str(values.get("model_type", ""))[:40]
+    return ModelConfig(where, {**types, **inner}, quantization, outer, values)

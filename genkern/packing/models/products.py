@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from genkern.formats.model_config import ModelConfig, Stored
 from genkern.formats.said_format import BATCHED
@@ -16,9 +16,12 @@ from genkern.packing.models.layers import Experts, Gemm
 
 @dataclass(frozen=True)
 class Product:
-    """A layer's product, or both of routed experts, for every number of rows; `count` layers have it.
+    """A layer's product, or both products of routed experts, for every number of rows.
 
-    `others` are like those that the layer has and genkern has no kernels for: for their time alone.
+    Attributes:
+        count: number of layers that have it.
+        others: plain problems of the same sizes, for an estimate of time, if genkern has no kernels for the layer's.
+        share: the part of the GPUs that compute it; less than 1 if ranks differ.
     """
 
     layer: str
@@ -27,14 +30,21 @@ class Product:
     count: int
     is_routed: bool = False
     others: tuple[GemmProblem, ...] = ()
+    share: float = 1.0
 
 
 def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int]) -> tuple[list[Product], list[str]]:
-    """The products in the model's order, and what a person should hear. Raises InputError."""
+    """Returns the products of one of `tp` GPUs in the model's order, and notes for a person. Raises InputError.
+
+    Of a product whose K is split over the GPUs, rank 0 alone adds the bias (RowParallelLinear of vLLM and SGLang): it
+    is listed with the bias and without.
+    """
     quantised, note = config.stored()
     told = [f"{note}: other weights are taken as {config.plain.dtype_b}"] if note else []
     found = []
-    for part in engine.layers(config, tp):
+    listed = engine.layers(config, tp)
+    told += listed.notes
+    for part in listed.parts:
         if not isinstance(part, Gemm):
             stages, why = _stages(part, rows, config.plain if config.is_kept(part.modules) else quantised)
             told += [f"{part.layer}: not in the list: {why}"] if why else []
@@ -50,8 +60,16 @@ def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int
         if reason:
             told.append(f"{part.layer}: {part.n}x{part.k} is taken as {config.plain.dtype_b}: {reason}")
             problems = [_problem(part, each.M, config.plain) for each in problems]
-        added_up = tuple(_as_added_up(each, engine) for each in problems)
-        found.append(Product(part.layer, part.said, added_up, part.count))
+        forms = [(part.said, problems, 1.0)]
+        if part.row_parallel and part.bias and tp > 1:
+            bare = [replace(each, bias=False) for each in problems]
+            forms = [
+                (f"{part.said}; with the bias on rank 0", problems, 1 / tp),
+                (f"{part.said}; without the bias on the other ranks", bare, 1 - 1 / tp),
+            ]
+        for said, of_ranks, share in forms:
+            added_up = tuple(_as_added_up(each, engine) for each in of_ranks)
+            found.append(Product(part.layer, said, added_up, part.count, share=share))
     return found, told
 
 
