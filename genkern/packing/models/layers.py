@@ -6,7 +6,7 @@ the GPUs, latent down-projections and routers on every one. Dimensions are those
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +16,8 @@ from genkern.formats.model_config import ModelConfig
 # vLLM and SGLang pad the vocabulary to a multiple of this.
 VOCABULARY_STEP = 64
 _MOST_LAYERS = 10_000
+# Runs of layer numbers that a label lists one by one.
+_MOST_RUNS = 6
 # How checkpoints of these multimodal types name the text model's modules; of the others model.language_model. (as
 # transformers 5 names and saves them).
 _PREFIXES = dict.fromkeys(("llama4", "kimi_k25"), "language_model.model.")
@@ -101,6 +103,19 @@ def _count(config: ModelConfig) -> int:
     return count
 
 
+def span(layers: Sequence[int]) -> str:
+    """Layer numbers in short, such as 0-2,5; many runs as the first and the last, with the count."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], layer]
+        else:
+            runs.append([layer])
+    if len(runs) > _MOST_RUNS:
+        return f"{layers[0]}-{layers[-1]} ({len(layers)} of them)"
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
 @dataclass(frozen=True)
 class _Place:
     """A module of the layers `layers`, by its name in the checkpoint, with `{}` in place of the layer's index."""
@@ -110,11 +125,8 @@ class _Place:
 
     @property
     def label(self) -> str:
-        """The name with the layers' span in place of the index."""
-        first, last, count = self.layers[0], self.layers[-1], len(self.layers)
-        span = str(first) if count == 1 else f"{first}-{last}"
-        within = "" if last - first + 1 == count else f" ({count} of them)"
-        return self.name.format(span) + within
+        """The name with the layers' numbers in place of the index."""
+        return self.name.format(span(self.layers))
 
     def names(self, *modules: str) -> tuple[str, ...]:
         """The full names of modules below this one."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from genkern.formats.model_config import ModelConfig, Stored
+from genkern.formats.checkpoint_format import CheckpointFormats, Stored
+from genkern.formats.model_config import ModelConfig
 from genkern.formats.said_format import BATCHED
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_called, as_full, multiplies_float8
 from genkern.ops.op import get_op
 from genkern.packing.models.engines import Engine
-from genkern.packing.models.layers import Experts, Gemm
+from genkern.packing.models.layers import Experts, Gemm, Part, span
+
+# Labels that a line about formats names one by one.
+_MOST_LABELS = 4
 
 
 @dataclass(frozen=True)
@@ -29,30 +33,126 @@ class Product:
     others: tuple[GemmProblem, ...] = ()
 
 
+class _Notes:
+    """Lines for a person, each with the labels of the layers that it is about."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, list[str]] = {}
+
+    def add(self, line: str, label: str) -> None:
+        self._labels.setdefault(line, []).append(label)
+
+    def lines(self) -> list[str]:
+        found = []
+        for line, labels in self._labels.items():
+            named = list(dict.fromkeys(labels))
+            more = f" and {len(named) - _MOST_LABELS} more" if len(named) > _MOST_LABELS else ""
+            found.append(f"{', '.join(named[:_MOST_LABELS])}{more}: {line}")
+        return found
+
+
 def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int]) -> tuple[list[Product], list[str]]:
-    """The products in the model's order, and what a person should hear. Raises InputError."""
-    quantised, note = config.stored()
-    told = [f"{note}: other weights are taken as {config.plain.dtype_b}"] if note else []
-    found = []
-    for part in engine.layers(config, tp):
-        if not isinstance(part, Gemm):
-            stages, why = _stages(part, rows, config.plain if config.is_kept(part.modules) else quantised)
-            told += [f"{part.layer}: not in the list: {why}"] if why else []
-            stages = [_as_added_up(each, engine) for each in stages]
-            others = () if stages else _time_of(part, rows, config.plain)
-            found.append(Product(part.layer, part.said, tuple(stages), part.layer_count, True, others))
+    """The products in the model's order, each in the format of its weights, and lines for a person on formats that
+    differ within a layer or that genkern does not have. Layers whose formats differ are products of their own.
+
+    Raises InputError.
+    """
+    formats, notes = config.formats, _Notes()
+    parts = [own for part in engine.layers(config, tp) for own in _by_format(part, formats, notes)]
+    if formats.unread:
+        # Any rule may be wrong if one is not understood.
+        notes = _Notes()
+        parts = [(part, formats.plain) for part in engine.layers(config, tp)]
+    found = [_product(part, stored, engine, rows, formats.plain, notes) for part, stored in parts]
+    name = f"{config.where}: quantization_config" + (f" ({formats.method})" if formats.method else "")
+    unread = [f"{name}: {formats.unread}: all weights are taken as {formats.plain.dtype_b}"] if formats.unread else []
+    return found, [*unread, *notes.lines()]
+
+
+def _product(part: Part, stored: Stored, engine: Engine, rows: Sequence[int], plain: Stored, notes: _Notes) -> Product:
+    if not isinstance(part, Gemm):
+        stages, why = _stages(part, rows, stored)
+        if why:
+            notes.add(f"not in the list: {why}", part.layer)
+        stages = [_as_added_up(each, engine) for each in stages]
+        others = () if stages else _time_of(part, rows, plain)
+        return Product(part.layer, part.said, tuple(stages), part.layer_count, True, others)
+    problems = [_problem(part, m, stored) for m in _of_rows(part, rows, engine.most_decoding)]
+    reason = next((reason for each in problems if (reason := get_op(each.op).refuse(each, ""))), "")
+    if reason:
+        notes.add(f"{part.n}x{part.k} is taken as {plain.dtype_b}: {reason}", part.layer)
+        problems = [_problem(part, each.M, plain) for each in problems]
+    return Product(part.layer, part.said, tuple(_as_added_up(each, engine) for each in problems), part.count)
+
+
+def _by_format(part: Part, formats: CheckpointFormats, notes: _Notes) -> Iterator[tuple[Part, Stored]]:
+    """The part once for each format that its weights are stored in, with the layers and weights of that format."""
+    # Servers keep routers, and what they absorb of latent attention, in 16 bits.
+    if (isinstance(part, Gemm) and (part.batch or "router" in part.modules)) or not part.names:
+        yield part, formats.plain
+        return
+    # Layers by the formats of their weights, in order.
+    groups: dict[tuple[Stored, ...], list[int]] = {}
+    for layer in part.layers or (-1,):
+        groups.setdefault(tuple(_stored(part, name, layer, formats, notes) for name in part.names), []).append(layer)
+    own = [piece for stored, layers in groups.items() for piece in _pieces(part, stored, layers, notes, formats.plain)]
+    if len(groups) > 1:
+        by = "; ".join(f"{' and '.join(map(str, dict.fromkeys(each)))} in {span(at)}" for each, at in groups.items())
+        notes.add(f"layers are stored in more than one format ({by}), and listed apart", _label(part))
+    yield from own
+
+
+def _stored(part: Part, name: str, layer: int, formats: CheckpointFormats, notes: _Notes) -> Stored:
+    """The format of the weights of this name in the layer; of experts, that of all of them."""
+    names = [name.format(layer)]
+    if isinstance(part, Experts) and formats.names_experts and ".experts.0." in name:
+        names = [names[0].replace(".experts.0.", f".experts.{each}.") for each in range(part.count)]
+    found = {each: formats.of(each) for each in names}
+    for each in dict.fromkeys(found.values()):
+        if each.lacking:
+            notes.add(f"genkern has no format for {each.lacking}; taken as {formats.plain.dtype_b}", part.layer)
+    stored = list(dict.fromkeys(each.stored for each in found.values()))
+    if len(stored) > 1:
+        notes.add(
+            f"experts of a layer are stored in more than one format; taken as {formats.plain.dtype_b}", part.layer
+        )
+    return stored[0] if len(stored) == 1 else formats.plain
+
+
+def _pieces(
+    part: Part, stored: tuple[Stored, ...], layers: list[int], notes: _Notes, plain: Stored
+) -> Iterator[tuple[Part, Stored]]:
+    """The part in these layers, for each format of its weights."""
+    label = part.layer.replace(span(part.layers), span(layers), 1) if part.layers else part.layer
+    layers_of_part = tuple(layers) if part.layers else ()
+    kinds = list(dict.fromkeys(stored))
+    if isinstance(part, Experts):
+        if len(kinds) > 1:
+            names = ", ".join(map(str, kinds))
+            notes.add(f"one expert's weights are stored as {names}; taken as {plain.dtype_b}", label)
+        whole = replace(part, layer=label, layer_count=len(layers), layers=layers_of_part)
+        yield whole, kinds[0] if len(kinds) == 1 else plain
+        return
+    if len(kinds) > 1 and part.parts:
+        each = ", ".join(f"{name.rpartition('.')[2]} {kind}" for name, kind in zip(part.names, stored, strict=True))
+        notes.add(f"weights of one merged product are stored in different formats ({each}), and listed apart", label)
+    for kind in kinds:
+        names = tuple(name for name, of in zip(part.names, stored, strict=True) if of == kind)
+        own = replace(part, layer=label, names=names, layers=layers_of_part, count=len(layers))
+        if not part.parts:
+            # Weights that are not merged are a product each.
+            yield replace(own, count=len(layers) * len(names)), kind
             continue
-        # Servers keep these in 16 bits.
-        plain = part.batch or "router" in part.modules or config.is_kept(part.modules)
-        stored = config.plain if plain else quantised
-        problems = [_problem(part, m, stored) for m in _of_rows(part, rows, engine.most_decoding)]
-        reason = next((reason for each in problems if (reason := get_op(each.op).refuse(each, ""))), "")
-        if reason:
-            told.append(f"{part.layer}: {part.n}x{part.k} is taken as {config.plain.dtype_b}: {reason}")
-            problems = [_problem(part, each.M, config.plain) for each in problems]
-        added_up = tuple(_as_added_up(each, engine) for each in problems)
-        found.append(Product(part.layer, part.said, added_up, part.count))
-    return found, told
+        parts = tuple(n for n, of in zip(part.parts, stored, strict=True) if of == kind)
+        if len(kinds) > 1:
+            last = ", ".join(name.rpartition(".")[2] for name in names)
+            own = replace(own, n=sum(parts), said=f"{part.said}; apart: {last}, N = {sum(parts)}")
+        yield replace(own, parts=parts if len(parts) > 1 else ()), kind
+
+
+def _label(part: Part) -> str:
+    last = "" if isinstance(part, Experts) else "." + ", ".join(name.rpartition(".")[2] for name in part.names)
+    return part.layer + last
 
 
 def _as_added_up(problem: GemmProblem, engine: Engine) -> GemmProblem:
