@@ -151,7 +151,7 @@ def _pieces(
 
 
 def _label(part: Part) -> str:
-    last = "" if isinstance(part, Experts) else "." + ", ".join(name.rpartition(".")[2] for name in part.names)
+    last = "" if isinstance(part, Experts) else "." + "+".join(name.rpartition(".")[2] for name in part.names)
     return part.layer + last
 
 
