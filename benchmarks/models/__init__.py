@@ -1,0 +1,1 @@
+"""How many of the published model types genkern lists the products of."""

@@ -21,7 +21,8 @@ from benchmarks.common.figures import table
 from benchmarks.models.libraries import Answer, answers
 from genkern.formats.checkpoint_format import Scheme
 from genkern.formats.model_config import ModelConfig, read_model
-from genkern.packing.models.layers import Experts, layers_of
+from genkern.packing.models.families import layers_of
+from genkern.packing.models.layers import Experts
 
 FOLDER = Path(__file__).parents[2] / "tests" / "published_checkpoints"
 
@@ -51,7 +52,7 @@ def config_of(path: Path) -> ModelConfig:
 def names_of(config: ModelConfig, experts: int) -> list[str]:
     """The full names of the model's linear layers; routers, which are kept by all engines, are left out."""
     found: list[str] = []
-    for part in layers_of(config, 1):
+    for part in layers_of(config, 1).parts:
         if "router" in part.modules:
             continue
         for template in part.names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from genkern.errors import InputError
@@ -19,6 +19,8 @@ _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
 _DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208},
 }
+# Where multimodal models' configs have their text model's.
+_TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 _INT8 = {
     "targets": ["Linear"],
     "weights": {"type": "int", "num_bits": 8, "strategy": "channel", "symmetric": True},
@@ -35,17 +37,23 @@ QUANTIZATIONS: dict[str, dict[str, Any]] = {
 }
 
 
+class MissingNumberError(InputError):
+    """A number that a model's config.json does not have."""
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """A config.json at `where`: `values` of its text model, and `quantization`, empty where there is none.
 
     `outer`: the model_type of the multimodal model that the text model is part of; "" for a text model alone.
+    `document`: the whole file.
     """
 
     where: str
     values: Mapping[str, Any]
     quantization: Mapping[str, Any]
     outer: str = ""
+    document: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def family(self) -> str:
@@ -66,7 +74,7 @@ class ModelConfig:
         if value is None:
             value = _DEFAULTS.get(self.family, {}).get(key, default)
         if value is None:
-            raise InputError(f"{self.where}: has no {key}, which a model of type {self.family} is known by")
+            raise MissingNumberError(f"{self.where}: has no {key}, which a model of type {self.family} is known by")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DIMENSION:
             raise InputError(
                 f"{self.where}: {key} = {str(value)[:40]!r} is not a whole number from 1 to {MAX_DIMENSION}"
@@ -113,9 +121,8 @@ def read_model(folder: str) -> ModelConfig:
     path = os.path.join(folder, "config.json") if os.path.isdir(folder) else folder
     where = shown_path(path)
     values = _read_object(path)
-    # Models that see have their language model's in here.
-    language = values.get("text_config")
-    inner = language if isinstance(language, dict) else values
+    nested = (values.get(key) for key in _TEXT_CONFIGS)
+    inner = next((each for each in nested if isinstance(each, dict) and each), values)
     keys = "quantization_config", "compression_config"
     quantization = next((each[key] for key in keys for each in (values, inner) if each.get(key)), {})
     if not isinstance(quantization, dict):
@@ -123,7 +130,7 @@ def read_model(folder: str) -> ModelConfig:
     quantization = _with_files_beside(os.path.dirname(path), quantization)
     types = {key: values[key] for key in ("torch_dtype", "dtype", "tie_word_embeddings") if key in values}
     outer = "" if inner is values else str(values.get("model_type", ""))[:40]
-    return ModelConfig(where, {**types, **inner}, quantization, outer)
+    return ModelConfig(where, {**types, **inner}, quantization, outer, values)
 
 
 def _read_object(path: str) -> dict[str, Any]:

@@ -51,9 +51,9 @@ def coverage_of(bundle: Bundle, device: Device, gpu: Gpu, products: Sequence[Pro
         for problem in product.problems:
             choice = tables[problem.op].find(on_arch(problem, device.arch))
             place = 0 if choice.call is not None else 1 if choice.algorithm else 2 if choice.exact else 3
-            shares[problem.M][place] += product.count * least_us(problem, gpu)
+            shares[problem.M][place] += product.share * product.count * least_us(problem, gpu)
         for problem in product.others:
-            shares[problem.M][-1] += product.count * least_us(problem, gpu)
+            shares[problem.M][-1] += product.share * product.count * least_us(problem, gpu)
     return [Coverage(m, *(each / sum(found) for each in found)) for m, found in sorted(shares.items())]
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from genkern.formats.model_config import ModelConfig
-from genkern.packing.models.layers import VOCABULARY_STEP, Gemm, Part, layers_of
+from genkern.packing.models.families import layers_of
+from genkern.packing.models.layers import VOCABULARY_STEP, Gemm, ModelLayers, Part
 
 # What an engine computes at once of a prompt (vLLM 0.33.0: max_num_batched_tokens of a server on a GPU of 70 GiB or
 # more; SGLang 0.5.23: chunked_prefill_size of such a GPU).
@@ -39,9 +40,10 @@ class Engine:
         """
         return self.vocabulary_step > 1 or tp == 1
 
-    def layers(self, config: ModelConfig, tp: int) -> list[Part]:
-        """What one of `tp` GPUs computes. Raises InputError."""
-        return [own for part in layers_of(config, tp, self.vocabulary_step) for own in self._as_run(part, tp)]
+    def layers(self, config: ModelConfig, tp: int) -> ModelLayers:
+        """Returns the products that one of `tp` GPUs computes. Raises InputError."""
+        listed = layers_of(config, tp, self.vocabulary_step)
+        return replace(listed, parts=[own for part in listed.parts for own in self._as_run(part, tp)])
 
     def _as_run(self, part: Part, tp: int) -> Iterator[Part]:
         if not isinstance(part, Gemm):

@@ -1,13 +1,9 @@
-"""The products that one of several GPUs computes for a model, with the layer that each comes from.
-
-Layers are split as Megatron-LM, vLLM and SGLang split them (input_sizes/README.md): heads and intermediate sizes over
-the GPUs, latent down-projections and routers on every one. Dimensions are those of the models' classes in transformers.
-"""
+"""The record of one product of a model, and of one layer of routed experts, with the layers that compute it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from genkern.errors import InputError
@@ -15,21 +11,41 @@ from genkern.formats.model_config import ModelConfig
 
 # vLLM and SGLang pad the vocabulary to a multiple of this.
 VOCABULARY_STEP = 64
-_MOST_LAYERS = 10_000
+MOST_LAYERS = 10_000
 # Runs of layer numbers that a label lists one by one.
 _MOST_RUNS = 6
-# How checkpoints of these multimodal types name the text model's modules; of the others model.language_model. (as
-# transformers 5 names and saves them).
-_PREFIXES = dict.fromkeys(("llama4", "kimi_k25"), "language_model.model.")
+_PREFIX = "model.language_model."
+# How published checkpoints of these multimodal types name the text model's modules; those of other types have _PREFIX.
+_PREFIXES = dict.fromkeys(
+    (
+        *("llama4", "kimi_k25", "gemma3", "mistral3", "internvl", "internvl_chat", "paligemma", "aya_vision", "aria"),
+        *("llava", "llava_next", "llava_next_video", "llava_onevision", "vipllava", "video_llava"),
+    ),
+    "language_model.model.",
+)
+
+Rows = Literal["all", "decode", "prefill"]
 
 
 @dataclass(frozen=True)
 class Gemm:
-    """One product: N, K, `said` as text with where they come from, and the `modules` that it is of.
+    """One matrix product of a model on one GPU.
 
-    `rows`: with one row a token of any batch; for decoding only (one a sequence); for prefill only. `batch` products of
-    this size, where that is not 0, are computed in one call. There are `count` such layers. `parts` are N of those
-    that are given the same tensor and make up N as one, behind each other; () where there is one.
+    Attributes:
+        layer: the module, with the span of the layers that have it.
+        said: text for a person: where N and K come from.
+        n: columns of the output.
+        k: length of the sums.
+        modules: names by which quantization_config may exclude the product.
+        bias: whether a bias is added.
+        rows: one row per token of any batch; of decoding batches only (one row per sequence); of prefill only.
+        batch: number of products of this size that one call computes; 0 for a plain product.
+        count: number of times that the model computes it.
+        parts: N of each of the merged weights, in their order; () for a weight that is not merged.
+        names: modules of the checkpoint that hold the weights, in the order of `parts`, with `{}` in place of the
+            layer's index. A module outside the layers (lm_head) has no `{}`.
+        layers: the indices of the layers; () for a module outside the layers.
+        row_parallel: whether tensor parallelism splits K over the GPUs, so that only rank 0 adds the bias.
     """
 
     layer: str
@@ -38,21 +54,28 @@ class Gemm:
     k: int
     modules: tuple[str, ...]
     bias: bool = False
-    rows: Literal["all", "decode", "prefill"] = "all"
+    rows: Rows = "all"
     batch: int = 0
     count: int = 1
     parts: tuple[int, ...] = ()
     names: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
+    row_parallel: bool = False
 
 
 @dataclass(frozen=True)
 class Experts:
-    """Products of routed experts, each with its own tokens: `count` of them, `top` for a token, of this `width` on the
-    GPU, in `layer_count` layers. `differs`: why they are none that genkern has, or "".
+    """Both products of one layer's routed experts on one GPU.
 
-    `names` and `layers`: as of Gemm; of the experts of a layer the names are those of expert 0, or of the tensor that
-    holds the weights of all.
+    Attributes:
+        layer, said, modules, layers: as of Gemm.
+        count: number of experts.
+        top: experts per token.
+        width: an expert's intermediate size on the GPU.
+        hidden: size of a token's vector.
+        differs: why genkern has no kernels for these experts; "" if it has.
+        layer_count: number of layers that have these experts.
+        names: as of Gemm, for expert 0 if the checkpoint has one module per expert.
     """
 
     layer: str
@@ -71,36 +94,12 @@ class Experts:
 Part = Gemm | Experts
 
 
-def layers_of(config: ModelConfig, tp: int, vocabulary_step: int = VOCABULARY_STEP) -> list[Part]:
-    """What one of `tp` GPUs computes. Raises InputError for a model that is not known, or that is not split so."""
-    made = _FAMILIES.get(config.family)
-    if made is None:
-        raise InputError(
-            f"{config.where}: model_type = {config.family!r} is not one of {', '.join(families())}; if its layers are "
-            "built as one of these, say --like llama (say), else let `genkern model` run your program: --capture"
-        )
-    return [*made(config, tp), _head(config, tp, vocabulary_step)]
+@dataclass(frozen=True)
+class ModelLayers:
+    """The products of a model, in the model's order, and `notes`: what a person should know about the list."""
 
-
-def families() -> list[str]:
-    """Types of models that are known."""
-    return sorted(_FAMILIES)
-
-
-def _split(config: ModelConfig, key: str, tp: int, value: int = 0) -> int:
-    """The number's share of one GPU."""
-    value = value or config.number(key)
-    if value % tp:
-        raise InputError(f"{config.where}: {key} = {value} is not split evenly over {tp} GPUs")
-    return value // tp
-
-
-def _count(config: ModelConfig) -> int:
-    """How many layers there are."""
-    count = config.number("num_hidden_layers")
-    if count > _MOST_LAYERS:
-        raise InputError(f"{config.where}: num_hidden_layers = {count} is over {_MOST_LAYERS}")
-    return count
+    parts: list[Part]
+    notes: list[str] = field(default_factory=list)
 
 
 def span(layers: Sequence[int]) -> str:
@@ -117,7 +116,7 @@ def span(layers: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """A module of the layers `layers`, by its name in the checkpoint, with `{}` in place of the layer's index."""
 
     name: str
@@ -126,211 +125,71 @@ class _Place:
     @property
     def label(self) -> str:
         """The name with the layers' numbers in place of the index."""
-        return self.name.format(span(self.layers))
+        return self.name.replace("{}", span(self.layers), 1)
 
     def names(self, *modules: str) -> tuple[str, ...]:
         """The full names of modules below this one."""
         return tuple(f"{self.name}.{module}" for module in modules)
 
 
-def _prefix(config: ModelConfig) -> str:
-    """What the names of the text model's modules begin with in the checkpoint."""
-    return _PREFIXES.get(config.outer, "model.language_model.") if config.outer else "model."
-
-
-def _named(config: ModelConfig, part: str, layers: Iterable[int] | None = None) -> _Place:
-    """The module `part` of these layers; of every layer by default."""
-    indices = tuple(range(_count(config)) if layers is None else layers)
-    return _Place(f"{_prefix(config)}layers.{{}}.{part}", indices)
-
-
-def _attention(config: ModelConfig, tp: int, *, bias: bool, out_bias: bool) -> Iterator[Part]:
-    hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
-    kv_heads = config.number("num_key_value_heads", heads)
-    head_dim = config.optional("head_dim") or config.number("head_dim", hidden // heads)
-    mine = _split(config, "num_attention_heads", tp)
-    # With more GPUs than such heads, several have the same one.
-    if kv_heads >= tp:
-        mine_kv, shared = _split(config, "num_key_value_heads", tp, kv_heads), f"kv heads {kv_heads}) x "
-    else:
-        if tp % kv_heads:
-            raise InputError(f"{config.where}: num_key_value_heads = {kv_heads} does not divide {tp} GPUs")
-        mine_kv, shared = 1, f"kv heads {kv_heads}, one on a GPU) x "
-    place = _named(config, "self_attn")
-    said = f"qkv in one: N = (heads {heads} + 2 x {shared}head_dim {head_dim} / tp {tp}, K = hidden {hidden}"
-    parts = mine * head_dim, mine_kv * head_dim, mine_kv * head_dim
-    modules = ("qkv_proj",) if config.family == "phi3" else ("q_proj", "k_proj", "v_proj")
-    yield _gemm(place, said, sum(parts), hidden, ("self_attn", "q_proj"), modules, bias=bias, parts=parts)
-    said = f"output: N = hidden {hidden}, K = heads {heads} x head_dim {head_dim} / tp {tp}"
-    out = "dense" if config.family == "phi" else "o_proj"
-    yield _gemm(place, said, hidden, mine * head_dim, ("self_attn", "o_proj"), (out,), bias=out_bias)
-
-
-def _gemm(
-    place: _Place,
+def gemm_at(
+    place: Place,
     said: str,
     n: int,
     k: int,
-    kinds: tuple[str, ...],
     modules: tuple[str, ...],
     *,
+    kinds: tuple[str, ...] = (),
     bias: bool = False,
-    rows: Literal["all", "decode", "prefill"] = "all",
+    rows: Rows = "all",
     batch: int = 0,
     parts: tuple[int, ...] = (),
+    row_parallel: bool = False,
 ) -> Gemm:
-    """The product by the weights of `modules` below `place`; one name stands for a tensor that holds all parts."""
+    """Returns the product by the weights of `modules` below `place`; one name stands for a weight that is merged."""
     names, layers = place.names(*modules), place.layers
     parts = parts if len(parts) == len(names) else ()
-    return Gemm(place.label, said, n, k, kinds, bias, rows, batch, len(layers), parts, names, layers)
+    own = tuple(word for word in place.name.partition("{}.")[2].split(".") if word)
+    known_as = (*own, *(module.rpartition(".")[2] for module in modules), *kinds)
+    count = max(1, len(layers))
+    return Gemm(place.label, said, n, k, known_as, bias, rows, batch, count, parts, names, layers, row_parallel)
 
 
-def _gated(config: ModelConfig, tp: int, place: _Place, width: int, key: str, bias: bool = False) -> Iterator[Part]:
-    hidden, mine = config.number("hidden_size"), _split(config, key, tp, width)
-    said = f"gate and up in one: N = 2 x {key} {width} / tp {tp}, K = hidden {hidden}"
-    parts = mine, mine
-    modules = ("gate_up_proj",) if config.family == "phi3" else ("gate_proj", "up_proj")
-    yield _gemm(place, said, 2 * mine, hidden, ("mlp", "gate_proj"), modules, bias=bias, parts=parts)
-    said = f"down: N = hidden {hidden}, K = {key} {width} / tp {tp}"
-    yield _gemm(place, said, hidden, mine, ("mlp", "down_proj"), ("down_proj",), bias=bias)
+def prefix_of(config: ModelConfig) -> str:
+    """The name of the text model in the checkpoint, with a dot behind it."""
+    return _PREFIXES.get(config.outer, _PREFIX) if config.outer else "model."
 
 
-def _head(config: ModelConfig, tp: int, step: int) -> Part:
-    vocabulary, hidden = config.number("vocab_size"), config.number("hidden_size")
+def head_of(config: ModelConfig, vocabulary: int, hidden: int, tp: int, step: int, *, bias: bool = False) -> Gemm:
+    """Returns the language-model head of one of `tp` GPUs, its vocabulary padded to a multiple of `step`.
+
+    Raises InputError if the vocabulary is not split evenly.
+    """
     padded = -(-vocabulary // step) * step
     said = f"N = vocabulary {vocabulary}" + (f", padded to {padded}" if padded != vocabulary else "")
     said += f" / tp {tp}, K = hidden {hidden}; one row a sequence"
-    bias = config.family == "phi"
-    name = "language_model.lm_head" if _prefix(config) == "language_model.model." else "lm_head"
-    n = _split(config, "vocab_size", tp, padded)
-    return Gemm("lm_head", said, n, hidden, ("lm_head",), bias, "decode", names=(name,))
+    if padded % tp:
+        raise InputError(f"{config.where}: vocab_size = {padded} is not split evenly over {tp} GPUs")
+    within = prefix_of(config).removesuffix("model.") if config.outer in _PREFIXES else ""
+    return Gemm("lm_head", said, padded // tp, hidden, ("lm_head",), bias, "decode", names=(f"{within}lm_head",))
 
 
-def _routed(
-    config: ModelConfig, tp: int, place: _Place, experts: int, width: int, modules: tuple[str, ...], bias: bool = False
-) -> Iterator[Part]:
-    """The router, and the experts; `modules` are the router's name below `place` and those of the experts' weights."""
-    hidden = config.number("hidden_size")
-    said = f"router: N = experts {experts}, K = hidden {hidden}, on every GPU"
-    yield _gemm(place, said, experts, hidden, ("mlp", "gate", "router"), modules[:1], bias=bias)
-    mine, top = _split(config, "the experts' width", tp, width), config.number("num_experts_per_tok", 1)
-    said = f"{experts} experts, {top} a token: gate and up [{2 * mine}, {hidden}], down [{hidden}, {mine}] each"
-    differs = "experts have biases, and another gate than silu" if bias else ""
-    label, names, count = f"{place.label}.experts", place.names(*modules[1:]), len(place.layers)
-    kinds = "mlp", "experts"
-    yield Experts(label, said, experts, top, mine, hidden, kinds, differs, count, names, place.layers)
+def absorbed(
+    place: Place, tp: int, heads: int, nope: int, v: int, kv_rank: int, modules: tuple[str, ...] = ("kv_b_proj",)
+) -> tuple[Gemm, ...]:
+    """Returns the products of one of `tp` GPUs by latent attention's up-projection of keys and values.
 
-
-def _dense(config: ModelConfig, tp: int) -> Iterator[Part]:
-    """Llama and those built as it is."""
-    bias = config.flag("attention_bias")
-    yield from _attention(config, tp, bias=bias or config.family == "qwen2", out_bias=bias)
-    width = config.number("intermediate_size")
-    yield from _gated(config, tp, _named(config, "mlp"), width, "intermediate_size", config.flag("mlp_bias"))
-
-
-def _phi(config: ModelConfig, tp: int) -> Iterator[Part]:
-    """Phi-1 to Phi-2: every product has a bias, and nothing gates."""
-    yield from _attention(config, tp, bias=True, out_bias=True)
-    hidden, width = config.number("hidden_size"), config.number("intermediate_size")
-    mine, place = _split(config, "intermediate_size", tp), _named(config, "mlp")
-    said = f"fc1: N = intermediate_size {width} / tp {tp}, K = hidden {hidden}"
-    yield _gemm(place, said, mine, hidden, ("mlp", "fc1"), ("fc1",), bias=True)
-    said = f"fc2: N = hidden {hidden}, K = intermediate_size {width} / tp {tp}"
-    yield _gemm(place, said, hidden, mine, ("mlp", "fc2"), ("fc2",), bias=True)
-
-
-def _mixtral(config: ModelConfig, tp: int) -> Iterator[Part]:
-    """Mixtral, and gpt-oss, whose products have biases."""
-    bias = config.flag("attention_bias", config.family == "gpt_oss")
-    yield from _attention(config, tp, bias=bias, out_bias=bias)
-    experts, width = config.number("num_local_experts"), config.number("intermediate_size")
-    if config.family == "gpt_oss":
-        modules = "router", "experts.gate_up_proj", "experts.down_proj"
-        yield from _routed(config, tp, _named(config, "mlp"), experts, width, modules, bias=True)
-    else:
-        modules = "gate", "experts.0.w1", "experts.0.w3", "experts.0.w2"
-        yield from _routed(config, tp, _named(config, "block_sparse_moe"), experts, width, modules)
-
-
-def _qwen_experts(config: ModelConfig, tp: int) -> Iterator[Part]:
-    """Qwen2-MoE and Qwen3-MoE: some layers may be dense; the older one has a shared expert in all others."""
-    of_2 = config.family == "qwen2_moe"
-    bias = config.flag("attention_bias")
-    yield from _attention(config, tp, bias=bias or of_2, out_bias=bias)
-    every, only = config.number("decoder_sparse_step", 1), config.values.get("mlp_only_layers") or []
-    if not isinstance(only, list):
-        raise InputError(f"{config.where}: mlp_only_layers is no list")
-    layers = range(_count(config))
-    dense = [layer for layer in layers if (layer + 1) % every or layer in only]
-    if dense:
-        width = config.number("intermediate_size")
-        yield from _gated(config, tp, _named(config, "mlp", dense), width, "intermediate_size")
-    sparse = [layer for layer in layers if layer not in dense]
-    if not sparse:
-        return
-    place = _named(config, "mlp", sparse)
-    if of_2:
-        width, shared = config.number("shared_expert_intermediate_size"), _named(config, "mlp.shared_expert", sparse)
-        yield from _gated(config, tp, shared, width, "shared_expert_intermediate_size")
-        hidden = config.number("hidden_size")
-        said = f"gate of the shared expert: N = 1, K = hidden {hidden}, on every GPU"
-        yield _gemm(place, said, 1, hidden, ("mlp", "shared_expert_gate", "router"), ("shared_expert_gate",))
-    width = config.number("moe_intermediate_size")
-    yield from _routed(config, tp, place, config.number("num_experts"), width, _ROUTED)
-
-
-def _deepseek(config: ModelConfig, tp: int) -> Iterator[Part]:
-    """DeepSeek-V2 and V3, and Kimi-K2: latent attention, dense layers first, then experts with shared ones."""
-    hidden, heads = config.number("hidden_size"), config.number("num_attention_heads")
-    nope, rope, v = (config.number(key) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    q_rank, kv_rank = config.optional("q_lora_rank"), config.number("kv_lora_rank")
-    mine, place = _split(config, "num_attention_heads", tp), _named(config, "self_attn")
-    latent = f"kv_lora_rank {kv_rank} + rope {rope}, K = hidden {hidden}, on every GPU"
-    up = f"q up: N = heads {heads} x (nope {nope} + rope {rope}) / tp {tp}, K = "
-    if q_rank:
-        said = f"q and kv down in one: N = q_lora_rank {q_rank} + {latent}"
-        modules, parts = ("q_a_proj", "kv_a_proj_with_mqa"), (q_rank, kv_rank + rope)
-        yield _gemm(place, said, sum(parts), hidden, ("self_attn", *modules), modules, parts=parts)
-        said = f"{up}q_lora_rank {q_rank}"
-        yield _gemm(place, said, mine * (nope + rope), q_rank, ("self_attn", "q_b_proj"), ("q_b_proj",))
-    else:
-        said, down = f"kv down: N = {latent}", "kv_a_proj_with_mqa"
-        yield _gemm(place, said, kv_rank + rope, hidden, ("self_attn", down), (down,))
-        said = f"{up}hidden {hidden}"
-        yield _gemm(place, said, mine * (nope + rope), hidden, ("self_attn", "q_proj"), ("q_proj",))
+    Prefill multiplies by it; decoding multiplies head by head by its halves, which engines call absorbed.
+    """
     said = f"kv up: N = heads {heads} x (nope {nope} + v {v}) / tp {tp}, K = kv_lora_rank {kv_rank}; decode absorbs it"
-    modules = ("kv_b_proj",)
-    yield _gemm(place, said, mine * (nope + v), kv_rank, ("self_attn", "kv_b_proj"), modules, rows="prefill")
-    for name, n, k, sizes in (
-        ("queries to the latent", kv_rank, nope, f"kv_lora_rank {kv_rank}, K = nope {nope}"),
-        ("values from the latent", v, kv_rank, f"v {v}, K = kv_lora_rank {kv_rank}"),
-    ):
-        said = f"kv up absorbed, {name}: heads {heads} / tp {tp} products of N = {sizes}"
-        yield _gemm(place, said, n, k, ("self_attn", "absorbed"), modules, rows="decode", batch=mine)
-    said = f"output: N = hidden {hidden}, K = heads {heads} x v {v} / tp {tp}"
-    yield _gemm(place, said, hidden, mine * v, ("self_attn", "o_proj"), ("o_proj",))
-    layers = range(_count(config))
-    first = min(config.optional("first_k_dense_replace"), len(layers))
-    if first:
-        dense = _named(config, "mlp", layers[:first])
-        yield from _gated(config, tp, dense, config.number("intermediate_size"), "intermediate_size")
-    if first == len(layers):
-        return
-    sparse, width = layers[first:], config.number("moe_intermediate_size")
-    if shared := config.optional("n_shared_experts"):
-        place = _named(config, "mlp.shared_experts", sparse)
-        yield from _gated(config, tp, place, shared * width, "moe_intermediate_size")
-    place = _named(config, "mlp", sparse)
-    yield from _routed(config, tp, place, config.number("n_routed_experts"), width, _ROUTED)
-
-
-# The router and the experts' weights below an mlp, as checkpoints of most models have them.
-_ROUTED = "gate", "experts.0.gate_proj", "experts.0.up_proj", "experts.0.down_proj"
-_FAMILIES: dict[str, Callable[[ModelConfig, int], Iterator[Part]]] = {
-    **dict.fromkeys(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3"), _dense),
-    "phi": _phi,
-    **dict.fromkeys(("mixtral", "gpt_oss"), _mixtral),
-    **dict.fromkeys(("qwen2_moe", "qwen3_moe"), _qwen_experts),
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "kimi_k2"), _deepseek),
-}
+    mine = heads // tp
+    queries = f"kv up absorbed, queries to the latent: heads {heads} / tp {tp} products of N = kv_lora_rank {kv_rank}"
+    values = f"kv up absorbed, values from the latent: heads {heads} / tp {tp} products of N = v {v}"
+    kinds = ("absorbed",)
+    return (
+        gemm_at(place, said, mine * (nope + v), kv_rank, modules, rows="prefill"),
+        gemm_at(place, f"{queries}, K = nope {nope}", kv_rank, nope, modules, kinds=kinds, rows="decode", batch=mine),
+        gemm_at(
+            place, f"{values}, K = kv_lora_rank {kv_rank}", v, kv_rank, modules, kinds=kinds, rows="decode", batch=mine
+        ),
+    )

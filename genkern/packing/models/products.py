@@ -20,9 +20,12 @@ _MOST_LABELS = 4
 
 @dataclass(frozen=True)
 class Product:
-    """A layer's product, or both of routed experts, for every number of rows; `count` layers have it.
+    """A layer's product, or both products of routed experts, for every number of rows.
 
-    `others` are like those that the layer has and genkern has no kernels for: for their time alone.
+    Attributes:
+        count: number of layers that have it.
+        others: plain problems of the same sizes, for an estimate of time, if genkern has no kernels for the layer's.
+        share: the part of the GPUs that compute it; less than 1 if ranks differ.
     """
 
     layer: str
@@ -31,6 +34,7 @@ class Product:
     count: int
     is_routed: bool = False
     others: tuple[GemmProblem, ...] = ()
+    share: float = 1.0
 
 
 class _Notes:
@@ -52,37 +56,51 @@ class _Notes:
 
 
 def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int]) -> tuple[list[Product], list[str]]:
-    """The products in the model's order, each in the format of its weights, and lines for a person on formats that
-    differ within a layer or that genkern does not have. Layers whose formats differ are products of their own.
+    """Returns the products of one of `tp` GPUs in the model's order, each in the format of its weights, and notes for a
+    person. Raises InputError.
 
-    Raises InputError.
+    Layers whose formats differ are listed apart. Of a product whose K is split over the GPUs, rank 0 alone adds the
+    bias (RowParallelLinear of vLLM and SGLang): it is listed with the bias and without.
     """
-    formats, notes = config.formats, _Notes()
-    parts = [own for part in engine.layers(config, tp) for own in _by_format(part, formats, notes)]
+    formats, notes, listed = config.formats, _Notes(), engine.layers(config, tp)
+    parts = [own for part in listed.parts for own in _by_format(part, formats, notes)]
+    unread = []
     if formats.unread:
         # Any rule may be wrong if one is not understood.
-        notes = _Notes()
-        parts = [(part, formats.plain) for part in engine.layers(config, tp)]
-    found = [_product(part, stored, engine, rows, formats.plain, notes) for part, stored in parts]
-    name = f"{config.where}: quantization_config" + (f" ({formats.method})" if formats.method else "")
-    unread = [f"{name}: {formats.unread}: all weights are taken as {formats.plain.dtype_b}"] if formats.unread else []
-    return found, [*unread, *notes.lines()]
+        name = f"{config.where}: quantization_config" + (f" ({formats.method})" if formats.method else "")
+        unread = [f"{name}: {formats.unread}: all weights are taken as {formats.plain.dtype_b}"]
+        notes, parts = _Notes(), [(part, formats.plain) for part in listed.parts]
+    found = [own for part, stored in parts for own in _products(part, stored, engine, tp, rows, formats.plain, notes)]
+    return found, [*listed.notes, *unread, *notes.lines()]
 
 
-def _product(part: Part, stored: Stored, engine: Engine, rows: Sequence[int], plain: Stored, notes: _Notes) -> Product:
+def _products(
+    part: Part, stored: Stored, engine: Engine, tp: int, rows: Sequence[int], plain: Stored, notes: _Notes
+) -> Iterator[Product]:
+    """The part's product in a format, once for each form that ranks have of it."""
     if not isinstance(part, Gemm):
         stages, why = _stages(part, rows, stored)
         if why:
             notes.add(f"not in the list: {why}", part.layer)
         stages = [_as_added_up(each, engine) for each in stages]
         others = () if stages else _time_of(part, rows, plain)
-        return Product(part.layer, part.said, tuple(stages), part.layer_count, True, others)
+        yield Product(part.layer, part.said, tuple(stages), part.layer_count, True, others)
+        return
     problems = [_problem(part, m, stored) for m in _of_rows(part, rows, engine.most_decoding)]
     reason = next((reason for each in problems if (reason := get_op(each.op).refuse(each, ""))), "")
     if reason:
         notes.add(f"{part.n}x{part.k} is taken as {plain.dtype_b}: {reason}", part.layer)
         problems = [_problem(part, each.M, plain) for each in problems]
-    return Product(part.layer, part.said, tuple(_as_added_up(each, engine) for each in problems), part.count)
+    forms = [(part.said, problems, 1.0)]
+    if part.row_parallel and part.bias and tp > 1:
+        bare = [replace(each, bias=False) for each in problems]
+        forms = [
+            (f"{part.said}; with the bias on rank 0", problems, 1 / tp),
+            (f"{part.said}; without the bias on the other ranks", bare, 1 - 1 / tp),
+        ]
+    for said, of_ranks, share in forms:
+        added_up = tuple(_as_added_up(each, engine) for each in of_ranks)
+        yield Product(part.layer, said, added_up, part.count, share=share)
 
 
 def _by_format(part: Part, formats: CheckpointFormats, notes: _Notes) -> Iterator[tuple[Part, Stored]]:

@@ -17,7 +17,7 @@ from genkern.formats.model_config import QUANTIZATIONS, ModelConfig, read_model
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.packing.models.engines import ENGINES, SERVERS, Engine
-from genkern.packing.models.layers import families
+from genkern.packing.models.families import families
 from genkern.packing.models.products import Product, products_of
 
 _MOST_GPUS = 1024
@@ -44,8 +44,8 @@ def shapes_parser() -> Parser:
         "--model-dir",
         metavar="DIR",
         required=True,
-        help="the model's folder, or its config.json: Llama, Mistral, Mixtral, Qwen2 and 3 and their MoE, "
-        "DeepSeek-V2 and V3, Kimi-K2, gpt-oss, Gemma 1 to 3, Phi",
+        help="the model's folder, or its config.json; types that genkern's table lacks (docs/models.md) need "
+        "transformers installed",
     )
     add_model_options(group)
     group.add_argument("-o", "--output", metavar="FILE", required=True, help="the list to write, in YAML")
@@ -100,7 +100,7 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
         raise OutputError(f"{shown_path(options.output)} is the model's configuration; name another file")
     engine = engine_of(options)
     products, told = products_of(config, engine, options.tp, rows_of_engine(options, engine))
-    write_whole(options.output, "".join(lines_of(products, config, options.tp)))
+    write_whole(options.output, "".join(lines_of(products, config, options.tp, told)))
     for note in told:
         console.print(note)
     sizes = len({problem for product in products for problem in product.problems})
@@ -126,9 +126,10 @@ def rows_of_engine(options: argparse.Namespace, engine: Engine) -> tuple[int, ..
     return rows
 
 
-def lines_of(products: Sequence[Product], config: ModelConfig, tp: int) -> list[str]:
-    """The lines of the list: each size under the first layer that has it."""
+def lines_of(products: Sequence[Product], config: ModelConfig, tp: int, notes: Sequence[str] = ()) -> list[str]:
+    """Returns the lines of the list: the notes, then each size under the first layer that has it."""
     lines = [f"# {config.family}, tensor parallel {tp}: the GEMMs of one GPU.\n"]
+    lines += [f"# {note}.\n" for note in notes]
     written: set[GemmProblem] = set()
     for product in products:
         new = [each for each in dict.fromkeys(product.problems) if each not in written]

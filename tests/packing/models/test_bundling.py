@@ -130,12 +130,9 @@ types = {name: "bf16" for name in ("dtype_a", "dtype_b", "dtype_c")}
     ("change", "more", "said"),
     [
         ({}, (), "4 of 4 sizes are not tuned, and no GPU to measure on is here: --predicted"),
-        ({"model_type": "newest"}, ("--dry_run",), "model_type = 'newest' is not one of"),
-        (
-            {"model_type": "newest"},
-            ("--dry_run",),
-            "--like llama (say), else let `genkern model` run your program: --capture",
-        ),
+        ({"model_type": "newest"}, ("--dry_run",), "model_type = 'newest'"),
+        ({"model_type": "newest"}, ("--dry_run",), "--like llama"),
+        ({"model_type": "newest"}, ("--dry_run",), "--capture"),
         ({}, ("--capture", "python"), "name a model's folder or its config.json, or a program behind --capture"),
         ({}, ("--dry_run", "--options=--no_such"), "--no_such"),
     ],

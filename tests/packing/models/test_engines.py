@@ -14,7 +14,7 @@ ODD = {**LLAMA, "vocab_size": 128257}
 
 
 def gemms(engine: Engine, values: dict[str, object], tp: int = 1) -> dict[tuple[int, int], Gemm]:
-    parts = engine.layers(ModelConfig("config.json", values, {}), tp)
+    parts = engine.layers(ModelConfig("config.json", values, {}), tp).parts
     return {(part.n, part.k): part for part in parts if isinstance(part, Gemm)}
 
 
