@@ -364,7 +364,7 @@ class _Globs:
 
     def __init__(self, entries: Mapping[str, Any]):
         self.exact = entries
-        self._globs = []
+        self._globs: list[tuple[Callable[[str], object], Any]] = []
         for entry, value in entries.items():
             if re.search(r"[*?\[]", entry):
                 if len(entry) > 1000 or len(self._globs) == 20 * _MOST_PATTERNS:

@@ -124,11 +124,13 @@ def read_model(folder: str) -> ModelConfig:
     nested = (values.get(key) for key in _TEXT_CONFIGS)
     inner = next((each for each in nested if isinstance(each, dict) and each), values)
     keys = "quantization_config", "compression_config"
-    quantization = next((each[key] for key in keys for each in (values, inner) if each.get(key)), {})
+    quantization: Any = next((each[key] for key in keys for each in (values, inner) if each.get(key)), {})
     if not isinstance(quantization, dict):
         raise InputError(f"{where}: quantization_config is no object")
     quantization = _with_files_beside(os.path.dirname(path), quantization)
-    types = {key: values[key] for key in ("torch_dtype", "dtype", "tie_word_embeddings") if key in values}
+    types: dict[str, Any] = {
+        key: values[key] for key in ("torch_dtype", "dtype", "tie_word_embeddings") if key in values
+    }
     outer = "" if inner is values else str(values.get("model_type", ""))[:40]
     return ModelConfig(where, {**types, **inner}, quantization, outer, values)
 

@@ -189,7 +189,8 @@ def _check(items: Any, depth: int) -> tuple[int | None, str]:
 
 def _where(item: Any, name: str) -> int:
     """The positions whose character is of the class."""
-    return sum(1 << at for at, char in enumerate(name) if _is_one_of(*item, char))
+    op, argument = item
+    return sum(1 << at for at, char in enumerate(name) if _is_one_of(op, argument, char))
 
 
 def _where_at(anchor: Any, name: str) -> int:
@@ -201,11 +202,11 @@ def _is_one_of(op: Any, argument: Any, char: str) -> bool:
     if op is _codes.ANY:
         return char != "\n"
     if op is not _codes.IN:
-        return (ord(char) == argument) == (op is _codes.LITERAL)
-    negated = argument[0][0] is _codes.NEGATE
+        return bool(ord(char) == argument) == (op is _codes.LITERAL)
+    negated: bool = argument[0][0] is _codes.NEGATE
     for kind, value in argument[negated:]:
         if kind is _codes.LITERAL:
-            hit = ord(char) == value
+            hit = bool(ord(char) == value)
         elif kind is _codes.RANGE:
             hit = value[0] <= ord(char) <= value[1]
         else:

@@ -113,6 +113,9 @@ def _by_format(part: Part, formats: CheckpointFormats, notes: _Notes) -> Iterato
     groups: dict[tuple[Stored, ...], list[int]] = {}
     for layer in part.layers or (-1,):
         groups.setdefault(tuple(_stored(part, name, layer, formats, notes) for name in part.names), []).append(layer)
+    if len(groups) == 1 and len({*next(iter(groups))}) == 1:
+        yield part, next(iter(groups))[0]
+        return
     own = [piece for stored, layers in groups.items() for piece in _pieces(part, stored, layers, notes, formats.plain)]
     if len(groups) > 1:
         by = "; ".join(f"{' and '.join(map(str, dict.fromkeys(each)))} in {span(at)}" for each, at in groups.items())
@@ -122,7 +125,7 @@ def _by_format(part: Part, formats: CheckpointFormats, notes: _Notes) -> Iterato
 
 def _stored(part: Part, name: str, layer: int, formats: CheckpointFormats, notes: _Notes) -> Stored:
     """The format of the weights of this name in the layer; of experts, that of all of them."""
-    names = [name.format(layer)]
+    names = [name.replace("{}", str(layer), 1)]
     if isinstance(part, Experts) and formats.names_experts and ".experts.0." in name:
         names = [names[0].replace(".experts.0.", f".experts.{each}.") for each in range(part.count)]
     found = {each: formats.of(each) for each in names}
@@ -146,20 +149,23 @@ def _pieces(
     kinds = list(dict.fromkeys(stored))
     if isinstance(part, Experts):
         if len(kinds) > 1:
-            names = ", ".join(map(str, kinds))
-            notes.add(f"one expert's weights are stored as {names}; taken as {plain.dtype_b}", label)
+            formats = ", ".join(map(str, kinds))
+            notes.add(f"one expert's weights are stored as {formats}; taken as {plain.dtype_b}", label)
         whole = replace(part, layer=label, layer_count=len(layers), layers=layers_of_part)
         yield whole, kinds[0] if len(kinds) == 1 else plain
         return
     if len(kinds) > 1 and part.parts:
         each = ", ".join(f"{name.rpartition('.')[2]} {kind}" for name, kind in zip(part.names, stored, strict=True))
         notes.add(f"weights of one merged product are stored in different formats ({each}), and listed apart", label)
+    # Weights that are not merged are a product each.
+    products = 1 if part.parts else len(part.names)
+    times = part.count // (products * max(1, len(part.layers)))
     for kind in kinds:
         names = tuple(name for name, of in zip(part.names, stored, strict=True) if of == kind)
-        own = replace(part, layer=label, names=names, layers=layers_of_part, count=len(layers))
+        count = times * len(layers) * (1 if part.parts else len(names))
+        own = replace(part, layer=label, names=names, layers=layers_of_part, count=count)
         if not part.parts:
-            # Weights that are not merged are a product each.
-            yield replace(own, count=len(layers) * len(names)), kind
+            yield own, kind
             continue
         parts = tuple(n for n, of in zip(part.parts, stored, strict=True) if of == kind)
         if len(kinds) > 1:
