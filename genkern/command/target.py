@@ -46,7 +46,8 @@ _VENDORS = {
 class RunTarget:
     """The architecture, the device's figures, and the numbers of the GPUs to measure on (none: predict).
 
-    `devices` are these GPUs as their driver describes them, in the order of `gpu_ids`.
+    `devices` are these GPUs as their driver describes them, in the order of `gpu_ids`. `is_assumed`: the machine has no
+    GPU, and no option names an architecture.
     """
 
     arch: str
@@ -54,6 +55,7 @@ class RunTarget:
     device_name: str
     gpu_ids: tuple[int, ...]
     devices: tuple[DetectedDevice, ...] = ()
+    is_assumed: bool = False
 
     @property
     def measured(self) -> bool:
@@ -100,7 +102,7 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     fitting = [device for device in devices if device.arch == gpu.arch]
     asked = _asked_to_measure(options)
     if options.profiler == "predict" or not (fitting or asked):
-        return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", ())
+        return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", (), is_assumed=not (options.arch or devices))
     vendor = _VENDORS.get(options.profiler, gpu.vendor)
     if vendor != gpu.vendor and (options.arch or devices):
         raise ProfilerError(f"{asked} is for {vendor.upper()} GPUs, {gpu.arch} is not one; try --profiler auto")

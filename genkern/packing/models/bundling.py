@@ -18,6 +18,7 @@ from genkern.errors import InputError, ResultsError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.kind import require_list_or_none
 from genkern.formats.tune_gemm_yaml import size_line
+from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.command import pack_rows, parse_pack
 from genkern.packing.models.capturing import captured
@@ -27,6 +28,11 @@ from genkern.packing.models.products import Product, products_of
 from genkern.packing.models.shapes import add_model_options, config_of, engine_of, rows_of_engine
 from genkern.runtime.bundle import SUFFIX, is_bundle, read_bundle, require_bundle_or_none
 from genkern.runtime.process.shipped import shipped_bundles
+
+# Seconds of the first size and of each further one: guided_first_size_s and guided_s_per_size of results/figures.yaml.
+_FIRST_S, _NEXT_S = 5.2, 1.8
+# Without a GPU, on two cores: of an architecture that a learned model knows, and of one whose kernels are compiled.
+_PREDICTED_S = 1, 7
 
 
 def parse_model(argv: Sequence[str]) -> argparse.Namespace:
@@ -102,6 +108,12 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
         require_writable(options.output)
         require_list_or_none(f"{place}.sizes.yaml", True)
     tuning, target = _tuning(options, place)
+    if target.is_assumed:
+        other = next(arch for arch in known_archs() if arch != target.arch)
+        console.print(
+            f"note: no GPU is here and no option names one: {target.arch} ({target.gpu.name}) is assumed; "
+            f"--arch {other}, say, names another ({', '.join(known_archs())})"
+        )
     products, every = _products(options, place, target, console)
     problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
     done = _done(options, place, problems, tuning, target, console)
@@ -109,6 +121,8 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
     if options.dry_run:
         _list(products, set(missing), console)
         console.print(f"{len(problems)} sizes, {len(missing)} of them not tuned for {target.device_name}; nothing done")
+        if missing:
+            console.print(_estimate(len(missing), tuning, options.predicted))
         return 0
     if missing and not (target.measured or options.predicted):
         raise InputError(
@@ -181,6 +195,26 @@ def _done(
         if (count := done.add(path)) and console is not None:
             console.print(f"{count} of {len(problems)} sizes are in {shown_path(path)}")
     return done
+
+
+def _estimate(count: int, tuning: argparse.Namespace, predicted: bool) -> str:
+    """Returns a line that says about how long tuning takes, by seconds per size that were measured elsewhere."""
+    if predicted:
+        least, most = (_clock(count * seconds) for seconds in _PREDICTED_S)
+        return f"estimate: {least} to {most} to choose without a GPU, {_PREDICTED_S[0]} to {_PREDICTED_S[1]} s per size"
+    gpus = len(tuning.gpu_ids or ()) or tuning.ngpus or 1
+    seconds = _FIRST_S + (count - 1) * _NEXT_S / gpus
+    return (
+        f"estimate: {_clock(seconds)} to tune them on {gpus} GPU{'s' if gpus > 1 else ''} by the default search, "
+        f"{_NEXT_S} s per size (measured on an H200 with 16 CPU cores; fewer cores take longer)"
+    )
+
+
+def _clock(seconds: float) -> str:
+    """Returns a duration for a person, in seconds, minutes or hours."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _list(products: Sequence[Product], missing: set[GemmProblem], console: Console) -> None:

@@ -155,12 +155,10 @@ def _mlp(
     config: ModelConfig, tp: int, place: Place, width: int, key: str, kind: _Dense = _PLAIN, bias: bool = False
 ) -> Iterator[Part]:
     hidden, mine = config.number("hidden_size"), _split(config, key, tp, width)
-    if kind.gated:
-        parts, said = (mine, mine), f"gate and up in one: N = 2 x {key} {width} / tp {tp}, K = hidden {hidden}"
-    else:
-        parts, said = (mine,), f"up: N = {key} {width} / tp {tp}, K = hidden {hidden}"
-    merged = parts if kind.gated else ()
-    yield gemm_at(place, said, sum(parts), hidden, kind.up, bias=bias, parts=merged)
+    parts = (mine, mine) if kind.gated else ()
+    said = f"gate and up in one: N = 2 x {key}" if kind.gated else f"up: N = {key}"
+    said += f" {width} / tp {tp}, K = hidden {hidden}"
+    yield gemm_at(place, said, sum(parts) or mine, hidden, kind.up, bias=bias, parts=parts)
     said = f"down: N = hidden {hidden}, K = {key} {width} / tp {tp}"
     yield gemm_at(place, said, hidden, mine, (kind.down,), bias=bias, row_parallel=True)
 

@@ -9,6 +9,7 @@ input_sizes says which.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import logging
@@ -116,7 +117,7 @@ class _Built:
     """A model on the meta device, and the config of the part that is listed.
 
     `own_prefix`, at the beginning of a module's name, becomes `prefix`. Modules whose names do not begin with `within`
-    are not listed.
+    are not listed. `adds_head`: the model has a head outside this class.
     """
 
     model: Any
@@ -125,6 +126,7 @@ class _Built:
     own_prefix: str = ""
     prefix: str = ""
     within: str = ""
+    adds_head: bool = False
 
     @property
     def class_name(self) -> str:
@@ -154,8 +156,8 @@ def _quietly() -> Iterator[None]:
 def _build(config: ModelConfig) -> _Built:
     """Raises InputError if the config is not one that transformers builds a model from."""
     try:
-        import torch
-        import transformers
+        torch: Any = importlib.import_module("torch")
+        transformers: Any = importlib.import_module("transformers")
     except Exception as error:
         raise InputError(f"{config.where}: transformers cannot be imported: {_line(error)}") from None
     said, version = _known(config, transformers), transformers.__version__
@@ -171,14 +173,15 @@ def _build(config: ModelConfig) -> _Built:
             f"{config.where}: transformers {version} cannot build a {said['model_type']} from it: {_line(error)}"
         ) from None
     note = f"layers are read from {type(model).__name__} of transformers {version}, not from genkern's table"
-    if text is whole:
+    if text is whole and not (config.outer and said is config.values):
         return _Built(model, text, note)
-    note += f"; vision and audio parts of {said['model_type']} are not listed"
-    if built is whole:
+    note += f"; vision and audio parts of {config.outer or said['model_type']} are not listed"
+    if built is not text:
         return _Built(model, text, note, within=_text_model(model, text))
     lists = (name for name, module in model.named_modules() if isinstance(module, torch.nn.ModuleList))
-    base = "".join(next(lists, "").rpartition(".")[:2])
-    return _Built(model, text, note, own_prefix=base, prefix=prefix_of(config) if config.outer else base)
+    own_prefix = "".join(next(lists, "").rpartition(".")[:2])
+    adds_head = model.get_output_embeddings() is None
+    return _Built(model, text, note, own_prefix=own_prefix, prefix=prefix_of(config), adds_head=adds_head)
 
 
 def _text_model(model: Any, text: Any) -> str:
@@ -204,7 +207,7 @@ def _known(config: ModelConfig, transformers: Any) -> Mapping[str, Any]:
     raise InputError(
         f"{config.where}: model_type = {config.outer or config.family!r} is known neither to genkern nor to "
         f"transformers {transformers.__version__}{remote if any('auto_map' in said for said in candidates) else ''}; "
-        "if its layers are built as Llama's, say --like llama (other types: genkern shapes --help), else let "
+        "if its layers are built as Llama's, say --like llama (docs/models.md has other types), else let "
         "`genkern model` run your program: --capture"
     )
 
@@ -302,7 +305,7 @@ class _Reader:
         head = model.get_output_embeddings()
         parents: dict[str, dict[int, list[_Weight]]] = {}
         experts: dict[str, dict[int, Any]] = {}
-        modules: dict[str, Any] = {}
+        modules: dict[tuple[str, int], Any] = {}
         for name, module in model.named_modules(remove_duplicate=False):
             if module is head or not name or not name.startswith(self._built.within):
                 continue
@@ -326,10 +329,11 @@ class _Reader:
                 continue
             template, index = _template(parent)
             parents.setdefault(template, {}).setdefault(index, []).append(weight)
-            modules.setdefault(template, model.get_submodule(parent) if parent else model)
+            modules.setdefault((template, index), model.get_submodule(parent) if parent else model)
         for template in {**parents, **experts}:
             for weights, layers in _alike(parents.get(template, {})):
-                yield from self._products(self._place(template, layers), weights, modules[template])
+                place = self._place(template, tuple(index for index in layers if index >= 0))
+                yield from self._products(place, weights, modules[template, layers[0]])
             yield from self._experts(template, experts.get(template, {}))
         yield from self._head(head)
 
@@ -402,7 +406,7 @@ class _Reader:
         if name in (*_KEYS, *_VALUES) and heads and heads < tp:
             if tp % heads:
                 raise self._uneven(place, name, f"{heads} heads are")
-            return head_dim  # type: ignore[no-any-return]
+            return n // heads
         if name in (*_QUERIES, *_KEYS, *_VALUES):
             if (heads or n) % tp:
                 raise self._uneven(place, name, f"{heads} heads are" if heads else f"N = {n} is")
@@ -438,34 +442,32 @@ class _Reader:
     def _uneven(self, place: Place, name: str, what: str) -> InputError:
         return InputError(f"{self._config.where}: {place.label}.{name}: {what} not split evenly over {self._tp} GPUs")
 
-    def _experts(self, template: str, by_layer: dict[int, Any]) -> Iterator[Experts]:
-        groups: dict[tuple[object, ...], list[int]] = {}
+    def _experts(self, template: str, by_layer: Mapping[int, Any]) -> Iterator[Experts]:
+        groups: dict[_ExpertWeights, list[int]] = {}
         for index, found in by_layer.items():
-            sizes = _listed_experts(found) if isinstance(found, dict) else _stacked_experts(found, self._built.config)
-            if sizes is None:
+            weights = _listed_experts(found) if isinstance(found, dict) else _stacked_experts(found, self._built.config)
+            if weights is None:
                 self._absent[template.replace("{}.", "")] = None
             else:
-                groups.setdefault(sizes, []).append(index)
+                groups.setdefault(weights, []).append(index)
         top = _number(self._built.config, *_TOPS)
         if groups and not top:
             self._has_top, top = False, 1
-        for (count, width, hidden, modules, differs), indices in groups.items():  # type: ignore[misc]
+        for weights, indices in groups.items():
             place = self._place(template, tuple(index for index in indices if index >= 0))
+            count, width, hidden = weights.count, weights.width, weights.hidden
             if width % self._tp:
                 raise self._uneven(place, "experts", f"the experts' width {width} is")
             mine = width // self._tp
-            up = "up" if "gate" in differs and "without" in differs else "gate and up"
-            wide = mine if up == "up" else 2 * mine
-            said = f"{count} experts, {top} a token: {up} [{wide}, {hidden}], down [{hidden}, {mine}] each"
-            names = place.names(*(self._sources.get(module, (module,))[0] for module in modules))
-            if any(module in self._sources for module in modules):
-                names = place.names(*(own for module in modules for own in self._sources.get(module, (module,))))
+            up = f"gate and up [{2 * mine}, {hidden}]" if weights.gated else f"up [{mine}, {hidden}]"
+            said = f"{count} experts, {top} a token: {up}, down [{hidden}, {mine}] each"
+            names = place.names(*(own for name in weights.names for own in self._sources.get(name, (name,))))
             kinds = tuple(word for word in place.name.split(".") if word != "{}")[-2:]
-            layers = max(1, len(place.layers))
+            layers, differs = max(1, len(place.layers)), ", ".join(weights.differs)
             yield Experts(place.label, said, count, top, mine, hidden, kinds, differs, layers, names, place.layers)
 
     def _head(self, head: Any) -> Iterator[Gemm]:
-        if head is None and not self._built.prefix:
+        if head is None and not self._built.adds_head:
             return
         config = self._built.config
         if head is not None and hasattr(head, "in_features"):
@@ -488,18 +490,17 @@ def _template(name: str) -> tuple[str, int]:
     return name, -1
 
 
-def _alike(by_layer: dict[int, list[_Weight]]) -> list[tuple[list[_Weight], tuple[int, ...]]]:
+def _alike(by_layer: Mapping[int, list[_Weight]]) -> list[tuple[list[_Weight], list[int]]]:
     """Returns the weights of a module, and the layers in which they are the same."""
     groups: dict[tuple[_Weight, ...], list[int]] = {}
     for index, weights in by_layer.items():
         groups.setdefault(tuple(weights), []).append(index)
-    return [(list(weights), tuple(index for index in layers if index >= 0)) for weights, layers in groups.items()]
+    return [(list(weights), layers) for weights, layers in groups.items()]
 
 
 def _weight_of(name: str, module: Any) -> _Weight | None:
     """Returns the weight of a module that multiplies its input by one matrix; None for other modules."""
-    import torch
-
+    torch: Any = importlib.import_module("torch")
     kind, weight = type(module).__name__, getattr(module, "weight", None)
     bias = getattr(module, "bias", None) is not None
     is_router = bool(re.search(r"Router|TopK|Topk|Gate$", kind))
@@ -507,7 +508,7 @@ def _weight_of(name: str, module: Any) -> _Weight | None:
         groups = getattr(module, "n_groups", 0) if "Grouped" in kind else 0
         return _Weight(name, int(module.out_features), int(module.in_features), bias, is_router, groups)
     if kind == "Conv1D":
-        return _Weight(name, int(weight.shape[1]), int(weight.shape[0]), bias)
+        return _Weight(name, int(module.weight.shape[1]), int(module.weight.shape[0]), bias)
     if is_router and isinstance(weight, torch.nn.Parameter) and weight.ndim == 2:
         return _Weight(name, int(weight.shape[0]), int(weight.shape[1]), bias, True)
     return None
@@ -541,71 +542,74 @@ def _mamba(module: Any, n: int, tp: int) -> int:
     They are gate, input, B, C and one step per head. Engines split heads; with more GPUs than groups, several GPUs hold
     the same group's B and C.
     """
-    inner, groups = getattr(module, "intermediate_size", None), getattr(module, "n_groups", None)
-    state, heads = getattr(module, "ssm_state_size", None), getattr(module, "num_heads", None)
-    values = inner, groups, state, heads
-    if not all(isinstance(value, int) for value in values):
+    keys = "intermediate_size", "n_groups", "ssm_state_size", "num_heads"
+    inner, groups, state, heads = (_number(module, key) for key in keys)
+    if not groups or n != 2 * inner + 2 * groups * state + heads or inner % tp or heads % tp:
         return 0
-    if n != 2 * inner + 2 * groups * state + heads or inner % tp or heads % tp:  # type: ignore[operator]
+    if groups >= tp and groups % tp:
         return 0
-    if groups >= tp and groups % tp:  # type: ignore[operator]
-        return 0
-    return 2 * inner // tp + 2 * max(1, groups // tp) * state + heads // tp  # type: ignore[operator,no-any-return]
+    return 2 * inner // tp + 2 * max(1, groups // tp) * state + heads // tp
 
 
-_Sizes = tuple[int, int, int, tuple[str, ...], str]
+@dataclass(frozen=True)
+class _ExpertWeights:
+    """The experts of a layer: how many, sizes, the weights' names below their module, and what genkern lacks."""
+
+    count: int
+    width: int
+    hidden: int
+    names: tuple[str, ...]
+    gated: bool
+    differs: tuple[str, ...]
 
 
-def _stacked_experts(module: Any, config: Any) -> _Sizes | None:
-    """Returns count, width, hidden, names and what differs, for experts whose weights lie in tensors of three axes."""
-    weights = {name: tuple(value.shape) for name, value in module.named_parameters(recurse=False) if value.ndim == 3}
+def _stacked_experts(module: Any, config: Any) -> _ExpertWeights | None:
+    """Returns experts whose weights lie in tensors of three axes; None if they are not up- and down-projections."""
+    own = dict(module.named_parameters(recurse=False))
+    weights = {name: tuple(map(int, value.shape)) for name, value in own.items() if value.ndim == 3}
     down = weights.get("down_proj")
     up = weights.get("gate_up_proj") or weights.get("up_proj")
     # LongCat's first tensor has rows for experts that compute nothing.
     if down is None or up is None or up[0] < down[0]:
         return None
-    merged = "gate_up_proj" in weights
-    gated = (merged and getattr(module, "has_gate", True)) or "gate_proj" in weights
-    wide = 2 if merged and gated else 1
+    merged = "gate_up_proj" in weights and getattr(module, "has_gate", True)
+    gated, wide = merged or "gate_proj" in weights, 2 if merged else 1
     if up[1:] == (wide * down[2], down[1]):
         count, hidden, width = down
     elif up[1:] == (down[2], wide * down[1]):
         count, width, hidden = down
     else:
         return None
-    reasons = [] if gated else ["experts without a gate"]
-    if getattr(module, "has_bias", False) or any("bias" in name for name, _ in module.named_parameters(recurse=False)):
-        reasons.append("experts have biases")
+    differs = [] if gated else ["experts without a gate"]
+    if getattr(module, "has_bias", False) or any("bias" in name for name in own):
+        differs.append("experts have biases")
     gate = getattr(type(module), "_apply_gate", None)
     if gated and gate is not None and gate.__name__ != "_default_apply_gate":
-        reasons.append("another gate than silu")
+        differs.append("another gate than silu")
     elif gated and (activation := _activation(config)) not in ("silu", "swish", ""):
-        reasons.append(f"the gate is {activation}")
+        differs.append(f"the gate is {activation}")
     names = tuple(name for name in ("gate_proj", "gate_up_proj", "up_proj", "down_proj") if name in weights)
-    return int(count), int(width), int(hidden), names, ", ".join(reasons)
+    return _ExpertWeights(count, width, hidden, names, gated, tuple(differs))
 
 
-def _listed_experts(experts: dict[int, list[_Weight]]) -> _Sizes | None:
-    """Returns the same for experts that are modules of their own, all alike."""
-    weights = {tuple(each) for each in experts.values()}
-    if len(weights) != 1:
+def _listed_experts(experts: Mapping[int, list[_Weight]]) -> _ExpertWeights | None:
+    """Returns experts that are modules of their own, all alike; None if they are not up- and down-projections."""
+    kinds = {tuple(each) for each in experts.values()}
+    if len(kinds) != 1:
         return None
-    found = {weight.name: weight for weight in weights.pop()}
-    for names in (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"), ("linear", "linear_v", "linear_1")):
-        if all(name in found for name in names):
-            up, down = found[names[1]], found[names[2]]
-            differs = "experts have biases" if any(weight.bias for weight in found.values()) else ""
-            return (
-                len(experts),
-                up.n,
-                up.k,
-                tuple(f"0.{name}" for name in names),
-                differs if down.n == up.k else "other",
-            )
+    found = {weight.name: weight for weight in kinds.pop()}
+    differs = ("experts have biases",) if any(weight.bias for weight in found.values()) else ()
+    for names in (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2")):
+        if found.keys() == {*names}:
+            gate, up, down = (found[name] for name in names)
+            if (gate.n, gate.k) == (up.n, up.k) == (down.k, down.n):
+                below = tuple(f"0.{name}" for name in names)
+                return _ExpertWeights(len(experts), up.n, up.k, below, True, differs)
     if len(found) == 2:
         up, down = found.values()
         if (up.n, up.k) == (down.k, down.n):
-            return len(experts), up.n, up.k, tuple(f"0.{name}" for name in found), "experts without a gate"
+            below = tuple(f"0.{name}" for name in found)
+            return _ExpertWeights(len(experts), up.n, up.k, below, False, ("experts without a gate", *differs))
     return None
 
 
@@ -620,9 +624,8 @@ def _checkpoint_names(config: Any) -> tuple[dict[str, tuple[str, ...]], list[tup
     transformers renames and stacks weights as it loads them; both are empty if it says nothing of the model type.
     """
     try:
-        from transformers.conversion_mapping import get_checkpoint_conversion_mapping
-
-        steps = get_checkpoint_conversion_mapping(config.model_type) or []
+        conversions: Any = importlib.import_module("transformers.conversion_mapping")
+        steps = conversions.get_checkpoint_conversion_mapping(config.model_type) or []
         sources: dict[str, tuple[str, ...]] = {}
         renamed = []
         for step in steps:
@@ -631,9 +634,8 @@ def _checkpoint_names(config: Any) -> tuple[dict[str, tuple[str, ...]], list[tup
             if len(ours) == 1 and (found := re.search(r"\bexperts\.(\w+)$", ours[0])) and "*" in theirs[0]:
                 names = (re.search(r"experts\.\*\.(.+?)(?:\.weight)?\$?$", each) for each in theirs)
                 sources[found[1]] = tuple(f"0.{name[1]}" for name in names if name)
-            elif len(ours) == len(theirs) == 1 and ours != theirs:
-                if all(re.fullmatch(r"\.\w+\.", name) for name in (*ours, *theirs)):
-                    renamed.append((ours[0], theirs[0]))
+            elif len(ours) == len(theirs) == 1 and all(re.fullmatch(r"\.\w+\.", name) for name in (*ours, *theirs)):
+                renamed.append((ours[0], theirs[0]))
         return {ours: names for ours, names in sources.items() if names}, renamed
     except Exception:
         return {}, []

@@ -78,7 +78,9 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
         choices=list(QUANTIZATIONS),
         help="weights stored so instead (fp8: a scale a row; w4: groups of 128)",
     )
-    group.add_argument("--like", choices=families(), metavar="TYPE", help="read it as this model_type")
+    group.add_argument(
+        "--like", choices=families(), metavar="TYPE", help="read it as this model_type of genkern's table"
+    )
 
 
 def _row_counts(text: str) -> tuple[int, ...]:

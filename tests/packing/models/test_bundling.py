@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from command import run_here
 
+from genkern.command import target
+from genkern.gemm.gpus import DEFAULT_ARCH, gpu_for_arch
 from genkern.packing.models import bundling
 from genkern.runtime.bundle import read_bundle
 
@@ -82,6 +84,22 @@ def test_a_dry_run_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[st
     assert ran.status == 0
     assert "model.layers.0-1.self_attn       2  1x512x256   a16w16  bf16 bf16 bf16  to tune" in ran.out
     assert [path.name for path in folder.iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize("arch", ["", "sm_90", "gfx950"])
+def test_a_dry_run_says_for_which_gpu_and_how_long(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arch: str
+) -> None:
+    """On a machine without a GPU: the named architecture, else the assumed one and how to name another."""
+    monkeypatch.setattr(target, "detect_devices", list)
+    ran = run_here(capsys, "model", folder, "--nsets", "1,16", "--dry_run", *(("--arch", arch) if arch else ()))
+    assert ran.status == 0
+    assert ("is assumed" in ran.out) == (not arch)
+    assert ("--arch" in ran.out) == (not arch)
+    assert gpu_for_arch(arch or DEFAULT_ARCH).name in ran.out
+    (line,) = (line for line in ran.out.splitlines() if line.startswith("estimate"))
+    # Seconds of the first of 8 sizes, and of each other.
+    assert f"{5.2 + 7 * 1.8:.0f} s" in line
 
 
 def test_a_dry_run_needs_no_name(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,3 +110,10 @@ def test_numbers_that_a_multimodal_config_leaves_out(outer: str) -> None:
     assert (up.n, up.k) == (2 * text.intermediate_size, text.hidden_size)
     assert up.names[0] == "language_model.model.layers.{}.mlp.gate_proj"
     assert up.layers == (0, 1)
+
+
+def test_the_document_names_every_type() -> None:
+    """docs/models.md lists the types of the table."""
+    text = (Path(__file__).resolve().parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    (row,) = (line for line in text.splitlines() if line.startswith("| genkern's table"))
+    assert {*re.findall(r"[a-z]\w+", row.split("|")[2])} == {*families()}

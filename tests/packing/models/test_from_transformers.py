@@ -16,7 +16,7 @@ from genkern.formats.model_config import ModelConfig, read_model
 from genkern.packing.models.families import families, layers_of
 from genkern.packing.models.layers import Experts, Gemm, ModelLayers
 
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 # As their authors publish them, shortened to what sizes depend on.
 QWEN3_NEXT = {
@@ -82,6 +82,12 @@ GRANITE4 = {
 }
 
 
+def require(family: str) -> None:
+    """Skip a test of a type that the installed transformers does not have yet."""
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"transformers {transformers.__version__} has no {family}")
+
+
 def listed(values: dict[str, Any], tp: int = 1) -> ModelLayers:
     outer = values["model_type"] if "text_config" in values else ""
     return layers_of(ModelConfig("config.json", values.get("text_config", values), {}, outer, values), tp)
@@ -123,8 +129,47 @@ def test_the_text_model_of_a_multimodal_one() -> None:
     assert any("Llama4ForCausalLM" in note and "vision" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(
+    ("values", "base"),
+    [
+        # As published in 2024: the text model's numbers beside the vision model's.
+        ({"model_type": "qwen2_5_vl", "hidden_size": 512, "num_hidden_layers": 3, "vocab_size": 640}, "model."),
+        (
+            {"model_type": "qwen3_5", "text_config": {"hidden_size": 512, "num_hidden_layers": 3, "vocab_size": 640}},
+            "model.language_model.",
+        ),
+        # The type of the whole is unknown.
+        (
+            {
+                "model_type": "newest",
+                "llm_config": {
+                    "model_type": "qwen3_next",
+                    "hidden_size": 512,
+                    "num_hidden_layers": 3,
+                    "vocab_size": 640,
+                },
+            },
+            "model.language_model.",
+        ),
+    ],
+    ids=["flat", "nested", "unknown"],
+)
+def test_names_in_a_multimodal_checkpoint(tmp_path: Path, values: dict[str, Any], base: str) -> None:
+    """Wherever config.json has the text model's numbers, its layers and its head are listed under the same names."""
+    require("qwen3_5")
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    found = layers_of(read_model(str(tmp_path)), 1)
+    *layers, head = found.parts
+    assert isinstance(head, Gemm)
+    assert (head.names, head.n, head.k, head.rows) == (("lm_head",), 640, 512, "decode")
+    assert {name[: len(base) + 7] for part in layers for name in part.names} == {f"{base}layers."}
+    assert {layer for part in layers for layer in part.layers} == {0, 1, 2}
+    assert "vision" in found.notes[0]
+
+
 def test_the_indexer_is_on_every_gpu() -> None:
     """Sparse attention's; latent attention is as in the table of DeepSeek-V3."""
+    require("deepseek_v32")
     found = gemms(DEEPSEEK_V32, 8)
     assert (found[("wq_b",)].n, found[("wq_b",)].k) == (64 * 128, 1536)
     assert (found[("wk",)].n, found[("weights_proj",)].n) == (128, 64)
@@ -150,6 +195,7 @@ def test_mamba_layers_of_a_hybrid(groups: int, tp: int) -> None:
 )
 def test_newer_types_have_products(family: str) -> None:
     """With transformers' own numbers: attention, an MLP and a head; the note names the class."""
+    require(family)
     found = listed({"model_type": family})
     words = {word for part in found.parts for name in part.names for word in name.split(".")}
     assert {"o_proj", "q_proj", "down_proj", "lm_head"} <= words or {"q_b_proj", "o_proj", "lm_head"} <= words
