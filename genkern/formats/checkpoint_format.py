@@ -11,6 +11,7 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from genkern.errors import InputError
@@ -22,7 +23,7 @@ from genkern.ops.op import get_op
 _FP8 = "fp8e4m3fn"
 _BYTES = (_FP8, "int8")
 _GROUPS = (32, 64, 128, 256)
-# The format of routed experts, and how it calls the scales of weights that are stored as in these.
+# The op of routed experts, and its names for the scales of these formats.
 _EXPERTS = "fused_moe"
 _EXPERT_SCALES = {"a16w16": "none", "a8w8": "per_tensor", "a8w8_blockscale": "blocks"}
 # Entries of one list or mapping, and patterns among them.
@@ -45,7 +46,7 @@ _LITERAL = re.compile(r"[\w.\-/: ]*")
 
 @dataclass(frozen=True)
 class Stored:
-    """How the weights of a product are stored, and so which format it is of: types of A and B, and own fields."""
+    """A format of genkern: the op, the types of A, B and C, and the op's own fields."""
 
     op: str
     dtype_a: str
@@ -83,8 +84,8 @@ class Stored:
 class Scheme:
     """How a module's weights are quantised, and what its activations are quantised to.
 
-    `weights` and `activations` are types; "" for activations of 16 bits. `scales` and `activation_scales`: what has a
-    scale in common (tensor, channel, token, group, block). `shape`: weights along K of a group, or (N, K) of a block.
+    `weights` and `activations` are types; "" for activations of 16 bits. `scales` and `activation_scales`: what shares
+    a scale (tensor, channel, token, group, block). `shape`: weights along K of a group, or (N, K) of a block.
     `unlike`: what makes it a format that genkern does not have, or "".
     """
 
@@ -308,8 +309,19 @@ class _Patterns:
         self.items.append((NamePattern(pattern, self._steps), value))
 
     def match(self, names: Sequence[str]) -> bool:
-        """True if one matches one of the names from its start."""
-        return any(pattern.matches(name) for pattern, _ in self.items for name in names)
+        """True if one matches from the start of a name."""
+        return any(_is_met(pattern, pattern.matches, names) for pattern, _ in self.items)
+
+    def first(self, names: Sequence[str], default: Any) -> Any:
+        """The value of the first that matches from the start of a name, or the default."""
+        return next((value for pattern, value in self.items if _is_met(pattern, pattern.matches, names)), default)
+
+
+def _is_met(pattern: NamePattern, test: Callable[[str], object], names: Sequence[str]) -> bool:
+    """True if the pattern's test holds for one of a module's names; for all of them if it says what a name must not
+    have, such as the prefix of one of the names.
+    """
+    return (all if pattern.denies else any)(bool(test(name)) for name in names)
 
 
 class _ExactOrPattern:
@@ -327,8 +339,7 @@ class _ExactOrPattern:
                 self._patterns.add(entry[3:])
 
     def has(self, names: Sequence[str]) -> bool:
-        names = [*names, *(_container(name) for name in names if _container(name) != name)]
-        exact = {*names, *map(_merged, names), *_CLASSES}
+        exact = {*names, *map(_merged, names), *map(_container, names), *_CLASSES}
         return not self._names.isdisjoint(exact) or self._patterns.match(names)
 
 
@@ -347,16 +358,17 @@ class _SkipList:
                 self._patterns.add(entry)
 
     def has(self, names: Sequence[str]) -> bool:
-        return any(map(self._has, names))
-
-    def _has(self, name: str) -> bool:
-        if name.endswith(self._ends) or (self._literal and self._literal.match(name)):
+        if any(name.endswith(self._ends) or (self._literal and self._literal.match(name)) for name in names):
             return True
-        return any(
-            end == len(name) or name[end] == "." or name[end - 1 : end] == "."
-            for pattern, _ in self._patterns.items
-            for end in pattern.ends(name)
-        )
+        for pattern, _ in self._patterns.items:
+            if _is_met(pattern, partial(_ends_at_dot, pattern), names):
+                return True
+        return False
+
+
+def _ends_at_dot(pattern: NamePattern, name: str) -> bool:
+    """True if a match from the start of the name may end at its end, before a dot or behind one."""
+    return any(end == len(name) or name[end] == "." or name[end - 1 : end] == "." for end in pattern.ends(name))
 
 
 class _Globs:
@@ -449,12 +461,10 @@ def _compressed_tensors(quantization: Mapping[str, Any], steps: Steps) -> Rule:
     def rule(names: Sequence[str]) -> Scheme | None:
         if ignored.has(names):
             return None
-        names = [*names, *(_container(name) for name in names if _container(name) != name)]
-        for name in (*names, *map(_merged, names)):
+        for name in (*names, *map(_merged, names), *map(_container, names)):
             if name in exact:
                 return exact[name]
-        found = (value for pattern, value in patterns.items if any(map(pattern.matches, names)))
-        scheme: Scheme | None = next(found, of_class)
+        scheme: Scheme | None = patterns.first(names, of_class)
         return scheme
 
     return rule
@@ -571,8 +581,7 @@ def _gptq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
             return None
         if named and not _is_head(names) and not any(each in name for each in named for name in names):
             return None
-        found = (value for pattern, value in patterns.items if any(map(pattern.matches, names)))
-        scheme: Scheme | None = next(found, whole)
+        scheme: Scheme | None = patterns.first(names, whole)
         return scheme
 
     return rule
@@ -692,7 +701,7 @@ def _auto_round(quantization: Mapping[str, Any], steps: Steps) -> Rule:
                 if each in exact:
                     return exact[each]
         for pattern, value in patterns.items:
-            if any(map(pattern.found_in, names)):
+            if _is_met(pattern, pattern.found_in, names):
                 scheme: Scheme | None = value
                 return scheme
         if blocks:

@@ -13,9 +13,9 @@ from genkern.files import read_text, shown_path
 from genkern.formats.checkpoint_format import CheckpointFormats, Stored, method_of
 from genkern.gemm.problem import MAX_DIMENSION
 
-# Hugging Face's names of the types that weights are in where they are not quantised, and what servers compute in.
+# Hugging Face's names of the types of weights that are not quantised, and the types that servers compute in.
 _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
-# What configs leave to their class in transformers (Gemma3TextConfig).
+# Values that config.json leaves to transformers' class (Gemma3TextConfig).
 _DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208},
 }
@@ -43,7 +43,7 @@ class MissingNumberError(InputError):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A config.json at `where`: `values` of its text model, and `quantization`, empty where there is none.
+    """A config.json at `where`: `values` of its text model, and its `quantization`, {} if it has none.
 
     `outer`: the model_type of the multimodal model that the text model is part of; "" for a text model alone.
     `document`: the whole file.
@@ -57,19 +57,21 @@ class ModelConfig:
 
     @property
     def family(self) -> str:
-        """What the config calls the kind of its model."""
+        """The model_type of the text model."""
         return str(self.values.get("model_type", ""))[:40]
 
     def like(self, family: str) -> ModelConfig:
-        """The same numbers as of a model of that type."""
+        """The same numbers, read as those of a model of the type `family`."""
         return replace(self, values={**self.values, "model_type": family})
 
     def stored_as(self, quantization: str) -> ModelConfig:
-        """With weights that are quantised otherwise than it says: one of QUANTIZATIONS."""
+        """The same model with its weights quantised as one of QUANTIZATIONS."""
         return replace(self, quantization=QUANTIZATIONS[quantization])
 
     def number(self, key: str, default: int | None = None) -> int:
-        """The whole number of that name, from 1. Raises InputError where it is none, or where there is no default."""
+        """Returns the value of `key`, a whole number from 1. Raises InputError if it is not one, or if it is not there and
+        `default` is None.
+        """
         value = self.values.get(key)
         if value is None:
             value = _DEFAULTS.get(self.family, {}).get(key, default)
@@ -82,11 +84,11 @@ class ModelConfig:
         return value
 
     def optional(self, key: str) -> int:
-        """The number of that name; 0 where it is not there, null or 0. Raises InputError for anything else."""
+        """Returns the value of `key`; 0 if it is not there, null or 0. Raises InputError for anything else."""
         return self.number(key) if self.values.get(key) not in (None, 0) else 0
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Raises InputError for what is neither true nor false."""
+        """Returns the value of `key`, or the default. Raises InputError if it is neither true nor false."""
         value = self.values.get(key, default)
         if not isinstance(value, bool):
             raise InputError(f"{self.where}: {key} = {str(value)[:40]!r} is neither true nor false")
@@ -94,7 +96,7 @@ class ModelConfig:
 
     @property
     def plain(self) -> Stored:
-        """Of weights that are not quantised."""
+        """The format of weights that are not quantised. Raises InputError for a type that genkern does not have."""
         said = self.values.get("torch_dtype") or self.values.get("dtype") or "bfloat16"
         dtype = _TYPES.get(str(said))
         if dtype is None:

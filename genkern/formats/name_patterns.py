@@ -8,7 +8,7 @@ that follows all positions of the name at once and stops after a number of steps
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ class NamePattern:
     """A regular expression for names."""
 
     def __init__(self, pattern: str, steps: Steps | None = None):
-        """Raises UnreadPattern."""
+        """`denies` is true if the pattern says what must not follow. Raises UnreadPattern."""
         self.shown = repr(pattern[:60])
         if len(pattern) > _LONGEST_PATTERN:
             raise UnreadPattern(f"the pattern {self.shown} has more than {_LONGEST_PATTERN} characters")
@@ -71,6 +71,7 @@ class NamePattern:
             raise UnreadPattern(f"the pattern {self.shown} is invalid: {str(error)[:80]}") from None
         if flags or why:
             raise UnreadPattern(f"the pattern {self.shown} {why or 'sets flags'}")
+        self.denies = _codes.ASSERT_NOT in set(_operators(self._parsed))
         self._steps = steps or Steps()
         # Where in the present name each character class and anchor of the pattern holds.
         self._masks: dict[int, int] = {}
@@ -152,6 +153,17 @@ class NamePattern:
             step &= step << width
             width *= 2
         return at
+
+
+def _operators(items: Any) -> Iterator[Any]:
+    """The operators of a parsed pattern, and of what is nested in it."""
+    for op, argument in items:
+        yield op
+        if op is _codes.BRANCH:
+            for each in argument[1]:
+                yield from _operators(each)
+        elif op in (_codes.SUBPATTERN, _codes.ASSERT, _codes.ASSERT_NOT) or op in _REPEATS:
+            yield from _operators(argument[-1])
 
 
 def _check(items: Any, depth: int) -> tuple[int | None, str]:

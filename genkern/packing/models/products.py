@@ -180,14 +180,14 @@ def _label(part: Part) -> str:
 
 
 def _as_added_up(problem: GemmProblem, engine: Engine) -> GemmProblem:
-    """The problem as the engine adds up products of fp8, where there is more than one way."""
+    """The problem with the accumulation of fp8 products that the engine asks for."""
     if not (engine.full_sums and multiplies_float8(problem)):
         return problem
     return as_called(as_full(problem), get_op(problem.op).operands(problem))
 
 
 def _stages(experts: Experts, rows: Sequence[int], stored: Stored) -> tuple[list[GemmProblem], str]:
-    """Both stages of gated experts for each number of tokens, or none and why."""
+    """Both stages of gated experts for each number of tokens, and ""; or [], and why genkern has no kernels for them."""
     if experts.differs:
         return [], experts.differs
     found: list[GemmProblem] = []
@@ -202,7 +202,7 @@ def _stages(experts: Experts, rows: Sequence[int], stored: Stored) -> tuple[list
 
 
 def _time_of(experts: Experts, rows: Sequence[int], plain: Stored) -> tuple[GemmProblem, ...]:
-    """Both stages as if they were plain."""
+    """Both stages with weights that are not quantised, for an estimate of time."""
     found = (plain.experts(tokens, experts.count, experts.top, experts.width, experts.hidden) for tokens in rows)
     return tuple(problem for both in found if both is not None for problem in both)
 

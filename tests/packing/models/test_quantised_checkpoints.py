@@ -105,6 +105,37 @@ def test_patterns_are_matched_on_full_names(tmp_path: Path, name: str, is_multim
     }
 
 
+@pytest.mark.parametrize(
+    ("pattern", "kept"),
+    [
+        # What is not of the language model, in the checkpoint's names and in those of transformers 5.
+        (r"re:^(?!language_model\.).*", False),
+        (r"re:^(?!model\.language_model\.).*", False),
+        (r"re:^(?!.*self_attn).*", True),
+        # Layers by names of the text model alone.
+        (r"re:model\.layers\.\d+\.mlp.*", True),
+        (r"re:language_model\.model\.layers\.\d+\.mlp.*", True),
+        (r"re:model\.language_model\.layers\.\d+\.mlp.*", True),
+        (r"re:vision_tower.*", False),
+    ],
+)
+def test_prefixes_of_multimodal_checkpoints(tmp_path: Path, pattern: str, kept: bool) -> None:
+    """A list may have the names of another release; a pattern of what must not be there holds for each of them."""
+    config = {"model_type": "llama4", "text_config": SMALL}
+    products, _ = listed(tmp_path, config, compressed([pattern], a=(["Linear"], INT4)))
+    assert {each.layer[: len(PREFIXED)] for each in products[:-1]} == {PREFIXED}
+    assert {op for _, op, _ in ops(products, ".mlp")} == {"a16w16" if kept else "a16w4"}
+    assert {op for _, op, _ in ops(products, "self_attn")} == {"a16w4"}
+
+
+def test_experts_alone(tmp_path: Path) -> None:
+    """A pattern of all that is no expert leaves experts quantised."""
+    quantization = compressed([r"re:^(?!.*\.experts\.).*"], a=(["Linear"], FP8))
+    products, _ = listed(tmp_path, MIXTRAL, quantization)
+    assert {each.problems[0].dtype_b for each in products if each.is_routed} == {"fp8e4m3fn"}
+    assert {op for _, op, _ in ops(products, "self_attn")} == {"a16w16"}
+
+
 def test_patterns_that_leave_some_of_a_layer(tmp_path: Path) -> None:
     """The down projection stays quantised if the pattern is of the other two."""
     quantization = compressed(["lm_head", r"re:.*mlp\.(gate|up)_proj$"], group_0=(["Linear"], INT4))
