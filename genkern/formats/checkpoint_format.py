@@ -109,7 +109,7 @@ class Scheme:
         if not self.activations:
             if self.weights == "mxfp4":
                 return Stored("a16w4", plain.dtype_a, "int8", plain.dtype_c, (("weights", "mxfp4"),))
-            if (self.weights, self.scales) == ("int4", "group"):
+            if (self.weights, self.scales) == ("int4", "group") and self.shape:
                 return _in_groups(self.shape[0], plain)
             if self.weights in _BYTES and self.scales == "channel":
                 return Stored("a16w8", plain.dtype_a, self.weights, plain.dtype_c)
@@ -174,13 +174,13 @@ class CheckpointFormats:
             try:
                 self._rule = _rule_of(self.method, quantization)
             except (Unread, UnreadPattern) as error:
-                self.unread = str(error)
+                self.unread = _printable(str(error))
 
     def of(self, name: str) -> WeightFormat:
         """The format of the module of this full name, as the checkpoint has it."""
         scheme = self.scheme(name)
         stored = None if scheme is None else scheme.stored(self.plain)
-        return WeightFormat(stored or self.plain, str(scheme) if scheme and not stored else "")
+        return WeightFormat(stored or self.plain, _printable(str(scheme)) if scheme and not stored else "")
 
     def scheme(self, name: str) -> Scheme | None:
         """What the writing library's rules say of the module; None if it is not quantised."""
@@ -190,9 +190,14 @@ class CheckpointFormats:
             try:
                 self._schemes[name] = self._rule(_also_known_as(name))
             except UnreadPattern as error:
-                self.unread = str(error)
+                self.unread = _printable(str(error))
                 return None
         return self._schemes[name]
+
+
+def _printable(text: str) -> str:
+    """The text of a file in one line, without characters that a terminal acts on."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 # A library's rules: what it says of the module with these names, of which the first is the checkpoint's own.
@@ -205,7 +210,7 @@ class Unread(ValueError):
 
 def method_of(quantization: Mapping[str, Any]) -> str:
     """The library that wrote the checkpoint, as quant_method says it; "" if nothing says it."""
-    method = str(quantization.get("quant_method") or "")[:40].lower()
+    method = _printable(str(quantization.get("quant_method") or "")[:40].lower())
     producer = quantization.get("producer")
     if not method and isinstance(producer, dict) and producer.get("name") == "modelopt":
         return "modelopt"
@@ -360,10 +365,7 @@ class _SkipList:
     def has(self, names: Sequence[str]) -> bool:
         if any(name.endswith(self._ends) or (self._literal and self._literal.match(name)) for name in names):
             return True
-        for pattern, _ in self._patterns.items:
-            if _is_met(pattern, partial(_ends_at_dot, pattern), names):
-                return True
-        return False
+        return any(_is_met(pattern, partial(_ends_at_dot, pattern), names) for pattern, _ in self._patterns.items)
 
 
 def _ends_at_dot(pattern: NamePattern, name: str) -> bool:

@@ -69,8 +69,8 @@ class ModelConfig:
         return replace(self, quantization=QUANTIZATIONS[quantization])
 
     def number(self, key: str, default: int | None = None) -> int:
-        """Returns the value of `key`, a whole number from 1. Raises InputError if it is not one, or if it is not there and
-        `default` is None.
+        """Returns the value of `key`, or the default. Raises InputError if it is no whole number from 1, or if neither
+        is there.
         """
         value = self.values.get(key)
         if value is None:

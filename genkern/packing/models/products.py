@@ -187,7 +187,7 @@ def _as_added_up(problem: GemmProblem, engine: Engine) -> GemmProblem:
 
 
 def _stages(experts: Experts, rows: Sequence[int], stored: Stored) -> tuple[list[GemmProblem], str]:
-    """Both stages of gated experts for each number of tokens, and ""; or [], and why genkern has no kernels for them."""
+    """Both stages of gated experts for each number of tokens, and ""; or [], and why genkern has none."""
     if experts.differs:
         return [], experts.differs
     found: list[GemmProblem] = []

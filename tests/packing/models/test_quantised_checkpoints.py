@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from model_configs import DEEPSEEK, LLAMA, MIXTRAL
 
+from genkern.errors import InputError
 from genkern.formats.model_config import read_model
 from genkern.packing.models.engines import ENGINES, SERVERS, Engine
 from genkern.packing.models.products import Product, products_of
@@ -384,3 +386,102 @@ def test_the_order_of_quantising_is_not_that_of_the_rows(tmp_path: Path) -> None
         products, notes = listed(tmp_path, SMALL, compressed(["lm_head"], a=(["Linear"], scheme)))
         assert products[0].problems[0].op == op
         assert ("order" in notes) == (op == "a16w16")
+
+
+def places(value: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of each value within a configuration."""
+    yield path
+    if isinstance(value, dict):
+        for key in value:
+            yield from places(value[key], (*path, key))
+    elif isinstance(value, list):
+        for index in range(min(len(value), 2)):
+            yield from places(value[index], (*path, index))
+
+
+def with_value(value: Any, path: tuple[Any, ...], new: object) -> Any:
+    """A copy with another value in that place."""
+    if not path:
+        return new
+    copy = json.loads(json.dumps(value))
+    within = copy
+    for key in path[:-1]:
+        within = within[key]
+    within[path[-1]] = new
+    return copy
+
+
+STRANGE: list[Any] = [
+    None,
+    True,
+    -1,
+    1e9,
+    2**70,
+    "",
+    "re:((",
+    "re:.*",
+    "\x1b[31m\n",
+    [],
+    [1],
+    ["re:(a+)+$"],
+    {},
+    {"a": {}},
+]
+WHOLE = {
+    "compressed-tensors": compressed(["lm_head", "re:.*self_attn.*"], a=(["Linear"], INT8), b=(["re:.*mlp.*"], INT4)),
+    "fp8": {
+        "quant_method": "fp8",
+        "fmt": "e4m3",
+        "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+        "modules_to_not_convert": ["lm_head", "model.layers.*.self_attn"],
+    },
+    "gptq": gptq(dynamic={"-:.*attn.*": {}, "+:.*down.*": {"bits": 8}}, lm_head=False),
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": False, "modules_to_not_convert": ["a"]},
+    "modelopt": {
+        "quant_method": "modelopt",
+        "quant_algo": "MIXED_PRECISION",
+        "ignore": ["*.mlp*"],
+        "producer": {},
+        "quantized_layers": {"model.layers.0.self_attn": {"quant_algo": "FP8"}},
+    },
+    "auto-round": {
+        "quant_method": "auto-round",
+        "bits": 4,
+        "group_size": 128,
+        "sym": True,
+        "data_type": "int",
+        "extra_config": {".*down.*": {"bits": 16}},
+        "block_name_to_quantize": "model.layers",
+    },
+    "quark": {
+        "quant_method": "quark",
+        "exclude": ["*head"],
+        "layer_type_quant_config": {},
+        "global_quant_config": {
+            "weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "symmetric": True},
+            "input_tensors": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"},
+        },
+        "layer_quant_config": {"*down_proj": {"weight": None}},
+    },
+}
+
+
+def said_of(folder: Path, config: dict[str, Any], quantization: Any) -> list[str]:
+    """The notes on a model, or the line that refuses it."""
+    try:
+        products, notes = listed(folder, config, quantization)
+    except InputError as error:
+        return [str(error)]
+    assert len(products) >= 5
+    return notes.split("\n")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_any_value_in_any_place(tmp_path: Path, name: str) -> None:
+    """Whatever a file says, it is read, or refused in one line; each note is one line, too."""
+    config = {**SMALL, "num_hidden_layers": 2}
+    for path in places(WHOLE[name]):
+        for value in STRANGE:
+            said = said_of(tmp_path, config, with_value(WHOLE[name], path, value))
+            assert all(line.isprintable() for line in said)
