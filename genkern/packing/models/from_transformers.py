@@ -87,6 +87,7 @@ _TOPS = (
 _OTHER_SENSES = re.compile(r"(?:^|\.)(?:vision|visual|image|audio)")
 # Keys that select how transformers runs a model, not what it is; code and weights could be downloaded for them.
 _LEFT_OUT = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "dtype", "torch_dtype")
+_LEAST_WIDTH = 64
 # Of layers, and of experts.
 _MOST = MOST_LAYERS, 100_000
 _COUNT = re.compile(r"(layers?|blocks?|depth|experts)$|^(n|num)_(layer|block|expert)", re.IGNORECASE)
@@ -326,6 +327,8 @@ class _Reader:
             parent, _, own = name.rpartition(".")
             weight = _weight_of(own, module)
             if weight is None:
+                for stored in _stored_otherwise(module):
+                    self._absent[f"{_template(name)[0]}.{stored}".replace("{}.", "")] = None
                 continue
             template, index = _template(parent)
             parents.setdefault(template, {}).setdefault(index, []).append(weight)
@@ -512,6 +515,15 @@ def _weight_of(name: str, module: Any) -> _Weight | None:
     if is_router and isinstance(weight, torch.nn.Parameter) and weight.ndim == 2:
         return _Weight(name, int(weight.shape[0]), int(weight.shape[1]), bias, True)
     return None
+
+
+def _stored_otherwise(module: Any) -> list[str]:
+    """Returns a module's own parameters that may be weights of products, in a layout that is not known."""
+    if re.search(r"Embedding|Conv|Norm", type(module).__name__):
+        return []
+    own = [each for each in module.named_parameters(recurse=False) if not re.search(r"bias|position", each[0])]
+    # Smaller ones are states and scales by head.
+    return [name for name, value in own if value.ndim >= 2 and min(value.shape[0], value.shape[-1]) >= _LEAST_WIDTH]
 
 
 def _is_row_parallel(path: list[str], name: str) -> bool:

@@ -216,6 +216,78 @@ def test_q_k_and_v_in_one_tensor(family: str, packed: str, tp: int, columns: int
     assert gemms({"model_type": family}, tp)[(packed,)].n == columns
 
 
+WHOLE = (
+    *(
+        "apertus",
+        "bamba",
+        "bert",
+        "bloom",
+        "deepseek_v32",
+        "ernie4_5_moe",
+        "exaone_moe",
+        "falcon_h1",
+        "flex_olmo",
+    ),
+    *("gemma3n_text", "gemma4_text", "glm_moe_dsa", "gpt_bigcode", "granitemoehybrid", "jamba", "kimi_linear", "lfm2"),
+    *(
+        "longcat_flash",
+        "llama4_text",
+        "minimax",
+        "nemotron_h",
+        "opt",
+        "phimoe",
+        "qwen3_5_moe_text",
+        "qwen3_next",
+        "zamba2",
+    ),
+)
+
+
+@pytest.mark.parametrize("family", WHOLE)
+def test_every_weight_is_in_the_list(family: str) -> None:
+    """On one GPU the products have as many weights as the class has matrices outside embeddings and convolutions."""
+    import torch
+
+    require(family)
+    with torch.device("meta"):
+        made = transformers.CONFIG_MAPPING[family]()
+        model = transformers.AutoModelForCausalLM.from_config(made, attn_implementation="eager")
+    weights = 0
+    for module in model.modules():
+        if "Embedding" in type(module).__name__:
+            continue
+        # Of LongCat's first tensor the rows of experts that compute nothing are no weights.
+        parameters = dict(module.named_parameters(recurse=False))
+        for name, value in parameters.items():
+            count = (
+                parameters["down_proj"].shape[0] / value.shape[0] if name == "gate_up_proj" and value.ndim == 3 else 1
+            )
+            weights += int(value.numel() * count) if value.ndim >= 2 else 0
+    found = listed({"model_type": family})
+    assert not any("not in the list" in note for note in found.notes)
+    held = 0
+    for part in found.parts:
+        if isinstance(part, Experts):
+            held += (
+                (2 if "without a gate" in part.differs else 3)
+                * part.count
+                * part.width
+                * part.hidden
+                * part.layer_count
+            )
+        elif "absorbed" not in part.modules:
+            vocabulary = model.get_output_embeddings().out_features if part.layer == "lm_head" else part.n
+            held += vocabulary * part.k * part.count * max(1, part.batch)
+    assert held == pytest.approx(weights, rel=0.006)
+
+
+def test_weights_in_an_unknown_layout_are_named() -> None:
+    """DBRX's experts lie in matrices behind each other, JetMoE's in classes of its own."""
+    notes = listed({"model_type": "dbrx", "attn_config": {"rope_theta": 5e5, "kv_n_heads": 8}}).notes
+    assert [note for note in notes if "experts.mlp.w1" in note and "not in the list" in note]
+    assert [note for note in listed({"model_type": "jetmoe"}).notes if "mlp.input_linear" in note]
+
+
 def test_a_list_says_what_it_is_read_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`genkern shapes` names the class, and how layers are split; a type of the table has no such line."""
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_NEXT))
