@@ -64,6 +64,7 @@ FP8_TOKENS = {
     "ignore": ["lm_head"],
     "config_groups": {
         "group_0": {
+            "targets": ["Linear"],
             "weights": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
             "input_activations": {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True},
         }

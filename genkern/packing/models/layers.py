@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,6 +12,8 @@ from genkern.formats.model_config import ModelConfig
 # vLLM and SGLang pad the vocabulary to a multiple of this.
 VOCABULARY_STEP = 64
 MOST_LAYERS = 10_000
+# Runs of layer numbers that a label lists one by one.
+_MOST_RUNS = 6
 _PREFIX = "model.language_model."
 # How published checkpoints of these multimodal types name the text model's modules; those of other types have _PREFIX.
 _PREFIXES = dict.fromkeys(
@@ -99,6 +102,19 @@ class ModelLayers:
     notes: list[str] = field(default_factory=list)
 
 
+def span(layers: Sequence[int]) -> str:
+    """Layer numbers in short, such as 0-2,5; many runs as the first and the last, with the count."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], layer]
+        else:
+            runs.append([layer])
+    if len(runs) > _MOST_RUNS:
+        return f"{layers[0]}-{layers[-1]} ({len(layers)} of them)"
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
 @dataclass(frozen=True)
 class Place:
     """A module of the layers `layers`, by its name in the checkpoint, with `{}` in place of the layer's index."""
@@ -108,13 +124,8 @@ class Place:
 
     @property
     def label(self) -> str:
-        """The name with the layers' span in place of the index."""
-        if not self.layers:
-            return self.name
-        first, last, count = self.layers[0], self.layers[-1], len(self.layers)
-        span = str(first) if count == 1 else f"{first}-{last}"
-        within = "" if last - first + 1 == count else f" ({count} of them)"
-        return self.name.replace("{}", span, 1) + within
+        """The name with the layers' numbers in place of the index."""
+        return self.name.replace("{}", span(self.layers), 1)
 
     def names(self, *modules: str) -> tuple[str, ...]:
         """The full names of modules below this one."""

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from genkern.formats.model_config import ModelConfig, Stored
+from genkern.formats.checkpoint_format import CheckpointFormats, Stored
+from genkern.formats.model_config import ModelConfig
 from genkern.formats.said_format import BATCHED
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_called, as_full, multiplies_float8
 from genkern.ops.op import get_op
 from genkern.packing.models.engines import Engine
-from genkern.packing.models.layers import Experts, Gemm
+from genkern.packing.models.layers import Experts, Gemm, Part, span
+
+# Labels that a line about formats names one by one.
+_MOST_LABELS = 4
 
 
 @dataclass(frozen=True)
@@ -33,55 +37,157 @@ class Product:
     share: float = 1.0
 
 
-def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int]) -> tuple[list[Product], list[str]]:
-    """Returns the products of one of `tp` GPUs in the model's order, and notes for a person. Raises InputError.
+class _Notes:
+    """Lines for a person, each with the labels of the layers that it is about."""
 
-    Of a product whose K is split over the GPUs, rank 0 alone adds the bias (RowParallelLinear of vLLM and SGLang): it
-    is listed with the bias and without.
+    def __init__(self) -> None:
+        self._labels: dict[str, list[str]] = {}
+
+    def add(self, line: str, label: str) -> None:
+        self._labels.setdefault(line, []).append(label)
+
+    def lines(self) -> list[str]:
+        found = []
+        for line, labels in self._labels.items():
+            named = list(dict.fromkeys(labels))
+            more = f" and {len(named) - _MOST_LABELS} more" if len(named) > _MOST_LABELS else ""
+            found.append(f"{', '.join(named[:_MOST_LABELS])}{more}: {line}")
+        return found
+
+
+def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int]) -> tuple[list[Product], list[str]]:
+    """Returns the products of one of `tp` GPUs in the model's order, each in the format of its weights, and notes for a
+    person. Raises InputError.
+
+    Layers whose formats differ are listed apart. Of a product whose K is split over the GPUs, rank 0 alone adds the
+    bias (RowParallelLinear of vLLM and SGLang): it is listed with the bias and without.
     """
-    quantised, note = config.stored()
-    told = [f"{note}: other weights are taken as {config.plain.dtype_b}"] if note else []
-    found = []
-    listed = engine.layers(config, tp)
-    told += listed.notes
-    for part in listed.parts:
-        if not isinstance(part, Gemm):
-            stages, why = _stages(part, rows, config.plain if config.is_kept(part.modules) else quantised)
-            told += [f"{part.layer}: not in the list: {why}"] if why else []
-            stages = [_as_added_up(each, engine) for each in stages]
-            others = () if stages else _time_of(part, rows, config.plain)
-            found.append(Product(part.layer, part.said, tuple(stages), part.layer_count, True, others))
+    formats, notes, listed = config.formats, _Notes(), engine.layers(config, tp)
+    parts = [own for part in listed.parts for own in _by_format(part, formats, notes)]
+    unread = []
+    if formats.unread:
+        # Any rule may be wrong if one is not understood.
+        name = f"{config.where}: quantization_config" + (f" ({formats.method})" if formats.method else "")
+        unread = [f"{name}: {formats.unread}: all weights are taken as {formats.plain.dtype_b}"]
+        notes, parts = _Notes(), [(part, formats.plain) for part in listed.parts]
+    found = [own for part, stored in parts for own in _products(part, stored, engine, tp, rows, formats.plain, notes)]
+    return found, [*listed.notes, *unread, *notes.lines()]
+
+
+def _products(
+    part: Part, stored: Stored, engine: Engine, tp: int, rows: Sequence[int], plain: Stored, notes: _Notes
+) -> Iterator[Product]:
+    """The part's product in a format, once for each form that ranks have of it."""
+    if not isinstance(part, Gemm):
+        stages, why = _stages(part, rows, stored)
+        if why:
+            notes.add(f"not in the list: {why}", part.layer)
+        stages = [_as_added_up(each, engine) for each in stages]
+        others = () if stages else _time_of(part, rows, plain)
+        yield Product(part.layer, part.said, tuple(stages), part.layer_count, True, others)
+        return
+    problems = [_problem(part, m, stored) for m in _of_rows(part, rows, engine.most_decoding)]
+    reason = next((reason for each in problems if (reason := get_op(each.op).refuse(each, ""))), "")
+    if reason:
+        notes.add(f"{part.n}x{part.k} is taken as {plain.dtype_b}: {reason}", part.layer)
+        problems = [_problem(part, each.M, plain) for each in problems]
+    forms = [(part.said, problems, 1.0)]
+    if part.row_parallel and part.bias and tp > 1:
+        bare = [replace(each, bias=False) for each in problems]
+        forms = [
+            (f"{part.said}; with the bias on rank 0", problems, 1 / tp),
+            (f"{part.said}; without the bias on the other ranks", bare, 1 - 1 / tp),
+        ]
+    for said, of_ranks, share in forms:
+        added_up = tuple(_as_added_up(each, engine) for each in of_ranks)
+        yield Product(part.layer, said, added_up, part.count, share=share)
+
+
+def _by_format(part: Part, formats: CheckpointFormats, notes: _Notes) -> Iterator[tuple[Part, Stored]]:
+    """The part once for each format that its weights are stored in, with the layers and weights of that format."""
+    # Servers keep routers, and what they absorb of latent attention, in 16 bits.
+    if (isinstance(part, Gemm) and (part.batch or "router" in part.modules)) or not part.names:
+        yield part, formats.plain
+        return
+    # Layers by the formats of their weights, in order.
+    groups: dict[tuple[Stored, ...], list[int]] = {}
+    for layer in part.layers or (-1,):
+        groups.setdefault(tuple(_stored(part, name, layer, formats, notes) for name in part.names), []).append(layer)
+    if len(groups) == 1 and len({*next(iter(groups))}) == 1:
+        yield part, next(iter(groups))[0]
+        return
+    own = [piece for stored, layers in groups.items() for piece in _pieces(part, stored, layers, notes, formats.plain)]
+    if len(groups) > 1:
+        by = "; ".join(f"{' and '.join(map(str, dict.fromkeys(each)))} in {span(at)}" for each, at in groups.items())
+        notes.add(f"layers are stored in more than one format ({by}), and listed apart", _label(part))
+    yield from own
+
+
+def _stored(part: Part, name: str, layer: int, formats: CheckpointFormats, notes: _Notes) -> Stored:
+    """The format of the weights of this name in the layer; of experts, that of all of them."""
+    names = [name.replace("{}", str(layer), 1)]
+    if isinstance(part, Experts) and formats.names_experts and ".experts.0." in name:
+        names = [names[0].replace(".experts.0.", f".experts.{each}.") for each in range(part.count)]
+    found = {each: formats.of(each) for each in names}
+    for each in dict.fromkeys(found.values()):
+        if each.lacking:
+            notes.add(f"genkern has no format for {each.lacking}; taken as {formats.plain.dtype_b}", part.layer)
+    stored = list(dict.fromkeys(each.stored for each in found.values()))
+    if len(stored) > 1:
+        notes.add(
+            f"experts of a layer are stored in more than one format; taken as {formats.plain.dtype_b}", part.layer
+        )
+    return stored[0] if len(stored) == 1 else formats.plain
+
+
+def _pieces(
+    part: Part, stored: tuple[Stored, ...], layers: list[int], notes: _Notes, plain: Stored
+) -> Iterator[tuple[Part, Stored]]:
+    """The part in these layers, for each format of its weights."""
+    label = part.layer.replace(span(part.layers), span(layers), 1) if part.layers else part.layer
+    layers_of_part = tuple(layers) if part.layers else ()
+    kinds = list(dict.fromkeys(stored))
+    if isinstance(part, Experts):
+        if len(kinds) > 1:
+            formats = ", ".join(map(str, kinds))
+            notes.add(f"one expert's weights are stored as {formats}; taken as {plain.dtype_b}", label)
+        whole = replace(part, layer=label, layer_count=len(layers), layers=layers_of_part)
+        yield whole, kinds[0] if len(kinds) == 1 else plain
+        return
+    if len(kinds) > 1 and part.parts:
+        each = ", ".join(f"{name.rpartition('.')[2]} {kind}" for name, kind in zip(part.names, stored, strict=True))
+        notes.add(f"weights of one merged product are stored in different formats ({each}), and listed apart", label)
+    # Weights that are not merged are a product each.
+    products = 1 if part.parts else len(part.names)
+    times = part.count // (products * max(1, len(part.layers)))
+    for kind in kinds:
+        names = tuple(name for name, of in zip(part.names, stored, strict=True) if of == kind)
+        count = times * len(layers) * (1 if part.parts else len(names))
+        own = replace(part, layer=label, names=names, layers=layers_of_part, count=count)
+        if not part.parts:
+            yield own, kind
             continue
-        # Servers keep these in 16 bits.
-        plain = part.batch or "router" in part.modules or config.is_kept(part.modules)
-        stored = config.plain if plain else quantised
-        problems = [_problem(part, m, stored) for m in _of_rows(part, rows, engine.most_decoding)]
-        reason = next((reason for each in problems if (reason := get_op(each.op).refuse(each, ""))), "")
-        if reason:
-            told.append(f"{part.layer}: {part.n}x{part.k} is taken as {config.plain.dtype_b}: {reason}")
-            problems = [_problem(part, each.M, config.plain) for each in problems]
-        forms = [(part.said, problems, 1.0)]
-        if part.row_parallel and part.bias and tp > 1:
-            bare = [replace(each, bias=False) for each in problems]
-            forms = [
-                (f"{part.said}; with the bias on rank 0", problems, 1 / tp),
-                (f"{part.said}; without the bias on the other ranks", bare, 1 - 1 / tp),
-            ]
-        for said, of_ranks, share in forms:
-            added_up = tuple(_as_added_up(each, engine) for each in of_ranks)
-            found.append(Product(part.layer, said, added_up, part.count, share=share))
-    return found, told
+        parts = tuple(n for n, of in zip(part.parts, stored, strict=True) if of == kind)
+        if len(kinds) > 1:
+            last = ", ".join(name.rpartition(".")[2] for name in names)
+            own = replace(own, n=sum(parts), said=f"{part.said}; apart: {last}, N = {sum(parts)}")
+        yield replace(own, parts=parts if len(parts) > 1 else ()), kind
+
+
+def _label(part: Part) -> str:
+    last = "" if isinstance(part, Experts) else "." + "+".join(name.rpartition(".")[2] for name in part.names)
+    return part.layer + last
 
 
 def _as_added_up(problem: GemmProblem, engine: Engine) -> GemmProblem:
-    """The problem as the engine adds up products of fp8, where there is more than one way."""
+    """The problem with the accumulation of fp8 products that the engine asks for."""
     if not (engine.full_sums and multiplies_float8(problem)):
         return problem
     return as_called(as_full(problem), get_op(problem.op).operands(problem))
 
 
 def _stages(experts: Experts, rows: Sequence[int], stored: Stored) -> tuple[list[GemmProblem], str]:
-    """Both stages of gated experts for each number of tokens, or none and why."""
+    """Both stages of gated experts for each number of tokens, and ""; or [], and why genkern has none."""
     if experts.differs:
         return [], experts.differs
     found: list[GemmProblem] = []
@@ -96,7 +202,7 @@ def _stages(experts: Experts, rows: Sequence[int], stored: Stored) -> tuple[list
 
 
 def _time_of(experts: Experts, rows: Sequence[int], plain: Stored) -> tuple[GemmProblem, ...]:
-    """Both stages as if they were plain."""
+    """Both stages with weights that are not quantised, for an estimate of time."""
     found = (plain.experts(tokens, experts.count, experts.top, experts.width, experts.hidden) for tokens in rows)
     return tuple(problem for both in found if both is not None for problem in both)
 

@@ -116,6 +116,7 @@ def test_experts_in_16_bits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 COMPRESSED = {"num_bits": 8, "type": "float", "strategy": "channel"}
+TOKENS = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
 FOUR_BITS = {"bits": 4, "group_size": 128}
 ROWS = ("a8w8", "fp8e4m3fn", {"scales": "per_token"})
 
@@ -140,6 +141,22 @@ def quark_mxfp4(**tokens: object) -> dict[str, Any]:
     return {"quant_method": "quark", "global_quant_config": whole, "layer_quant_config": {}}
 
 
+def compressed(weights: dict[str, Any], activations: dict[str, Any] | None = None) -> dict[str, Any]:
+    """One group of compressed-tensors for all layers."""
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+
+
+# The list of modules that keep plain weights, as each library calls it, with an entry for attention.
+KEPT = {
+    "compressed-tensors": ("ignore", "re:.*self_attn.*"),
+    "quark": ("exclude", "*self_attn*"),
+    "modelopt": ("exclude_modules", "model.layers.*.self_attn*"),
+    "fp8": ("modules_to_not_convert", "model.layers.*.self_attn"),
+    "fbgemm_fp8": ("modules_to_not_convert", "model.layers.*.self_attn"),
+    "awq": ("modules_to_not_convert", "self_attn"),
+    "bitsandbytes": ("llm_int8_skip_modules", "model.layers.*.self_attn"),
+}
 MXFP4_WEIGHTS = quark_mxfp4()
 MXFP4_WEIGHTS["global_quant_config"]["input_tensors"] = None
 STORED = {
@@ -152,7 +169,6 @@ STORED = {
     "Quark, tokens": (quark(qscheme="per_channel"), ROWS),
     "Quark, bytes": (quark(dtype="int8"), ("a8w8", "int8", {})),
     "Quark, caches": (quark(others={"*k_proj": {"output_tensors": {"dtype": "fp8_e4m3"}}}), ("a8w8", "fp8e4m3fn", {})),
-    "Quark, other layers": (quark(others={"*down_proj": {"weight": None}}), ("a16w16", "bf16", {})),
     "Quark, four bits": (quark(dtype="fp4", qscheme="per_group"), ("a16w16", "bf16", {})),
     "Quark, MXFP4": (quark_mxfp4(), ("a4w4_blockscale", "int8", {})),
     "Quark, MXFP4 weights": (MXFP4_WEIGHTS, ("a16w4", "int8", {"weights": "mxfp4"})),
@@ -165,17 +181,9 @@ STORED = {
         ("a8w8", "fp8e4m3fn", {}),
     ),
     "ModelOpt, four bits": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ("a16w16", "bf16", {})),
-    "channels": (
-        {
-            "quant_method": "compressed-tensors",
-            "config_groups": {"g": {"weights": COMPRESSED, "input_activations": {}}},
-        },
-        ("a8w8", "fp8e4m3fn", {"scales": "per_token"}),
-    ),
-    "weights alone": (
-        {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {**COMPRESSED, "type": "int"}}}},
-        ("a16w8", "int8", {}),
-    ),
+    "channels": (compressed(COMPRESSED, TOKENS), ("a8w8", "fp8e4m3fn", {"scales": "per_token"})),
+    "a tensor, and tokens": (compressed({**COMPRESSED, "strategy": "tensor"}, TOKENS), ROWS),
+    "weights alone": (compressed({**COMPRESSED, "type": "int"}), ("a16w8", "int8", {})),
     "four bits": ({**FOUR_BITS, "quant_method": "gptq"}, ("a16w4", "int8", {"group": 128, "scale_type": "bf16"})),
     "four bits, AWQ": (
         {**FOUR_BITS, "quant_method": "awq", "zero_point": False},
@@ -185,10 +193,11 @@ STORED = {
     "zero points": ({**FOUR_BITS, "quant_method": "gptq", "sym": False}, ("a16w16", "bf16", {})),
     "rows in another order": ({**FOUR_BITS, "quant_method": "gptq", "desc_act": True}, ("a16w16", "bf16", {})),
     "zero points, compressed": (
-        {
-            "quant_method": "compressed-tensors",
-            "config_groups": {"g": {"weights": {**COMPRESSED, "type": "int", "symmetric": False}}},
-        },
+        compressed({**COMPRESSED, "type": "int", "symmetric": False}),
+        ("a16w16", "bf16", {}),
+    ),
+    "zero points of activations": (
+        compressed({**COMPRESSED, "type": "int"}, {**TOKENS, "type": "int", "symmetric": False}),
         ("a16w16", "bf16", {}),
     ),
     "no whole number": ({**FOUR_BITS, "quant_method": "gptq", "group_size": 128.0}, ("a16w16", "bf16", {})),
@@ -199,17 +208,22 @@ STORED = {
 
 @pytest.mark.parametrize("kind", STORED)
 def test_the_format_is_that_of_the_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
-    """By quantization_config; the head is never quantised, nor what the config leaves out."""
+    """By quantization_config; attention and the head are plain if the config leaves them out."""
     said, (op, dtype_b, own) = STORED[kind]
-    for kept in ([], ["lm_head", "re:.*self_attn.*", "model.layers.0.mlp"]):
-        config = {**LLAMA, "quantization_config": {**said, "modules_to_not_convert": kept}}
+    key, entry = KEPT.get(said["quant_method"], ("dynamic", "-:.*self_attn"))
+    for kept in ([], [entry]):
+        # ModelOpt's older files have all of it one level below.
+        where = said.get("quantization", said)
+        more = {key: {name: {} for name in kept} if key == "dynamic" else ["lm_head", *kept]}
+        merged = {"quantization": {**where, **more}} if "quantization" in said else more
+        config = {**LLAMA, "quantization_config": {**said, **merged}}
         made, _, told = shapes(tmp_path, capsys, config, "--tp", 2, "--nsets", "16")
         qkv, out, up, down, head = made
         assert (head.op, head.N) == ("a16w16", 128256 // 2)
         assert {(each.op, each.dtype_b, each.dtype_c) for each in (up, down)} == {(op, dtype_b, "bf16")}
         assert dict(down.own) == own
         assert {each.op for each in (qkv, out)} == ({"a16w16"} if kept else {op})
-        assert ("no format for" in told) == (op == "a16w16")
+        assert ("taken as bf16" in told) == (op == "a16w16")
 
 
 MODELS = {
@@ -274,16 +288,6 @@ def test_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -
     made, _, _ = shapes(tmp_path, capsys, config, "--nsets", "16,1024")
     assert some <= {(each.N, each.K) for each in made}
     assert sum(each.bias for each in made if each.M == 16) == biases
-
-
-@pytest.mark.parametrize("key", ["modules_to_not_convert", "ignore", "exclude", "exclude_modules"])
-def test_what_is_left_out_has_many_names(tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
-    """The list of modules that keep plain weights, as each tool calls it."""
-    said = {"quant_method": "modelopt", "quant_algo": "FP8", key: ["lm_head", "model.layers.*.self_attn"]}
-    if key == "exclude_modules":
-        said = {"quant_method": "modelopt", "quantization": {"quant_algo": "FP8", key: said[key]}}
-    made, _, _ = shapes(tmp_path, capsys, {**LLAMA, "quantization_config": said}, "--nsets", "16")
-    assert [each.op for each in made] == ["a16w16", "a16w16", "a8w8", "a8w8", "a16w16"]
 
 
 @pytest.mark.parametrize(
