@@ -316,7 +316,9 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
     error_ratio = _float("err_ratio", cells.get("err_ratio") or cells.get("errRatio") or "")
     given = {name: cells[name] for name in EXTRA_COLUMNS if cells.get(name)}
     floats = {name: _float(name, given[name]) for name in _FLOATS if name in given}
-    problem = resolve(values, defaults, arch=None).problem
+    # AITER's tables have rows of other libraries in encodings that genkern has on other architectures.
+    tuned_on = cells.get("gfx", "") if libtype in _SOURCES else ""
+    problem = resolve(values, defaults, arch=None, tuned_on=tuned_on).problem
     return TunedRow(
         problem=problem,
         config=parse_config(name) if libtype in _SOURCES else None,

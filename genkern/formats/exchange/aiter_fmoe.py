@@ -18,11 +18,11 @@ from genkern.formats.flat_csv import Row, read_table
 from genkern.formats.flat_yaml import shown
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
-from genkern.gemm.gpus import arch_with_fp8, gpu_for_arch
+from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import is_full
 from genkern.ops.fields import parse_own
-from genkern.ops.op import gb_per_s, get_op
+from genkern.ops.op import gb_per_s, get_op, refusal
 
 NAME = "aiter_fmoe"
 IS_FOLDER = False
@@ -58,8 +58,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
         a, b, c = (str(values[key]) for key in ("dtype_a", "dtype_b", "dtype_c"))
         m, n, k = (int(str(values[key])) for key in "MNK")
         problem = GemmProblem(m, n, k, OP, a, b, c, activation=str(values["activation"]), own=own)
-        fnuz = DTYPES[problem.dtype_a].encoding == "fnuz"
-        if reason := get_op(OP).refuse(problem, arch_with_fp8("fnuz") if fnuz else arch or ""):
+        if reason := refusal(problem, arch or ""):
             imported.left_out[reason] += 1
         else:
             imported.candidates.append(Candidate(problem))
@@ -130,7 +129,8 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(TUNED_COLUMNS)
     by_problem = {(size.problem, size.arch): size for size in sizes}
-    written = 0
+    # Gates with several activations share one row of stage down.
+    written: set[tuple[GemmProblem, str]] = set()
     for (problem, arch), gate in by_problem.items():
         if dict(problem.own).get("stage") != "gate_up":
             continue
@@ -143,9 +143,9 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
             raise InputError(f"{problem.size}: stage gate_up has no row of stage down beside it")
         cells = _cells(gate, down)
         writer.writerow([cells[name] for name in TUNED_COLUMNS])
-        written += 2
-    if written != len(by_problem):
-        raise InputError("a row of stage down has none of stage gate_up beside it")
+        written |= {(problem, arch), (of_down, arch)}
+    if alone := sorted(by_problem.keys() - written):
+        raise InputError(f"{alone[0][0].size}: stage down has no row of stage gate_up beside it")
     return {"": out.getvalue()}
 
 
