@@ -81,6 +81,10 @@ class PeerFile(Protocol):
         """The files, by name. Raises InputError where a device has no name that the other program looks for."""
 
 
+class UnknownDevice(InputError):
+    """A file's name says a GPU that genkern does not know, or none."""
+
+
 class NotTaken(Exception):
     """Why a config that is well formed is not one of genkern's."""
 
@@ -125,12 +129,13 @@ def plain_values(config: Config, with_waves: bool = False) -> dict[str, int]:
 
 
 def arch_of(device: str, arch: str | None, where: str) -> str:
-    """`arch` where it is given, else that of the device of a file's name. Raises InputError where nobody knows."""
+    """Returns `arch`, or the architecture of the device that a file's name says. Raises UnknownDevice."""
     if arch is not None:
         return arch
     if device in known_archs():
         return device
     gpu = gpu_named(device.replace("_", " "))
     if gpu is None:
-        raise InputError(f"{where}: {device[:60]!r} is no device that genkern knows; give --arch")
+        what = f"{device[:60]!r} is no device that genkern knows" if device else "its name says no device"
+        raise UnknownDevice(f"{where}: {what}; give --arch")
     return gpu.arch

@@ -95,7 +95,7 @@ def test_written_and_read_again() -> None:
 
 def test_halves_are_refused() -> None:
     """A row needs both stages."""
-    for alone, reason in ((GATE, "has no row of stage down"), (DOWN, "has none of stage gate_up")):
+    for alone, reason in ((GATE, "has no row of stage down"), (DOWN, "has no row of stage gate_up")):
         with pytest.raises(InputError, match=reason):
             aiter_fmoe.render([TimedSize(alone, {CONFIG: 1.0}, "gfx942")])
 
