@@ -15,6 +15,7 @@ from rich.console import Console
 from genkern.arguments import of_shard
 from genkern.command.candidates_file import CandidatesFile
 from genkern.command.exchange.bucket import bucketed, write_buckets
+from genkern.command.exchange.expert_table import table_of, write_table
 from genkern.command.options import ABOUT_MEASURING
 from genkern.command.passes.choosing import Choosing, Groups
 from genkern.command.passes.tuning_pass import TuningPass
@@ -62,6 +63,7 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
     if options.bucket is not None:
         problems = bucketed(problems, setting)
         options.profile_file = options.profile_file or f"{setting.results_path}.candidates.csv"
+    table = table_of(options, problems, setting.target.key) if options.tunes else None
     asked = options.space, setting.target.arch
     libraries = setting.budget.libraries.split(",")
     spaces = {op: space_for_libraries(*asked, op, libraries) for op in {problem.op for problem in problems}}
@@ -73,6 +75,8 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
         CandidatesFile.require(options.profile_file)
     with own_files(setting.results_path) as files:
         status = tune(problems, spaces, setting, files, console)
+    if table is not None and status != 3:
+        write_table(table, problems, setting, console)
     if options.bucket is not None and status != 3:
         write_buckets(problems, setting, console)
     return status

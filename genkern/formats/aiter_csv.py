@@ -76,7 +76,7 @@ _FLOATS = (
 
 def size_items(text: str, where: str) -> Iterator[SizeItem]:
     """The sizes of an untuned or tuned table. Raises InputError."""
-    table = read_table(text, where, InputError)
+    table = read_table(text, where, InputError, results="us")
     if aiter_fmoe.is_table(table.columns):
         yield from _expert_items(text, where)
         return
@@ -84,7 +84,8 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
         check_columns(table.columns)
     except InputError as exc:
         raise InputError(f"{where}: {exc}") from None
-    for row in table.rows:
+    misfits = (f"left out: {len(table.misfits)} {table.misfits_text}",) if table.misfits else ()
+    for number, row in enumerate(table.rows):
         try:
             values = entry_values(row.values)
             said, said_where = said_format(row.values)
@@ -92,15 +93,22 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
             raise InputError(f"{where}, line {row.line}: {exc}") from None
         notes = (ROWWISE,) if row.values.get("q_dtype_w") and not rowwise() else ()
         meant = {op: meant_by(op) for op in TUNED_COLUMNS}
-        yield SizeItem(row.line, values, UNTYPED, said=said, said_where=said_where, notes=notes, meant=meant)
+        formats = SizeItem(row.line, values, UNTYPED, said=said, said_where=said_where, meant=meant)
+        yield replace(formats, notes=notes, file_notes=misfits if number == 0 else ())
 
 
 def _expert_items(text: str, where: str) -> Iterator[SizeItem]:
-    """The stages of a table of fused MoE; the first says what was left out. Raises InputError."""
+    """The stages of a table of fused MoE; the first has a note on what was left out.
+
+    Raises InputError for what is no such table, and for one of which every row is left out, with the reasons.
+    """
     left_out: Counter[str] = Counter()
     items = [SizeItem(row.line, values, UNTYPED) for row, values in aiter_fmoe.stages(text, where, left_out)]
-    notes = tuple(f"left out: {count} of {why}" for why, count in left_out.items())
-    yield from (replace(item, notes=notes) for item in items[:1])
+    reasons = [f"{count} of {why}" for why, count in left_out.items()]
+    if reasons and not items:
+        raise InputError(f"{where}: genkern has no kernels for its {left_out.total()} rows: {'; '.join(reasons)}")
+    notes = tuple(f"left out: {reason}" for reason in reasons)
+    yield from (replace(item, file_notes=notes) for item in items[:1])
     yield from items[1:]
 
 
@@ -184,6 +192,11 @@ def no_room(ops: Sequence[str], head: str) -> str:
 
 def _table(text: str, where: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     table = read_table(text, where, ResultsError)
+    if aiter_fmoe.is_table(table.columns):
+        raise ResultsError(
+            f"{where} is a table of AITER's fused MoE, a list of sizes here: results that genkern found of them are in "
+            f"{where}.yaml"
+        )
     try:
         check_columns(table.columns)
     except InputError as exc:

@@ -43,7 +43,7 @@ class SizeItem:
     """One entry of a list of sizes: `values` by the keys of SIZE_KEYS, from the line of that number.
 
     `said` is what its columns, other than these values, and its kernel's name say of its format; `untyped` begins the
-    note for an entry that names no types, `untyped_advice` ends it. `meant` has, for an op that an entry without types
+    note for an entry that names no types, `untyped_advice` ends it. `file_notes` are about the whole file. `meant` has, for an op that an entry without types
     turns out to be of, the values that files of this kind then mean.
     """
 
@@ -54,6 +54,7 @@ class SizeItem:
     said: SaidFormat = NOTHING_SAID
     said_where: str = ""
     notes: tuple[str, ...] = ()
+    file_notes: tuple[str, ...] = ()
     meant: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
 

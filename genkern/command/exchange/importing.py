@@ -66,6 +66,7 @@ def run_import(options: argparse.Namespace, console: Console) -> int:
     require_writable(options.output)
     taken: dict[tuple[GemmProblem, str], Config | None] = {}
     left_out: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
     files, status = list(_files(options.files)), 0
     for path in files:
         try:
@@ -82,10 +83,13 @@ def run_import(options: argparse.Namespace, console: Console) -> int:
             status = 1
             continue
         left_out += imported.left_out
+        notes += imported.notes
         for candidate in imported.candidates:
             _add(taken, candidate, imported.arch, left_out)
     for reason, count in left_out.items():
         console.print(f"left out: {count} {reason}")
+    for note, count in notes.items():
+        console.print(f"note: {count} {note}")
     if not taken:
         raise InputError(f"nothing to import from {_counted(files)}: no config or size that genkern has")
     with_config = sum(config is not None for config in taken.values())

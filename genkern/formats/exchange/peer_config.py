@@ -37,11 +37,15 @@ class Candidate:
 
 @dataclass
 class Imported:
-    """What a file gave, in its order: `left_out` counts what it has besides, by why it is not taken."""
+    """What a file gave, in its order.
+
+    `left_out` counts what is not taken, by the reason; `notes` counts what is taken otherwise than the file says it.
+    """
 
     arch: str
     candidates: list[Candidate] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
 
     def take(self, problem: GemmProblem, values: object, names: Mapping[str, str], ignored: Collection[str]) -> None:
         """Add a config that is legal for the problem, or count why it is not added. Raises InputError (see parsed)."""
