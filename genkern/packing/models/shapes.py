@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from genkern.arguments import Parser, number
+from genkern.command.options import row_counts
 from genkern.errors import InputError, OutputError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.kind import require_list_or_none
 from genkern.formats.model_config import QUANTIZATIONS, ModelConfig, read_model
 from genkern.formats.tune_gemm_yaml import size_line
-from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.gemm.problem import GemmProblem
 from genkern.packing.models.engines import ENGINES, SERVERS, Engine
 from genkern.packing.models.layers import families
 from genkern.packing.models.products import Product, products_of
@@ -69,7 +69,7 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--nsets",
-        type=_row_counts,
+        type=row_counts,
         metavar="M,M,...",
         help="other M: tokens at once; the head has those of decoding",
     )
@@ -79,15 +79,6 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
         help="weights stored so instead (fp8: a scale a row; w4: groups of 128)",
     )
     group.add_argument("--like", choices=families(), metavar="TYPE", help="read it as this model_type")
-
-
-def _row_counts(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"[0-9]{1,10}(,[0-9]{1,10}){0,999}", text):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a list of numbers, such as 1,16,64")
-    found = sorted({int(each) for each in text.split(",")})
-    if not 1 <= found[0] <= found[-1] <= MAX_DIMENSION:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} has a number that is not from 1 to {MAX_DIMENSION}")
-    return tuple(found)
 
 
 def run_shapes(options: argparse.Namespace, console: Console) -> int:
@@ -106,6 +97,16 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
     sizes = len({problem for product in products for problem in product.problems})
     console.print(f"{sizes} sizes of {config.family}, one of {options.tp} GPUs, are in {shown_path(options.output)}")
     return 0
+
+
+def model_list(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
+    """The list of sizes of --model_dir with --tp and --nsets, in YAML, and notes on what is not in it.
+
+    Raises InputError.
+    """
+    config = read_model(options.model_dir)
+    products, told = products_of(config, SERVERS, options.tp, options.nsets or SERVERS.tuned)
+    return "".join(lines_of(products, config, options.tp)), tuple(told)
 
 
 def config_of(model: str, options: argparse.Namespace) -> ModelConfig:

@@ -28,6 +28,20 @@ OFF, STRICT, WARN = MODES = ("off", "strict", "warn")
 # Before the name of a format in capitals; AITER's may be that of a type instead (aiter/jit/core.py: AITER_CONFIG_*).
 OF_FORMAT = (f"{CONFIG}_", "AITER_CONFIG_GEMM_")
 _AS_AITER = "GEMM_"
+_AITER_CONFIG = "AITER_CONFIG_"
+# AITER's variables whose names are not those of formats here; "" if genkern has no kernels for their tables.
+AITER_TABLES = {
+    f"{_AITER_CONFIG}GEMM_A4W4": "a4w4_blockscale",
+    f"{_AITER_CONFIG}A8W8_BATCHED_GEMM": "batched_a8w8",
+    f"{_AITER_CONFIG}BF16_BATCHED_GEMM": "batched_a16w16",
+    f"{_AITER_CONFIG}FMOE": "fused_moe",
+    f"{_AITER_CONFIG}GROUPED_FMOE": "",
+    f"{_AITER_CONFIG}FHMOE": "",
+    f"{_AITER_CONFIG}BATCHED_GEMM_A8W8_BLOCKSCALE_MXSCALE": "",
+    f"{_AITER_CONFIG}GDN_K5_OPT": "",
+}
+# Variables that let other libraries tune while a program runs.
+ONLINE_OF_OTHERS = {"HIP_ONLINE_TUNING": "hipBLASLt", "AITER_ONLINE_TUNE": "AITER's fused MoE"}
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
@@ -63,9 +77,9 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
     """What the variables of `environ` say. Raises nothing: what makes no sense is in `notes`, and left out."""
     notes: list[str] = []
     own: dict[str, tuple[str, ...]] = {}
-    for prefix in OF_FORMAT:
+    for prefix in (OF_FORMAT[0], _AITER_CONFIG):
         for name in sorted(name for name in environ if name.startswith(prefix)):
-            op = _op_of(name.removeprefix(prefix).removeprefix(_AS_AITER))
+            op = AITER_TABLES.get(name) or _op_of(name.removeprefix(prefix).removeprefix(_AS_AITER))
             if op is None:
                 notes.append(f"{name}: genkern has no such format (it has {', '.join(op_names())}), so it is not read")
             else:
@@ -78,12 +92,16 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
     pins = tuple(environ.get(BUNDLE_SHA256, "").lower().replace(":", " ").split())
     if any(not re.fullmatch("[0-9a-f]{64}", pin) for pin in pins):
         notes.append(f"{BUNDLE_SHA256} has what is no sha256 of 64 digits: no bundle fits that")
+    online = _flag(ONLINE, environ, notes)
+    for name, tuned in ONLINE_OF_OTHERS.items():
+        if not online and environ.get(name, "").strip().lower() in _YES:
+            notes.append(f"{name} tunes {tuned}; {ONLINE[0]}=1 lets genkern tune its kernels while a program runs")
     return Configuration(
         paths=named_paths(CONFIG, environ.get(CONFIG, ""), notes),
         own_paths=own,
         log_choices=_flag(LOG_CHOICES, environ, notes),
         record=_flag(RECORD, environ, notes),
-        online=_flag(ONLINE, environ, notes),
+        online=online,
         online_options=online_options,
         record_dir=next(filter(None, map(environ.get, RECORD_DIR)), ""),
         pins=pins,
