@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -39,6 +40,7 @@ from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.catalogue import is_deterministic
 from genkern.ops.op import check_problem, refusal
+from genkern.outlet import reader_left
 from genkern.profiling.cuda.early import Early
 from genkern.search.strategies import ZERO
 from genkern.space.explanation import parameters_table
@@ -157,8 +159,10 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
 
 
 def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, console: Console) -> int:
-    """Print what each rule drops, for each size (--explain)."""
+    """Prints what each rule drops, for each size (--explain), until the reader of the output leaves."""
     for problem in problems:
+        if reader_left(sys.stdout):
+            break
         space = spaces[problem.op]
         console.print(f"{problem.size} {problem.op} on {setting.target.gpu.name}, space {space.name}:")
         console.print(explain(prune(space, problem, setting.target.gpu)))
