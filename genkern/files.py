@@ -66,7 +66,8 @@ def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int 
     bytes, not UTF-8 or binary.
     """
     where, data = shown_path(path), read_bytes(path, error, max_bytes)
-    if b"\0" in data:
+    # UTF-16 has such bytes too, and can be saved as UTF-8.
+    if b"\0" in data and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise error(f"{where}: has NUL bytes, so it is a binary file; name a text file")
     try:
         return data.decode("utf-8-sig")

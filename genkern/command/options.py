@@ -377,7 +377,9 @@ def _check_sizes(options: argparse.Namespace) -> None:
     if options.model_dir is None and (idle := {"--tp", "--nsets"} & options.given):
         raise InputError(f"{min(idle)} is about --model_dir: give that too")
     if options.model_dir is not None and "--batch_size" in options.given:
-        raise InputError("--batch_size is of batched formats here; for gradlib's, multiply the numbers of --nsets by it")
+        raise InputError(
+            "--batch_size is of batched formats here; for gradlib's, multiply the numbers of --nsets by it"
+        )
     if options.model_dir is not None and (named or options.gemm_size_file is not None or options.bucket is not None):
         raise InputError("--model_dir says the sizes: give it without -m, -n, -k, --gemm_size_file and --bucket")
     check_bucket(options)
@@ -397,7 +399,12 @@ def _check_files(options: argparse.Namespace) -> None:
     """Every file has a name; one that is written must not be one that is read, nor two of them one."""
     sizes, results, profile = options.gemm_size_file, options.tuning_results_file, options.profile_file
     named = {"--gemm_size_file": sizes, "-o": results, "--profile_file": profile, "--space": options.space}
-    named |= {"--model_dir": options.model_dir, "--cache_dir": options.cache_dir, "--kernels": options.kernels, "--arch": options.arch}
+    named |= {
+        "--model_dir": options.model_dir,
+        "--cache_dir": options.cache_dir,
+        "--kernels": options.kernels,
+        "--arch": options.arch,
+    }
     for option, given in named.items():
         if given == "":
             raise InputError(f"{option} is empty: is a variable of your shell not set?")

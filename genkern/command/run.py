@@ -115,7 +115,9 @@ def note_idle_options(setting: Setting, console: Console) -> None:
         verb = "has" if len(idle) == 1 else "have"
         console.print(f"note: {', '.join(idle)} {verb} no effect on predicted times")
     if untimed := named_libraries_without_kernels(options.libtype):
-        console.print(f"note: --libtype {', '.join(untimed)}: a library is timed on a GPU only, so genkern's kernels win")
+        console.print(
+            f"note: --libtype {', '.join(untimed)}: a library is timed on a GPU only, so genkern's kernels win"
+        )
 
 
 def note_kernels(setting: Setting, console: Console) -> None:

@@ -242,8 +242,8 @@ def make_budget(options: argparse.Namespace, target: RunTarget, strategy: Chosen
     libraries = _libraries(options.libtype, target.gpu.vendor)
     if options.tunes and not target.measured and not set(libraries.split(",")).intersection(OURS):
         raise InputError(
-            f"--libtype {options.libtype}: a library can only be timed on a GPU, and this run predicts times: run it on "
-            f"a machine with a {target.arch} GPU, or add {' or '.join(OURS)}"
+            f"--libtype {options.libtype}: a library can only be timed on a GPU, and this run predicts times: run it "
+            f"on a machine with a {target.arch} GPU, or add {' or '.join(OURS)}"
         )
     rotating = options.rotating_tensor
     return Budget(

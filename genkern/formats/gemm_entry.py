@@ -43,8 +43,8 @@ class SizeItem:
     """One entry of a list of sizes: `values` by the keys of SIZE_KEYS, from the line of that number.
 
     `said` is what its columns, other than these values, and its kernel's name say of its format; `untyped` begins the
-    note for an entry that names no types, `untyped_advice` ends it. `file_notes` are about the whole file. `meant` has, for an op that an entry without types
-    turns out to be of, the values that files of this kind then mean.
+    note for an entry that names no types, `untyped_advice` ends it. `file_notes` are about the whole file. `meant` has,
+    for an op that an entry without types turns out to be of, the values that files of this kind then mean.
     """
 
     line: int
@@ -66,9 +66,7 @@ class Resolved:
     notes: tuple[str, ...]
 
 
-def resolve(
-    values: Mapping[str, object], defaults: GemmDefaults, arch: str | None, *, tuned_on: str = ""
-) -> Resolved:
+def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | None, *, tuned_on: str = "") -> Resolved:
     """Makes a problem of one entry's values (the keys of SIZE_KEYS and own_keys(); M, N and K are required).
 
     With an `arch` the entry is a size to tune: an fp8 encoding that the target does not compute in becomes the

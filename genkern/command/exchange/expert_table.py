@@ -60,8 +60,13 @@ def write_table(path: str, problems: Collection[GemmProblem], setting: Setting, 
     if missing := len(wanted - whole):
         console.print(f"left out of {shown_path(path)}: {missing} sizes whose experts have no winner for both stages")
     found = [size for problem, size in sizes.items() if problem in whole]
-    of_run = {"predicted": not setting.target.measured, "compute_units": key.compute_units}
-    text = aiter_fmoe.table_with(_text(path), shown_path(path), found, **of_run)
+    text = aiter_fmoe.table_with(
+        _text(path),
+        shown_path(path),
+        found,
+        predicted=not setting.target.measured,
+        compute_units=key.compute_units,
+    )
     write_whole(path, text)
     console.print(f"AITER's table: {shown_path(path)}")
 

@@ -28,6 +28,7 @@ from genkern.gemm.problem import GemmProblem
 
 # Written into the one folder that AITER passes over for a family with a DEFAULT.json in the newer layout.
 _FLAT = (aiter_triton_flat.NAME, aiter_triton_named.NAME)
+_ONE_FILE = tuple(name for name, peer in PEERS.items() if not peer.IS_FOLDER)
 _WITH_CONFIGS = tuple(name for name in PEERS if name != tunableop.NAME)
 
 
@@ -51,7 +52,7 @@ def export_parser() -> Parser:
         "--output",
         metavar="PATH",
         required=True,
-        help=f"the folder for the files; the file for {' and '.join(name for name, peer in PEERS.items() if not peer.IS_FOLDER)}",
+        help=f"the folder for the files; for {' and '.join(_ONE_FILE)} the file",
     )
     group.add_argument(
         "--candidates",

@@ -138,8 +138,9 @@ def table_with(
 ) -> str:
     """The table in `text`, "" for a new one, with a row for each pair of stages.
 
-    `compute_units` are those of the GPU; 0 stands for those that its name or architecture has by gpus.yaml. Rows of other keys stay to the letter. A row of genkern's with the same key is replaced; raises InputError for one
-    of another library, since AITER takes one row a key, and if a stage has no other half.
+    `compute_units` are those of the GPU; 0 stands for those that its name or architecture has by gpus.yaml. Rows of
+    other keys stay to the letter, and a row of genkern's with the same key is replaced. Raises InputError for a row of
+    another library with the same key, since AITER takes one row a key, and if a stage has no other half.
     """
     table = read_table(text, where, InputError, results="us") if text.strip() else Table(TUNED_COLUMNS, ())
     if missing := [name for name in (*UNTUNED_COLUMNS, "kernelName1", "us") if name not in table.columns]:

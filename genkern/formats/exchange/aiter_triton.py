@@ -1,4 +1,4 @@
-"""AITER's Triton GEMM configs: JSON with a config for M up to a bound (M_LEQ_64) or from one on (M_GEQ_4096), and `any`.
+"""AITER's Triton GEMM configs: JSON with a config for M up to a bound (M_LEQ_64), from one on (M_GEQ_4096), and `any`.
 
 Since 2026-08 AITER reads ARCH/triton/gemm/FAMILY/DEFAULT.json, and FAMILY-N=..-K=..json beside it, in
 aiter/ops/triton/configs (resolve_config_dir in aiter/ops/triton/utils/config_utils.py; ROCm/aiter pull requests 4930 to

@@ -8,7 +8,15 @@ from collections.abc import Callable, Collection, Iterable
 
 from genkern.errors import InputError
 from genkern.files import read_text, shown_path
-from genkern.formats.exchange import aiter_fmoe, aiter_triton, aiter_triton_flat, aiter_triton_named, sglang, tunableop, vllm
+from genkern.formats.exchange import (
+    aiter_fmoe,
+    aiter_triton,
+    aiter_triton_flat,
+    aiter_triton_named,
+    sglang,
+    tunableop,
+    vllm,
+)
 from genkern.formats.exchange.peer_config import Imported, PeerFile
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.sizes import read_sizes
@@ -16,7 +24,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 
 PEERS: dict[str, PeerFile] = {
-    peer.NAME: peer for peer in (vllm, sglang, aiter_triton, aiter_triton_flat, aiter_triton_named, aiter_fmoe, tunableop)
+    peer.NAME: peer
+    for peer in (vllm, sglang, aiter_triton, aiter_triton_flat, aiter_triton_named, aiter_fmoe, tunableop)
 }
 
 

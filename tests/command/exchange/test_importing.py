@@ -132,9 +132,7 @@ def test_folders_of_aiters_families(tmp_path: Path, capsys: pytest.CaptureFixtur
         ("sizes.yaml", "- {M: 1, N: 2, K: 3}\n"),
     ],
 )
-def test_lists_that_need_no_import(
-    name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_lists_that_need_no_import(name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """AITER's GEMM tables and lists of sizes are read by -i and merge, which the refusal says."""
     refusal = run_here(capsys, "import", file(tmp_path, name, text), "-o", tmp_path / "x.yaml").refusal
     assert "genkern -i" in refusal
