@@ -28,10 +28,10 @@ INSTEAD = {
     "--update_improved": _RACE,
     "--min_improvement_pct": _RACE,
     "--with_hipblaslt": "--libtype all races hipBLASLt too: leave it out",
-    "--preshuffle": "--op a8w8_blockscale_bpreshuffle is a format of its own",
+    "--preshuffle": "--op names the format, that of shuffled weights by its own name",
     "--blockPerCu": "waves_per_eu is part of AMD's spaces: leave it out",
     "--last": "-i takes a file: write the rows to tune into one",
-    "--grouped_gemm": "--op fused_moe, or -i untuned_fmoe.csv, tunes experts",
+    "--grouped_gemm": "-i untuned_fmoe.csv tunes experts",
     "--mxfp4_flydsl": "genkern has no kernels in FlyDSL: leave it out",
 }
 # Variables that AITER's tuners read for what genkern has options for.

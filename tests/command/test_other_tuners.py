@@ -14,9 +14,10 @@ from genkern.command.options import AITER_ERROR_RATIO, parse, parser
 from genkern.command.other_tuners import INSTEAD, VARIABLES_INSTEAD, unread_variables
 from genkern.command.target import choose_target
 from genkern.errors import InputError
+from genkern.formats.aiter_variables import AITER_TABLES
 from genkern.formats.kind import read_results
 from genkern.gemm.gpus import DetectedDevice
-from genkern.runtime.process.configuration import AITER_TABLES, ONLINE_OF_OTHERS, Configuration, configuration
+from genkern.runtime.process.configuration import ONLINE_OF_OTHERS, Configuration, configuration
 
 NAMES = {name for group in parser()._action_groups for each in group._group_actions for name in each.option_strings}
 # ROCm/triton's tune_gemm.py (parse_args), ROCm/aiter's gradlib (gemm_tuner.py, GemmTuner.py), aiter/utility/

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from genkern.formats.aiter_variables import AITER_CONFIG, AITER_TABLES
 from genkern.gemm.dtypes import DTYPES
 from genkern.ops.op import op_by_type, op_names
 from genkern.runtime.process.shipped import WORD, shipped_bundles
@@ -26,20 +27,8 @@ BATCH_INVARIANT = "GENKERN_BATCH_INVARIANT"
 # Whether rows must have the same bits in every batch: what has no kernels for that is an error, or is told of.
 OFF, STRICT, WARN = MODES = ("off", "strict", "warn")
 # Before the name of a format in capitals; AITER's may be that of a type instead (aiter/jit/core.py: AITER_CONFIG_*).
-OF_FORMAT = (f"{CONFIG}_", "AITER_CONFIG_GEMM_")
+OF_FORMAT = (f"{CONFIG}_", f"{AITER_CONFIG}GEMM_")
 _AS_AITER = "GEMM_"
-_AITER_CONFIG = "AITER_CONFIG_"
-# AITER's variables whose names are not those of formats here; "" if genkern has no kernels for their tables.
-AITER_TABLES = {
-    f"{_AITER_CONFIG}GEMM_A4W4": "a4w4_blockscale",
-    f"{_AITER_CONFIG}A8W8_BATCHED_GEMM": "batched_a8w8",
-    f"{_AITER_CONFIG}BF16_BATCHED_GEMM": "batched_a16w16",
-    f"{_AITER_CONFIG}FMOE": "fused_moe",
-    f"{_AITER_CONFIG}GROUPED_FMOE": "",
-    f"{_AITER_CONFIG}FHMOE": "",
-    f"{_AITER_CONFIG}BATCHED_GEMM_A8W8_BLOCKSCALE_MXSCALE": "",
-    f"{_AITER_CONFIG}GDN_K5_OPT": "",
-}
 # Variables that let other libraries tune while a program runs.
 ONLINE_OF_OTHERS = {"HIP_ONLINE_TUNING": "hipBLASLt", "AITER_ONLINE_TUNE": "AITER's fused MoE"}
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
@@ -77,7 +66,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
     """What the variables of `environ` say. Raises nothing: what makes no sense is in `notes`, and left out."""
     notes: list[str] = []
     own: dict[str, tuple[str, ...]] = {}
-    for prefix in (OF_FORMAT[0], _AITER_CONFIG):
+    for prefix in (OF_FORMAT[0], AITER_CONFIG):
         for name in sorted(name for name in environ if name.startswith(prefix)):
             op = AITER_TABLES.get(name) or _op_of(name.removeprefix(prefix).removeprefix(_AS_AITER))
             if op is None:
