@@ -79,6 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if word and not word.startswith("-"):
                 raise InputError(_unknown_command(word))
             options = parse(arguments)
+            if options.model_dir is not None:
+                options.model_list = importlib.import_module(COMMANDS["shapes"]).model_list(options)
             # Results that go to standard output have it for themselves.
             console = Screen(stderr=_is_taken(options.tuning_results_file))
             stopped += "; run the same command again to go on" if options.tunes else "; the same command begins anew"

@@ -66,13 +66,13 @@ def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int 
     bytes, not UTF-8 or binary.
     """
     where, data = shown_path(path), read_bytes(path, error, max_bytes)
+    # UTF-16 has such bytes too, and can be saved as UTF-8.
+    if b"\0" in data and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise error(f"{where}: has NUL bytes, so it is a binary file; name a text file")
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise error(f"{where}: byte {exc.start} is not UTF-8; save the file as UTF-8 text") from None
-    if "\0" in text:
-        raise error(f"{where}: has NUL bytes, so it is a binary file; name a text file")
-    return text
 
 
 def read_bytes(path: str, error: type[GenkernError] = InputError, max_bytes: int = MAX_READ_BYTES) -> bytes:

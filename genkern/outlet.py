@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import select
 from typing import Any, TextIO
 
 
@@ -37,16 +38,29 @@ def lost(stream: TextIO) -> str:
     return raw.reason if isinstance(raw, _Outlet) else ""
 
 
+def reader_left(stream: TextIO) -> bool:
+    """Whether the reader of this stream, a pipe or socket, has closed its end, so that more output is of no use."""
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    if not isinstance(raw, _Outlet):
+        return False
+    poll = select.poll()
+    poll.register(raw.fileno(), 0)
+    return raw.reader_left or any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
 class _Outlet(io.FileIO):
-    """Writes to its descriptor for as long as somebody reads and there is room; `reason` says why there is none."""
+    """Writes to its descriptor while it has a reader and room; `reason` says why there is no room."""
 
     reason = ""
+    reader_left = False
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
         except OSError as error:
-            if not isinstance(error, BrokenPipeError):
+            if isinstance(error, BrokenPipeError):
+                self.reader_left = True
+            else:
                 self.reason = error.strerror or type(error).__name__
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.fileno())

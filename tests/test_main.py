@@ -22,9 +22,8 @@ def does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the command do something else."""
 
     def replace(what: Callable[[], int], tunes: bool = True) -> None:
-        monkeypatch.setattr(
-            "genkern.command.options.parse", lambda argv: argparse.Namespace(tunes=tunes, tuning_results_file=None)
-        )
+        options = argparse.Namespace(tunes=tunes, tuning_results_file=None, model_dir=None)
+        monkeypatch.setattr("genkern.command.options.parse", lambda argv: options)
         monkeypatch.setattr("genkern.command.run.run", lambda options, console, early: what())
 
     return replace

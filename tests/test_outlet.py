@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,18 @@ def test_work_goes_on_without_a_reader(line: str, cache_dir: Path, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir() if "journal" in path.name] == ["r.yaml.journal.previous"]
     # None of what was said has found its way into a file.
     assert all(b"TFLOPS (predicted)" not in path.read_bytes() for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("line", ['"$@" | head -1', '"$@" | true'])
+def test_what_is_for_the_reader_alone_ends_with_it(line: str, tmp_path: Path) -> None:
+    """--explain of 5,000 sizes, which would take minutes, ends with the reader; status 0, and no complaint."""
+    sizes = "".join(f"- {{M: {m}, N: 256, K: 512}}\n" for m in range(1, 5001))
+    (tmp_path / "sizes.yaml").write_text(sizes)
+    began_s = time.monotonic()
+    argv = ["-i", "sizes.yaml", "--arch", "sm_90", "--explain"]
+    ran = shell(f"{line}; exit ${{PIPESTATUS[0]}}", tmp_path, *argv)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert time.monotonic() - began_s < 60
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["--version"], ["status", "--help"]])

@@ -19,6 +19,7 @@ import pytest
 
 from genkern.__main__ import COMMANDS
 from genkern.command.options import parser
+from genkern.command.other_tuners import INSTEAD
 from genkern.ops.op import op_names
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,8 +121,9 @@ def test_architecture_maps_every_folder() -> None:
 
 
 def test_documents_name_real_options() -> None:
-    """Every long option that a document names is one of genkern's, or of another program listed here."""
-    known = OTHER_PROGRAMS.union(*(each._option_string_actions for each in parsers()))
+    """Every long option that a document names is genkern's, refused by name, or of another program listed here."""
+    refused = {name for flag in INSTEAD for name in (flag, "--" + flag[2:].replace("_", "-"))}
+    known = OTHER_PROGRAMS.union(refused, *(each._option_string_actions for each in parsers()))
     for document in documents():
         named = set(re.findall(r"(?<![\w-])--[A-Za-z][\w-]*", (ROOT / document).read_text(encoding="utf-8")))
         assert named <= known, f"{document} names {sorted(named - known)}"

@@ -25,7 +25,21 @@ from genkern.search.strategies import CACHED
 _SEARCHES = frozenset(("--search", "--strategy", "--exhaustive", "--patience", "--protocol"))
 _DEVICES = WHICH_GPUS | {"--profiler"}
 # What the folder says.
-TAKEN = frozenset(("-i", "--gemm_size_file", "--input_file", "-m", "-n", "-k", "--arch", "--space", "--kernels"))
+TAKEN = frozenset(
+    (
+        "-i",
+        "--gemm_size_file",
+        "--input_file",
+        "--untune_file",
+        "--model_dir",
+        "-m",
+        "-n",
+        "-k",
+        "--arch",
+        "--space",
+        "--kernels",
+    )
+)
 
 
 def parse_measure(argv: Sequence[str]) -> argparse.Namespace:

@@ -13,6 +13,7 @@ from pathlib import Path
 from genkern import __version__
 from genkern.arguments import Parser, number, underscored
 from genkern.command.exchange.bucket_options import add_bucket_options, check_bucket
+from genkern.command.other_tuners import INSTEAD, require_own_flags
 from genkern.command.passes.invariant_options import add_invariant, check_invariant
 from genkern.errors import InputError
 from genkern.farm.remote.address import CLUSTER_HELP, read_cluster
@@ -21,7 +22,7 @@ from genkern.formats.tuned_row import row_keys
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import DEFAULT_ARCH, known_archs
 from genkern.gemm.parameter import PARAMETERS
-from genkern.gemm.problem import ACTIVATIONS
+from genkern.gemm.problem import ACTIVATIONS, MAX_DIMENSION
 from genkern.kernels.cute.command_line import add_families
 from genkern.ops.command_line import add_fields, add_folders, default_types, op_name
 from genkern.ops.op import op_names
@@ -32,12 +33,15 @@ from genkern.timing.session import TOLERANCE
 from genkern.timing.time_sources import TIMERS
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", *TIMERS["amd"], *TIMERS["nvidia"], "predict")
+# Of AITER's tuners (aiter/utility/base_tuner.py).
+AITER_ERROR_RATIO = 0.05
 # Of no effect where there is no GPU.
 ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive", "--lanes")
 # A search waits for compiles most of its time, and the GPU with it, which measures other sizes meanwhile: 14 cold sizes
 # took 83 s on an H100 and 16 cores with one lane, and 45 s with three.
 LANES = 3
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
+       genkern --model_dir DIR [--tp N] [-o FILE] [options]
        genkern status [RUN]
        genkern pack RESULTS... -o FILE
        genkern verify BUNDLE
@@ -76,6 +80,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     reader = parser()
     names = frozenset(reader._option_string_actions)
     arguments = underscored(argv, reader)
+    require_own_flags(arguments, names)
+    _require_size_of_k(arguments)
     options = reader.parse_args(arguments)
     options.given = frozenset(argument.partition("=")[0] for argument in arguments) & names
     # Only a tuning has a journal, from which the same command goes on.
@@ -85,9 +91,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _check_sizes(options)
     _check_files(options)
     check_invariant(options)
+    of_aiter = options.gemm_size_file is not None and options.gemm_size_file.lower().endswith(".csv")
     if options.errRatio is None:
         # One element outside what was asked for is one too many.
-        options.errRatio = 0.0 if {"--atol", "--rtol"} & options.given else 1.0
+        asked = {"--atol", "--rtol"} & options.given
+        options.errRatio = 0.0 if asked else AITER_ERROR_RATIO if of_aiter else 1.0
+    # AITER's tuners use all GPUs unless --mp says how many.
+    options.all_gpus = of_aiter and options.tunes and options.ngpus is None and options.gpu_ids is None
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
     options.command = shlex.join(["python", "-m", "genkern", *argv])
     return options
@@ -110,15 +120,30 @@ def parser() -> argparse.ArgumentParser:
     general.add_argument("-v", "--verbose", action="count", default=0, help="say what became of the candidates")
     general.add_argument("-h", "--help", action="help", help="print this and exit")
     p.set_defaults(may_compile=True, shard=None, measures="")  # `genkern measure` says otherwise
+    p.set_defaults(model_list=None)  # the sizes of --model_dir, which the command reads
     general.add_argument("--version", action="version", version=f"genkern {__version__}", help="print it and exit")
     return p
 
 
 def _sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        *("-i", "--gemm_size_file", "--input_file"),
+        *("-i", "--gemm_size_file", "--input_file", "--untune_file"),
         metavar="FILE",
         help="the sizes: tune_gemm's YAML, AITER's untuned CSV (a name in .csv), or results of either",
+    )
+    group.add_argument(
+        "--model_dir",
+        metavar="DIR",
+        help="the sizes of a model, from its folder or config.json (default: none; genkern shapes has more options)",
+    )
+    group.add_argument(
+        "--tp", type=_positive, default=1, metavar="N", help="with --model_dir: GPUs that share each layer (default: 1)"
+    )
+    group.add_argument(
+        "--nsets",
+        type=row_counts,
+        metavar="M,M,...",
+        help="with --model_dir: numbers of tokens at once (default: as genkern shapes has them)",
     )
     for name, what in (("m", "rows of A and C"), ("n", "columns of B and C"), ("k", "columns of A, rows of B")):
         group.add_argument(f"-{name}", type=_size, metavar=name.upper(), help=f"one size instead of a file: {what}")
@@ -135,7 +160,8 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
         ("b", "type of B (default: that of A, or what the format has beside it)"),
         ("c", f"type of C (default: {default_types(2)})"),
     ):
-        group.add_argument(f"--dtype_{operand}", f"-dtype_{operand}", metavar="TYPE", help=help)
+        aiters = {"a": ("--indtype",), "c": ("--outdtype",)}.get(operand, ())
+        group.add_argument(f"--dtype_{operand}", f"-dtype_{operand}", *aiters, metavar="TYPE", help=help)
     group.add_argument("--col_a", "-col_a", action="store_true", help="A is column-major (default: row-major)")
     add_fields(group)
     layout_b = group.add_mutually_exclusive_group()
@@ -144,6 +170,9 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
         "--col_b", "-col_b", action="store_true", help="B is column-major, as [N, K] weights are: the default"
     )
     group.add_argument("--bias_vector", action="store_true", help="add a bias of length N")
+    group.add_argument(
+        "--all_bias", action="store_true", help="tune every size with a bias and without, whatever its list says"
+    )
     group.add_argument(
         "--activation",
         choices=ACTIVATIONS,
@@ -175,7 +204,7 @@ def _modes(group: argparse._ArgumentGroup) -> None:
         type=_ratio,
         metavar="R",
         help="an extra limit: the share of output elements outside --atol and --rtol, as AITER counts them "
-        "(default: 1; 0 where --atol or --rtol is given)",
+        f"(default: 1; {AITER_ERROR_RATIO:g} for sizes from a .csv, as AITER's; 0 if --atol or --rtol is given)",
     )
     for name, what in (("atol", "absolute tolerance"), ("rtol", "tolerance relative to the reference")):
         group.add_argument(
@@ -203,7 +232,7 @@ def _target(group: argparse._ArgumentGroup) -> None:
         "(default: auto: rocprofv3 on AMD, cudagraph on NVIDIA, predict without a GPU)",
     )
     which = group.add_mutually_exclusive_group()
-    numbers = "the GPUs to measure on, of those that are visible (default: the first)"
+    numbers = "the GPUs to measure on, of those that are visible (default: the first; all for sizes from a .csv)"
     which.add_argument("--gpu_ids", type=_gpu_ids, metavar="0,1,...", help=numbers)
     which.add_argument("--ngpus", "--mp", type=_positive, metavar="N", help="measure on the first N GPUs")
     group.add_argument(
@@ -300,7 +329,7 @@ def _search(group: argparse._ArgumentGroup) -> None:
 
 def _results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        *("-o", "--o", "--tuning_results_file", "--tuned_file"),
+        *("-o", "--o", "--tuning_results_file", "--tuned_file", "--tune_file"),
         metavar="FILE",
         dest="tuning_results_file",
         help="the winners: AITER's CSV for a name in .csv, else tune_gemm's YAML; sizes that it holds are skipped "
@@ -315,7 +344,15 @@ def _results(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="tune again what the results file holds; its configs race again, so none is lost to a worse one",
     )
-    group.add_argument("--sort", action="store_true", help="sort the results by size")
+    group.add_argument(
+        "--sort",
+        nargs="?",
+        type=_truth,
+        const=True,
+        default=False,
+        metavar="True",
+        help="sort the results by size (default: False, in the order of the sizes)",
+    )
     group.add_argument(
         "--batch",
         type=_positive,
@@ -334,16 +371,26 @@ def _check_sizes(options: argparse.Namespace) -> None:
         mode = "--compare_wo_tuning" if options.compare_wo_tuning else "--benchmark"
         if options.bucket is not None:
             raise InputError(f"--bucket tunes, and {mode} does not: give one of them")
-        if named or (options.gemm_size_file or options.tuning_results_file) is None:
+        if named or options.model_dir is not None or (options.gemm_size_file or options.tuning_results_file) is None:
             raise InputError(f"{mode} reads a results file: give it with --gemm_size_file FILE, without -m, -n and -k")
         return
+    if options.model_dir is None and (idle := {"--tp", "--nsets"} & options.given):
+        raise InputError(f"{min(idle)} is about --model_dir: give that too")
+    if options.model_dir is not None and "--batch_size" in options.given:
+        raise InputError(
+            "--batch_size is of batched formats here; for gradlib's, multiply the numbers of --nsets by it"
+        )
+    if options.model_dir is not None and (named or options.gemm_size_file is not None or options.bucket is not None):
+        raise InputError("--model_dir says the sizes: give it without -m, -n, -k, --gemm_size_file and --bucket")
     check_bucket(options)
     if options.bucket is not None:
         single = [0, *single[1:]] if named else single
     if named and None in single:
         raise InputError("a single size needs all of -m, -n and -k")
-    if options.gemm_size_file is None and not named:
-        raise InputError("nothing to tune: give -m, -n and -k, or --gemm_size_file FILE (--help shows examples)")
+    if options.gemm_size_file is None and options.model_dir is None and not named:
+        raise InputError(
+            "nothing to tune: give -m, -n and -k, --gemm_size_file FILE or --model_dir DIR (--help shows examples)"
+        )
     if options.gemm_size_file is not None and named:
         raise InputError("give either -m, -n and -k, or --gemm_size_file, not both")
 
@@ -352,7 +399,12 @@ def _check_files(options: argparse.Namespace) -> None:
     """Every file has a name; one that is written must not be one that is read, nor two of them one."""
     sizes, results, profile = options.gemm_size_file, options.tuning_results_file, options.profile_file
     named = {"--gemm_size_file": sizes, "-o": results, "--profile_file": profile, "--space": options.space}
-    named |= {"--cache_dir": options.cache_dir, "--kernels": options.kernels, "--arch": options.arch}
+    named |= {
+        "--model_dir": options.model_dir,
+        "--cache_dir": options.cache_dir,
+        "--kernels": options.kernels,
+        "--arch": options.arch,
+    }
     for option, given in named.items():
         if given == "":
             raise InputError(f"{option} is empty: is a variable of your shell not set?")
@@ -366,6 +418,23 @@ def _check_files(options: argparse.Namespace) -> None:
 
 def _same_file(one: str | None, other: str | None) -> bool:
     return one is not None and other is not None and Path(one).resolve() == Path(other).resolve()
+
+
+def _require_size_of_k(arguments: Sequence[str]) -> None:
+    """Raises InputError for -k without a number: AITER's tuners have it for split-K."""
+    for place, argument in enumerate(arguments):
+        if argument == "-k" and not re.match(r"[+-]?[0-9.]|[^-]", "".join(arguments[place + 1 : place + 2])):
+            raise InputError(f"-k is the K of one size here; AITER's -k means --splitK: {INSTEAD['--splitK']}")
+
+
+def row_counts(text: str) -> tuple[int, ...]:
+    """Reads `1,16,64`, each once and sorted. Raises argparse.ArgumentTypeError."""
+    if not re.fullmatch(r"[0-9]{1,10}(,[0-9]{1,10}){0,999}", text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a list of numbers, such as 1,16,64")
+    found = sorted({int(each) for each in text.split(",")})
+    if not 1 <= found[0] <= found[-1] <= MAX_DIMENSION:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} has a number that is not from 1 to {MAX_DIMENSION}")
+    return tuple(found)
 
 
 def _either(names: Sequence[str]) -> str:
@@ -383,6 +452,12 @@ _seconds = number("a number of seconds from 0.1 to 86400", 0.1, 86_400)
 _megabytes = number("a number of MiB from 0 to 65536", 0, 65_536)
 _ratio = number("a share from 0 to 1", 0, 1)
 _tolerance = number("a number from 0 to 1e6", 0, 1e6)
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither True nor False")
+    return text.lower() in ("true", "1")
 
 
 def _gpu_ids(text: str) -> tuple[int, ...]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from rich.console import Console
 from genkern.arguments import of_shard
 from genkern.command.candidates_file import CandidatesFile
 from genkern.command.exchange.bucket import bucketed, write_buckets
+from genkern.command.exchange.expert_table import table_of, write_table
 from genkern.command.options import ABOUT_MEASURING
+from genkern.command.other_tuners import unread_variables
 from genkern.command.passes.choosing import Choosing, Groups
 from genkern.command.passes.tuning_pass import TuningPass
 from genkern.command.recorder import Recorder
@@ -26,7 +30,7 @@ from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.files import is_stream, require_writable, shown_path
 from genkern.formats.gemm_entry import resolve
 from genkern.formats.results import ResultsFile, RunFacts
-from genkern.formats.sizes import read_sizes
+from genkern.formats.sizes import parse_sizes, read_sizes
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.bug_log import BugLog
 from genkern.journal.facts import read_ends
@@ -35,13 +39,15 @@ from genkern.journal.header import generator, made_otherwise
 from genkern.journal.run_files import RunFiles
 from genkern.journal.run_folder import run_folder
 from genkern.kernels.catalogue import is_deterministic
-from genkern.ops.op import check_problem
+from genkern.ops.op import check_problem, refusal
+from genkern.outlet import reader_left
 from genkern.profiling.cuda.early import Early
 from genkern.search.strategies import ZERO
 from genkern.space.explanation import parameters_table
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import explain, prune
 from genkern.space.space import Space
+from genkern.timing.libraries import named_libraries_without_kernels
 
 Spaces = Mapping[str, Space]
 
@@ -62,6 +68,7 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
     if options.bucket is not None:
         problems = bucketed(problems, setting)
         options.profile_file = options.profile_file or f"{setting.results_path}.candidates.csv"
+    table = table_of(options, problems, setting.target.key) if options.tunes else None
     asked = options.space, setting.target.arch
     libraries = setting.budget.libraries.split(",")
     spaces = {op: space_for_libraries(*asked, op, libraries) for op in {problem.op for problem in problems}}
@@ -73,6 +80,8 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
         CandidatesFile.require(options.profile_file)
     with own_files(setting.results_path) as files:
         status = tune(problems, spaces, setting, files, console)
+    if table is not None and status != 3:
+        write_table(table, problems, setting, console)
     if options.bucket is not None and status != 3:
         write_buckets(problems, setting, console)
     return status
@@ -94,13 +103,21 @@ def own_files(results_path: str) -> Iterator[RunFiles]:
 
 
 def note_idle_options(setting: Setting, console: Console) -> None:
-    """Say which options were given that are about measuring, where times are predicted."""
+    """Says which options of this run, and which variables of other tuners, have no effect, and which GPUs measure."""
     options = setting.options
+    for line in unread_variables(os.environ):
+        console.print(f"note: {line}")
+    if options.all_gpus and len(setting.target.gpu_ids) > 1:
+        console.print(f"note: {len(setting.target.gpu_ids)} GPUs measure, as with AITER's tuners (--mp 1: the first)")
     if setting.target.measured or options.compare_wo_tuning or options.explain:
         return
     if idle := [option for option in ABOUT_MEASURING if option in options.given]:
         verb = "has" if len(idle) == 1 else "have"
         console.print(f"note: {', '.join(idle)} {verb} no effect on predicted times")
+    if untimed := named_libraries_without_kernels(options.libtype):
+        console.print(
+            f"note: --libtype {', '.join(untimed)}: a library is timed on a GPU only, so genkern's kernels win"
+        )
 
 
 def note_kernels(setting: Setting, console: Console) -> None:
@@ -115,7 +132,13 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
     """The sizes to work on, each once. Raises InputError."""
     options, arch = setting.options, setting.target.arch
     problems: tuple[GemmProblem, ...]
-    if options.gemm_size_file is None:
+    if options.model_dir is not None:
+        if options.model_list is None:
+            raise InputError("--model_dir: write the sizes with genkern shapes, and give that list as -i")
+        text, told = options.model_list
+        sizes = parse_sizes(text, options.model_dir, setting.defaults, arch)
+        problems, notes = sizes.problems, (*told, *sizes.notes)
+    elif options.gemm_size_file is None:
         # With --bucket M is what it says, whatever stands here.
         resolved = resolve(
             {"M": 1 if options.bucket else options.m, "N": options.n, "K": options.k}, setting.defaults, arch
@@ -126,6 +149,9 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
         problems, notes = sizes.problems, sizes.notes
     if options.shard is not None and options.batch_invariant:
         raise InputError("--shard parts sizes that --batch_invariant tunes together: give one of them")
+    if options.all_bias:
+        both = dict.fromkeys(replace(problem, bias=bias) for problem in problems for bias in (False, True))
+        problems = tuple(problem for problem in both if not refusal(problem, arch))
     problems = of_shard(problems, options.shard)
     for note in notes:
         console.print(f"note: {note}")
@@ -135,8 +161,10 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
 
 
 def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, console: Console) -> int:
-    """Print what each rule drops, for each size (--explain)."""
+    """Prints what each rule drops, for each size (--explain), until the reader of the output leaves."""
     for problem in problems:
+        if reader_left(sys.stdout):
+            break
         space = spaces[problem.op]
         console.print(f"{problem.size} {problem.op} on {setting.target.gpu.name}, space {space.name}:")
         console.print(explain(prune(space, problem, setting.target.gpu)))

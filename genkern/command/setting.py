@@ -39,7 +39,7 @@ from genkern.search.command_line import asked_limit, asked_strategy
 from genkern.search.limit import Limit
 from genkern.search.strategies import ZERO, ChosenStrategy
 from genkern.space.space import Space
-from genkern.timing.libraries import AITER, CUTE, ONE_BY_ONE, parse_libraries
+from genkern.timing.libraries import AITER, CUTE, ONE_BY_ONE, OURS, parse_libraries
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import TOLERANCE, Budget
 from genkern.timing.turns import Turn
@@ -239,6 +239,12 @@ def make_budget(options: argparse.Namespace, target: RunTarget, strategy: Chosen
     """
     if options.icache_flush and not (target.measured and target.gpu.vendor == "nvidia"):
         raise InputError("--icache_flush works on NVIDIA GPUs only; run without it")
+    libraries = _libraries(options.libtype, target.gpu.vendor)
+    if options.tunes and not target.measured and not set(libraries.split(",")).intersection(OURS):
+        raise InputError(
+            f"--libtype {options.libtype}: a library can only be timed on a GPU, and this run predicts times: run it "
+            f"on a machine with a {target.arch} GPU, or add {' or '.join(OURS)}"
+        )
     rotating = options.rotating_tensor
     return Budget(
         protocol=options.protocol,
@@ -250,6 +256,6 @@ def make_budget(options: argparse.Namespace, target: RunTarget, strategy: Chosen
         icache_flush=options.icache_flush,
         exhaustive=strategy.every,
         timeout_s=options.timeout,
-        libraries=_libraries(options.libtype, target.gpu.vendor),
+        libraries=libraries,
         rotating_mb=2 * target.gpu.last_level_cache_mib if rotating is None else rotating,
     )

@@ -114,7 +114,9 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
         raise ProfilerError(
             "measuring needs PyTorch: pip install '.[torch]' in genkern's checkout, or --profiler predict"
         )
-    wanted = options.gpu_ids or tuple(device.index for device in fitting[: options.ngpus or 1])
+    alike = [each for each in fitting if _kind(each) == _kind(fitting[0])] if options.all_gpus else fitting
+    count = options.ngpus or (len(alike) if options.all_gpus else 1)
+    wanted = options.gpu_ids or tuple(device.index for device in alike[:count])
     known = [device.index for device in fitting]
     for number in wanted:
         if number not in known:

@@ -43,6 +43,14 @@ TUNED_COLUMNS = {
     "batched_a16w16": TUNED_BATCHED_COLUMNS,
     "batched_a8w8": TUNED_BATCHED_COLUMNS,
 }
+# Of AITER's untuned list of each of these formats (aiter/configs/*untuned*.csv).
+UNTUNED_BY_OP = {
+    "a16w16": ("M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle"),
+    "a8w8": ("M", "N", "K", "q_dtype_w"),
+    "a8w8_bpreshuffle": ("M", "N", "K", "q_dtype_w"),
+    **dict.fromkeys(("a4w4_blockscale", "a8w8_blockscale", "a8w8_blockscale_bpreshuffle"), ("M", "N", "K")),
+    **dict.fromkeys(("batched_a16w16", "batched_a8w8"), ("B", "M", "N", "K")),
+}
 # What genkern adds behind those, by the names of the keys in its YAML: how far a time can be trusted. AITER finds its
 # columns by name and does not look at others.
 EXTRA_COLUMNS = (

@@ -22,6 +22,7 @@ from genkern.formats.aiter_columns import (
     ROWWISE,
     SAYING_COLUMNS,
     TUNED_COLUMNS,
+    UNTUNED_BY_OP,
     UNTYPED,
     check_columns,
     entry_values,
@@ -51,12 +52,13 @@ from genkern.formats.tuned_row import (
     vendor_of,
 )
 from genkern.gemm.config import name_today
-from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.dtypes import DTYPES, parse_dtype
+from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS, PREDICTED, Winner
 from genkern.kernels.catalogue import sums_of
 from genkern.ops.fields import own_text
-from genkern.ops.op import gb_per_s
+from genkern.ops.op import gb_per_s, get_op
 from genkern.timing.libraries import HIPBLASLT, AsmKernel, asm_kernel, is_call, kept_algorithm
 from genkern.timing.standing import SHARED
 
@@ -76,7 +78,7 @@ _FLOATS = (
 
 def size_items(text: str, where: str) -> Iterator[SizeItem]:
     """The sizes of an untuned or tuned table. Raises InputError."""
-    table = read_table(text, where, InputError)
+    table = read_table(text, where, InputError, results="us")
     if aiter_fmoe.is_table(table.columns):
         yield from _expert_items(text, where)
         return
@@ -84,7 +86,8 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
         check_columns(table.columns)
     except InputError as exc:
         raise InputError(f"{where}: {exc}") from None
-    for row in table.rows:
+    misfits = (f"left out: {len(table.misfits)} {table.misfits_text}",) if table.misfits else ()
+    for place, row in enumerate(table.rows):
         try:
             values = entry_values(row.values)
             said, said_where = said_format(row.values)
@@ -92,16 +95,45 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
             raise InputError(f"{where}, line {row.line}: {exc}") from None
         notes = (ROWWISE,) if row.values.get("q_dtype_w") and not rowwise() else ()
         meant = {op: meant_by(op) for op in TUNED_COLUMNS}
-        yield SizeItem(row.line, values, UNTYPED, said=said, said_where=said_where, notes=notes, meant=meant)
+        formats = SizeItem(row.line, values, UNTYPED, said=said, said_where=said_where, meant=meant)
+        yield replace(formats, notes=notes, file_notes=misfits if place == 0 else ())
 
 
 def _expert_items(text: str, where: str) -> Iterator[SizeItem]:
-    """The stages of a table of fused MoE; the first says what was left out. Raises InputError."""
+    """The stages of a table of fused MoE; the first has a note on what was left out.
+
+    Raises InputError for what is no such table, and for one of which every row is left out, with the reasons.
+    """
     left_out: Counter[str] = Counter()
     items = [SizeItem(row.line, values, UNTYPED) for row, values in aiter_fmoe.stages(text, where, left_out)]
-    notes = tuple(f"left out: {count} of {why}" for why, count in left_out.items())
-    yield from (replace(item, notes=notes) for item in items[:1])
+    reasons = [f"{count} of {why}" for why, count in left_out.items()]
+    if reasons and not items:
+        raise InputError(f"{where}: genkern has no kernels for its {left_out.total()} rows: {'; '.join(reasons)}")
+    notes = tuple(f"left out: {reason}" for reason in reasons)
+    yield from (replace(item, file_notes=notes) for item in items[:1])
     yield from items[1:]
+
+
+def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
+    """AITER's untuned list of these sizes, which are of one format.
+
+    Raises InputError if its columns cannot say a size, or if the name of the file does not say the format where the
+    columns do not.
+    """
+    ops = sorted({problem.op for problem in problems})
+    if len(ops) != 1:
+        raise InputError(f"{where}: AITER has a list for each format, and these are {', '.join(ops)}: name a YAML file")
+    columns = UNTUNED_BY_OP.get(ops[0], ())
+    for problem in problems:
+        if reason := obstacle(problem) or ("" if columns else f"AITER has no untuned list of {ops[0]} here"):
+            raise InputError(f"{where} cannot hold {problem.size}: {reason}: name a YAML file")
+        if "dtype" not in columns and "q_dtype_w" not in columns and problem.dtype_a not in _default_types(problem.op):
+            raise InputError(f"{where} has no column for {problem.dtype_a} of {problem.size}: name a YAML file")
+    said = said_by_name(os.path.basename(where)) | SaidFormat(batched="B" in columns)
+    if "dtype" not in columns and said.op_name("") != ops[0] and f"{said.op_name('')}_blockscale" != ops[0]:
+        raise InputError(f"{where}: its columns do not say {ops[0]}: name it {ops[0]}_untuned_gemm.csv")
+    rows = (_size_cells(problem) for problem in problems)
+    return _line(columns) + "".join(_line([cells[name] for name in columns]) for cells in rows)
 
 
 def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
@@ -184,6 +216,11 @@ def no_room(ops: Sequence[str], head: str) -> str:
 
 def _table(text: str, where: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     table = read_table(text, where, ResultsError)
+    if aiter_fmoe.is_table(table.columns):
+        raise ResultsError(
+            f"{where} is a table of AITER's fused MoE, a list of sizes here: results that genkern found of them are in "
+            f"{where}.yaml"
+        )
     try:
         check_columns(table.columns)
     except InputError as exc:
@@ -215,16 +252,7 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
     return {
         "gfx": winner.arch,
         "cu_num": compute_units,
-        "B": problem.batch,
-        "M": problem.M,
-        "N": problem.N,
-        "K": problem.K,
-        "bias": problem.bias,
-        "dtype": f"torch.{DTYPES[problem.dtype_a].torch}",
-        "q_dtype_w": f"torch.{DTYPES[problem.dtype_b].torch}",
-        "outdtype": f"torch.{DTYPES[problem.dtype_c].torch}",
-        "scaleAB": problem.op == "a8w8",
-        "bpreshuffle": False,
+        **_size_cells(problem),
         "libtype": _libtype(winner),
         "solidx": _solution(winner) or 0,
         "kernelId": 0,
@@ -257,6 +285,27 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "config": None if assembly is None else winner.config.name,
         "op": problem.op,
         "dtype_a": problem.dtype_a,
+    }
+
+
+def _default_types(op: str) -> set[str]:
+    """The types of A that rows without a column for it mean, on any architecture."""
+    return {parse_dtype(get_op(op).default_dtypes(arch)[0], arch).name for arch in known_archs()}
+
+
+def _size_cells(problem: GemmProblem) -> dict[str, object]:
+    """What tables and untuned lists say of a size, by column."""
+    return {
+        "B": problem.batch,
+        "M": problem.M,
+        "N": problem.N,
+        "K": problem.K,
+        "bias": problem.bias,
+        "dtype": f"torch.{DTYPES[problem.dtype_a].torch}",
+        "q_dtype_w": f"torch.{DTYPES[problem.dtype_b].torch}",
+        "outdtype": f"torch.{DTYPES[problem.dtype_c].torch}",
+        "scaleAB": problem.op == "a8w8",
+        "bpreshuffle": False,
     }
 
 
@@ -316,7 +365,9 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
     error_ratio = _float("err_ratio", cells.get("err_ratio") or cells.get("errRatio") or "")
     given = {name: cells[name] for name in EXTRA_COLUMNS if cells.get(name)}
     floats = {name: _float(name, given[name]) for name in _FLOATS if name in given}
-    problem = resolve(values, defaults, arch=None).problem
+    # AITER's tables have rows of other libraries in encodings that genkern has on other architectures.
+    tuned_on = cells.get("gfx", "") if libtype in _SOURCES else ""
+    problem = resolve(values, defaults, arch=None, tuned_on=tuned_on).problem
     return TunedRow(
         problem=problem,
         config=parse_config(name) if libtype in _SOURCES else None,

@@ -12,6 +12,8 @@ from genkern.formats.flat_yaml import shown
 
 # AITER's widest table has 41; far more is no table of GEMMs.
 MAX_COLUMNS = 200
+# Lines of misfits that a note names.
+_LINES_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -28,17 +30,33 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A header and its rows, in file order; blank lines are left out."""
+    """A header and its rows, in file order; blank lines are left out.
+
+    `misfits` are the line numbers of rows that have another number of values than the header has columns.
+    """
 
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
+    misfits: tuple[int, ...] = ()
+
+    @property
+    def misfits_text(self) -> str:
+        """What is wrong with the misfits and where they are, for a note that counts them."""
+        lines = ", ".join(map(str, self.misfits[:_LINES_NAMED]))
+        more = len(self.misfits) - _LINES_NAMED
+        where = f"line{'s' if len(self.misfits) > 1 else ''} {lines}" + (f" and {more} more" if more > 0 else "")
+        return f"rows without one value a column ({where}; there are {len(self.columns)} columns)"
 
 
-def read_table(text: str, where: str, error: type[GenkernError]) -> Table:
-    """Parse `text`. Raises `error` (one line, with `where` and the line number) for a row that does not fit."""
+def read_table(text: str, where: str, error: type[GenkernError], *, results: str = "") -> Table:
+    """Parses `text`.
+
+    Raises `error` (one line, with `where` and the line number) for a row without one value a column, unless the header
+    has the column `results`: tables that tuners wrote have such rows, which are then left out as `misfits`.
+    """
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     columns: tuple[str, ...] = ()
-    rows = []
+    rows, misfits = [], []
     ended = 0
     try:
         for cells in reader:
@@ -50,6 +68,8 @@ def read_table(text: str, where: str, error: type[GenkernError]) -> Table:
             if not columns:
                 columns = tuple(cells)
                 _check_header(columns, f"{where}, line {line}", error)
+            elif len(cells) != len(columns) and results in columns:
+                misfits.append(line)
             elif len(cells) != len(columns):
                 raise error(
                     f"{where}, line {line}: {len(cells)} values for {len(columns)} columns; "
@@ -61,7 +81,7 @@ def read_table(text: str, where: str, error: type[GenkernError]) -> Table:
         raise error(f"{where}, line {reader.line_num}: not CSV ({str(exc)[:100]}); check its quotes") from None
     if not columns:
         raise error(f"{where}: is empty; start it with a header such as M,N,K")
-    return Table(columns, tuple(rows))
+    return Table(columns, tuple(rows), tuple(misfits))
 
 
 def _check_header(columns: tuple[str, ...], where: str, error: type[GenkernError]) -> None:

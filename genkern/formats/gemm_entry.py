@@ -15,11 +15,10 @@ from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
 from genkern.formats.said_format import NOTHING_SAID, SaidFormat
 from genkern.gemm.dtypes import DTYPES, parse_dtype
-from genkern.gemm.gpus import arch_with_fp8
 from genkern.gemm.problem import ACTIVATIONS, DEFAULT_OP, MAX_DIMENSION, GemmProblem, Own
 from genkern.ops.accumulate import ACCUMULATE, FULL, on_arch
 from genkern.ops.fields import fields_of, parse_own
-from genkern.ops.op import Op, get_op, op_by_type, op_names
+from genkern.ops.op import Op, get_op, op_by_type, op_names, refusal
 
 SIZE_KEYS = ("M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")
 
@@ -44,8 +43,8 @@ class SizeItem:
     """One entry of a list of sizes: `values` by the keys of SIZE_KEYS, from the line of that number.
 
     `said` is what its columns, other than these values, and its kernel's name say of its format; `untyped` begins the
-    note for an entry that names no types, `untyped_advice` ends it. `meant` has, for an op that an entry without types
-    turns out to be of, the values that files of this kind then mean.
+    note for an entry that names no types, `untyped_advice` ends it. `file_notes` are about the whole file. `meant` has,
+    for an op that an entry without types turns out to be of, the values that files of this kind then mean.
     """
 
     line: int
@@ -55,6 +54,7 @@ class SizeItem:
     said: SaidFormat = NOTHING_SAID
     said_where: str = ""
     notes: tuple[str, ...] = ()
+    file_notes: tuple[str, ...] = ()
     meant: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
 
 
@@ -66,14 +66,15 @@ class Resolved:
     notes: tuple[str, ...]
 
 
-def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | None) -> Resolved:
-    """Make a problem of one entry's values (the keys of SIZE_KEYS and own_keys(); M, N and K are required).
+def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | None, *, tuned_on: str = "") -> Resolved:
+    """Makes a problem of one entry's values (the keys of SIZE_KEYS and own_keys(); M, N and K are required).
 
-    A format's own fields come from `defaults` for a list of sizes only: a result that does not say them has none.
+    With an `arch` the entry is a size to tune: an fp8 encoding that the target does not compute in becomes the
+    target's own, with a note. Without one it is a result: the encoding stays as it is named, and the format's own
+    fields come from the entry alone, not from `defaults`. `tuned_on` is the architecture that a result names, which
+    must be able to compute it; if it is "" or unknown, some known architecture must.
 
-    With an `arch`, an fp8 encoding that the target does not compute in becomes the target's own, with
-    a note. Without one (results, which say what was measured), the named encoding stays. Raises
-    InputError naming the key, without the place: the caller knows file and line.
+    Raises InputError naming the key, without the place: the caller knows file and line.
     """
     for key in ("M", "N", "K"):
         if key not in values:
@@ -95,9 +96,7 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
     )
     if arch is not None:
         types.notes += _unused(types.op, defaults.own)
-    # Results keep the encoding that was measured, on whatever target it was.
-    fnuz = "fnuz" in (DTYPES[problem.dtype_a].encoding, DTYPES[problem.dtype_b].encoding)
-    if reason := types.op.refuse(problem, (arch_with_fp8("fnuz") if fnuz else "") if arch is None else arch):
+    if reason := types.op.refuse(problem, arch) if arch is not None else refusal(problem, tuned_on):
         raise InputError(reason)
     if arch is not None and (plain := on_arch(problem, arch)) != problem:
         types.notes.append(f"{arch} adds up products of fp8 in float32: {ACCUMULATE} = {FULL} is what it does anyway")

@@ -53,6 +53,16 @@ def kind_of(path: str) -> Kind:
     return next((kind for suffix, kind in _BY_SUFFIX.items() if path.lower().endswith(suffix)), _OTHERS)
 
 
+LIST_HELP = "the list to write: YAML, or AITER's untuned CSV of one format for a name in .csv"
+
+
+def list_text(problems: Sequence[GemmProblem], path: str) -> str:
+    """The list of these sizes for a file of this name. Raises InputError if AITER's columns cannot say them."""
+    if kind_of(path) is aiter_csv:
+        return aiter_csv.untuned_text(problems, shown_path(path))
+    return "".join(map(tune_gemm_yaml.size_line, problems))
+
+
 def read_results(path: str, defaults: GemmDefaults | None = None) -> list[TunedRow]:
     """The rows of a results file in its order. Raises ResultsError (one line: file, line, what)."""
     return kind_of(path).read_rows(read_text(path, ResultsError), shown_path(path), defaults or GemmDefaults())

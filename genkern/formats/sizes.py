@@ -67,6 +67,7 @@ def parse_sizes(text: str, path: str, defaults: GemmDefaults, arch: str | None) 
     by_name, word = said_by_name(name), word_in_name(name)
     found: list[GemmProblem] = []
     notes: Counter[str] = Counter()
+    file_notes: list[str] = []
     for item in kind_of(path).size_items(text, where):
         try:
             values, told = _with_format(item, by_name, word, defaults)
@@ -77,10 +78,11 @@ def parse_sizes(text: str, path: str, defaults: GemmDefaults, arch: str | None) 
         if not names_types(item.values, defaults):
             notes[f"{item.untyped}: {_types(resolved.problem)} are taken{item.untyped_advice}"] += 1
         notes.update(told + resolved.notes)
+        file_notes += item.file_notes
     if not found:
         raise InputError(f"{where}: holds no sizes; add one, such as M = 16, N = 4096, K = 4096")
     counted = [f"{note} ({count} of {len(found)} sizes)" for note, count in notes.items()]
-    return SizeList(tuple(dict.fromkeys(found)), tuple(counted + _duplicates(found)))
+    return SizeList(tuple(dict.fromkeys(found)), tuple(file_notes + counted + _duplicates(found)))
 
 
 def _with_format(

@@ -175,6 +175,7 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
     refuse_unknown(values.keys(), _known_keys(), "key")
     # Written only when there is one: a result that does not say it is of a product without.
     size = {"activation": "none"} | _size_values(values)
+    arch = text_of("arch", values)
     duration_us = positive("time_us", values)
     if duration_us is None and (comment := _TIME_COMMENT.search(line)):
         duration_us = _positive_or_none(comment[1])
@@ -182,10 +183,10 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
     for key in ("TFLOPS", "GBps", "worst_row_error"):
         positive(key, values, or_zero=True)
     return TunedRow(
-        problem=resolve(size, defaults, arch=None).problem,
+        problem=resolve(size, defaults, arch=None, tuned_on=arch or "").problem,
         config=config_of(values),
         duration_us=duration_us,
-        arch=text_of("arch", values),
+        arch=arch,
         device=text_of("device", values),
         time_source=text_of("time_source", values),
         compute_units=whole("compute_units", values, 1),

@@ -119,12 +119,12 @@ _FLOATS = ("bf16", "fp16", "fp32")
 for _row in (
     DType(
         name="fp32", bits=32, kind="float", exact=2**24, largest=2.0**128 - 2.0**104, peak="fp32", guard=0xFFA5A5A5,
-        triton="fp32", language="float32", torch="float32", aten="float", cutlass="Float32", aliases=("float",),
+        triton="fp32", language="float32", torch="float32", aten="float", cutlass="Float32", aliases=("float", "f32"),
         tensor_map=7, cuda=0, outputs=("fp32",),
     ),
     DType(
         name="fp16", bits=16, kind="float", exact=2**11, largest=65504.0, peak="fp16", guard=0xFFA5,
-        triton="fp16", language="float16", torch="float16", aten="Half", cutlass="Float16", aliases=("half",),
+        triton="fp16", language="float16", torch="float16", aten="Half", cutlass="Float16", aliases=("half", "f16"),
         tensor_map=6, cuda=2, outputs=("fp16", "fp32"), ptx="f16", ptx_flags=", 1, 1, 0, 0",
     ),
     # Triton's interpreter multiplies bf16 as if it were integers.

@@ -75,12 +75,6 @@ def archs_with(capability: str) -> tuple[str, ...]:
     return tuple(arch for arch in known_archs() if getattr(gpu_for_arch(arch).has, capability))
 
 
-def arch_with_fp8(encoding: str) -> str:
-    """A known architecture whose fp8 has this encoding, "ocp" or "fnuz"."""
-    found = (gpu for gpu in map(gpu_for_arch, known_archs()) if gpu.has.fp8 == encoding and "fp8" in gpu.peak_tflops)
-    return next(found).arch
-
-
 def archs_for_spaces(arch: str) -> tuple[str, ...]:
     """The architectures whose spaces serve `arch`: itself, then the one that its entry says it is like."""
     names, key = [], _key(arch)

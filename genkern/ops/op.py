@@ -14,6 +14,7 @@ import genkern.ops
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
+from genkern.gemm.gpus import known_archs
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.ops import outside
@@ -336,6 +337,17 @@ def row_tiles(problem: GemmProblem, block_m: int) -> int:
 def gb_per_s(problem: GemmProblem, time_us: float) -> float:
     """Achieved GB/s (10^9 bytes) of `bytes_moved` at `time_us` microseconds."""
     return bytes_moved(problem) / time_us * 1e-3
+
+
+def refusal(problem: GemmProblem, arch: str = "") -> str:
+    """Why `arch` cannot compute the problem, or "". If `arch` is "" or unknown: why no known architecture can."""
+    op = get_op(problem.op)
+    if arch in known_archs():
+        return op.refuse(problem, arch)
+    # "" has no capabilities, so what it computes every architecture does: most problems end here.
+    if not (reason := op.refuse(problem, "")):
+        return ""
+    return "" if any(not op.refuse(problem, each) for each in known_archs()) else reason
 
 
 def check_problem(problem: GemmProblem, arch: str) -> None:

@@ -13,9 +13,8 @@ from genkern.arguments import Parser
 from genkern.errors import InputError
 from genkern.files import read_text, require_writable, shown_path, write_whole
 from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.kind import require_list_or_none
+from genkern.formats.kind import LIST_HELP, list_text, require_list_or_none
 from genkern.formats.sizes import SizeList, parse_sizes
-from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.process.recorded_sizes import PREFIX, PREFIXES
@@ -23,10 +22,7 @@ from genkern.runtime.process.recorded_sizes import PREFIX, PREFIXES
 
 def parse_merge(argv: Sequence[str]) -> argparse.Namespace:
     """The options of `genkern merge`. Raises InputError; SystemExit(0) after printing for --help."""
-    options = merge_parser().parse_args(argv)
-    if options.output.lower().endswith(".csv"):
-        raise InputError(f"-o {options.output}: AITER's CSV cannot hold sizes of every format: name a YAML file")
-    return options
+    return merge_parser().parse_args(argv)
 
 
 def merge_parser() -> Parser:
@@ -42,7 +38,7 @@ def merge_parser() -> Parser:
         metavar="SIZES",
         help=f"lists as --gemm_size_file takes them; a folder stands for the recorded ones in it ({PREFIX}*.yaml)",
     )
-    group.add_argument("-o", "--output", metavar="FILE", required=True, help="the list to write, in YAML")
+    group.add_argument("-o", "--output", metavar="FILE", required=True, help=LIST_HELP)
     group.add_argument("--overwrite", action="store_true", help="replace a list that is there; never results")
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="for sizes that do not name their types")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
@@ -74,8 +70,7 @@ def run_merge(options: argparse.Namespace, console: Console) -> int:
     if not found:
         why = f"{unread[0]}" if unread else f"no sizes in {files} files"
         raise InputError(f"nothing to join: {why}")
-    lines = map(size_line, sorted(found, key=_order))
-    write_whole(options.output, "".join(lines))
+    write_whole(options.output, list_text(sorted(found, key=_order), options.output))
     console.print(
         f"{len(found)} sizes, of {entries} in {files - len(unread)} files, are in {shown_path(options.output)}"
     )

@@ -27,6 +27,8 @@ CALLED = tuple(name for name in LIBRARIES if name != AITER)
 # The languages of genkern's own kernels: what configs stand for, rather than calls of another's library.
 OURS = (TRITON, CUTE)
 ALL = "all"
+# Of AITER's tables, besides those that are names here: its assembly kernels, CK's, and so on.
+AITER_LIBTYPES = ("asm", "ck", "cktile", "skinny", "flydsl", "opus")
 # The name under which PyTorch's own call of the vendor library appears among the finals.
 VENDOR = "vendor"
 _ALGORITHM = re.compile(rf"({CUBLASLT}|{HIPBLASLT}) ([1-9][0-9]{{0,8}}) ([0-9a-f]+)")
@@ -116,6 +118,14 @@ def parse_libraries(text: str) -> str:
     """
     names = [name.strip().lower() for name in text.split(",")]
     for name in names:
+        if name in AITER_LIBTYPES:
+            raise InputError(f"--libtype: {name} is a libtype of AITER's, whose kernels race as {AITER}: give that")
         if name not in (ALL, *LIBRARIES):
             raise InputError(f"--libtype: {name[:40]!r} is none of {ALL}, {', '.join(LIBRARIES)}")
     return ",".join(name for name in LIBRARIES if name in names or ALL in names)
+
+
+def named_libraries_without_kernels(text: str) -> list[str]:
+    """The libraries that --libtype names and whose calls are not genkern's own kernels."""
+    names = {name.strip().lower() for name in text.split(",")}
+    return [name for name in LIBRARIES if name in names and name not in OURS]

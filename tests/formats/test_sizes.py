@@ -244,7 +244,7 @@ def test_bad_value_is_one_line_with_the_place(tmp_path: Path, value: str) -> Non
         (b"[" * 100_000, "line 1"),
         (b"- " * 100_000, "line 1"),
         (b"{a: " * 100_000, "line 1"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0", "UTF-8"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "binary"),
         (ROW.encode("utf-16"), "UTF-8"),
         ("- {M: 1, é: 2}".encode("latin-1"), "UTF-8"),
         (b"- {M: 1\x07}", "not YAML"),

@@ -56,6 +56,44 @@ def test_other_lists_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert [each.op for each in read(tmp_path / "all")] == ["a16w16", "a8w8"]
 
 
+@pytest.mark.parametrize(
+    ("problem", "name", "columns"),
+    [
+        (A, "any.csv", "M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle"),
+        (
+            GemmProblem(16, 256, 512, "a8w8", "int8", "int8", own=(("scales", "per_token"),)),
+            "a8w8_untuned_gemm.csv",
+            "M,N,K,q_dtype_w",
+        ),
+        (
+            GemmProblem(16, 256, 512, "a8w8_blockscale", "fp8e4m3fn", "fp8e4m3fn"),
+            "a8w8_blockscale_untuned_gemm_ds_v3.csv",
+            "M,N,K",
+        ),
+        (
+            GemmProblem(16, 256, 512, "batched_a16w16", own=(("batch_size", 4),)),
+            "batched_a16w16_untuned_gemm.csv",
+            "B,M,N,K",
+        ),
+    ],
+)
+def test_aiters_untuned_list(
+    problem: GemmProblem, name: str, columns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One format's sizes in its columns, read back as they were; under a name that says the format where these do
+    not."""
+    (tmp_path / "all.yaml").write_text(size_line(problem))
+    assert run_here(capsys, "merge", tmp_path / "all.yaml", "-o", tmp_path / name).status == 0
+    assert (tmp_path / name).read_text().splitlines()[0] == columns
+    assert read(tmp_path / name) == [problem]
+    if problem.op != "a16w16":
+        assert problem.op in run_here(capsys, "merge", tmp_path / "all.yaml", "-o", tmp_path / "x.csv").refusal
+    (tmp_path / "more.yaml").write_text(size_line(C))
+    refused = run_here(capsys, "merge", tmp_path / "all.yaml", tmp_path / "more.yaml", "-o", tmp_path / f"2_{name}")
+    assert "YAML" in refused.refusal
+    assert not (tmp_path / f"2_{name}").exists()
+
+
 def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that cannot be read, and a last line that a full disk has cut, cost exit status 1 and themselves only."""
     recorded(tmp_path, 0, A, B)

@@ -6,6 +6,7 @@ import pytest
 
 from genkern.errors import InputError
 from genkern.timing.libraries import (
+    AITER,
     AsmKernel,
     KeptAlgorithm,
     asm_kernel,
@@ -72,10 +73,17 @@ def test_libraries_by_name(text: str, names: str) -> None:
     assert parse_libraries(text) == names
 
 
-@pytest.mark.parametrize("text", ["", "asm", "torch,", "torch;triton"])
+@pytest.mark.parametrize("text", ["", "rocblas", "torch,", "torch;triton"])
 def test_an_unknown_library_is_refused(text: str) -> None:
     """In one line that has all names."""
     with pytest.raises(
         InputError, match=r"--libtype: .* is none of all, triton, cute, torch, cublaslt, hipblaslt, aiter"
     ):
+        parse_libraries(text)
+
+
+@pytest.mark.parametrize("text", ["asm", "triton,ck", "OPUS", "flydsl", "skinny", "cktile"])
+def test_libtypes_of_aiters_lead_to_aiter(text: str) -> None:
+    """Its kernels race under its own name."""
+    with pytest.raises(InputError, match=f"libtype of AITER's, whose kernels race as {AITER}"):
         parse_libraries(text)

@@ -22,7 +22,7 @@ from genkern.gemm.problem import GemmProblem
 
 # Of AITER's tuning guide.
 ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-_KINDS = {"bounds": "aiter_triton", "named": "aiter_triton_named"}
+_KINDS = {"bounds": "aiter_triton", "flat": "aiter_triton_flat", "named": "aiter_triton_named"}
 
 
 def bucketed(problems: Sequence[GemmProblem], setting: Setting) -> tuple[GemmProblem, ...]:

@@ -20,13 +20,14 @@ def add_bucket_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--bucket_keys",
-        choices=("bounds", "named"),
+        choices=("bounds", "flat", "named"),
         default="bounds",
         metavar="KEYS",
-        help="bounds: M_LEQ_16 and so on; named: small, medium_M32 and so on (default: bounds)",
+        help="bounds: M_LEQ_16 and so on, in folders as AITER reads them since 2026-08; flat: the same in one folder, "
+        "for earlier releases; named: small, medium_M32 and so on in one folder (default: bounds)",
     )
     group.add_argument(
-        "--predicted", action="store_true", help="with --bucket: write files of predicted times, which nobody measured"
+        "--predicted", action="store_true", help="with --bucket: write files of predicted, not measured, times"
     )
 
 

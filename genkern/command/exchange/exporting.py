@@ -8,14 +8,15 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rich.console import Console
 
 from genkern.arguments import Parser, underscored
 from genkern.command.exchange.candidate_times import read_times
-from genkern.errors import InputError, ResultsError
+from genkern.errors import InputError, OutputError, ResultsError
 from genkern.files import require_absent, require_writable, shown_path, write_whole
-from genkern.formats.exchange import tunableop
+from genkern.formats.exchange import aiter_triton, aiter_triton_flat, aiter_triton_named, tunableop
 from genkern.formats.exchange.peer_config import PeerFile
 from genkern.formats.exchange.peers import NEAREST, PEERS, unreached
 from genkern.formats.exchange.timed_size import TimedSize
@@ -25,6 +26,9 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 
+# Written into the one folder that AITER passes over for a family with a DEFAULT.json in the newer layout.
+_FLAT = (aiter_triton_flat.NAME, aiter_triton_named.NAME)
+_ONE_FILE = tuple(name for name, peer in PEERS.items() if not peer.IS_FOLDER)
 _WITH_CONFIGS = tuple(name for name in PEERS if name != tunableop.NAME)
 
 
@@ -44,7 +48,11 @@ def export_parser() -> Parser:
     group.add_argument("results", nargs="+", metavar="RESULTS", help="results files")
     group.add_argument("--to", choices=tuple(PEERS), metavar="KIND", required=True, help=", ".join(PEERS))
     group.add_argument(
-        "-o", "--output", metavar="PATH", required=True, help="the folder for the files; for tunableop, the file"
+        "-o",
+        "--output",
+        metavar="PATH",
+        required=True,
+        help=f"the folder for the files; for {' and '.join(_ONE_FILE)} the file",
     )
     group.add_argument(
         "--candidates",
@@ -156,16 +164,47 @@ def _whatever_c(problem: GemmProblem) -> GemmProblem:
 
 def write_files(peer: PeerFile, sizes: Sequence[TimedSize], output: str, overwrite: bool, console: Console) -> None:
     """Write all files of the sizes, or none. Raises InputError or OutputError."""
-    files = {
-        os.path.join(output, name) if peer.IS_FOLDER else output: text for name, text in peer.render(sizes).items()
-    }
+    if os.path.isdir(output) != peer.IS_FOLDER and os.path.lexists(output):
+        raise OutputError(f"-o {shown_path(output)}: {peer.NAME} is written into {_place(peer)}; give another -o")
+    if peer.NAME in _FLAT and (default := _default_of_newer_layout(sizes, Path(output))):
+        raise OutputError(
+            f"-o {shown_path(output)}: AITER reads no file there, since {shown_path(default)} exists: "
+            f"give --to {aiter_triton.NAME} with the folder of configs as -o"
+        )
+    texts = peer.render(sizes)
+    for name in _defaults_of_others(texts, Path(output)):
+        console.print(f"kept: {shown_path(os.path.join(output, name))}, which serves N and K without a file")
+        del texts[name]
+        losses = texts[aiter_triton.LOSSES].splitlines(keepends=True)
+        texts[aiter_triton.LOSSES] = "".join(line for line in losses if not line.startswith(f"{name},"))
+    files = {os.path.join(output, name) if peer.IS_FOLDER else output: text for name, text in texts.items()}
     for path in files:
         require_absent(path, overwrite)
         require_writable(path)
     for path, text in files.items():
         write_whole(path, text)
         console.print(shown_path(path))
-    console.print(f"{len(sizes)} sizes in {len(files)} files")
+    sized, filed = "size" if len(sizes) == 1 else "sizes", "file" if len(files) == 1 else "files"
+    console.print(f"{len(sizes)} {sized} in {len(files)} {filed}")
+
+
+def _place(peer: PeerFile) -> str:
+    return "a folder" if peer.IS_FOLDER else "one file"
+
+
+def _defaults_of_others(names: Iterable[str], folder: Path) -> list[str]:
+    """The default files of AITER's families that exist in a folder and that no earlier export wrote, by losses.csv."""
+    losses = folder / aiter_triton.LOSSES
+    ours = losses.read_text(encoding="utf-8", errors="replace") if losses.is_file() else ""
+    defaults = [name for name in names if os.path.basename(name) == aiter_triton.DEFAULT]
+    return [name for name in defaults if (folder / name).exists() and f"\n{name}," not in ours]
+
+
+def _default_of_newer_layout(sizes: Sequence[TimedSize], folder: Path) -> str:
+    """The default file of one of these families in the newer layout around a folder; "" if there is none."""
+    families = aiter_triton.families_of(sizes)
+    found = (folder.parent / aiter_triton.folder_of(*family) / aiter_triton.DEFAULT for family in families)
+    return next((str(path) for path in found if path.exists()), "")
 
 
 def _sized(

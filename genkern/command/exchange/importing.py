@@ -12,7 +12,7 @@ from rich.console import Console
 from genkern.arguments import Parser, underscored
 from genkern.errors import InputError
 from genkern.files import require_writable, shown_path, write_whole
-from genkern.formats.exchange.peer_config import Candidate
+from genkern.formats.exchange.peer_config import Candidate, UnknownDevice
 from genkern.formats.exchange.peers import PEERS, read_peer
 from genkern.formats.kind import require_no_times
 from genkern.formats.tune_gemm_yaml import size_line
@@ -42,7 +42,8 @@ def import_parser() -> Parser:
         "files",
         nargs="+",
         metavar="FILE",
-        help="JSON of vLLM, SGLang or AITER's Triton kernels, TunableOp's CSV, by their names; or a folder with such",
+        help="JSON of vLLM, SGLang or AITER's Triton kernels, AITER's fused MoE tables, TunableOp's CSV, by their "
+        "names; or a folder, which stands for all such files in it and below it",
     )
     group.add_argument("-o", "--output", metavar="FILE", required=True, help="the results, or sizes, to write, in YAML")
     group.add_argument(
@@ -57,46 +58,70 @@ def import_parser() -> Parser:
 
 
 def run_import(options: argparse.Namespace, console: Console) -> int:
-    """Read, and say what came from where and what was left out. Raises InputError or OutputError."""
+    """Reads the files, and says what came from where and what was left out.
+
+    Of several files one that cannot be read is left out: returns 1 then. Raises InputError or OutputError.
+    """
     require_no_times(options.output, options.overwrite)
     require_writable(options.output)
-    taken: dict[GemmProblem, tuple[Config | None, str]] = {}
+    taken: dict[tuple[GemmProblem, str], Config | None] = {}
     left_out: Counter[str] = Counter()
-    files = 0
-    for path in _files(options.files):
-        imported = read_peer(path, options.arch)
-        files += 1
+    notes: Counter[str] = Counter()
+    files, status = list(_files(options.files)), 0
+    for path in files:
+        try:
+            imported = read_peer(path, options.arch)
+        except UnknownDevice:
+            if len(files) == 1:
+                raise
+            left_out["files of GPUs that genkern does not know: --arch says for which to take them"] += 1
+            continue
+        except InputError as error:
+            if len(files) == 1:
+                raise
+            console.print(f"left out: {error}")
+            status = 1
+            continue
         left_out += imported.left_out
+        notes += imported.notes
         for candidate in imported.candidates:
             _add(taken, candidate, imported.arch, left_out)
     for reason, count in left_out.items():
         console.print(f"left out: {count} {reason}")
+    for note, count in notes.items():
+        console.print(f"note: {count} {note}")
     if not taken:
-        raise InputError(f"nothing to import from {files} files: no config or size that genkern has")
-    with_config = sum(config is not None for config, _ in taken.values())
+        raise InputError(f"nothing to import from {_counted(files)}: no config or size that genkern has")
+    with_config = sum(config is not None for config in taken.values())
     if 0 < with_config < len(taken):
         raise InputError("some of these files have configs and others sizes alone; import them into files of their own")
-    write_whole(options.output, "".join(size_line(p, *taken[p]) for p in sorted(taken, key=_order)))
+    entries = sorted(taken.items(), key=lambda entry: (_order(entry[0][0]), entry[0][1]))
+    write_whole(options.output, "".join(size_line(problem, config, arch) for (problem, arch), config in entries))
     what = f"{len(taken)} sizes, " + ("each with a config" if with_config else "without configs")
-    console.print(f"{what}, of {files} files, are in {shown_path(options.output)}")
-    return 0
+    console.print(f"{what}, of {_counted(files)}, are in {shown_path(options.output)}")
+    return status
+
+
+def _counted(files: Sequence[str]) -> str:
+    return "1 file" if len(files) == 1 else f"{len(files)} files"
 
 
 def _add(
-    taken: dict[GemmProblem, tuple[Config | None, str]], candidate: Candidate, arch: str, left_out: Counter[str]
+    taken: dict[tuple[GemmProblem, str], Config | None], candidate: Candidate, arch: str, left_out: Counter[str]
 ) -> None:
-    """One config a size: results have no room for a second."""
-    before, _ = taken.setdefault(candidate.problem, (candidate.config, arch))
-    if before != candidate.config:
+    """Takes the first config of a size for an architecture: results have no room for a second."""
+    config = candidate.config
+    if taken.setdefault((candidate.problem, arch if config else ""), config) != config:
         left_out["configs of a size that has another one already: import them into a file of their own"] += 1
 
 
 def _files(named: Sequence[str]) -> Iterator[str]:
+    """The files, and for a folder those in it and below it that have the name of a known kind. Raises InputError."""
     for path in named:
         if not Path(path).is_dir():
             yield path
             continue
-        inside = (file for file in sorted(Path(path).iterdir()) if file.is_file())
+        inside = (file for file in sorted(Path(path).rglob("*")) if file.is_file())
         found = [str(file) for file in inside if any(peer.is_named(file.name) for peer in PEERS.values())]
         if not found:
             raise InputError(f"{shown_path(path)}: no file in this folder has the name of a known kind; name files")

@@ -10,19 +10,20 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 
 from genkern.errors import InputError
 from genkern.formats.exchange.peer_config import Candidate, Imported
 from genkern.formats.exchange.timed_size import TimedSize
-from genkern.formats.flat_csv import Row, read_table
+from genkern.formats.flat_csv import Row, Table, read_table
 from genkern.formats.flat_yaml import shown
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
-from genkern.gemm.gpus import arch_with_fp8, gpu_for_arch
+from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import is_full
 from genkern.ops.fields import parse_own
-from genkern.ops.op import gb_per_s, get_op
+from genkern.ops.op import gb_per_s, get_op, refusal
 
 NAME = "aiter_fmoe"
 IS_FOLDER = False
@@ -35,6 +36,8 @@ TUNED_COLUMNS = (
     *("gfx", "cu_num", *UNTUNED_COLUMNS, "block_m", "ksplit", "us1", "kernelName1", "err1", "us2", "kernelName2"),
     *("err2", "us", "run_1stage", "xbf16", "flat", "tflops", "bw"),
 )
+# Before a config's name where AITER has the name of a kernel.
+_OURS = "genkern_"
 _SCALES = {"QuantType.per_Tensor": "per_tensor", "QuantType.per_Token": "per_token", "QuantType.per_1x128": "blocks"}
 _NOT_QUANTISED = "QuantType.No"
 _ACTIVATIONS = {"ActivationType.Silu": "silu", "ActivationType.Gelu": "gelu"}
@@ -58,8 +61,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
         a, b, c = (str(values[key]) for key in ("dtype_a", "dtype_b", "dtype_c"))
         m, n, k = (int(str(values[key])) for key in "MNK")
         problem = GemmProblem(m, n, k, OP, a, b, c, activation=str(values["activation"]), own=own)
-        fnuz = DTYPES[problem.dtype_a].encoding == "fnuz"
-        if reason := get_op(OP).refuse(problem, arch_with_fp8("fnuz") if fnuz else arch or ""):
+        if reason := refusal(problem, arch or ""):
             imported.left_out[reason] += 1
         else:
             imported.candidates.append(Candidate(problem))
@@ -68,9 +70,11 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
 
 def stages(text: str, where: str, left_out: Counter[str]) -> Iterator[tuple[Row, dict[str, object]]]:
     """Both stages of each row, by the keys of sizes; counts why rows are left out. Raises InputError."""
-    table = read_table(text, where, InputError)
+    table = read_table(text, where, InputError, results="us")
     if missing := [name for name in UNTUNED_COLUMNS if name not in table.columns]:
         raise InputError(f"{where}: column {missing[0]} is missing; AITER's fused MoE has {','.join(UNTUNED_COLUMNS)}")
+    if table.misfits:
+        left_out[table.misfits_text] += len(table.misfits)
     for row in table.rows:
         try:
             made = _of_row(row.values)
@@ -125,31 +129,81 @@ def config_obstacle(config: Config) -> str:
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """The one table, a row for each pair of stages. Raises InputError where a stage has no other half."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(TUNED_COLUMNS)
-    by_problem = {(size.problem, size.arch): size for size in sizes}
-    written = 0
-    for (problem, arch), gate in by_problem.items():
-        if dict(problem.own).get("stage") != "gate_up":
+    """The one table, a row for each pair of stages. Raises InputError if a stage has no other half."""
+    return {"": table_with("", "", sizes)}
+
+
+def table_with(
+    text: str, where: str, sizes: Collection[TimedSize], *, predicted: bool = False, compute_units: int = 0
+) -> str:
+    """The table in `text`, "" for a new one, with a row for each pair of stages.
+
+    `compute_units` are those of the GPU; 0 stands for those that its name or architecture has by gpus.yaml. Rows of
+    other keys stay to the letter, and a row of genkern's with the same key is replaced. Raises InputError for a row of
+    another library with the same key, since AITER takes one row a key, and if a stage has no other half.
+    """
+    table = read_table(text, where, InputError, results="us") if text.strip() else Table(TUNED_COLUMNS, ())
+    if missing := [name for name in (*UNTUNED_COLUMNS, "kernelName1", "us") if name not in table.columns]:
+        raise InputError(f"{where}: column {missing[0]} is missing; this is no tuned table of AITER's fused MoE")
+    rows = {}
+    for gate, down in _pairs(sizes):
+        device = gpu_for_device(gate.device.removesuffix(NOT_PRESENT), gate.arch)
+        values = _cells(gate, down, predicted) | {"cu_num": compute_units or device.compute_units}
+        cells = {name: "" if value is None else str(value) for name, value in values.items()}
+        rows[_key(cells, table.columns)] = cells
+    lines = list(io.StringIO(text, newline=""))
+    dropped: set[int] = set()
+    for row in table.rows:
+        if _key(row.values, table.columns) not in rows:
             continue
-        own = tuple(pair for pair in problem.own if pair[0] != "stage")
-        of_down = GemmProblem(
-            *(problem.M, problem.K, problem.N, OP, problem.dtype_a, problem.dtype_b, problem.dtype_c), own=own
-        )
-        down = by_problem.get((of_down, arch))
-        if down is None:
+        if not row.values["kernelName1"].startswith(_OURS):
+            raise InputError(
+                f"{where}, line {row.line}: another library's row for {row.values['token']} tokens of these experts "
+                "stays; AITER takes one row a key"
+            )
+        dropped.update(range(row.first_line - 1, row.line))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, table.columns, restval="", extrasaction="ignore", lineterminator="\n")
+    if not text.strip():
+        writer.writeheader()
+    writer.writerows(rows.values())
+    kept = "".join(line for number, line in enumerate(lines) if number not in dropped)
+    return kept + ("\n" if kept and not kept.endswith("\n") else "") + out.getvalue()
+
+
+def _key(cells: Mapping[str, str], columns: Collection[str]) -> tuple[str, ...]:
+    """What AITER looks a row up by; tables from before 2026-04 have no `gfx`."""
+    return tuple(cells[name].strip() for name in ("gfx", "cu_num", *UNTUNED_COLUMNS) if name in columns)
+
+
+def _pairs(sizes: Collection[TimedSize]) -> list[tuple[TimedSize, TimedSize]]:
+    """Each stage gate_up with its stage down. Raises InputError for a stage without the other."""
+    by_problem = {(size.problem, size.arch): size for size in sizes}
+    pairs = []
+    # Gates with several activations share one row of stage down.
+    paired: set[tuple[GemmProblem, str]] = set()
+    for (problem, arch), gate in by_problem.items():
+        if (of_down := other_stage(problem)) is None:
+            continue
+        if (down := by_problem.get((of_down, arch))) is None:
             raise InputError(f"{problem.size}: stage gate_up has no row of stage down beside it")
-        cells = _cells(gate, down)
-        writer.writerow([cells[name] for name in TUNED_COLUMNS])
-        written += 2
-    if written != len(by_problem):
-        raise InputError("a row of stage down has none of stage gate_up beside it")
-    return {"": out.getvalue()}
+        pairs.append((gate, down))
+        paired |= {(problem, arch), (of_down, arch)}
+    if alone := sorted(by_problem.keys() - paired):
+        raise InputError(f"{alone[0][0].size}: stage down has no row of stage gate_up beside it")
+    return pairs
 
 
-def _cells(gate: TimedSize, down: TimedSize) -> dict[str, object]:
+def other_stage(problem: GemmProblem) -> GemmProblem | None:
+    """The stage down that belongs to a stage gate_up; None of another problem."""
+    if problem.op != OP or ("stage", "gate_up") not in problem.own:
+        return None
+    own = tuple(pair for pair in problem.own if pair[0] != "stage")
+    return replace(problem, N=problem.K, K=problem.N, activation="none", own=own)
+
+
+def _cells(gate: TimedSize, down: TimedSize, predicted: bool) -> dict[str, object]:
+    prefix = f"{_OURS}predicted_" if predicted else _OURS
     problem, own = gate.problem, dict(gate.problem.own)
     wide = DTYPES[problem.dtype_a].size_bytes > 1
     scales = {ours: theirs for theirs, ours in _SCALES.items()}[str(own.get("scales", "per_tensor"))]
@@ -157,7 +211,6 @@ def _cells(gate: TimedSize, down: TimedSize) -> dict[str, object]:
     flops = problem.flops + down.problem.flops
     return {
         "gfx": gate.arch,
-        "cu_num": gpu_for_arch(gate.arch).compute_units,
         "token": problem.M,
         "model_dim": problem.K,
         "inter_dim": problem.N,
@@ -173,10 +226,10 @@ def _cells(gate: TimedSize, down: TimedSize) -> dict[str, object]:
         "block_m": gate.best.BLOCK_SIZE_M,
         "ksplit": 0,
         "us1": round(gate.best_us, 4),
-        "kernelName1": f"genkern_{gate.best.name}",
+        "kernelName1": f"{prefix}{gate.best.name}",
         "err1": None,
         "us2": round(down.best_us, 4),
-        "kernelName2": f"genkern_{down.best.name}",
+        "kernelName2": f"{prefix}{down.best.name}",
         "err2": None,
         "us": round(us, 4),
         "run_1stage": 0,

@@ -1,8 +1,10 @@
-"""The JSON of AITER's Triton GEMMs: a config for M up to a bound (M_LEQ_64) or from one on (M_GEQ_4096), and for any.
+"""AITER's Triton GEMM configs: JSON with a config for M up to a bound (M_LEQ_64), from one on (M_GEQ_4096), and `any`.
 
-Source: ROCm/aiter, aiter/ops/triton/utils/gemm_config_utils.py (the order in which keys are looked for), the files in
-aiter/ops/triton/configs/gemm, and their names ({device}-GEMM-{tag}-N={N}-K={K}.json). Older files have small,
-medium_M32 and so on; these are read here too, and written by aiter_triton_named.
+Since 2026-08 AITER reads ARCH/triton/gemm/FAMILY/DEFAULT.json, and FAMILY-N=..-K=..json beside it, in
+aiter/ops/triton/configs (resolve_config_dir in aiter/ops/triton/utils/config_utils.py; ROCm/aiter pull requests 4930 to
+4948). Earlier releases have ARCH-FAMILY.json and ARCH-FAMILY-N=..-K=..json in configs/gemm, and ignore these for a
+family whose folder has a DEFAULT.json. This module reads both layouts and writes the newer one; aiter_triton_flat and
+aiter_triton_named write the older one. Source of the keys' order: get_gemm_config in utils/gemm_config_utils.py.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -29,6 +32,8 @@ NAME = "aiter_triton"
 IS_FOLDER = True
 # What each config of the files costs, beside them.
 LOSSES = "losses.csv"
+# The name of a family's configs for every N and K without a file of their own.
+DEFAULT = "DEFAULT.json"
 # STANDARD_M_BOUNDS of its loader.
 _BOUNDS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 # Keys of older files with the largest M of each, in the order of their loaders; None where there is none.
@@ -47,7 +52,10 @@ _FILE = re.compile(
     r"(?:(?P<device>[A-Za-z0-9_ ]{1,60})-)?GEMM-(?P<tag>[A-Z0-9_]{1,60})"
     r"-N=(?P<N>[0-9]{1,10})-K=(?P<K>[0-9]{1,10})\.json"
 )
-_OTHERS = re.compile(r"(.*-)?(\w*_)?GEMM-.*\.json")
+_OTHERS = re.compile(r"(.*-)?(\w*_)?GEMM-.*\.json|DEFAULT\.json")
+_NESTED = re.compile(r"(?:.*/)?(?P<arch>[^/]+)/(?P<backend>triton|gluon)/gemm/[^/]+/[^/]+")
+# Keys of a file that are no configs: the bounds that its loader looks for, and remarks.
+_NO_CONFIGS = re.compile(r"M_BOUNDS|_.*")
 _TAGS = {
     "A16W16": "a16w16",
     "A8W8": "a8w8",
@@ -56,12 +64,10 @@ _TAGS = {
     # Of weights and exponents that are not shuffled; blocks and K count elements.
     "AFP4WFP4": "a4w4_blockscale",
 }
-_TAG_OF = {
-    "a16w16": "A16W16",
-    "a8w8": "A8W8",
-    "a8w8_blockscale": "A8W8_BLOCKSCALE",
-    "a4w4_blockscale": "AFP4WFP4",
-}
+# AITER has two operators for 8 bits with a scale for each row and column; each looks in its own family.
+_TAGS_OF = {op: tuple(tag for tag, of in _TAGS.items() if of == op) for op in _TAGS.values()}
+# The names of a family's default file, and of its other files without -N=..-K=..json, of an arch and a family.
+Layout = Callable[[str, str], tuple[str, str]]
 _NAMES = {"NUM_KSPLIT": "SPLIT_K", "cache_modifier": "cache_modifier"}
 # What follows from the others, or from the problem.
 _IGNORED = ("SPLITK_BLOCK_SIZE", "GROUP_K", "GROUP_N")
@@ -73,15 +79,22 @@ def is_named(name: str) -> bool:
 
 
 def read(text: str, where: str, name: str, arch: str | None) -> Imported:
-    """A candidate for the largest M of each key, with C in bf16. Raises InputError for what is no such file."""
-    match = _FILE.fullmatch(name)
+    """Returns a candidate for the largest M of each key, with C in bf16.
+
+    `name` is the file's name or path, of which ARCH/triton/gemm says the architecture. Raises InputError for other
+    contents, and UnknownDevice if neither `name` nor `arch` says for which GPU they are.
+    """
+    nested, base = _NESTED.fullmatch(name), os.path.basename(name)
+    match = _FILE.fullmatch(base)
     op = _TAGS.get(match["tag"]) if match else None
-    if match is None or op is None:
+    if match is None or op is None or (nested and nested["backend"] == "gluon"):
         imported = Imported(arch or "")
-        reason = "of another format" if match else "of no one N and K, or another format"
-        imported.left_out[f"{reason}: {name[:80]}"] += 1
+        is_other = match is not None or nested is None or nested["backend"] == "gluon"
+        imported.left_out[
+            "files of AITER's kernels of other formats" if is_other else "default files, of no one N and K"
+        ] += 1
         return imported
-    imported = Imported(arch_of(match["device"] or "", arch, where))
+    imported = Imported(arch_of(match["device"] or (nested["arch"] if nested else ""), arch, where))
     dtype = parse_dtype(get_op(op).default_dtypes(imported.arch)[0], imported.arch).name
     own = parse_own(get_op(op).fields, rowwise() if op == "a8w8" else {})
     configs = read_object(text, where, InputError)
@@ -96,7 +109,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
 
 def obstacle(problem: GemmProblem) -> str:
     """Why such a file cannot speak of the problem."""
-    if problem.op not in _TAG_OF:
+    if problem.op not in _TAGS_OF:
         return f"{problem.op}: AITER's kernels of that format have other options"
     if problem.activation != "none" or not problem.row_major_a or problem.row_major_b:
         return "an activation or another layout than row-major A and [N, K] weights"
@@ -113,29 +126,52 @@ def config_obstacle(config: Config) -> str:
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """Files for aiter/ops/triton/configs/gemm, by name, and losses.csv about them. Raises InputError."""
-    return files_of(sizes, _bound_of)
+    """Files for aiter/ops/triton/configs, by path in it, and losses.csv about them. Raises InputError."""
+    return files_of(sizes, bound_of, _nested)
 
 
-def files_of(sizes: Collection[TimedSize], key_of: Callable[[int], str]) -> dict[str, str]:
-    """A file for each (N, K), in which `key_of` says which key an M belongs to, one for all of them, and losses.csv.
+def flat(arch: str, family: str) -> tuple[str, str]:
+    """The layout of aiter/ops/triton/configs/gemm, which AITER read until 2026-08."""
+    return f"{arch}-{family}.json", f"{arch}-{family}"
 
-    A key has the config that costs its sizes the least. `any` has that of the largest M; in the file for all of them,
-    of which AITER takes what no other file says, the config that costs all sizes the least. Raises InputError.
-    """
-    by_tag: dict[str, list[TimedSize]] = {}
+
+def folder_of(arch: str, family: str) -> str:
+    """The folder of a family in aiter/ops/triton/configs."""
+    return f"{arch}/triton/gemm/{family.lower().replace('-', '_')}"
+
+
+def _nested(arch: str, family: str) -> tuple[str, str]:
+    folder = folder_of(arch, family)
+    return f"{folder}/{DEFAULT}", f"{folder}/{family}"
+
+
+def families_of(sizes: Collection[TimedSize]) -> dict[tuple[str, str], list[TimedSize]]:
+    """The sizes by architecture and AITER's name of their family. Raises InputError for other GPUs than AMD's."""
+    found: dict[tuple[str, str], list[TimedSize]] = {}
     for size in sizes:
         if gpu_for_arch(size.arch).vendor != "amd":
             raise InputError(f"{size.problem.size} was tuned on {size.arch}: AITER's kernels run on AMD's GPUs")
-        by_tag.setdefault(f"{size.arch}-GEMM-{_TAG_OF[size.problem.op]}", []).append(size)
+        for tag in _TAGS_OF[size.problem.op]:
+            found.setdefault((size.arch, f"GEMM-{tag}"), []).append(size)
+    return found
+
+
+def files_of(sizes: Collection[TimedSize], key_of: Callable[[int], str], layout: Layout) -> dict[str, str]:
+    """A file for each N and K, one for all of them, and losses.csv.
+
+    `key_of` says which key an M belongs to. A key has the config that costs its sizes the least; `any` has that of the
+    largest M. The file for all N and K, which AITER reads if they have no file of their own, has the config that costs
+    all sizes the least. Raises InputError.
+    """
     files: dict[str, dict[str, Choice]] = {}
-    for name, of_tag in by_tag.items():
+    for (arch, family), of_family in families_of(sizes).items():
+        default, stem = layout(arch, family)
         by_weight: dict[tuple[int, int], list[TimedSize]] = {}
-        for size in sorted(of_tag, key=lambda size: (size.problem.N, size.problem.K, size.problem.M)):
+        for size in sorted(of_family, key=lambda size: (size.problem.N, size.problem.K, size.problem.M)):
             by_weight.setdefault((size.problem.N, size.problem.K), []).append(size)
         for (N, K), of_weight in by_weight.items():
-            files[f"{name}-N={N}-K={K}.json"] = _buckets(of_weight, key_of)
-        files[f"{name}.json"] = {_ANY: least_loss(of_tag)}
+            files[f"{stem}-N={N}-K={K}.json"] = _buckets(of_weight, key_of)
+        files[default] = {_ANY: least_loss(of_family)}
     texts = {name: _text(choices) for name, choices in files.items()}
     return texts | {LOSSES: _losses(files)}
 
@@ -150,7 +186,8 @@ def _buckets(sizes: Sequence[TimedSize], key_of: Callable[[int], str]) -> dict[s
     return choices
 
 
-def _bound_of(M: int) -> str:
+def bound_of(M: int) -> str:
+    """The key of AITER's loader that holds M rows."""
     return next((f"M_LEQ_{bound}" for bound in _BOUNDS if bound >= M), _ANY)
 
 
@@ -177,6 +214,8 @@ def _rows(configs: Mapping[str, object], where: str) -> Iterator[tuple[str, int]
     """The keys in their order, each with the M that stands for it."""
     largest = 0
     for key in configs:
+        if _NO_CONFIGS.fullmatch(key):
+            continue
         bound = re.fullmatch(r"M_[LG]EQ_([1-9][0-9]{0,6})", key)
         if bound:
             M = int(bound[1])

@@ -1,5 +1,7 @@
 """The older keys of AITER's Triton JSON: small (M below 32), medium_M32, medium_M64, medium_M128, large, xlarge, any.
 
+AITER reads them from one folder only, aiter/ops/triton/configs/gemm.
+
 Source: the loaders of ROCm/aiter before gemm_config_utils.py, and its tuning guide (aiter/ops/triton/tune).
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from genkern.formats.exchange.aiter_triton import NAMED, config_obstacle, files_of, obstacle, read
+from genkern.formats.exchange.aiter_triton import NAMED, config_obstacle, files_of, flat, obstacle, read
 from genkern.formats.exchange.timed_size import TimedSize
 
 __all__ = ["IS_FOLDER", "NAME", "config_obstacle", "is_named", "obstacle", "read", "render"]
@@ -17,13 +19,13 @@ IS_FOLDER = True
 
 
 def is_named(name: str) -> bool:
-    """Such files have the names of newer ones, which aiter_triton reads whatever their keys."""
+    """False: aiter_triton reads files with all keys."""
     return False
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
     """Files by name, and losses.csv about them. Raises InputError."""
-    return files_of(sizes, _key_of)
+    return files_of(sizes, _key_of, flat)
 
 
 def _key_of(M: int) -> str:

@@ -7,6 +7,7 @@ files in configs/ beside them; sglang/srt/layers/quantization/fp8_kernel.py and 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Collection
 from typing import Any
@@ -42,10 +43,12 @@ def is_named(name: str) -> bool:
 
 def read(text: str, where: str, name: str, arch: str | None) -> Imported:
     """A candidate for each M of the file, with C in bf16. Raises InputError for what is no such file."""
-    match = _NAME.fullmatch(name)
+    base = os.path.basename(name)
+    match = _NAME.fullmatch(base)
     if match is None:
         imported = Imported(arch or "")
-        imported.left_out[f"of {'fused MoE' if name.startswith('E=') else 'another format'}: {name[:80]}"] += 1
+        reason = "of fused MoE, which lack hidden size and top_k" if base.startswith("E=") else "of other scales"
+        imported.left_out[f"files {reason}"] += 1
         return imported
     imported = Imported(arch_of(match["device"], arch, where))
     dtype = parse_dtype(match["dtype"], imported.arch).name
@@ -84,11 +87,11 @@ def config_obstacle(config: Config) -> str:
     return plain_obstacle(config, splits=False)
 
 
-def render(sizes: Collection[TimedSize], file_name: Callable[[str, str, str, int, int], str]) -> dict[str, str]:
-    """A file for each (N, K) and kind of scales; `file_name` makes its name of (N and K, device, dtype, blocks)."""
+def render(sizes: Collection[TimedSize], name_of_size: Callable[[GemmProblem, str], str]) -> dict[str, str]:
+    """A file for each N, K and kind of scales on a device; `name_of_size` makes its name of a problem and a device."""
     files: dict[str, dict[int, TimedSize]] = {}
     for size in sizes:
-        problem, name = size.problem, name_of(size.problem, size.device, file_name)
+        problem, name = size.problem, name_of_size(size.problem, size.device)
         rows = files.setdefault(name, {})
         # C may have several types: what is faster serves all.
         if problem.M not in rows or size.best_us < rows[problem.M].best_us:
@@ -100,13 +103,18 @@ def render(sizes: Collection[TimedSize], file_name: Callable[[str, str, str, int
 
 
 def name_of(problem: GemmProblem, device: str, file_name: Callable[[str, str, str, int, int], str]) -> str:
-    """Of the file that speaks of the problem. Raises InputError where its device is not known."""
-    device = device.removesuffix(NOT_PRESENT)
-    if not device or not re.fullmatch(r"[\w .()+-]+", device):
-        raise InputError(f"{problem.size} does not say on which device it was tuned; its file's name needs that")
+    """The name of the file that speaks of the problem; `device` is its reader's word for the device."""
     dtype = "int8_w8a8" if problem.dtype_a == "int8" else "fp8_w8a8"
     _, block_n, block_k = _blocks(problem)
-    return file_name(f"N={problem.N},K={problem.K}", device.replace(" ", "_"), dtype, block_n, block_k)
+    return file_name(f"N={problem.N},K={problem.K}", device, dtype, block_n, block_k)
+
+
+def device_name(problem: GemmProblem, device: str) -> str:
+    """The device of a tuned problem as its driver names it. Raises InputError if that is not known."""
+    device = device.removesuffix(NOT_PRESENT).strip()
+    if not device or not re.fullmatch(r"[\w ./()+-]+", device):
+        raise InputError(f"{problem.size} does not say on which device it was tuned; its file's name needs that")
+    return device
 
 
 def _blocks(problem: GemmProblem) -> tuple[int, int, int]:

@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from genkern.errors import InputError
 from genkern.formats.exchange.peer_config import plain_values
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import NOT_PRESENT
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import is_full
 from genkern.ops.fields import own_values
@@ -55,8 +53,9 @@ def obstacle(problem: GemmProblem) -> str:
     return "" if problem.activation in ("none", "silu") else "another activation than silu"
 
 
-def render(sizes: Collection[TimedSize], endings: Endings) -> dict[str, str]:
-    """A file for each kind of experts on a device. Raises InputError where a size does not say its device.
+def render(sizes: Collection[TimedSize], name_of_size: Callable[[GemmProblem, str], str]) -> dict[str, str]:
+    """A file for each kind of experts on a device; `name_of_size` makes its name of a problem and a device. Raises
+    InputError if a size does not say its device.
 
     A config is that with the least sum of both stages' times among those that were timed for both; where none was, that
     of stage gate_up, which has two thirds of the work.
@@ -64,7 +63,7 @@ def render(sizes: Collection[TimedSize], endings: Endings) -> dict[str, str]:
     stages: dict[str, dict[int, dict[str, TimedSize]]] = {}
     for size in sizes:
         own: Any = own_values(get_op(OP).fields, size.problem)
-        by_tokens = stages.setdefault(name_of(size.problem, size.device, endings), {})
+        by_tokens = stages.setdefault(name_of_size(size.problem, size.device), {})
         known = by_tokens.setdefault(size.problem.M, {})
         if own.stage not in known or size.best_us < known[own.stage].best_us:
             known[own.stage] = size
@@ -93,13 +92,10 @@ def _widened(config: Config) -> Config:
 
 
 def name_of(problem: GemmProblem, device: str, endings: Endings) -> str:
-    """Of the file that speaks of the problem. Raises InputError where its device is not known."""
+    """The name of the file that speaks of the problem; `device` is its reader's word for the device."""
     own: Any = own_values(get_op(OP).fields, problem)
-    device = device.removesuffix(NOT_PRESENT)
-    if not device or not re.fullmatch(r"[\w .()+-]+", device):
-        raise InputError(f"{problem.size} does not say on which device it was tuned; its file's name needs that")
     width = problem.N if own.stage == "gate_up" else problem.K
     kind = "int8_w8a8" if problem.dtype_a == "int8" else "fp8_w8a8" if DTYPES[problem.dtype_a].is_float8 else ""
     dtype = f",dtype={kind}" if kind else ""
     ending = endings.get(own.scales, "") if kind else ""
-    return f"E={own.experts},N={width},device_name={device.replace(' ', '_')}{dtype}{ending}.json"
+    return f"E={own.experts},N={width},device_name={device}{dtype}{ending}.json"

@@ -37,11 +37,15 @@ class Candidate:
 
 @dataclass
 class Imported:
-    """What a file gave, in its order: `left_out` counts what it has besides, by why it is not taken."""
+    """What a file gave, in its order.
+
+    `left_out` counts what is not taken, by the reason; `notes` counts what is taken otherwise than the file says it.
+    """
 
     arch: str
     candidates: list[Candidate] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
 
     def take(self, problem: GemmProblem, values: object, names: Mapping[str, str], ignored: Collection[str]) -> None:
         """Add a config that is legal for the problem, or count why it is not added. Raises InputError (see parsed)."""
@@ -79,6 +83,10 @@ class PeerFile(Protocol):
 
     def render(self, sizes: Collection[TimedSize]) -> dict[str, str]:
         """The files, by name. Raises InputError where a device has no name that the other program looks for."""
+
+
+class UnknownDevice(InputError):
+    """A file's name says a GPU that genkern does not know, or none."""
 
 
 class NotTaken(Exception):
@@ -125,12 +133,13 @@ def plain_values(config: Config, with_waves: bool = False) -> dict[str, int]:
 
 
 def arch_of(device: str, arch: str | None, where: str) -> str:
-    """`arch` where it is given, else that of the device of a file's name. Raises InputError where nobody knows."""
+    """Returns `arch`, or the architecture of the device that a file's name says. Raises UnknownDevice."""
     if arch is not None:
         return arch
     if device in known_archs():
         return device
     gpu = gpu_named(device.replace("_", " "))
     if gpu is None:
-        raise InputError(f"{where}: {device[:60]!r} is no device that genkern knows; give --arch")
+        what = f"{device[:60]!r} is no device that genkern knows" if device else "its name says no device"
+        raise UnknownDevice(f"{where}: {what}; give --arch")
     return gpu.arch

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Collection, Iterable
 
 from genkern.errors import InputError
 from genkern.files import read_text, shown_path
-from genkern.formats.exchange import aiter_fmoe, aiter_triton, aiter_triton_named, sglang, tunableop, vllm
+from genkern.formats.exchange import (
+    aiter_fmoe,
+    aiter_triton,
+    aiter_triton_flat,
+    aiter_triton_named,
+    sglang,
+    tunableop,
+    vllm,
+)
 from genkern.formats.exchange.peer_config import Imported, PeerFile
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.sizes import read_sizes
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 
 PEERS: dict[str, PeerFile] = {
-    peer.NAME: peer for peer in (vllm, sglang, aiter_triton, aiter_triton_named, aiter_fmoe, tunableop)
+    peer.NAME: peer
+    for peer in (vllm, sglang, aiter_triton, aiter_triton_flat, aiter_triton_named, aiter_fmoe, tunableop)
 }
 
 
@@ -36,15 +48,25 @@ def run_elsewhere(problem: GemmProblem, configs: Iterable[Config], vendor: str) 
 
 
 def read_peer(path: str, arch: str | None) -> Imported:
-    """What a file of another program has, by its name. Raises InputError."""
+    """What a file of another program has, by its name. Raises InputError, and UnknownDevice if it names another GPU."""
     name = os.path.basename(path)
     peer = next((peer for peer in PEERS.values() if peer.is_named(name)), None)
     if peer is None:
-        raise InputError(
-            f"{shown_path(path)}: its name says no kind of file; known are vLLM's and SGLang's "
-            "N=..,K=..,device_name=..json, AITER's ..-GEMM-..-N=..-K=..json and ..tuned_fmoe.csv, and tunableop_*.csv"
-        )
-    return peer.read(read_text(path), shown_path(path), name, arch)
+        raise InputError(_no_kind(path))
+    # AITER's files are told apart by the folders above them.
+    return peer.read(read_text(path), shown_path(path), os.path.abspath(path), arch)
+
+
+def _no_kind(path: str) -> str:
+    """Why a file is none that `genkern import` reads, and what reads it if something does."""
+    where = shown_path(path)
+    with contextlib.suppress(InputError):
+        read_sizes(path, GemmDefaults(), None)
+        return f"{where} is a list of sizes, or results: `genkern -i` and `genkern merge` read it as it is"
+    return (
+        f"{where}: its name says no kind of file; known are vLLM's and SGLang's N=..,K=..,device_name=..json, AITER's "
+        "..GEMM-..-N=..-K=..json and ..tuned_fmoe.csv, and tunableop_*.csv"
+    )
 
 
 def unreached(tuned: Collection[int], written: Collection[int]) -> str:

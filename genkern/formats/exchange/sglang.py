@@ -32,14 +32,15 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
     """
     experts = [size for size in sizes if size.problem.op == moe_json.OP]
     others = [size for size in sizes if size.problem.op != moe_json.OP]
-    return block_json.render(others, _file_name) | moe_json.render(experts, _ENDINGS)
+    return block_json.render(others, file_of) | moe_json.render(experts, file_of)
 
 
 def file_of(problem: GemmProblem, device: str) -> str:
     """The file in which SGLang looks for the problem's config. Raises InputError."""
+    name = block_json.device_name(problem, device).replace(" ", "_")
     if problem.op == moe_json.OP:
-        return moe_json.name_of(problem, device, _ENDINGS)
-    return block_json.name_of(problem, device, _file_name)
+        return moe_json.name_of(problem, name, _ENDINGS)
+    return block_json.name_of(problem, name, _file_name)
 
 
 def _file_name(weight: str, device: str, dtype: str, block_n: int, block_k: int) -> str:

@@ -25,13 +25,18 @@ NAME = "tunableop"
 IS_FOLDER = False
 _TYPES = {name: row.aten for name, row in DTYPES.items() if row.aten and not row.is_float8}
 _SCALED = {name: row.aten for name, row in DTYPES.items() if row.aten and row.is_float8}
-_NAMES = {theirs: ours for ours, theirs in (_TYPES | _SCALED).items()} | {"tf32": "fp32"}
+# What PyTorch writes for float if it may multiply as tf32 (torch.backends.cuda.matmul.allow_tf32).
+_TF32 = "tf32"
+_AS_TF32 = (("precision", "tf32"),)
+_NAMES = {theirs: ours for ours, theirs in (_TYPES | _SCALED).items()} | {_TF32: "fp32"}
 _OPERATOR = re.compile(r"(?P<op>\w*?)TunableOp_(?P<types>[\w:<>]+)_(?P<trans>[NT]{2})")
 _SIGNATURE = re.compile(
     r"(?P<trans>[nt]{2})_(?P<m>[0-9]{1,10})_(?P<n>[0-9]{1,10})_(?P<k>[0-9]{1,10})(?:_B_[0-9]{1,10})?"
-    r"(?:_ld_[0-9]{1,12}_[0-9]{1,12}_[0-9]{1,12})?(?:_rw_(?P<rows>[01])_bias_(?P<bias>\w+))?"
+    r"(?:_ld_(?P<ld_a>[0-9]{1,12})_(?P<ld_b>[0-9]{1,12})_(?P<ld_c>[0-9]{1,12}))?(?:_rw_(?P<rows>[01])_bias_(?P<bias>\w+))?"
 )
-_TYPE = re.compile("|".join(sorted(map(re.escape, _NAMES), key=len, reverse=True)))
+_TYPE = "|".join(sorted(map(re.escape, _NAMES), key=len, reverse=True))
+_KNOWN_TYPES = re.compile(f"(?:{_TYPE})(?:_(?:{_TYPE}))*")
+_PADDED = "GEMMs with padded leading dimensions: genkern tunes their sizes with contiguous operands"
 
 
 def is_named(name: str) -> bool:
@@ -51,12 +56,16 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
             raise InputError(f"{where}, line {number}: {line[:60]!r} is no line of TunableOp's")
         try:
             problem = _problem(operator, signature)
+            if not isinstance(problem, str) and arch is not None:
+                problem = get_op(problem.op).refuse(problem, arch) or problem
         except InputError as error:
             raise InputError(f"{where}, line {number}: {error}") from None
         if isinstance(problem, str):
             imported.left_out[problem] += 1
-        else:
-            imported.candidates.append(Candidate(problem))
+            continue
+        imported.candidates.append(Candidate(problem))
+        if _is_padded(signature):
+            imported.notes[_PADDED] += 1
     return imported
 
 
@@ -94,9 +103,11 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
 def _problem(operator: re.Match[str], signature: re.Match[str]) -> GemmProblem | str:
     """The problem of a line, or why genkern has none. Raises InputError."""
     kind = operator["op"]
-    types = [_NAMES[match.group()] for match in _TYPE.finditer(operator["types"])]
     if kind == "GemmStridedBatched":
         return "a batched GEMM"
+    if not _KNOWN_TYPES.fullmatch(operator["types"]):
+        return f"{kind[:40]} of {operator['types'][:40]}"
+    types = [_NAMES[name] for name in re.findall(_TYPE, operator["types"])]
     if kind not in ("Gemm", "GemmAndBias", "ScaledGemm") or len(types) != (3 if kind == "ScaledGemm" else 1):
         return f"{kind[:40]} of {operator['types'][:40]}"
     # BLAS's first operand is the weight: transposed, it is stored [N, K].
@@ -109,7 +120,17 @@ def _problem(operator: re.Match[str], signature: re.Match[str]) -> GemmProblem |
         if types[2] not in _TYPES or types[0] not in _SCALED:
             return f"{kind} of {operator['types'][:40]}"
         return GemmProblem(*size, "a8w8", types[1], types[0], types[2], *layout, bias, own=own)
-    return GemmProblem(*size, "a16w16", types[0], types[0], types[0], *layout, kind == "GemmAndBias")
+    own = _AS_TF32 if operator["types"] == _TF32 else ()
+    return GemmProblem(*size, "a16w16", types[0], types[0], types[0], *layout, kind == "GemmAndBias", own=own)
+
+
+def _is_padded(signature: re.Match[str]) -> bool:
+    """Whether a leading dimension is larger than the matrix is high: BLAS's matrices are column-major."""
+    if signature["ld_a"] is None:
+        return False
+    m, n, k = (int(signature[name]) for name in "mnk")
+    dense = k if signature["trans"][0] == "t" else m, n if signature["trans"][1] == "t" else k, m
+    return tuple(int(signature[f"ld_{name}"]) for name in "abc") != dense
 
 
 def _line(problem: GemmProblem) -> str:
@@ -124,4 +145,5 @@ def _line(problem: GemmProblem) -> str:
         bias = _TYPES[problem.dtype_c] if problem.bias else "None"
         return f"ScaledGemmTunableOp_{types}_{trans},{signature}_rw_{rows}_bias_{bias}"
     operator = "GemmAndBias" if problem.bias else "Gemm"
-    return f"{operator}TunableOp_{_TYPES[problem.dtype_a]}_{trans},{signature}"
+    type_ = _TF32 if problem.own == _AS_TF32 else _TYPES[problem.dtype_a]
+    return f"{operator}TunableOp_{type_}_{trans},{signature}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from genkern.formats.exchange import block_json, moe_json
@@ -13,6 +14,7 @@ __all__ = ["IS_FOLDER", "NAME", "config_obstacle", "file_of", "is_named", "obsta
 
 NAME = "vllm"
 IS_FOLDER = True
+_H200 = "NVIDIA_H200"
 _ENDINGS = {"blocks": ",block_shape=[128,128]"}
 
 
@@ -32,14 +34,18 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
     """
     experts = [size for size in sizes if size.problem.op == moe_json.OP]
     others = [size for size in sizes if size.problem.op != moe_json.OP]
-    return block_json.render(others, _file_name) | moe_json.render(experts, _ENDINGS)
+    return block_json.render(others, file_of) | moe_json.render(experts, file_of)
 
 
 def file_of(problem: GemmProblem, device: str) -> str:
     """The file in which vLLM looks for the problem's config. Raises InputError."""
+    # get_device_name_as_file_name in vllm/utils/platform_utils.py.
+    name = re.sub(r"[\s/]+", "_", block_json.device_name(problem, device))
     if problem.op == moe_json.OP:
-        return moe_json.name_of(problem, device, _ENDINGS)
-    return block_json.name_of(problem, device, _file_name)
+        # get_config_file_name of fused_moe.py: one file for all GPUs of the family, for experts only.
+        name = _H200 if "H200" in name.split("_") else name
+        return moe_json.name_of(problem, name, _ENDINGS)
+    return block_json.name_of(problem, name, _file_name)
 
 
 def _file_name(weight: str, device: str, dtype: str, block_n: int, block_k: int) -> str:

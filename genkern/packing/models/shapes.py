@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from genkern.arguments import Parser, number
-from genkern.errors import InputError, OutputError
+from genkern.command.options import row_counts
+from genkern.errors import OutputError
 from genkern.files import require_writable, shown_path, write_whole
-from genkern.formats.kind import require_list_or_none
+from genkern.formats import tune_gemm_yaml
+from genkern.formats.kind import LIST_HELP, kind_of, list_text, require_list_or_none
 from genkern.formats.model_config import QUANTIZATIONS, ModelConfig, read_model
 from genkern.formats.tune_gemm_yaml import size_line
-from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
+from genkern.gemm.problem import GemmProblem
 from genkern.packing.models.engines import ENGINES, SERVERS, Engine
 from genkern.packing.models.families import families
 from genkern.packing.models.products import Product, products_of
@@ -26,10 +27,7 @@ _gpus = number(f"a number of GPUs from 1 to {_MOST_GPUS}", 1, _MOST_GPUS, intege
 
 def parse_shapes(argv: Sequence[str]) -> argparse.Namespace:
     """The options of `genkern shapes`. Raises InputError; SystemExit(0) after printing for --help."""
-    options = shapes_parser().parse_args(argv)
-    if options.output.lower().endswith(".csv"):
-        raise InputError(f"-o {options.output}: AITER's CSV cannot say which layer a size is of: name a YAML file")
-    return options
+    return shapes_parser().parse_args(argv)
 
 
 def shapes_parser() -> Parser:
@@ -48,7 +46,7 @@ def shapes_parser() -> Parser:
         "transformers installed",
     )
     add_model_options(group)
-    group.add_argument("-o", "--output", metavar="FILE", required=True, help="the list to write, in YAML")
+    group.add_argument("-o", "--output", metavar="FILE", required=True, help=LIST_HELP)
     group.add_argument("--overwrite", action="store_true", help="replace a list that is there; never results")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -69,7 +67,7 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--nsets",
-        type=_row_counts,
+        type=row_counts,
         metavar="M,M,...",
         help="other M: tokens at once; the head has those of decoding",
     )
@@ -83,15 +81,6 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _row_counts(text: str) -> tuple[int, ...]:
-    if not re.fullmatch(r"[0-9]{1,10}(,[0-9]{1,10}){0,999}", text):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a list of numbers, such as 1,16,64")
-    found = sorted({int(each) for each in text.split(",")})
-    if not 1 <= found[0] <= found[-1] <= MAX_DIMENSION:
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} has a number that is not from 1 to {MAX_DIMENSION}")
-    return tuple(found)
-
-
 def run_shapes(options: argparse.Namespace, console: Console) -> int:
     """Write the list, and say what is in it and what not. Raises InputError or OutputError."""
     require_list_or_none(options.output, options.overwrite)
@@ -102,12 +91,27 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
         raise OutputError(f"{shown_path(options.output)} is the model's configuration; name another file")
     engine = engine_of(options)
     products, told = products_of(config, engine, options.tp, rows_of_engine(options, engine))
-    write_whole(options.output, "".join(lines_of(products, config, options.tp, told)))
+    problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
+    # YAML says the layer of each size in a comment.
+    in_yaml = kind_of(options.output) is tune_gemm_yaml
+    lines = lines_of(products, config, options.tp, told) if in_yaml else [list_text(problems, options.output)]
+    write_whole(options.output, "".join(lines))
     for note in told:
         console.print(note)
-    sizes = len({problem for product in products for problem in product.problems})
-    console.print(f"{sizes} sizes of {config.family}, one of {options.tp} GPUs, are in {shown_path(options.output)}")
+    console.print(
+        f"{len(problems)} sizes of {config.family}, one of {options.tp} GPUs, are in {shown_path(options.output)}"
+    )
     return 0
+
+
+def model_list(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
+    """The list of sizes of --model_dir with --tp and --nsets, in YAML, and notes on what is not in it.
+
+    Raises InputError.
+    """
+    config = read_model(options.model_dir)
+    products, told = products_of(config, SERVERS, options.tp, options.nsets or SERVERS.tuned)
+    return "".join(lines_of(products, config, options.tp)), tuple(told)
 
 
 def config_of(model: str, options: argparse.Namespace) -> ModelConfig:

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from genkern.formats.aiter_variables import AITER_CONFIG, AITER_TABLES
 from genkern.gemm.dtypes import DTYPES
 from genkern.ops.op import op_by_type, op_names
 from genkern.runtime.process.shipped import WORD, shipped_bundles
@@ -26,8 +27,10 @@ BATCH_INVARIANT = "GENKERN_BATCH_INVARIANT"
 # Whether rows must have the same bits in every batch: what has no kernels for that is an error, or is told of.
 OFF, STRICT, WARN = MODES = ("off", "strict", "warn")
 # Before the name of a format in capitals; AITER's may be that of a type instead (aiter/jit/core.py: AITER_CONFIG_*).
-OF_FORMAT = (f"{CONFIG}_", "AITER_CONFIG_GEMM_")
+OF_FORMAT = (f"{CONFIG}_", f"{AITER_CONFIG}GEMM_")
 _AS_AITER = "GEMM_"
+# Variables that let other libraries tune while a program runs.
+ONLINE_OF_OTHERS = {"HIP_ONLINE_TUNING": "hipBLASLt", "AITER_ONLINE_TUNE": "AITER's fused MoE"}
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
@@ -63,9 +66,9 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
     """What the variables of `environ` say. Raises nothing: what makes no sense is in `notes`, and left out."""
     notes: list[str] = []
     own: dict[str, tuple[str, ...]] = {}
-    for prefix in OF_FORMAT:
+    for prefix in (OF_FORMAT[0], AITER_CONFIG):
         for name in sorted(name for name in environ if name.startswith(prefix)):
-            op = _op_of(name.removeprefix(prefix).removeprefix(_AS_AITER))
+            op = AITER_TABLES.get(name) or _op_of(name.removeprefix(prefix).removeprefix(_AS_AITER))
             if op is None:
                 notes.append(f"{name}: genkern has no such format (it has {', '.join(op_names())}), so it is not read")
             else:
@@ -78,12 +81,16 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
     pins = tuple(environ.get(BUNDLE_SHA256, "").lower().replace(":", " ").split())
     if any(not re.fullmatch("[0-9a-f]{64}", pin) for pin in pins):
         notes.append(f"{BUNDLE_SHA256} has what is no sha256 of 64 digits: no bundle fits that")
+    online = _flag(ONLINE, environ, notes)
+    for name, tuned in ONLINE_OF_OTHERS.items():
+        if not online and environ.get(name, "").strip().lower() in _YES:
+            notes.append(f"{name} tunes {tuned}; {ONLINE[0]}=1 lets genkern tune its kernels while a program runs")
     return Configuration(
         paths=named_paths(CONFIG, environ.get(CONFIG, ""), notes),
         own_paths=own,
         log_choices=_flag(LOG_CHOICES, environ, notes),
         record=_flag(RECORD, environ, notes),
-        online=_flag(ONLINE, environ, notes),
+        online=online,
         online_options=online_options,
         record_dir=next(filter(None, map(environ.get, RECORD_DIR)), ""),
         pins=pins,

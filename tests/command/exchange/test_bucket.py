@@ -29,6 +29,7 @@ families:
     schedule_hint: [none]
 """
 NAME = "gfx942-GEMM-A16W16-N=256-K=512.json"
+NESTED = "gfx942/triton/gemm/gemm_a16w16/GEMM-A16W16-N=256-K=512.json"
 
 
 def test_an_n_and_k_become_a_file(cache_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -44,7 +45,7 @@ def test_an_n_and_k_become_a_file(cache_dir: Path, tmp_path: Path, capsys: pytes
     target.append("--predicted")
     ran = run_here(capsys, *options, *target)
     assert (ran.status, ran.err) == (0, "")
-    text = (tmp_path / "b" / NAME).read_text()
+    text = (tmp_path / "b" / NESTED).read_text()
     assert list(json.loads(text)) == [*(f"M_LEQ_{M}" for M in ROWS), "any"]
     with (tmp_path / "r.yaml.candidates.csv").open(newline="") as file:
         times = [(row["config"], int(row["M"]), float(row["us"])) for row in csv.DictReader(file)]
@@ -58,6 +59,8 @@ def test_an_n_and_k_become_a_file(cache_dir: Path, tmp_path: Path, capsys: pytes
     assert float(rows[-1]["loss"]) == pytest.approx(product[default] ** (1 / len(ROWS)), abs=1e-3)
     assert f"{default}, on average {rows[-1]['loss']} times the best of 10 of 10 sizes" in ran.out
     assert run_here(capsys, *options, *target).status == 0
+    assert (tmp_path / "b" / NESTED).read_text() == text
+    assert run_here(capsys, *options, *target, "--bucket-keys", "flat").status == 0
     assert (tmp_path / "b" / NAME).read_text() == text
     assert run_here(capsys, *options, *target, "--bucket-keys", "named").status == 0
     assert "medium_M32" in json.loads((tmp_path / "b" / NAME).read_text())

@@ -24,6 +24,7 @@ OWN = Config("tiled_tma", 64, 64, 128, 8, 1, 4, 3)
 FP8 = {"op": "a8w8_blockscale", "dtype_a": "fp8e4m3fn", "dtype_b": "fp8e4m3fn"}
 H200 = {"arch": "sm_90", "device": "NVIDIA H200", "time_source": "cudagraph"}
 NAME = "N=4096,K=4096,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
+FAMILY = "gfx950/triton/gemm/gemm_a16w16"
 SHIPPED = ROOT / "results" / "nvidia_h200" / "older" / "a8w8_blockscale_fp8.yaml"
 
 
@@ -52,8 +53,30 @@ def test_imported_files_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run_here(capsys, "import", tmp_path / AITER_NAME, "-o", tmp_path / "a.yaml").status == 0
     argv = ["export", tmp_path / "a.yaml", "--to", "aiter_triton", "-o", tmp_path / "a", "--predicted"]
     assert run_here(capsys, *argv).status == 0
-    written = json.loads((tmp_path / "a" / "gfx950-GEMM-A16W16-N=256-K=7168.json").read_text())
+    written = json.loads((tmp_path / "a" / FAMILY / "GEMM-A16W16-N=256-K=7168.json").read_text())
     assert written["M_LEQ_64"] == json.loads(AITER)["M_LEQ_64"]
+
+
+def test_the_defaults_of_an_installed_aiter_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Into AITER's own folder go files of N and K; what serves every other size there is not replaced. The older layout
+    is refused where AITER would pass over it."""
+    configs = tmp_path / "configs"
+    (configs / FAMILY).mkdir(parents=True)
+    (configs / FAMILY / "DEFAULT.json").write_text('{"any": 1}')
+    write_results(tmp_path / "r.yaml", [winner(16, 5.0, arch="gfx950", device="AMD Instinct MI350X")])
+    argv = ["export", tmp_path / "r.yaml", "--to"]
+    for overwrite in ([], ["--overwrite"]):
+        ran = run_here(capsys, *argv, "aiter_triton", "-o", configs, *overwrite)
+        assert ran.status == 0, ran
+        assert "DEFAULT.json" in ran.out
+        assert (configs / FAMILY / "DEFAULT.json").read_text() == '{"any": 1}'
+        assert (configs / FAMILY / "GEMM-A16W16-N=4096-K=4096.json").exists()
+        assert "DEFAULT.json" not in (configs / "losses.csv").read_text()
+    refusal = run_here(capsys, *argv, "aiter_triton_flat", "-o", configs / "gemm").refusal
+    assert "DEFAULT.json" in refusal
+    assert not (configs / "gemm").exists()
+    assert run_here(capsys, *argv, "aiter_triton_flat", "-o", tmp_path / "older").status == 0
+    assert (tmp_path / "older" / "gfx950-GEMM-A16W16-N=4096-K=4096.json").exists()
 
 
 def test_winners_of_genkerns_own_kernels_need_candidates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,6 +213,12 @@ def test_rows_of_aiters_own_kernels(tmp_path: Path, capsys: pytest.CaptureFixtur
         ["r.yaml", "--to", "vllm", "-o", "x", "--candidates", "odd.csv"],
         ["empty.yaml", "--to", "vllm", "-o", "x"],
         ["r.yaml", "--to", "tunableop", "-o", "."],
+        ["r.yaml", "--to", "vllm", "-o", "empty.yaml"],
+        ["r.yaml", "--to", "aiter_fmoe", "-o", "."],
+        [".", "--to", "vllm", "-o", "x"],
+        ["binary.yaml", "--to", "vllm", "-o", "x"],
+        ["picture.csv", "--to", "vllm", "-o", "x"],
+        ["/dev/null", "--to", "vllm", "-o", "x"],
     ],
 )
 def test_refusals(
@@ -200,6 +229,8 @@ def test_refusals(
     won = winner(16, 5.0, TILED, **FP8, **H200)
     write_results(tmp_path / "r.yaml", [won])
     (tmp_path / "empty.yaml").write_text("[]\n")
+    for name in ("binary.yaml", "picture.csv"):
+        (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
     candidates(tmp_path / "bad.csv", won.problem, {TILED: float("nan")})
     odd = candidates(tmp_path / "odd.csv", won.problem, {TILED: 1.0}).read_text()
     (tmp_path / "odd.csv").write_text(odd.replace("a8w8_blockscale", "a0w0"))

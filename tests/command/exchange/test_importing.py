@@ -38,7 +38,7 @@ def test_configs_race_when_their_sizes_are_tuned(tmp_path: Path, capsys: pytest.
     out = tmp_path / "out" / "imported.yaml"
     ran = run_here(capsys, "import", file(tmp_path, VLLM_NAME, VLLM), "-o", out)
     assert (ran.status, ran.err) == (0, "")
-    assert ran.out.startswith("3 sizes, each with a config, of 1 files")
+    assert ran.out.startswith("3 sizes, each with a config, of 1 file,")
     sizes = read_sizes(str(out), GemmDefaults(), "sm_90")
     assert (len(sizes.problems), sizes.notes) == (3, ())
     results = ResultsFile(str(out), H200, GemmDefaults(), again=sizes.problems)
@@ -94,6 +94,49 @@ def test_another_arch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "give --arch" in run_here(capsys, *argv).refusal
     assert run_here(capsys, *argv, "--arch", "gfx942").status == 0
     assert {row.problem.dtype_a for row in read_results(str(tmp_path / "r.yaml"))} == {"fp8e4m3fnuz"}
+
+
+def test_a_file_of_an_unknown_device_costs_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a folder, and below it, the others are taken and such files counted, damaged ones named with status 1."""
+    (tmp_path / "below").mkdir()
+    file(tmp_path, VLLM_NAME, VLLM)
+    for device in ("NVIDIA_GB10", "NVIDIA_H20", "AMD_Instinct_MI325_OAM"):
+        file(tmp_path / "below", VLLM_NAME.replace("NVIDIA_H200", device), VLLM)
+    ran = run_here(capsys, "import", tmp_path, "-o", tmp_path / "r.yaml")
+    assert (ran.status, ran.err) == (0, "")
+    assert "left out: 3 files of GPUs that genkern does not know" in ran.out
+    assert len(read_results(str(tmp_path / "r.yaml"))) == 3
+    damaged = file(tmp_path / "below", VLLM_NAME.replace("1536", "2048"), VLLM[:90])
+    ran = run_here(capsys, "import", tmp_path, "-o", tmp_path / "r.yaml", "--overwrite")
+    assert (ran.status, len(read_results(str(tmp_path / "r.yaml")))) == (1, 3)
+    assert damaged.name in ran.out
+
+
+def test_folders_of_aiters_families(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """AITER's folder of configs as it is: the architecture is that of the path."""
+    for arch in ("gfx942", "gfx950"):
+        folder = tmp_path / arch / "triton" / "gemm" / "gemm_a16w16"
+        folder.mkdir(parents=True)
+        file(folder, "GEMM-A16W16-N=256-K=7168.json", AITER)
+        file(folder, "DEFAULT.json", AITER)
+    ran = run_here(capsys, "import", tmp_path, "-o", tmp_path / "r.yaml")
+    assert "left out: 2 default files" in ran.out
+    assert {row.arch for row in read_results(str(tmp_path / "r.yaml"))} == {"gfx950", "gfx942"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a8w8_untuned_gemm.csv", "M,N,K,q_dtype_w\n1,1280,8192,torch.float8_e4m3fnuz\n"),
+        ("bf16_tuned_gemm.csv", "cu_num,M,N,K,libtype,solidx,splitK,us,kernelName\n304,1,2,3,asm,1,1,5.0,x\n"),
+        ("sizes.yaml", "- {M: 1, N: 2, K: 3}\n"),
+    ],
+)
+def test_lists_that_need_no_import(name: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """AITER's GEMM tables and lists of sizes are read by -i and merge, which the refusal says."""
+    refusal = run_here(capsys, "import", file(tmp_path, name, text), "-o", tmp_path / "x.yaml").refusal
+    assert "genkern -i" in refusal
+    assert "genkern merge" in refusal
 
 
 @pytest.mark.parametrize(

@@ -93,9 +93,73 @@ def test_written_and_read_again() -> None:
     assert [each.problem for each in read.candidates] == [GATE, DOWN]
 
 
+def test_a_gate_of_several_activations_has_one_down() -> None:
+    """silu and gelu of one size are two rows, with the same second stage."""
+    gates = [replace(GATE, activation=name) for name in ("silu", "gelu")]
+    (text,) = aiter_fmoe.render([TimedSize(each, {CONFIG: 5.0}, "gfx942") for each in (*gates, DOWN)]).values()
+    assert [row["act_type"] for row in csv.DictReader(io.StringIO(text))] == [
+        "ActivationType.Silu",
+        "ActivationType.Gelu",
+    ]
+
+
+def test_rows_of_others_stay() -> None:
+    """In a table of AITER's, with its own columns, to the letter; genkern's own row of a key is replaced."""
+    columns = [name for name in aiter_fmoe.TUNED_COLUMNS if name not in ("gfx", "xbf16", "flat")] + ["_tag"]
+    others = "304,1,4096,256,512,10,x,y,z,z,QuantType.No,1,0,32,0,1.5,ck_a,0.0%,2.5,ck_b,0.0%,4.0,0,1.0,2.0,odd\n"
+    head = ",".join(columns) + "\n"
+    first = aiter_fmoe.table_with(head + others, "t", pair(30.0), compute_units=304)
+    assert first.startswith(head + others)
+    second = aiter_fmoe.table_with(first, "t", pair(20.0), compute_units=304)
+    assert second.startswith(head + others)
+    rows = list(csv.DictReader(io.StringIO(second)))
+    assert [(row["kernelName1"].partition("_")[0], row["us1"]) for row in rows] == [("ck", "1.5"), ("genkern", "20.0")]
+    # Another part of the GPU is another key.
+    assert len(aiter_fmoe.table_with(second, "t", pair(20.0), compute_units=80).splitlines()) == 4
+    taken = second.replace("genkern_", "ck_moe_")
+    with pytest.raises(InputError, match="t, line 3: another library"):
+        aiter_fmoe.table_with(taken, "t", pair(20.0), compute_units=304)
+    with pytest.raises(InputError, match="kernelName1 is missing"):
+        aiter_fmoe.table_with(HEAD + "\n", "t", pair(20.0))
+
+
+def pair(us: float) -> list[TimedSize]:
+    return [TimedSize(problem, {CONFIG: us}, "gfx942", "AMD Instinct MI300X") for problem in (GATE, DOWN)]
+
+
+@pytest.mark.parametrize("kind", ["short", "long"])
+def test_a_row_of_other_length_costs_itself(kind: str, tmp_path: Path) -> None:
+    """In tables that tuners wrote, with its line; in a list of sizes it is refused."""
+    text = aiter_fmoe.table_with("", "t", pair(20.0))
+    row = text.splitlines()[1]
+    odd = row.rpartition(",")[0] if kind == "short" else f"{row},1"
+    path = tmp_path / "tuned_fmoe.csv"
+    path.write_text(f"{text}{odd}\n{row}\n{odd}\n")
+    ((reason, count),) = aiter_fmoe.read(path.read_text(), "f", path.name, "gfx942").left_out.items()
+    assert (count, "lines 3, 5" in reason) == (2, True)
+    sizes = read_sizes(str(path), GemmDefaults(), "gfx942")
+    assert len(sizes.problems) == 2
+    assert any("lines 3, 5" in note for note in sizes.notes)
+    path = tmp_path / "untuned_fmoe.csv"
+    path.write_text("\n".join((HEAD, BF16, BF16.rpartition(",")[0])))
+    with pytest.raises(InputError, match="line 3"):
+        read_sizes(str(path), GemmDefaults(), "gfx942")
+
+
+@pytest.mark.parametrize("rows", [[FP4], [FP4, FIRST, SWIGLU], [SWIGLU] * 3])
+def test_a_table_without_a_row_for_genkern_says_why(rows: list[str], tmp_path: Path) -> None:
+    """Each reason with its count, for -i and merge too."""
+    path = tmp_path / "untuned_fmoe.csv"
+    path.write_text("\n".join((HEAD, *rows)))
+    with pytest.raises(InputError, match=f"{len(rows)} rows") as error:
+        read_sizes(str(path), GemmDefaults(), "gfx942")
+    for reason, count in aiter_fmoe.read(path.read_text(), "f", path.name, None).left_out.items():
+        assert f"{count} of {reason}" in str(error.value)
+
+
 def test_halves_are_refused() -> None:
     """A row needs both stages."""
-    for alone, reason in ((GATE, "has no row of stage down"), (DOWN, "has none of stage gate_up")):
+    for alone, reason in ((GATE, "has no row of stage down"), (DOWN, "has no row of stage gate_up")):
         with pytest.raises(InputError, match=reason):
             aiter_fmoe.render([TimedSize(alone, {CONFIG: 1.0}, "gfx942")])
 

@@ -85,3 +85,20 @@ def test_what_these_files_cannot_say() -> None:
     assert "skewed" in vllm.obstacle(replace(DOWN, own=(*OWN[:1], ("routing", "skewed"), *OWN[1:])))
     assert "silu" in vllm.obstacle(replace(GATE, activation="gelu"))
     assert "layout" in vllm.obstacle(replace(DOWN, row_major_b=True))
+
+
+@pytest.mark.parametrize(
+    ("device", "experts", "dense"),
+    [
+        ("NVIDIA H200", "NVIDIA_H200", "NVIDIA_H200"),
+        ("NVIDIA H200 NVL", "NVIDIA_H200", "NVIDIA_H200_NVL"),
+        ("NVIDIA GH200 480GB", "NVIDIA_GH200_480GB", "NVIDIA_GH200_480GB"),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA_H100_80GB_HBM3", "NVIDIA_H100_80GB_HBM3"),
+        ("AMD Instinct MI250X / MI250", "AMD_Instinct_MI250X_MI250", "AMD_Instinct_MI250X_MI250"),
+        ("NVIDIA H200 NVL (not present)", "NVIDIA_H200", "NVIDIA_H200_NVL"),
+    ],
+)
+def test_the_device_is_as_vllm_names_it(device: str, experts: str, dense: str) -> None:
+    """get_config_file_name has one file of experts for the whole family of H200, get_w8a8_block_fp8_configs has not."""
+    assert f"device_name={experts}," in vllm.file_of(GATE, device)
+    assert f"device_name={dense}," in vllm.file_of(GemmProblem(16, 256, 7168, "a8w8_blockscale", *FP8), device)

@@ -83,6 +83,7 @@ def test_names_of_impossible_sizes(name: str, tmp_path: Path) -> None:
 
 def test_every_kind_has_a_name() -> None:
     """What --to takes; a name that no kind has is refused with those that are known."""
-    assert list(PEERS) == ["vllm", "sglang", "aiter_triton", "aiter_triton_named", "aiter_fmoe", "tunableop"]
+    triton = ["aiter_triton", "aiter_triton_flat", "aiter_triton_named"]
+    assert list(PEERS) == ["vllm", "sglang", *triton, "aiter_fmoe", "tunableop"]
     with pytest.raises(InputError, match="says no kind of file"):
         read_peer("config.json", None)

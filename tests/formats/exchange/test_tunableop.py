@@ -26,6 +26,7 @@ PROBLEMS = [
     GemmProblem(32, 48, 64, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32", row_major_b=True),
     GemmProblem(32, 48, 64, row_major_a=False),
     GemmProblem(32, 48, 64, row_major_a=False, row_major_b=True),
+    GemmProblem(32, 48, 64, dtype_a="fp32", dtype_b="fp32", dtype_c="fp32", own=(("precision", "tf32"),)),
     FP8,
     replace(FP8, own=(("scales", "per_token"),), bias=True),
 ]
@@ -48,6 +49,58 @@ def test_results_are_read_as_sizes() -> None:
     ]
     assert all(each.config is None for each in read.candidates)
     assert sum(read.left_out.values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "precision"),
+    [
+        ("GemmTunableOp_tf32_TN,tn_4096_16_7168_ld_7168_7168_4096,Gemm_Rocblas_1,0.1", "tf32"),
+        ("GemmTunableOp_tf32_NN,nn_64_32_128,Default,0.1", "tf32"),
+        ("GemmAndBiasTunableOp_tf32_TN,tn_64_32_128_ld_128_128_64,Default,0.1", "tf32"),
+        ("GemmTunableOp_float_TN,tn_4096_16_7168_ld_7168_7168_4096,Gemm_Rocblas_1,0.1", "ieee"),
+    ],
+)
+def test_tf32_is_said(line: str, precision: str) -> None:
+    """A product of tf32 is another problem than one of float32."""
+    (read,) = tunableop.read(line, "f", "tunableop_results0.csv", None).candidates
+    assert read.problem.dtype_a == read.problem.dtype_c == "fp32"
+    assert dict(read.problem.own).get("precision", "ieee") == precision
+
+
+@pytest.mark.parametrize("types", ["c10::complex<float>", "c10::complex<double>", "double", "floatx", "BFloat16_Half"])
+def test_other_types_are_counted(types: str) -> None:
+    """Complex numbers are none of float, whatever their name contains."""
+    text = f"GemmTunableOp_{types}_NN,nn_64_32_128_ld_64_128_64,Default,0.1\n"
+    read = tunableop.read(text + text, "f", "tunableop_results0.csv", None)
+    assert (read.candidates, read.left_out) == ([], {f"Gemm of {types}": 2})
+
+
+def test_what_the_target_cannot_compute_is_counted() -> None:
+    """A list for a GPU has no size that a run on it would refuse."""
+    line = "GemmTunableOp_tf32_TN,tn_4096_16_7168_ld_7168_7168_4096,Gemm_Rocblas_1,0.1"
+    assert tunableop.read(line, "f", "tunableop_results0.csv", "sm_90").candidates
+    assert tunableop.read(line, "f", "tunableop_results0.csv", "gfx90a").left_out.total() == 1
+
+
+@pytest.mark.parametrize(
+    ("signature", "is_padded"),
+    [
+        ("tn_2048_16_1024_ld_1024_1024_2048", False),
+        ("tn_2048_16_1024_ld_3072_1024_2048", True),
+        ("tn_2048_16_1024_ld_1024_2048_2048", True),
+        ("tn_2048_16_1024_ld_1024_1024_4096", True),
+        ("nt_2048_16_1024_ld_2048_16_2048", False),
+        ("nt_2048_16_1024_ld_2048_64_2048", True),
+        ("nn_2048_16_1024", False),
+    ],
+)
+def test_padded_rows_are_told(signature: str, is_padded: bool) -> None:
+    """The size is taken, with a word that it is tuned without the padding."""
+    line = f"GemmTunableOp_BFloat16_{signature[:2].upper()},{signature},Default,0.1"
+    read = tunableop.read(line, "f", "tunableop_results0.csv", None)
+    (candidate,) = read.candidates
+    assert candidate.problem.size == "16x2048x1024"
+    assert read.notes.total() == is_padded
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)

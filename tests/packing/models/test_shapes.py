@@ -360,7 +360,6 @@ def test_more_gpus_than_kv_heads(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (LLAMA, ("--tp", "0"), "not a number of GPUs"),
         (LLAMA, ("--nsets", "1,,2"), "not a list of numbers"),
         (LLAMA, ("--nsets", "0"), "not from 1"),
-        (LLAMA, ("-o", "sizes.csv"), "name a YAML file"),
     ],
 )
 def test_what_is_refused(
@@ -372,6 +371,23 @@ def test_what_is_refused(
     ran = run_here(capsys, "shapes", "--model_dir", tmp_path, *out, *argv)
     assert reason in ran.refusal
     assert not (tmp_path / "sizes.yaml").exists()
+
+
+def test_a_list_in_aiters_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name in .csv is AITER's untuned list, of the same sizes; of several formats, or a name without one, it is
+    refused."""
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    lists = []
+    for name in ("sizes.yaml", "bf16_untuned_gemm.csv"):
+        argv = ["shapes", "--model_dir", tmp_path, "--nsets", "1,512", "-o", tmp_path / name]
+        assert run_here(capsys, *argv).status == 0
+        lists.append(read_sizes(str(tmp_path / name), GemmDefaults(), "gfx942"))
+    assert set(lists[0].problems) == set(lists[1].problems)
+    head = (tmp_path / "bf16_untuned_gemm.csv").read_text().splitlines()[0]
+    assert head == "M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle"
+    two = ["shapes", "--model_dir", tmp_path, "--quantization", "fp8", "-o", tmp_path / "two.csv"]
+    assert "a16w16, a8w8" in run_here(capsys, *two).refusal
+    assert not (tmp_path / "two.csv").exists()
 
 
 def test_the_configuration_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from genkern.formats.aiter_variables import AITER_TABLES
 from genkern.ops.op import op_names
-from genkern.runtime.process.configuration import OF_FORMAT, Configuration, configuration
+from genkern.runtime.process.configuration import (
+    OF_FORMAT,
+    ONLINE_OF_OTHERS,
+    Configuration,
+    configuration,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -43,7 +49,33 @@ def test_every_format_has_a_variable(prefix: str) -> None:
     assert [found.paths_of(op) for op in op_names()] == [(f"{op}.yaml",) for op in op_names()]
 
 
-@pytest.mark.parametrize("name", ["AITER_CONFIG_GEMM_A4W4", "GENKERN_CONFIG_A9W9", "AITER_CONFIG_GEMM_"])
+@pytest.mark.parametrize(("name", "op"), [(name, op) for name, op in AITER_TABLES.items() if op])
+def test_aiters_tables_are_read_by_their_names(name: str, op: str) -> None:
+    """Every variable of AITER's whose table is of a format that genkern has."""
+    found = configuration({name: "x.csv:y.yaml"})
+    assert (found.paths_of(op), found.notes) == (("x.csv", "y.yaml"), ())
+    assert found.paths_of("a16w16") == ()
+
+
+@pytest.mark.parametrize("name", ONLINE_OF_OTHERS)
+@pytest.mark.parametrize(("text", "told"), [("1", 1), ("true", 1), ("0", 0), ("", 0)])
+def test_online_tuning_of_others_is_told(name: str, text: str, told: int) -> None:
+    """It starts nothing in genkern; one line says what does, unless that is asked for."""
+    found = configuration({name: text})
+    assert (found.online, len(found.notes)) == (False, told)
+    assert all(name in note and "GENKERN_ONLINE_TUNING" in note for note in found.notes)
+    assert configuration({name: text, "GENKERN_ONLINE_TUNING": "1"}).notes == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GENKERN_CONFIG_A9W9",
+        "AITER_CONFIG_GEMM_",
+        "AITER_CONFIG_GEMM_A9W9",
+        *(name for name, op in AITER_TABLES.items() if not op),
+    ],
+)
 def test_formats_that_are_not_there_are_said(name: str) -> None:
     """One line, and the rest counts."""
     found = configuration({name: "x.csv", "GENKERN_CONFIG": "y.yaml"})
