@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from genkern.search.guided.features import Numbers, features_of
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.passed import passed
-from genkern.search.guided.trees import Places
+from genkern.search.guided.trees import FEW_ROWS, Places
 from genkern.search.rates.variants import variants_octaves
 from genkern.space.shares import Shares
 
@@ -106,13 +106,21 @@ def _of_part(
     problem: GemmProblem, gpu: Gpu, learned: Callable[[str], Learned | None], configs: Sequence[Config]
 ) -> _Said:
     model = learned(gpu.arch)
-    columns = features_of(problem, configs, gpu, shipped=model is not None)
     if model is None:
+        columns = features_of(problem, configs, gpu, shipped=False)
         far = np.array([columns[name] / step for name, step in _STEPS.items()])
         return _Said(columns["log_physics"], far, is_learned=False)
+    columns = features_of(problem, configs, gpu)
     leaves = passed(model.trees, columns).leaves(columns)
     octaves = model.octaves(columns, model.trees.octaves(leaves))
     return _Said(octaves, leaves[::_OF_TREES].copy(), is_learned=True)
+
+
+def predicted_octaves(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Learned) -> Numbers:
+    """[configs] log2 of time by a model, up to a constant, for at least one config."""
+    columns = features_of(problem, configs, gpu)
+    trees = learned.trees if len(configs) < FEW_ROWS else passed(learned.trees, columns)
+    return learned.octaves(columns, trees.octaves(trees.leaves(columns)))
 
 
 def _joined(parts: Iterable[_Said], configs: Sequence[Config], gpu: Gpu) -> _Said:
