@@ -34,6 +34,8 @@ from genkern.timing.time_sources import TIMERS
 PROFILERS = ("auto", "rocprofv3", "rocprof", *TIMERS["amd"], *TIMERS["nvidia"], "predict")
 # Of no effect where there is no GPU.
 ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive", "--lanes")
+# Of no effect where nothing is compiled either.
+ABOUT_SEARCHING = ("--search", "--strategy", "--patience", "--budget", "--timeout", "--kernels")
 # A search waits for compiles most of its time, and the GPU with it, which measures other sizes meanwhile: 14 cold sizes
 # took 83 s on an H100 and 16 cores with one lane, and 45 s with three (benchmarks.timeline.traced).
 LANES = 3
@@ -284,6 +286,12 @@ def _search(group: argparse._ArgumentGroup) -> None:
     instead = "where the cache lacks a kernel, take it from this file of genkern kernels (default: $GENKERN_KERNELS)"
     group.add_argument("--kernels", metavar="FILE", help=instead)
     add_strategy(group)
+    group.add_argument(
+        "--compile",
+        action="store_true",
+        help="without a GPU, compile what --search asks for, into the cache that machines with GPUs read (default: "
+        "without a GPU nothing is compiled, unless --keep or --cluster is given)",
+    )
     add_invariant(group)
     group.add_argument(
         "--deterministic",

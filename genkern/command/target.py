@@ -179,7 +179,7 @@ def make_profiler(
     Raises ProfilerError when its program is missing.
     """
     if not target.measured:
-        return PredictProfiler()
+        return PredictProfiler(target.gpu.name)
     if shares_device(target, choice):
         time_source = usual_timer(target.gpu.vendor) if choice == "auto" else choice
         return SupervisedProfiler(time_source, index, cache_dir, log_dir, turn=turn, early=early, rehearses=rehearses)
