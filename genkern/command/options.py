@@ -197,6 +197,12 @@ def _target(group: argparse._ArgumentGroup) -> None:
         help=f"{archs}, or of a file in GENKERN_GPU_FILES (default: that of the GPU found, else {DEFAULT_ARCH})",
     )
     group.add_argument(
+        "--device",
+        metavar="NAME",
+        help="which GPU of its architecture, as 'NVIDIA H100' or h100: to measure on such GPUs alone, or to predict for "
+        "one that is not here (default: the GPU found, else the first of --arch)",
+    )
+    group.add_argument(
         "--profiler",
         choices=PROFILERS,
         default="auto",
@@ -361,6 +367,7 @@ def _check_files(options: argparse.Namespace) -> None:
     sizes, results, profile = options.gemm_size_file, options.tuning_results_file, options.profile_file
     named = {"--gemm_size_file": sizes, "-o": results, "--profile_file": profile, "--space": options.space}
     named |= {"--cache_dir": options.cache_dir, "--kernels": options.kernels, "--arch": options.arch}
+    named |= {"--device": options.device}
     for option, given in named.items():
         if given == "":
             raise InputError(f"{option} is empty: is a variable of your shell not set?")

@@ -20,6 +20,7 @@ from genkern.gemm.gpus import (
     detect_devices,
     gpu_for_arch,
     gpu_for_device,
+    gpu_of_product,
     output_of,
     partition_of,
     triton_target,
@@ -95,18 +96,22 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     for that this machine cannot make.
     """
     devices = detect_devices() if detected is None else detected
-    arch = options.arch or (devices[0].arch if devices else DEFAULT_ARCH)
-    gpu = gpu_for_arch(arch)
+    named = asked_device(options.device, options.arch)
+    arch = named.arch if named else options.arch or (devices[0].arch if devices else DEFAULT_ARCH)
+    gpu = named or gpu_for_arch(arch)
     fitting = [device for device in devices if device.arch == gpu.arch]
+    if named:
+        fitting = [device for device in fitting if gpu_for_device(device.name, arch).name == named.name]
     asked = _asked_to_measure(options)
     if options.profiler == "predict" or not (fitting or asked):
         return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", ())
     vendor = _VENDORS.get(options.profiler, gpu.vendor)
-    if vendor != gpu.vendor and (options.arch or devices):
+    if vendor != gpu.vendor and (named or options.arch or devices):
         raise ProfilerError(f"{asked} is for {vendor.upper()} GPUs, {gpu.arch} is not one; try --profiler auto")
     if not fitting:
         needs = f"a {gpu.arch}" if options.arch else f"an {vendor.upper()}" if options.profiler in _VENDORS else "a"
-        here = ", ".join(sorted({device.arch for device in devices})) or "none"
+        needs = f"an {named.name}" if named else needs
+        here = ", ".join(sorted({device.name if named else device.arch for device in devices})) or "none"
         raise ProfilerError(f"{asked} needs {needs} GPU, this machine has {here}; try --profiler predict")
     if not installed("torch"):
         raise ProfilerError(
@@ -132,6 +137,16 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     found = partition_of(gpu_for_device(device.name, gpu.arch), device.compute_units)
     described = tuple(chosen if gpu.vendor == "nvidia" else asked_of_amd_smi(chosen))
     return RunTarget(gpu.arch, found, device.name, wanted, described)
+
+
+def asked_device(device: str | None, arch: str | None) -> Gpu | None:
+    """The device that --device names; None without one. Raises InputError if it is unknown or not of --arch."""
+    if device is None:
+        return None
+    gpu = gpu_of_product(device)
+    if arch is not None and gpu_for_arch(arch).arch != gpu.arch:
+        raise InputError(f"--device {device} is {gpu.arch}, --arch is {arch}: give one of them")
+    return gpu
 
 
 def asked_of_amd_smi(devices: Sequence[DetectedDevice]) -> list[DetectedDevice]:
