@@ -199,8 +199,8 @@ def _target(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--device",
         metavar="NAME",
-        help="which GPU of its architecture, as 'NVIDIA H100' or h100: to measure on such GPUs alone, or to predict for "
-        "one that is not here (default: the GPU found, else the first of --arch)",
+        help="which GPU of its architecture, as 'NVIDIA H100' or h100: measure on such GPUs alone, or predict for one "
+        "that is not here (default: the GPU found, else the first of --arch)",
     )
     group.add_argument(
         "--profiler",

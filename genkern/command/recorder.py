@@ -115,8 +115,8 @@ class Recorder:
         if any(winner.check and winner.check.method == "interpreter" for winner in self._winners):
             self._console.print("check: under Triton's interpreter, on the reduced sizes named above")
         if self._unchecked:
-            sizes = ", ".join(self._unchecked)
-            self._console.print(f"{len(self._unchecked)} of {len(self._winners)} winners were not checked here: {sizes}")
+            count = f"{len(self._unchecked)} of {len(self._winners)}"
+            self._console.print(f"{count} winners were not checked here: {', '.join(self._unchecked)}")
         if stand_ins := sorted({w.check.stand_in for w in self._winners if w.check and w.check.stand_in}):
             self._console.print(f"check: with operands in {', '.join(stand_ins)}, which is not the type of these sizes")
 

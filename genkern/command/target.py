@@ -21,6 +21,7 @@ from genkern.gemm.gpus import (
     gpu_for_arch,
     gpu_for_device,
     gpu_of_product,
+    known_archs,
     output_of,
     partition_of,
     triton_target,
@@ -137,6 +138,22 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     found = partition_of(gpu_for_device(device.name, gpu.arch), device.compute_units)
     described = tuple(chosen if gpu.vendor == "nvidia" else asked_of_amd_smi(chosen))
     return RunTarget(gpu.arch, found, device.name, wanted, described)
+
+
+def add_gpu(group: argparse._ArgumentGroup) -> None:
+    """The options of `require_gpu`."""
+    group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="the GPU to compile for")
+    group.add_argument(
+        "--device", metavar="NAME", help="a GPU of that architecture, as 'NVIDIA H100' (default: the first of --arch)"
+    )
+
+
+def require_gpu(options: argparse.Namespace) -> None:
+    """Set `gpu`, and `arch` to its architecture. Raises InputError without both options, and as `asked_device`."""
+    if options.arch is None and options.device is None:
+        raise InputError("which GPU? Give --arch ARCH, or --device NAME")
+    options.gpu = asked_device(options.device, options.arch) or gpu_for_arch(options.arch)
+    options.arch = options.gpu.arch
 
 
 def asked_device(device: str | None, arch: str | None) -> Gpu | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -22,13 +24,12 @@ from genkern.search.guided.times import INTERVAL_SHARE, RISING, Times, known_par
 from genkern.search.guided.trees import Trees, matrix_of
 
 FOLDS = 5
-_ROUNDS = 400
+_ROUNDS, _LEAST_IN_LEAF = 400, 15
 _SETTING = {
     "objective": "huber",
     "alpha": 0.3,
     "learning_rate": 0.05,
     "num_leaves": 31,
-    "min_data_in_leaf": 15,
     "lambda_l2": 1.0,
     "feature_fraction": 0.6,
     "bagging_fraction": 0.7,
@@ -106,9 +107,16 @@ def winners_of(path: str) -> list[KnownTimes]:
     return found
 
 
+def result_files(path: str) -> list[str]:
+    """The results file itself, or the YAML files of a folder in their order."""
+    if not os.path.isdir(path):
+        return [path]
+    return sorted(str(file) for file in Path(path).glob("*.yaml"))
+
+
 def fitted_times(known: Sequence[KnownTimes], ranking: Ranking) -> Times:
     """Absolute times of these sizes, whose configs `ranking` orders. Raises InputError for too few sizes."""
-    if len({size for size in map(_size_of, known)}) < FOLDS:
+    if len(set(map(_size_of, known))) < FOLDS:
         raise InputError(f"absolute times need {FOLDS} sizes with finals: record more")
     told = list(_told(known, ranking))
     errors = np.concatenate([each.errors for each in told])
@@ -198,11 +206,11 @@ def _trees(known: Sequence[KnownTimes], arch: str) -> Trees:
     columns = {name: np.concatenate([each[name] for each in features]) for name in features[0]}
     names = sorted(columns)
     octaves = np.log2([each.best_us for each in known]) - known_part(columns)
-    devices, places, counts = np.unique([each.gpu.name for each in known], return_inverse=True, return_counts=True)
+    _, places, counts = np.unique([each.gpu.name for each in known], return_inverse=True, return_counts=True)
     weights = (counts.max() / counts) ** _BALANCE
     setting = {
         **_SETTING,
-        "min_data_in_leaf": min(_SETTING["min_data_in_leaf"], max(1, len(known) // 20)),  # type: ignore[type-var]
+        "min_data_in_leaf": min(_LEAST_IN_LEAF, max(1, len(known) // 20)),
         "monotone_constraints": [int(name in RISING) for name in names],
     }
     x = matrix_of(columns, names).T

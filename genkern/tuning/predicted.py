@@ -99,7 +99,7 @@ class Predictor:
         return report
 
     def _besides(self, problem: GemmProblem) -> list[Config]:
-        """Configs that may win beside those that pruning left: of an order of sums, the reference and the known best."""
+        """Configs that may win beside the pruned space: the reference and the known best of an order of sums."""
         known = self.orders.besides(problem, self.gpu)
         if problem in self.orders.decided and problem in self.incumbents:
             known = [self.incumbents[problem], *known]

@@ -46,7 +46,6 @@ from genkern.tuning.processes.foresight import foresights
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Report, Tuner
 
-
 # Fewer sizes than these do not pay for a further process; a process predicts so many before it answers.
 _LEAST_OF_PROCESS, _MOST_AT_ONCE = 4, 16
 
@@ -152,7 +151,6 @@ class TuningPass:
         if options.keep:
             self.console.print(f"modules: {workshop.module_dir}")
         return workshop.farm.counts
-
 
     def _predict(self, problems: Sequence[GemmProblem], keeper: Keeps) -> None:
         """Predict the winners of all problems, several at a time. No journal is kept: a run that was stopped goes on

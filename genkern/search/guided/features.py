@@ -61,7 +61,8 @@ def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shipp
     """
     with counting_with(shipped_constants(gpu) if shipped else constants_for(gpu)):
         columns = {**_parameters(configs), **_together(problem, configs, gpu), **_beside(problem, configs, gpu)}
-    return {**columns, **{name: np.full(len(configs), value) for name, value in features_of_problem(problem, gpu).items()}}
+    alike = features_of_problem(problem, gpu)
+    return {**columns, **{name: np.full(len(configs), value) for name, value in alike.items()}}
 
 
 def _parameters(configs: Sequence[Config]) -> dict[str, Numbers]:

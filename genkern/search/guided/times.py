@@ -4,19 +4,20 @@ The time of a config is that of the best kernel of its size, times what the mode
 
     us = best_us(problem, gpu) * 2 ** loss(octaves of the config)
 
-`best_us` is a sum of regression trees over the size alone: M, N, K, bytes, operations, format, layout and alignment. The
-trees may only rise with M, N and K, so a larger size is never predicted faster than a smaller one of the same format,
-layout and alignment. `loss` maps the model's ranking (`genkern.search.guided.learned`) to octaves (log2) behind the best
-kernel, so configs have the order of the model. `genkern train` fits both, and keeps the arrays in the model's file.
+`best_us` is a sum of regression trees over the size alone: M, N, K, bytes, operations, format, layout and alignment.
+The trees may only rise with M, N and K, so a larger size is never predicted faster than a smaller one of the same
+format, layout and alignment. `loss` maps the model's ranking (`genkern.search.guided.learned`) to octaves (log2) behind
+the best kernel, so configs have the order of the model. `genkern train` fits both, and keeps them in the model's file.
 """
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +41,8 @@ INTERVAL_SHARE = 0.8
 RISING = ("log_m", "log_n", "log_k", "log_bytes_us", "log_operations_us", "log_smooth")
 # A smooth roofline: a launch, and the norm of both bounds. The trees learn log2 of time less this share of its log2:
 # with all of it they would have to fall where efficiency rises with size, with none of it their steps would be coarse.
-# By folds over the sizes of results/nvidia_h200, nine tenths of errors are below 10.1 % with 0, 8.2 % with 0.5 and 8.3 %
-# with 0.8; of whole spaces of H100s 21.7, 22.2 and 17.7 % (2026-11-28).
+# By folds, P90 of the error is 10.1 % with 0, 8.2 % with 0.5 and 8.3 % with 0.8 for the sizes of results/nvidia_h200,
+# and 21.7, 22.2 and 17.7 % for whole spaces of H100s (2026-11-28).
 _LAUNCH_US, _NORM, _SMOOTH_SHARE = 2.5, 2.5, 0.8
 
 
@@ -109,14 +110,19 @@ class Times:
         wider = self.widening * loss
         return us, (us * 2.0 ** (self.low[place] - wider), us * 2.0 ** (self.high[place] + wider))
 
-    def add_to(self, file: BinaryIO) -> None:
-        """Add the arrays to a model that is written there."""
+    def put_into(self, model: bytes) -> bytes:
+        """A model's file with these absolute times, in the place of any that it has."""
         scalars = {name: np.array(getattr(self, name)) for name in _OWN}
         arrays = {**{f"tree_{name}": array for name, array in self.trees.arrays().items()}, **scalars}
-        with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as kept:
+        file = io.BytesIO()
+        with zipfile.ZipFile(io.BytesIO(model)) as before, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as after:
+            for info in before.infolist():
+                if not info.filename.startswith(_PREFIX):
+                    after.writestr(info, before.read(info))
             for name, array in arrays.items():
-                with kept.open(f"{_PREFIX}{name}.npy", "w") as part:
+                with after.open(zipfile.ZipInfo(f"{_PREFIX}{name}.npy"), "w") as part:
                     np.lib.format.write_array(part, array, allow_pickle=False)
+        return file.getvalue()
 
     @classmethod
     def read(cls, path: str) -> Times | None:
