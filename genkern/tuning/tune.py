@@ -15,10 +15,11 @@ from genkern.farm.bench import Bench, Job
 from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import NOT_CHECKED, Binary, Check, Measurement, Outcome, Unfit, Winner, code_digest
+from genkern.gemm.records import NOT_CHECKED, PREDICTED, Binary, Check, Measurement, Outcome, Unfit, Winner, code_digest
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.search.limit import NO_LIMIT, Limit
+from genkern.search.predicted_times import predicted_times
 from genkern.search.select import (
     barren_families,
     finalists,
@@ -368,9 +369,12 @@ class Tuner:
         final, runner_up, vendor, torch = compared.winner, compared.runner_up, compared.vendor, compared.torch
         assert final.duration_us is not None
         chosen, cost = self._comparing.chosen(compared, facts, job, self.budget)
+        config, predicted = Config.parse(final.config), None
+        if final.time_source == PREDICTED:
+            predicted = predicted_times(job.session.problem, [config], self.workshop.gpu)[0].interval_us
         return Winner(
             problem=job.session.problem,
-            config=Config.parse(final.config),
+            config=config,
             duration_us=final.duration_us,
             spread_us=spread_us(final.samples_us),
             samples=len(final.samples_us),
@@ -393,6 +397,7 @@ class Tuner:
             searched_share=report.confidence.searched_share,
             vendor_sums=facts.sums.get(vendor.config, "") if vendor else "",
             invariant_loss=cost,
+            predicted_interval_us=predicted,
         )
 
 
