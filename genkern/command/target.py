@@ -103,6 +103,8 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     fitting = [device for device in devices if device.arch == gpu.arch]
     if named:
         fitting = [device for device in fitting if gpu_for_device(device.name, arch).name == named.name]
+    elif fitting:
+        gpu = gpu_for_device(fitting[0].name, arch)
     asked = _asked_to_measure(options)
     if options.profiler == "predict" or not (fitting or asked):
         return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", ())
