@@ -39,6 +39,8 @@ _PREFIX = "times_"
 INTERVAL_SHARE = 0.8
 # Features of a size with which its time never falls.
 RISING = ("log_m", "log_n", "log_k", "log_bytes_us", "log_operations_us", "log_smooth")
+# Features of a problem that rise or fall with its sides, or say again what those above say.
+_MIXED = ("bound", "log_roofline")
 # A smooth roofline: a launch, and the norm of both bounds. The trees learn log2 of time less this share of its log2:
 # with all of it they would have to fall where efficiency rises with size, with none of it their steps would be coarse.
 # By folds, P90 of the error is 10.1 % with 0, 8.2 % with 0.5 and 8.3 % with 0.8 for the sizes of results/nvidia_h200,
@@ -51,7 +53,7 @@ def size_features(problem: GemmProblem, gpu: Gpu) -> dict[str, Numbers]:
     bytes_us = bytes_moved(problem) / gpu.memory_tb_per_s * 1e-6
     operations_us = operations(problem) / peak_tflops(problem, gpu) * 1e-6
     found = {
-        **features_of_problem(problem, gpu),
+        **{name: value for name, value in features_of_problem(problem, gpu).items() if name not in _MIXED},
         "log_bytes_us": float(np.log2(bytes_us)),
         "log_operations_us": float(np.log2(operations_us)),
         "log_smooth": float(np.log2(_LAUNCH_US + (bytes_us**_NORM + operations_us**_NORM) ** (1 / _NORM))),
