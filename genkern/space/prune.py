@@ -313,8 +313,8 @@ class _Asking:
         rule hangs on several.
         """
         before = self._hangs_on.get(question)
-        names = [before, *(name for name in is_open if name != before)] if before in is_open else list(is_open)
-        for name in names:
+        # The one of the last time first; the others keep their order.
+        for name in sorted(is_open, key=lambda name: name != before):
             stay = []
             for value in is_open[name]:
                 known[name] = value
