@@ -1,4 +1,4 @@
-"""PredictProfiler: times of candidates as genkern.search.predict has them, where there is no GPU to measure on."""
+"""PredictProfiler: predicted times of candidates, without a GPU to measure on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from genkern.gemm.gpus import Gpu, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Measurement, Outcome, Resources
 from genkern.kernels.specs import main_binary
-from genkern.search.predict import predict_us
+from genkern.search.predicted_times import predicted_times
 from genkern.timing.profiler import Unshared
 from genkern.timing.session import Session
 
@@ -60,5 +60,5 @@ class PredictProfiler(Unshared):
         reason = fits(resources, config.num_warps, gpu)
         if reason:
             return Measurement(config.name, Outcome.OVER_RESOURCES, self.time_source, stage, message=reason)
-        time_us = predict_us(problem, config, resources, gpu)
+        time_us = predicted_times(problem, [config], gpu)[0].us
         return Measurement(config.name, Outcome.MEASURED, self.time_source, stage, time_us, (time_us,))

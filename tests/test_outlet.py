@@ -13,7 +13,21 @@ from command import environment
 from tiny_space import TINY_AMD
 
 COMMAND = [sys.executable, "-m", "genkern"]
-WORK = ["-m", "16", "-n", "128", "-k", "256", "--arch", "gfx942", "--profiler", "predict", "--space", TINY_AMD]
+WORK = [
+    "-m",
+    "16",
+    "-n",
+    "128",
+    "-k",
+    "256",
+    "--arch",
+    "gfx942",
+    "--profiler",
+    "predict",
+    "--compile",
+    "--space",
+    TINY_AMD,
+]
 
 
 def shell(line: str, folder: Path, *argv: object) -> subprocess.CompletedProcess[str]:

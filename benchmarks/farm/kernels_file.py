@@ -44,7 +44,8 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args(argv)
     fresh = [problem for problem in drawn(arguments.seed) if not arguments.op or problem.op in arguments.op]
-    target = Target(*triton_target(gpu_for_arch(arguments.arch)))
+    gpu = gpu_for_arch(arguments.arch)
+    target = Target(*triton_target(gpu))
     there: Collection[str]
     if arguments.file:
         there = kernels = KernelsFile(arguments.file)
@@ -54,13 +55,11 @@ def main(argv: Sequence[str]) -> None:
         options = kernels_parser().parse_args(["--arch", arguments.arch, "-o", os.devnull])
         options.gemm_size_file, options.op = arguments.gemm_size_file, arguments.op
         sizes = with_rows_between(sizes_for(options, Console()))
-        ranking = Ranking(arguments.arch, target, versions()["triton"], spaces_for(sizes, arguments.arch), 64)
+        ranking = Ranking(gpu, target, versions()["triton"], spaces_for(sizes, arguments.arch), 64)
         choice = chosen(ranked_by_size(sizes, ranking, arguments.jobs), arguments.count)
         there = choice.keys
         print(f"{len(choice.keys)} kernels, at least the first {choice.first} of each of {len(sizes)} sizes")
-    ranking = Ranking(
-        arguments.arch, target, versions()["triton"], spaces_for(fresh, arguments.arch), max(arguments.first)
-    )
+    ranking = Ranking(gpu, target, versions()["triton"], spaces_for(fresh, arguments.arch), max(arguments.first))
     wanted = ranked_by_size(fresh, ranking, arguments.jobs)
     by_op: dict[str, list[list[int]]] = defaultdict(list)
     for problem, units in wanted.items():

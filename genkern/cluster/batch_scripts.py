@@ -30,6 +30,7 @@ from genkern.cluster.measuring import TAKEN
 from genkern.cluster.work_folder import MANIFEST
 from genkern.command.options import parse
 from genkern.command.shipped.kernels import sizes_for
+from genkern.command.target import require_gpu
 from genkern.errors import InputError, OutputError
 from genkern.files import require_absent, require_writable, shown_path, write_whole
 
@@ -48,6 +49,7 @@ def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
     """
     options, tuning = sbatch_parser().parse_known_args(argv)
     options.tuning = absolute(tuning)
+    require_gpu(options)
     check_search(options)
     # What measuring would refuse is refused here.
     if taken := sorted(given_names(options.tuning) & TAKEN):
@@ -120,7 +122,8 @@ def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     space = options.space
     if space and os.path.exists(space):
         space = os.path.abspath(space)
-    which = ["--arch", options.arch, "-i", *map(os.path.abspath, options.gemm_size_file)]
+    which = ["--device", options.gpu.name] if options.device else ["--arch", options.arch]
+    which += ["-i", *map(os.path.abspath, options.gemm_size_file)]
     which += ["--op", *options.op] if options.op else []
     which += ["--space", space] if space else []
     cache = ["--cache_dir", os.path.abspath(options.cache_dir or folder / "cache")]

@@ -13,10 +13,10 @@ from rich.console import Console
 from genkern.arguments import SHARD_HELP, Parser, number, of_shard, read_shard
 from genkern.cluster.work_folder import WorkFolder
 from genkern.command.shipped.kernels import add_compiling, compiled_entries, note_lost, sizes_for
+from genkern.command.target import add_gpu, require_gpu
 from genkern.errors import InputError
 from genkern.farm.shipped.kernels_file import write_kernels
 from genkern.files import read_text, require_absent, require_writable, shown_path, write_whole
-from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.release import cute_installed
 from genkern.ops.op import op_names
@@ -32,6 +32,7 @@ _positive = number("a whole number from 1 to 100000", 1, 100_000, integer=True)
 def parse_compile(argv: Sequence[str]) -> argparse.Namespace:
     """The options of `genkern compile`. Raises InputError; SystemExit(0) after printing for --help."""
     options = compile_parser().parse_args(argv)
+    require_gpu(options)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
     options.most = check_search(options)
     return options
@@ -63,7 +64,7 @@ def compile_parser() -> Parser:
 
 def add_chosen(group: argparse._ArgumentGroup) -> None:
     """The options that say which kernels are compiled, for what."""
-    group.add_argument("--arch", choices=known_archs(), required=True, metavar="ARCH", help="the GPU to compile for")
+    add_gpu(group)
     group.add_argument(
         *("-i", "--gemm_size_file"), nargs="+", required=True, metavar="SIZES", help="lists as genkern takes them"
     )

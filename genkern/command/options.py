@@ -37,6 +37,8 @@ PROFILERS = ("auto", "rocprofv3", "rocprof", *TIMERS["amd"], *TIMERS["nvidia"], 
 AITER_ERROR_RATIO = 0.05
 # Of no effect where there is no GPU.
 ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive", "--lanes")
+# Of no effect where nothing is compiled either.
+ABOUT_SEARCHING = ("--search", "--strategy", "--patience", "--budget", "--timeout", "--kernels")
 # A search waits for compiles most of its time, and the GPU with it, which measures other sizes meanwhile: 14 cold sizes
 # took 83 s on an H100 and 16 cores with one lane, and 45 s with three.
 LANES = 3
@@ -224,6 +226,12 @@ def _target(group: argparse._ArgumentGroup) -> None:
         help=f"{archs}, or of a file in GENKERN_GPU_FILES (default: that of the GPU found, else {DEFAULT_ARCH})",
     )
     group.add_argument(
+        "--device",
+        metavar="NAME",
+        help="which GPU of its architecture, as 'NVIDIA H100' or h100: measure on such GPUs alone, or predict for one "
+        "that is not here (default: the GPU found, else the first of --arch)",
+    )
+    group.add_argument(
         "--profiler",
         choices=PROFILERS,
         default="auto",
@@ -313,6 +321,12 @@ def _search(group: argparse._ArgumentGroup) -> None:
     instead = "where the cache lacks a kernel, take it from this file of genkern kernels (default: $GENKERN_KERNELS)"
     group.add_argument("--kernels", metavar="FILE", help=instead)
     add_strategy(group)
+    group.add_argument(
+        "--compile",
+        action="store_true",
+        help="without a GPU, compile what --search asks for, into the cache that machines with GPUs read (default: "
+        "without a GPU nothing is compiled, unless --keep or --cluster is given)",
+    )
     add_invariant(group)
     group.add_argument(
         "--deterministic",
@@ -404,6 +418,7 @@ def _check_files(options: argparse.Namespace) -> None:
         "--cache_dir": options.cache_dir,
         "--kernels": options.kernels,
         "--arch": options.arch,
+        "--device": options.device,
     }
     for option, given in named.items():
         if given == "":

@@ -58,6 +58,7 @@ class Recorder:
         self._outcomes: Counter[Outcome] = Counter()
         self._unwritten = 0
         self._time_source = ""
+        self._unchecked: list[str] = []
         self.failed = self.bugs = 0
 
     def finished(self, report: Report) -> None:
@@ -70,6 +71,8 @@ class Recorder:
         if report.winner is None:
             self.failed += 1
         else:
+            if report.unchecked:
+                self._unchecked.append(report.problem.size)
             self._winners.append(report.winner)
             self._unwritten += 1
         if report.bug is not None:
@@ -97,19 +100,23 @@ class Recorder:
                 self._results.write(self._winners)
             self._unwritten = 0
 
-    def summary(self, gpu: Gpu, counts: FarmCounts) -> None:
-        """Print the table of winners, and what became of all candidates."""
+    def summary(self, gpu: Gpu, counts: FarmCounts | None) -> None:
+        """Print the table of winners, and what became of all candidates; `counts` are None if nothing was compiled."""
         if self._winners:
             columns = self._console.width if self._console.is_terminal else None
             print_lines(self._console, ["", *winners_table(self._winners, gpu, columns, errors=self._errors), ""])
         self._console.print(f"candidates: {outcome_text(self._outcomes, self._time_source) or 'none'}")
-        self._console.print(
-            f"binaries: {counts.compiled:,} compiled, {counts.cached:,} from the cache, {counts.failed:,} refused"
-        )
+        if counts is not None:
+            self._console.print(
+                f"binaries: {counts.compiled:,} compiled, {counts.cached:,} from the cache, {counts.failed:,} refused"
+            )
         if self._winners:
             self._console.print(f"results: {self._results.path}")
         if any(winner.check and winner.check.method == "interpreter" for winner in self._winners):
             self._console.print("check: under Triton's interpreter, on the reduced sizes named above")
+        if self._unchecked:
+            count = f"{len(self._unchecked)} of {len(self._winners)}"
+            self._console.print(f"{count} winners were not checked here: {', '.join(self._unchecked)}")
         if stand_ins := sorted({w.check.stand_in for w in self._winners if w.check and w.check.stand_in}):
             self._console.print(f"check: with operands in {', '.join(stand_ins)}, which is not the type of these sizes")
 

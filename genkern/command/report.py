@@ -63,6 +63,7 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, e
     cells: dict[str, Callable[[Winner], str]] = {
         "size": lambda w: w.problem.size,
         "us": lambda w: f"{w.duration_us:.2f}",
+        **({"80 %": _interval_cell} if any(winner.predicted_interval_us for winner in winners) else {}),
         "TFLOPS": lambda w: f"{w.problem.tflops(w.duration_us):.1f}",
         "% peak": lambda w: _percent(percent_of_peak(w, gpu)),
         "% roof": lambda w: _percent(percent_of_roofline(w, gpu)),
@@ -118,6 +119,8 @@ def size_line(report: Report) -> str:
         reduced = f" on {winner.check.problem_size}" if winner.check.problem_size != size else ""
         stand_in = f" in {winner.check.stand_in}" if winner.check.stand_in else ""
         checked = f", {winner.check.method} check ok{stand_in}{reduced}"
+    elif report.unchecked:
+        checked = f", not checked here: {report.unchecked}"
     if not is_deterministic(report.problem, winner.config):
         checked += ", not deterministic"
     tflops = report.problem.tflops(winner.duration_us)
@@ -126,9 +129,22 @@ def size_line(report: Report) -> str:
         how = f"{before.duration_us:.2f} us" if before.outcome is Outcome.MEASURED else before.outcome.value
         earlier = f"; before: {how}: {before.config}"
     return (
-        f"{size}: {winner.duration_us:.2f} us, {tflops:.1f} TFLOPS{versus} ({winner.time_source}){checked}: "
+        f"{size}: {winner.duration_us:.2f} us{_interval_text(winner)}, {tflops:.1f} TFLOPS{versus} "
+        f"({winner.time_source}){checked}: "
         f"{winner.config.name}{earlier}"
     )
+
+
+def _interval_cell(winner: Winner) -> str:
+    ends = winner.predicted_interval_us
+    return "-" if ends is None else f"{ends[0]:.2f}-{ends[1]:.2f}"
+
+
+def _interval_text(winner: Winner) -> str:
+    """Of a prediction the interval of 80 %: ` (11.30 to 14.10)`."""
+    if (ends := winner.predicted_interval_us) is None:
+        return ""
+    return f" ({ends[0]:.2f} to {ends[1]:.2f})"
 
 
 def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float | None, tie: bool = False) -> str:
@@ -162,9 +178,8 @@ def detail_lines(report: Report) -> list[str]:
 def _searched(report: Report) -> str:
     """How much of the space was tried, and what the rest may hold: `; 3.1 % of the binaries, expected loss 0.2 %`."""
     share, loss = report.confidence.searched_share, report.confidence.expected_loss
-    if share is None:
-        return ""
-    return f"; {100 * share:.3g} % of the binaries" + ("" if loss is None else f", expected loss {100 * loss:.2g} %")
+    searched = "" if share is None else f"; {100 * share:.3g} % of the binaries"
+    return searched + ("" if loss is None else f"{', ' if searched else '; '}expected loss {100 * loss:.2g} %")
 
 
 def outcome_text(outcomes: Counter[Outcome], time_source: str) -> str:

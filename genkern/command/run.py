@@ -18,7 +18,7 @@ from genkern.arguments import of_shard
 from genkern.command.candidates_file import CandidatesFile
 from genkern.command.exchange.bucket import bucketed, write_buckets
 from genkern.command.exchange.expert_table import table_of, write_table
-from genkern.command.options import ABOUT_MEASURING
+from genkern.command.options import ABOUT_MEASURING, ABOUT_SEARCHING
 from genkern.command.other_tuners import unread_variables
 from genkern.command.passes.choosing import Choosing, Groups
 from genkern.command.passes.tuning_pass import TuningPass
@@ -31,6 +31,7 @@ from genkern.files import is_stream, require_writable, shown_path
 from genkern.formats.gemm_entry import resolve
 from genkern.formats.results import ResultsFile, RunFacts
 from genkern.formats.sizes import parse_sizes, read_sizes
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.bug_log import BugLog
 from genkern.journal.facts import read_ends
@@ -111,9 +112,10 @@ def note_idle_options(setting: Setting, console: Console) -> None:
         console.print(f"note: {len(setting.target.gpu_ids)} GPUs measure, as with AITER's tuners (--mp 1: the first)")
     if setting.target.measured or options.compare_wo_tuning or options.explain:
         return
-    if idle := [option for option in ABOUT_MEASURING if option in options.given]:
-        verb = "has" if len(idle) == 1 else "have"
-        console.print(f"note: {', '.join(idle)} {verb} no effect on predicted times")
+    for names, advice in ((ABOUT_MEASURING, ""), (ABOUT_SEARCHING if setting.predicts else (), ": --compile searches")):
+        if idle := [option for option in names if option in options.given]:
+            verb = "has" if len(idle) == 1 else "have"
+            console.print(f"note: {', '.join(idle)} {verb} no effect on predicted times{advice}")
     if untimed := named_libraries_without_kernels(options.libtype):
         console.print(
             f"note: --libtype {', '.join(untimed)}: a library is timed on a GPU only, so genkern's kernels win"
@@ -228,29 +230,40 @@ def tune_each(
         problem: config
         for problem, config in results.configs.items()
         if not options.deterministic or is_deterministic(problem, config)
-        # The predictor does not overrule the model.
-        if target.measured or setting.strategy.name != ZERO
+        # Predictions do not depend on what was chosen before.
+        if target.measured or not (setting.predicts or setting.strategy.name == ZERO)
     }
     work = TuningPass(setting, spaces, files, console, incumbents, with_candidates=candidates is not None)
     bug_log = BugLog(RunFiles(setting.results_path).bug_log, setting.versions, options.command)
     reporting = {"batch": options.batch, "verbose": options.verbose > 0, "errors": options.compare}
     recorder = Recorder(remaining, results, candidates, console, bug_log, **reporting)
     counts = work.tune(remaining, recorder)
-    recorder.summary(target.gpu, counts)
+    recorder.summary(target.gpu, None if setting.predicts else counts)
     if not target.measured:
         console.print(
             f"These times are predicted. To measure, run the same command on a machine with a {target.arch} GPU "
             "and PyTorch."
         )
-        if setting.strategy.name == ZERO:
-            # NumPy, which takes as long to import as a quarter of genkern.
-            from genkern.search.guided.judged import judged_of
-
-            if (judged := judged_of(target.arch)) is not None:
-                console.print(
-                    f"The model chose. At sizes that it did not know its choices had of the best's speed {judged}."
-                )
+        if setting.predicts or setting.strategy.name == ZERO:
+            for line in trust_lines(target.gpu):
+                console.print(line)
     return 3 if recorder.bugs else 1 if recorder.failed else 0
+
+
+def trust_lines(gpu: Gpu) -> list[str]:
+    """How far predicted choices and times of a GPU can be trusted."""
+    # NumPy, which takes as long to import as a quarter of genkern.
+    from genkern.search.guided.judged import judged_of
+    from genkern.search.guided.times import INTERVAL_SHARE, times_of
+
+    lines, times = [], times_of(gpu.arch)
+    if (judged := judged_of(gpu.arch)) is not None:
+        lines.append(f"The model chose. At sizes that it did not know its choices had of the best's speed {judged}.")
+    if times is not None and gpu.name in times.devices:
+        lines.append(f"Intervals hold {INTERVAL_SHARE:.0%} of the measured times of sizes that the model did not know.")
+    else:
+        lines.append(f"Times of {gpu.name} were never measured: how far these are off is not known.")
+    return lines
 
 
 def open_results(setting: Setting, facts: RunFacts, again: Collection[GemmProblem]) -> ResultsFile:

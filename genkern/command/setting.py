@@ -79,6 +79,12 @@ class Setting:
         return "winner" if self.options.compare else "none"
 
     @property
+    def predicts(self) -> bool:
+        """True if winners are predicted without compiling anything: there is no GPU, and no option asks for kernels."""
+        options = self.options
+        return not (self.target.measured or options.compile or options.keep or options.cluster)
+
+    @property
     def device_indices(self) -> tuple[int, ...]:
         """The GPUs to measure on; one stand-in where there is none."""
         return self.target.gpu_ids or (0,)
@@ -199,12 +205,10 @@ def _devices() -> list[DetectedDevice]:
 
 
 def _usual_strategy(options: argparse.Namespace, target: RunTarget) -> str | None:
-    """Where nothing is measured the predictor's times would correct a model that was learned from measured ones.
-
-    So its first choice stands, unless times of many candidates are asked for, or a check: Triton's interpreter, which
-    checks without a GPU, may not run that one.
+    """The model's first choice, without a GPU: nothing is measured that could correct the model. The default strategy
+    if the times of many candidates are asked for.
     """
-    wants_many = options.profile_file is not None or options.bucket is not None or options.compare
+    wants_many = options.profile_file is not None or options.bucket is not None
     if target.measured or wants_many:
         return None
     # NumPy, which nothing else at the start of a run needs.

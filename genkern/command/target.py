@@ -20,6 +20,8 @@ from genkern.gemm.gpus import (
     detect_devices,
     gpu_for_arch,
     gpu_for_device,
+    gpu_of_product,
+    known_archs,
     output_of,
     partition_of,
     triton_target,
@@ -97,18 +99,24 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     for that this machine cannot make.
     """
     devices = detect_devices() if detected is None else detected
-    arch = options.arch or (devices[0].arch if devices else DEFAULT_ARCH)
-    gpu = gpu_for_arch(arch)
+    named = asked_device(options.device, options.arch)
+    arch = named.arch if named else options.arch or (devices[0].arch if devices else DEFAULT_ARCH)
+    gpu = named or gpu_for_arch(arch)
     fitting = [device for device in devices if device.arch == gpu.arch]
+    if named:
+        fitting = [device for device in fitting if gpu_for_device(device.name, arch).name == named.name]
+    elif fitting:
+        gpu = gpu_for_device(fitting[0].name, arch)
     asked = _asked_to_measure(options)
     if options.profiler == "predict" or not (fitting or asked):
         return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", (), is_assumed=not (options.arch or devices))
     vendor = _VENDORS.get(options.profiler, gpu.vendor)
-    if vendor != gpu.vendor and (options.arch or devices):
+    if vendor != gpu.vendor and (named or options.arch or devices):
         raise ProfilerError(f"{asked} is for {vendor.upper()} GPUs, {gpu.arch} is not one; try --profiler auto")
     if not fitting:
         needs = f"a {gpu.arch}" if options.arch else f"an {vendor.upper()}" if options.profiler in _VENDORS else "a"
-        here = ", ".join(sorted({device.arch for device in devices})) or "none"
+        needs = f"an {named.name}" if named else needs
+        here = ", ".join(sorted({device.name if named else device.arch for device in devices})) or "none"
         raise ProfilerError(f"{asked} needs {needs} GPU, this machine has {here}; try --profiler predict")
     if not installed("torch"):
         raise ProfilerError(
@@ -136,6 +144,32 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     found = partition_of(gpu_for_device(device.name, gpu.arch), device.compute_units)
     described = tuple(chosen if gpu.vendor == "nvidia" else asked_of_amd_smi(chosen))
     return RunTarget(gpu.arch, found, device.name, wanted, described)
+
+
+def add_gpu(group: argparse._ArgumentGroup) -> None:
+    """The options of `require_gpu`."""
+    group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="the GPU to compile for")
+    group.add_argument(
+        "--device", metavar="NAME", help="a GPU of that architecture, as 'NVIDIA H100' (default: the first of --arch)"
+    )
+
+
+def require_gpu(options: argparse.Namespace) -> None:
+    """Set `gpu`, and `arch` to its architecture. Raises InputError without both options, and as `asked_device`."""
+    if options.arch is None and options.device is None:
+        raise InputError("which GPU? Give --arch ARCH, or --device NAME")
+    options.gpu = asked_device(options.device, options.arch) or gpu_for_arch(options.arch)
+    options.arch = options.gpu.arch
+
+
+def asked_device(device: str | None, arch: str | None) -> Gpu | None:
+    """The device that --device names; None without one. Raises InputError if it is unknown or not of --arch."""
+    if device is None:
+        return None
+    gpu = gpu_of_product(device)
+    if arch is not None and gpu_for_arch(arch).arch != gpu.arch:
+        raise InputError(f"--device {device} is {gpu.arch}, --arch is {arch}: give one of them")
+    return gpu
 
 
 def asked_of_amd_smi(devices: Sequence[DetectedDevice]) -> list[DetectedDevice]:
@@ -183,7 +217,7 @@ def make_profiler(
     Raises ProfilerError when its program is missing.
     """
     if not target.measured:
-        return PredictProfiler()
+        return PredictProfiler(target.gpu.name)
     if shares_device(target, choice):
         time_source = usual_timer(target.gpu.vendor) if choice == "auto" else choice
         return SupervisedProfiler(time_source, index, cache_dir, log_dir, turn=turn, early=early, rehearses=rehearses)

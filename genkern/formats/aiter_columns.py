@@ -58,6 +58,7 @@ EXTRA_COLUMNS = (
     *("runner_up", "runner_up_us", "margin", "vendor_us", "choice"),
     *("vendor", "torch_us", "code", "searched_share", "expected_loss", "source", "sums"),
     *("vendor_sums", "batch_invariant", "invariant_loss", "config"),
+    *("predicted_low_us", "predicted_high_us"),
 )
 # What it adds behind those where AITER has a table a format, whose rows do not say which, nor what kernels are of.
 SAYING_COLUMNS = ("libtype", "op", "dtype_a")

@@ -72,7 +72,7 @@ LIBTYPE_SHARED = f"{LIBRARY}{SHARED}"
 _SOURCES = {LIBRARY: "measured", LIBTYPE_SHARED: f"measured{SHARED}", LIBTYPE_PREDICTED: PREDICTED}
 _FLOATS = (
     *("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us", "torch_us"),
-    *("searched_share", "expected_loss", "invariant_loss"),
+    *("searched_share", "expected_loss", "invariant_loss", "predicted_low_us", "predicted_high_us"),
 )
 
 
@@ -248,6 +248,7 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
     problem, check = winner.problem, winner.check
     error_ratio = None if check is None else round(check.error_ratio, 6)
     low_us, high_us = winner.interval_us or (None, None)
+    predicted_low_us, predicted_high_us = winner.predicted_interval_us or (None, None)
     assembly = _assembly(winner)
     return {
         "gfx": winner.arch,
@@ -282,6 +283,8 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "vendor_sums": winner.vendor_sums or None,
         "batch_invariant": winner.batch_invariant or None,
         "invariant_loss": _rounded(winner.invariant_loss),
+        "predicted_low_us": _rounded(predicted_low_us),
+        "predicted_high_us": _rounded(predicted_high_us),
         "config": None if assembly is None else winner.config.name,
         "op": problem.op,
         "dtype_a": problem.dtype_a,
@@ -398,6 +401,7 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
         vendor_sums=sums_said(given, "vendor_sums"),
         batch_invariant=invariant_said({**given, **_flags(given)}),
         invariant_loss=positive("invariant_loss", floats, or_zero=True),
+        predicted_interval_us=interval("predicted", floats),
     )
 
 

@@ -215,6 +215,7 @@ def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
         batch_invariant=invariant_said(values),
         invariant_loss=positive("invariant_loss", values, or_zero=True),
         peer_us=peer_times(values),
+        predicted_interval_us=interval("predicted", values),
     )
 
 
@@ -247,6 +248,7 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
     amd = has_amd_options(config) or arch_vendor(winner.arch) == "amd"
     low_us, high_us = winner.interval_us or (None, None)
     vendor_low_us, vendor_high_us = winner.vendor_interval_us or (None, None)
+    predicted_low_us, predicted_high_us = winner.predicted_interval_us or (None, None)
     values: dict[str, object] = {
         "M": problem.M,
         "N": problem.N,
@@ -297,6 +299,8 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "choice": winner.choice,
         "searched_share": winner.searched_share,
         "expected_loss": winner.expected_loss,
+        "predicted_low_us": _rounded(predicted_low_us),
+        "predicted_high_us": _rounded(predicted_high_us),
         "source": winner.source or None,
         "sums": sums_of(problem, config, winner.arch) or None,
         "vendor_sums": winner.vendor_sums or None,

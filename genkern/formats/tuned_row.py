@@ -35,7 +35,7 @@ RESULT_KEYS = (
     *("vendor_interval_low_us", "vendor_interval_high_us"),
     "compute_units",
     *("vendor", "torch_us", "code"),
-    *("searched_share", "expected_loss"),
+    *("searched_share", "expected_loss", "predicted_low_us", "predicted_high_us"),
     *("source", "peer_us", "sums"),
     *("vendor_sums", "batch_invariant", "invariant_loss"),
 )
@@ -122,6 +122,7 @@ class TunedRow:
     vendor_sums: str = ""
     batch_invariant: bool = False
     invariant_loss: float | None = None
+    predicted_interval_us: tuple[float, float] | None = None
 
     @property
     def is_genkerns(self) -> bool:

@@ -103,6 +103,25 @@ def gpu_named(device_name: str) -> Gpu | None:
     return max(matches, key=lambda found: found[0])[1] if matches else None
 
 
+def gpu_of_product(name: str) -> Gpu:
+    """The device that a person names: "NVIDIA H100", h100, mi300x.
+
+    Raises InputError for a name that no device has, and for one that several have, with what to write.
+    """
+    devices = [(match, gpu) for known in _table().values() for match, gpu in known.devices]
+    words = set(re.findall(r"[a-z0-9]+", name.lower()))
+    if words and (exact := gpu_named(name)) is not None:
+        return exact
+    several = [gpu.name for match, gpu in devices if words & match]
+    if len(several) == 1:
+        return gpu_of_product(several[0])
+    if several:
+        raise InputError(f"several devices are called {name!r}: give one of {', '.join(several)}")
+    names = [gpu.name for _, gpu in devices]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    raise InputError(f"unknown device {name!r}: {f'did you mean {near[0]}? ' if near else ''}Known: {', '.join(names)}")
+
+
 def partition_of(gpu: Gpu, compute_units: int) -> Gpu:
     """The part of `gpu` that a device with so many compute units is; `gpu` itself when that is not some of its XCDs.
 

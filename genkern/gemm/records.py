@@ -218,7 +218,9 @@ class Winner:
     fastest configs that other programs' kernels can run (genkern.tuning.elsewhere), by name. `vendor_sums` says in
     which order `vendor` adds up K, as bits have shown (genkern.kernels.contract.sums). `batch_invariant`: all winners
     of problems that differ in M alone add up K in one order, which the call that `choice` means has too; that costs
-    `invariant_loss` of the time of the fastest call in any order (0.01: 1 %).
+    `invariant_loss` of the time of the fastest call in any order (0.01: 1 %). Of a predicted time
+    `predicted_interval_us` has both ends of the interval that holds 80 % of measured times; None if no time of the GPU
+    tells how far predictions are off.
     """
 
     problem: GemmProblem
@@ -248,6 +250,7 @@ class Winner:
     vendor_sums: str = ""
     batch_invariant: bool = False
     invariant_loss: float | None = None
+    predicted_interval_us: tuple[float, float] | None = None
 
     @property
     def margin(self) -> float | None:

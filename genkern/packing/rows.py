@@ -14,13 +14,19 @@ from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.kernels.legality import legal
-from genkern.ops.op import get_op
+from genkern.ops.op import bytes_moved, get_op, groups_of
 from genkern.packing.any_m import Kernels, Reach, further, lower_tiles, reach
 from genkern.packing.packer import Wanted
 from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
 from genkern.runtime.untuned import Relatives
+from genkern.search.predicted_times import predicted_times
 from genkern.timing.libraries import AITER, TORCH, library_of
 from genkern.timing.standing import Standing, standing
+
+# Relative difference below which two predictions are the same: files have four decimals of a microsecond.
+_SAME_PREDICTION = 0.002
+# Operands of more than so many last-level caches come from memory, at no more than this factor of its stated bandwidth.
+_CACHED, _FASTEST = 2.0, 0.97
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,9 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
         is_packed = row.choice == CONFIG_WINS or row.batch_invariant
         if is_packed and row.config and (reason := legal(row.problem, row.config, gpu)):
             left_out[f"not legal: {reason}"] += 1
+            continue
+        if _is_of_another_gpu(row, gpu):
+            left_out[f"with times that {gpu.name} does not have (was their device changed? --device predicts)"] += 1
             continue
         here = _Row(row, target, gpu)
         if row.batch_invariant and row.config and sums_of(row.problem, row.config, target) != row.sums:
@@ -172,6 +181,24 @@ def _beats_torch(row: TunedRow) -> bool:
 def _device(row: TunedRow) -> str:
     """Its name as a driver has it, "" where the row has none."""
     return (row.device or "").removesuffix(NOT_PRESENT)
+
+
+def _is_of_another_gpu(row: TunedRow, gpu: Gpu) -> bool:
+    """True if the row's time is another GPU's: a prediction that the model does not make for this one, or a
+    measurement that moves bytes faster than this one's memory does.
+    """
+    if row.duration_us is None or row.config is None:
+        return False
+    if row.predicted:
+        # Rows without an interval were predicted by the cost model, whose constants a calibration changes.
+        if row.predicted_interval_us is None:
+            return False
+        expected_us = predicted_times(row.problem, [row.config], gpu)[0].us
+        return abs(expected_us / row.duration_us - 1) > _SAME_PREDICTION
+    moved = bytes_moved(row.problem)
+    # Of groups, how many have rows is an expectation.
+    may_be_cached = groups_of(row.problem) is not None or moved <= _CACHED * gpu.last_level_cache_mib * 2**20
+    return not may_be_cached and row.duration_us < _FASTEST * moved / gpu.memory_tb_per_s * 1e-6
 
 
 def rank_of(row: TunedRow) -> tuple[Standing, float]:

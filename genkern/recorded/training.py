@@ -98,7 +98,7 @@ def _trees(samples: Sequence[Sample], arch: str) -> Trees:
     octaves = [each for _, each in samples]
     settings = [{**setting, "objective": _costs(octaves, within)} for within in _WITHIN]
     forests = [lightgbm.train(each, data, _ROUNDS).dump_model()["tree_info"] for each in settings]
-    return _arrays([tree["tree_structure"] for forest in forests for tree in forest], names, arch)
+    return arrays_of([tree["tree_structure"] for forest in forests for tree in forest], names, arch, len(_WITHIN))
 
 
 def _costs(octaves: Sequence[Numbers], within: float) -> Callable[[Numbers, object], tuple[Numbers, Numbers]]:
@@ -164,8 +164,8 @@ def size_of(recorded: RecordedProblem) -> tuple[int, int, int]:
     return problem.M, problem.N, problem.K
 
 
-def _arrays(structures: Sequence[Mapping[str, Any]], names: Sequence[str], arch: str) -> Trees:
-    """LightGBM's trees as arrays, of which every forest has its share in the sum."""
+def arrays_of(structures: Sequence[Mapping[str, Any]], names: Sequence[str], arch: str, forests: int = 1) -> Trees:
+    """LightGBM's trees as arrays; their sum is the mean of so many `forests`."""
     walked = [_walked(structure) for structure in structures]
     nodes, leaves = (max(len(each[part]) for each in walked) for part in (0, 1))
     feature, left, right = (np.full((len(walked), nodes), fill, dtype=np.int16) for fill in (0, ~0, ~0))
@@ -174,7 +174,7 @@ def _arrays(structures: Sequence[Mapping[str, Any]], names: Sequence[str], arch:
     for tree, (splits, values) in enumerate(walked):
         for node, (of, at, low, high) in enumerate(splits):
             feature[tree, node], threshold[tree, node], left[tree, node], right[tree, node] = of, at, low, high
-        value[tree, : len(values)] = np.array(values) / len(_WITHIN)
+        value[tree, : len(values)] = np.array(values) / forests
     return Trees(np.array(arch), np.array(names), feature, threshold, left, right, value)
 
 

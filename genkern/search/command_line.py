@@ -12,7 +12,6 @@ from genkern.search.strategies import (
     PATIENT,
     PREDICTED,
     STRATEGIES,
-    ZERO,
     ChosenStrategy,
     chosen_strategy,
     shown_names,
@@ -33,8 +32,8 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         "everything, in an order drawn from SEED; exhaustive: everything, equal machine code too; cached: what needs "
         "no compile; spread: from all over the space. "
         "Or a file with strategy(task) (genkern/search/strategy.py). "
-        f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))}; without a GPU {ZERO}, "
-        "but for --compare and -o2)",
+        f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))}; without a GPU nothing is searched, and the "
+        "model's first choice wins, unless --compile is given)",
     )
     group.add_argument("--exhaustive", action="store_true", help="short for --search exhaustive")
     group.add_argument(

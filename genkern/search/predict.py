@@ -1,7 +1,7 @@
 """The predictor: a time for each candidate from a roofline and its occupancy.
 
-It puts the configs in the order in which they are compiled and measured, and is genkern.profiling.predicted's source of
-times where there is no GPU.
+If no times were recorded on the GPU's architecture, it orders configs, and its times are printed
+(`genkern.search.predicted_times`). Otherwise it is a feature of the model of times.
 
 The model, per compute unit: rounds of resident workgroups step along K; a step takes as long as the slowest of
 matrix instructions, shared-memory reads, L2 reads and the latency that the pipeline does not hide. The whole kernel

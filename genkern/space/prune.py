@@ -208,6 +208,8 @@ class _Asking:
         rules = ((name, asked(rule_for(name, group_sizes))) for name in names if is_for(name, form))
         # Rules that drop nothing whatever the tile, and run-time values that are legal with all, are not asked of each.
         self._rules = [(name, rule) for name, rule in rules if rule.of({}) is not False]
+        # The parameter on which a rule hung the last time.
+        self._hangs_on: dict[Asked[bool], str] = {}
         self._splits_differ = any(self._split.of({"SPLIT_K": end}) for end in self._split_ends)
         self._groups_differ = any(self._group.of({"GROUP_SIZE_M": end}) for end in self._group_ends)
 
@@ -278,14 +280,55 @@ class _Asking:
                 # One that is open and comes before it may drop some of them.
                 left.append((name, _SETTLED))
                 break
-        if is_open and left:
-            (name, values), rest = is_open[0], is_open[1:]
-            for value in values:
+        self._ask_open(left, known, is_open)
+
+    def _ask_open(self, rules: Sequence[_Question], known: dict[str, Any], is_open: _Open) -> None:
+        """The same of rules that hang on what is open: as long as each rule hangs on one parameter, which mostly holds,
+        the values of that parameter are asked about once, not once for each combination of the others.
+        """
+        left = dict(is_open)
+        for place, (name, question) in enumerate(rules):
+            if question is _SETTLED:
+                self._result.dropped[name] += math.prod(map(len, left.values()))
+                return
+            if (found := self._values_that_stay(question, known, left)) is None:
+                (first, values), *rest = left.items()
+                for value in values:
+                    known[first] = value
+                    self._ask(rules[place:], known, tuple(rest))
+                del known[first]
+                return
+            parameter, stay = found
+            others = math.prod(len(values) for other, values in left.items() if other != parameter)
+            self._result.dropped[name] += (len(left[parameter]) - len(stay)) * others
+            left[parameter] = stay
+            if not stay:
+                return
+        self._keep(known, tuple(left.items()))
+
+    def _values_that_stay(
+        self, question: Asked[bool], known: dict[str, Any], is_open: Mapping[str, Sequence[Value]]
+    ) -> tuple[str, Sequence[Value]] | None:
+        """The open parameter on which a rule hangs, and those of its values that the rule does not drop; None if the
+        rule hangs on several.
+        """
+        before = self._hangs_on.get(question)
+        # The one of the last time first; the others keep their order.
+        for name in sorted(is_open, key=lambda name: name != before):
+            stay = []
+            for value in is_open[name]:
                 known[name] = value
-                self._ask(left, known, rest)
+                answer = question.of(known)
+                if answer is PENDING:
+                    break
+                if not answer:
+                    stay.append(value)
+            else:
+                del known[name]
+                self._hangs_on[question] = name
+                return name, stay
             del known[name]
-        else:
-            self._keep(known, is_open)
+        return None
 
     def _keep(self, known: Mapping[str, Any], is_open: _Open) -> None:
         names = [name for name, _ in is_open]

@@ -153,12 +153,15 @@ def load_space(path: str | None, arch: str, op: str) -> Space:
         file = SHIPPED_SPACES / f"{path}.yaml"
     space = read_space(file)
     if not targets & {*space.archs}:
+        archs = ", ".join(space.archs)
         raise InputError(
-            f"{file}: this space is for {', '.join(space.archs)}, not for {arch}: add it to archs or take another"
+            f"{file}: this space is for {archs}, not for {arch}: give --arch {space.archs[0]} (or --device, its GPU), "
+            f"give another --space, or add {arch} to archs in a copy of the file"
         )
     if op not in space.ops:
         raise InputError(
-            f"{file}: this space is for {', '.join(space.ops)}, not for {op}: add it to ops or take another"
+            f"{file}: this space is for {', '.join(space.ops)}, not for {op}: give --op {space.ops[0]}, give another "
+            f"--space, or add {op} to ops in a copy of the file"
         )
     return space
 

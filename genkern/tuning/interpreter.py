@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 from genkern.errors import ProfilerError
-from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate
 from genkern.gemm.triton_release import installed
-from genkern.timing.session import TOLERANCE, Session
+from genkern.timing.session import TOLERANCE, Budget, Session
 from genkern.tuning.check import InterpreterChecker
 
 _TRIAL = GemmProblem(16, 16, 16)
 _TRIAL_CONFIG = Config("tiled", 16, 16, 16)
 
 
-def interpreter_checker(err_ratio: float, workshop: Workshop) -> InterpreterChecker:
-    """A checker that has passed a trial on one small kernel, in about two seconds.
+def interpreter_checker(err_ratio: float, arch: str, budget: Budget, module_dir: str) -> InterpreterChecker:
+    """A checker that has passed a trial on one small kernel, in about two seconds; modules go to `module_dir`.
 
     Raises ProfilerError when PyTorch or NumPy is missing, or when this Triton's interpreter does not work
     with them: every config would look wrong.
@@ -31,8 +30,8 @@ def interpreter_checker(err_ratio: float, workshop: Workshop) -> InterpreterChec
         )
     checker = InterpreterChecker(err_ratio)
     # Whether it works, and not how close it comes.
-    budget = replace(workshop.budget, atol=TOLERANCE, rtol=TOLERANCE)
-    session = Session("", _TRIAL, workshop.arch, 0, workshop.module_dir, budget)
+    budget = replace(budget, atol=TOLERANCE, rtol=TOLERANCE)
+    session = Session("", _TRIAL, arch, 0, module_dir, budget)
     trial = checker.check(session, Candidate(_TRIAL_CONFIG, ()))
     if not trial.passed:
         said = trial.message or "it multiplies wrongly"

@@ -15,10 +15,11 @@ from genkern.farm.bench import Bench, Job
 from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import NOT_CHECKED, Binary, Check, Measurement, Outcome, Unfit, Winner, code_digest
+from genkern.gemm.records import NOT_CHECKED, PREDICTED, Binary, Check, Measurement, Outcome, Unfit, Winner, code_digest
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.search.limit import NO_LIMIT, Limit
+from genkern.search.predicted_times import predicted_times
 from genkern.search.select import (
     barren_families,
     finalists,
@@ -68,8 +69,9 @@ class Report:
     `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the best call of
     the vendor library did in the finals, where the profiler says, `torch` how PyTorch's own did, and `sums` in which
     order each call of a library adds up K. `table` has the candidates as text where the report comes from another
-    process (`candidates_file.condensed`). `confidence` says how much of the space was searched. `bug` is what ended the
-    size when genkern itself is at fault. `warnings` are lines for the user.
+    process (`candidates_file.condensed`). `confidence` says how much of the space was searched. `unchecked` says why a
+    winner that was to be checked was not. `bug` is what ended the size when genkern itself is at fault. `warnings` are
+    lines for the user.
     """
 
     problem: GemmProblem
@@ -86,6 +88,7 @@ class Report:
     sums: dict[str, str] = field(default_factory=dict)
     table: str | None = None
     confidence: Confidence = NOTHING_SAID
+    unchecked: str = ""
     bug: BugError | None = None
     warnings: tuple[str, ...] = ()
 
@@ -248,7 +251,9 @@ class Tuner:
                 with report.stage("wait for its turn"):
                     alone.enter_context(self.profiler.alone())
                 with report.stage("re-time"):
-                    finals = self._finals(job, self._checkable(report.candidates), incumbent)
+                    # Thousands have none.
+                    able = [m for m in report.candidates.values() if m.outcome is Outcome.MEASURED]
+                    finals = self._finals(job, able, incumbent)
             if finals is None:
                 report.message = "no candidate could be measured (--profile_file says why)"
                 return None
@@ -276,6 +281,8 @@ class Tuner:
                     again = confirmed(self.profiler, self.journal, job, facts, chosen)
                 if again.is_measured:
                     report.vendor, report.torch, report.incumbent = again.vendor, again.torch, again.incumbent
+                    if self.checker is not None and not self.checker.can_check(Config.parse(again.winner.config)):
+                        report.unchecked = f"needs a {self.provenance.arch} GPU"
                     return self._winner(job, again, facts, report)
                 report.candidates[again.winner.config] = again.winner
             contenders.remove(ranked[0])
@@ -329,14 +336,8 @@ class Tuner:
                 return call
         return None
 
-    def _checkable(self, candidates: Mapping[str, Measurement]) -> Collection[Measurement]:
-        """The candidates that may win: all that have a time, or those that can be checked when a check is asked for."""
-        # Thousands have none.
-        measured = [m for m in candidates.values() if m.outcome is Outcome.MEASURED]
-        return [m for m in measured if self.checker is None or self.checker.can_check(Config.parse(m.config))]
-
     def _passes(self, job: Job, facts: ProblemFacts, report: Report, final: Measurement) -> bool:
-        """Whether a finalist is right, or nobody is to check it; what it is instead becomes its outcome."""
+        """True if a finalist is right, or if nothing here checks it; otherwise its outcome says what it is."""
         with report.stage("check"):
             check = self._check(job, facts, final.config)
             if check is not None and check.passed:
@@ -346,12 +347,12 @@ class Tuner:
         if final.config in report.candidates:
             outcome = check.lost or Outcome.WRONG
             report.candidates[final.config] = Measurement(
-                final.config, outcome, final.time_source, "final", final.duration_us, message=_wrong(check)
+                final.config, outcome, final.time_source, "final", final.duration_us, message=wrong_text(check)
             )
         return False
 
     def _check(self, job: Job, facts: ProblemFacts, name: str) -> Check | None:
-        if self.checker is None:
+        if self.checker is None or not self.checker.can_check(Config.parse(name)):
             return None
         if (check := facts.checks.get(name)) is None:
             if name not in job.ready:
@@ -368,9 +369,12 @@ class Tuner:
         final, runner_up, vendor, torch = compared.winner, compared.runner_up, compared.vendor, compared.torch
         assert final.duration_us is not None
         chosen, cost = self._comparing.chosen(compared, facts, job, self.budget)
+        config, predicted = Config.parse(final.config), None
+        if final.time_source == PREDICTED:
+            predicted = predicted_times(job.session.problem, [config], self.workshop.gpu)[0].interval_us
         return Winner(
             problem=job.session.problem,
-            config=Config.parse(final.config),
+            config=config,
             duration_us=final.duration_us,
             spread_us=spread_us(final.samples_us),
             samples=len(final.samples_us),
@@ -393,8 +397,10 @@ class Tuner:
             searched_share=report.confidence.searched_share,
             vendor_sums=facts.sums.get(vendor.config, "") if vendor else "",
             invariant_loss=cost,
+            predicted_interval_us=predicted,
         )
 
 
-def _wrong(check: Check) -> str:
+def wrong_text(check: Check) -> str:
+    """Why a check found a result wrong."""
     return check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"

@@ -17,7 +17,17 @@ from genkern.formats.kind import read_results
 def shards(work: WorkFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> WorkFolder:
     """A folder of which two jobs of three have measured their sizes."""
     for shard in ("1/3", "3/3"):
-        command = "measure", work.path, "--profiler", "predict", "--cache_dir", tmp_path / "cache", "--shard", shard
+        command = (
+            "measure",
+            work.path,
+            "--profiler",
+            "predict",
+            "--compile",
+            "--cache_dir",
+            tmp_path / "cache",
+            "--shard",
+            shard,
+        )
         assert run_here(capsys, *command).status == 0
     return work
 

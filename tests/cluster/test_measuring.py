@@ -11,7 +11,7 @@ import genkern.cluster.work_folder
 from genkern.cluster.work_folder import WorkFolder
 from genkern.formats.kind import read_results
 
-PREDICT = "--profiler", "predict"
+PREDICT = "--profiler", "predict", "--compile"
 
 
 def test_nothing_is_compiled(work: WorkFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

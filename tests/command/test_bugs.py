@@ -79,7 +79,17 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Captur
             "--space",
             tmp_path / "tiny.yaml",
         )
-        device = "--jobs", 1, "--cache_dir", tmp_path / "cache", "--arch", "gfx942", "--profiler", "predict"
+        device = (
+            "--jobs",
+            1,
+            "--cache_dir",
+            tmp_path / "cache",
+            "--arch",
+            "gfx942",
+            "--profiler",
+            "predict",
+            "--compile",
+        )
         return run_here(capsys, *options, *device)
 
     return tune

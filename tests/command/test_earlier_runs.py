@@ -27,6 +27,7 @@ def here(cache_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         "gfx942",
         "--profiler",
         "predict",
+        "--compile",
         "--dtype_a",
         "bf16",
         "--jobs",

@@ -99,7 +99,16 @@ def test_stopped_while_measuring(
 def test_stopped_while_compiling(number: signal.Signals, tmp_path: Path) -> None:
     """With a cold cache, when the first binary is there: the workers end too, and what is compiled stays so."""
     cache = tmp_path / "cache"
-    again = [*command(tmp_path, cache)[:2], "-o", tmp_path / "r.yaml", "--arch", "gfx942", "--profiler", "predict"]
+    again = [
+        *command(tmp_path, cache)[:2],
+        "-o",
+        tmp_path / "r.yaml",
+        "--arch",
+        "gfx942",
+        "--profiler",
+        "predict",
+        "--compile",
+    ]
     again += ["--space", TINY_AMD, "--cache_dir", cache]
     process = start(*again, env={"HERE": str(tmp_path)})
     until(lambda: list(cache.glob("binaries/*/[0-9a-f]*/genkern.json")), process)
@@ -125,7 +134,17 @@ def test_stopped_while_checking_results(cache_dir: Path, tmp_path: Path) -> None
     (tmp_path / "r.yaml").write_text(
         "".join(f"- {{'M': 4096, 'N': 4096, 'K': {4096 + i}, {config}}}\n" for i in range(40))
     )
-    options = ["-i", tmp_path / "r.yaml", "--profiler", "predict", "--arch", "gfx942", "--cache_dir", cache_dir]
+    options = [
+        "-i",
+        tmp_path / "r.yaml",
+        "--profiler",
+        "predict",
+        "--compile",
+        "--arch",
+        "gfx942",
+        "--cache_dir",
+        cache_dir,
+    ]
     process = start("--compare_wo_tuning", *options, "--jobs", 2, env={"HERE": str(tmp_path)})
     until(lambda: sum("genkern.profiling.checking.interpret" in line for line in relatives(tmp_path)) >= 2, process)
     ran = stop(process, signal.SIGTERM)

@@ -245,9 +245,14 @@ def test_shards_are_all_of_a_list() -> None:
             read_shard(text)
 
 
-def test_a_choice_that_nobody_could_check_does_not_stand_alone() -> None:
-    """Without a GPU the model's first choice wins; with --compare or -o2 more are tried."""
+def test_a_check_asks_for_no_other_search() -> None:
+    """Without a GPU the model's first choice wins, checked or not; only with -o2 more are tried."""
+    size = ["-m", "1", "-n", "16", "-k", "16", "--arch", "sm_90", "--profiler", "predict", "--compile"]
+    for wanted, name in (([], ZERO), (["--compare"], ZERO), (["-o2", "all.csv"], "guided")):
+        assert make_setting(parse([*size, *wanted])).strategy.name == name
+
+
+@pytest.mark.parametrize(("options", "predicts"), [([], True), (["--compile"], False), (["--keep"], False)])
+def test_kernels_are_made_without_a_gpu_if_an_option_asks_for_them(options: list[str], predicts: bool) -> None:
     size = ["-m", "1", "-n", "16", "-k", "16", "--arch", "sm_90", "--profiler", "predict"]
-    assert make_setting(parse(size)).strategy.name == ZERO
-    for wanted in (["--compare"], ["-o2", "all.csv"]):
-        assert make_setting(parse([*size, *wanted])).strategy.name == "guided"
+    assert make_setting(parse([*size, *options])).predicts == predicts

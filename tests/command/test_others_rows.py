@@ -34,7 +34,17 @@ OTHERS = {
 
 
 def tune(capsys: pytest.CaptureFixture[str], cache_dir: Path, results: Path, *options: object) -> Ran:
-    predicted = ["--arch", "gfx942", "--profiler", "predict", "--space", TINY_AMD, "--cache_dir", cache_dir]
+    predicted = [
+        "--arch",
+        "gfx942",
+        "--profiler",
+        "predict",
+        "--compile",
+        "--space",
+        TINY_AMD,
+        "--cache_dir",
+        cache_dir,
+    ]
     return run_here(capsys, "-m", 16, "-n", 128, "-k", 256, "-o", results, *options, *predicted)
 
 
@@ -106,7 +116,18 @@ def test_the_rows_of_this_device_are_verified(
     config = Config("tiled", 16, 32, 32, 1, 1, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=1)
     ours = replace(winner(16, config=config), problem=SIZE)
     write_results(path, [ours, replace(ours, arch="sm_90", device="NVIDIA H200"), replace(ours, device="MI300A")])
-    verify = "--compare_wo_tuning", "-i", path, "--arch", "gfx942", "--profiler", "predict", "--cache_dir", cache_dir
+    verify = (
+        "--compare_wo_tuning",
+        "-i",
+        path,
+        "--arch",
+        "gfx942",
+        "--profiler",
+        "predict",
+        "--compile",
+        "--cache_dir",
+        cache_dir,
+    )
     ran = run_here(capsys, *verify)
     assert (ran.status, ran.err) == (0, "")
     assert f"note: left out of {path}: 2 rows of other devices\n" in ran.out

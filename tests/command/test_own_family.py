@@ -70,7 +70,21 @@ def test_the_option_makes_it_known(example: Path) -> None:
 def test_another_text_is_another_run(example: Path) -> None:
     """Times and checks of a kernel are not those of what its file says later; journals of before do not say."""
     file = example / "cute_simple.py"
-    options = ["-m", "64", "-n", "512", "-k", "256", "--arch", "sm_90", "--profiler", "predict", "--family", str(file)]
+    options = [
+        "-m",
+        "64",
+        "-n",
+        "512",
+        "-k",
+        "256",
+        "--arch",
+        "sm_90",
+        "--profiler",
+        "predict",
+        "--compile",
+        "--family",
+        str(file),
+    ]
     headers: list[dict[str, object]] = []
     for more in ("", "# Another one.\n"):
         file.write_text(file.read_text() + more)

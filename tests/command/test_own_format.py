@@ -56,7 +56,20 @@ def test_it_is_tuned_and_checked(
     """Its kernels compile, a winner's output is what its reference says, and the results name format and field."""
     monkeypatch.chdir(tmp_path)
     size = ("-m", 33, "-n", 128, "-k", 256, "--dtype_a", "fp16", "--bias_vector", "--beta", 3)
-    more = ("--arch", arch, "--profiler", "predict", "--jobs", 1, "--cache_dir", "cache", "-o", "r.yaml", "--compare")
+    more = (
+        "--arch",
+        arch,
+        "--profiler",
+        "predict",
+        "--compile",
+        "--jobs",
+        1,
+        "--cache_dir",
+        "cache",
+        "-o",
+        "r.yaml",
+        "--compare",
+    )
     # Eight kernels are enough.
     ran = run_here(capsys, "--op", example, *size, *more, "--search", "predicted:8")
     assert (ran.status, ran.err) == (0, "")

@@ -42,7 +42,19 @@ def here(
 
 
 def quick(cache_dir: Path) -> list[object]:
-    return ["--arch", "gfx942", "--profiler", "predict", "--space", TINY_AMD, "--jobs", 1, "--cache_dir", cache_dir]
+    return [
+        "--arch",
+        "gfx942",
+        "--profiler",
+        "predict",
+        "--compile",
+        "--space",
+        TINY_AMD,
+        "--jobs",
+        1,
+        "--cache_dir",
+        cache_dir,
+    ]
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
@@ -225,7 +237,7 @@ def test_an_unwritable_cache(here: Here, capsys: pytest.CaptureFixture[str], tmp
     """A cache folder below a file is named, and the way out."""
     del here
     cache = tmp_path / "sizes.yaml" / "cache"
-    refusal = run_here(capsys, "-i", "sizes.yaml", "--cache_dir", cache, "--profiler", "predict").refusal
+    refusal = run_here(capsys, "-i", "sizes.yaml", "--cache_dir", cache, "--profiler", "predict", "--compile").refusal
     assert str(cache) in refusal
     assert "--cache_dir" in refusal
 
@@ -240,7 +252,7 @@ def test_no_home_for_the_cache(here: Here, capsys: pytest.CaptureFixture[str], m
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "expanduser", no_home)
-    assert "--cache_dir" in run_here(capsys, "-i", "sizes.yaml", "--profiler", "predict").refusal
+    assert "--cache_dir" in run_here(capsys, "-i", "sizes.yaml", "--profiler", "predict", "--compile").refusal
 
 
 def test_a_second_run_on_the_same_results(here: Here, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def sizes(tmp_path: Path) -> Path:
 
 def predicted(cache_dir: Path) -> list[object]:
     """Options of a run that needs no GPU and little time."""
-    target = ["--arch", "gfx942", "--profiler", "predict", "--space", TINY_AMD]
+    target = ["--arch", "gfx942", "--profiler", "predict", "--compile", "--space", TINY_AMD]
     return [*target, "--jobs", 1, "--cache_dir", cache_dir]
 
 

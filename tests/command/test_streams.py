@@ -19,7 +19,7 @@ from genkern.files import is_stream, own_descriptor, require_writable, write_who
 from genkern.journal.file_lock import sole_run
 from genkern.journal.run_files import RunFiles, find_runs
 
-QUICK = ["--arch", "gfx942", "--profiler", "predict", "--space", str(TINY_AMD)]
+QUICK = ["--arch", "gfx942", "--profiler", "predict", "--compile", "--space", str(TINY_AMD)]
 
 
 def tuned(folder: Path, cache_dir: Path, *options: object) -> Ran:

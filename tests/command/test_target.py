@@ -49,6 +49,10 @@ def _with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--gpu_ids", "1"], MIXED, "sm_90", (1,)),
         (["--gpu_ids", "1,0", "--profiler", "cupti"], H200, "sm_90", (1, 0)),
         (["--arch", "gfx942:sramecc+:xnack-"], [], "gfx942", ()),
+        (["--device", "h200"], H200, "sm_90", (0,)),
+        (["--device", "H100 PCIe"], MIXED, "sm_90", (1,)),
+        (["--device", "NVIDIA H100"], H200, "sm_90", ()),
+        (["--device", "mi300x"], H200, "gfx942", ()),
     ],
 )
 def test_what_is_asked_for_and_found_decides(
@@ -58,6 +62,18 @@ def test_what_is_asked_for_and_found_decides(
     target = choose_target(options(*argv), devices)
     assert (target.arch, target.gpu_ids, target.measured) == (arch, gpu_ids, bool(gpu_ids))
     assert target.device_name.endswith("(not present)") != target.measured
+
+
+def test_predictions_are_for_the_gpu_that_is_named_else_the_one_found() -> None:
+    h100 = [DetectedDevice(0, "NVIDIA H100 80GB HBM3", "sm_90")]
+    for argv, devices in ((["--device", "h100"], []), (["--device", "h100"], H200), (["--profiler", "predict"], h100)):
+        target = choose_target(options(*argv), devices)
+        assert (target.gpu.name, target.device_name) == ("NVIDIA H100", "NVIDIA H100 (not present)")
+
+
+def test_measuring_needs_the_gpu_that_is_named() -> None:
+    with pytest.raises(ProfilerError, match="NVIDIA H100"):
+        choose_target(options("--device", "h100", "--profiler", "cudagraph"), H200)
 
 
 def test_driver_and_clocks_of_the_gpus_of_the_run() -> None:

@@ -28,7 +28,7 @@ from genkern.gemm.records import NOT_CHECKED, Check
 
 H200 = Config("tiled", 64, 64, 64, 8, 1, 4, 3)
 FALLBACK = DATA / "tune_gemm" / "fallback_tuned_configs.yaml"
-HERE = ["--arch", "gfx942", "--profiler", "predict"]
+HERE = ["--arch", "gfx942", "--profiler", "predict", "--compile"]
 
 
 @pytest.fixture

@@ -57,7 +57,8 @@ HEADER_16 = (
 )
 EXTRA = (
     "interval_low_us,interval_high_us,samples,discarded,runner_up,runner_up_us,margin,vendor_us,choice,vendor,"
-    "torch_us,code,searched_share,expected_loss,source,sums,vendor_sums,batch_invariant,invariant_loss,config"
+    "torch_us,code,searched_share,expected_loss,source,sums,vendor_sums,batch_invariant,invariant_loss,config,"
+    "predicted_low_us,predicted_high_us"
 )
 SUMS = f"dot; 5 parts of 1024; as {like(CONFIG)}"
 SUMS_8 = SUMS.replace(" of 1024", ": 4 x 1664 + 1536")
@@ -81,7 +82,7 @@ def test_a16w16_line(tmp_path: Path) -> None:
     write_results(path, [BF16], 256)
     assert path.read_text() == (
         f"{HEADER_16},{EXTRA}\ngfx950,256,64,256,5120,True,torch.bfloat16,torch.float32,False,False,genkern,0,5,7.9191,"
-        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config,,,,,,,{SUMS},,,,\n"
+        f"{CONFIG.name},0.0,21.19,422.19,,,15,0,,,,,config,,,,,,,{SUMS},,,,,,\n"
     )
 
 
@@ -92,7 +93,7 @@ def test_a8w8_line(tmp_path: Path) -> None:
     bw = round(gb_per_s(FP8.problem, 4.0), 2)
     assert path.read_text().splitlines() == [
         f"{HEADER_8},{EXTRA}",
-        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config,,,,,,,{SUMS_8},,,,",
+        f"gfx950,256,1,1280,8192,torch.float8_e4m3fn,genkern,0,5,4.0,{CONFIG.name},5.24,{bw},,,,15,0,,,,,config,,,,,,,{SUMS_8},,,,,,",
     ]
 
 
@@ -219,7 +220,7 @@ def test_a_table_without_our_columns_is_read(tmp_path: Path, op: Winner) -> None
 )
 def test_a_bad_cell_of_ours_is_one_line(tmp_path: Path, cells: str, expected: str) -> None:
     """Our columns are checked like the rest."""
-    message = refusal(tmp_path, f"{HEADER_8},{EXTRA}\n{KEY},asm,0,5,4.0,k,1,1,0,{cells}\n")
+    message = refusal(tmp_path, f"{HEADER_8},{EXTRA}\n{KEY},asm,0,5,4.0,k,1,1,0,{cells},,\n")
     assert "line 2" in message
     assert expected in message
 

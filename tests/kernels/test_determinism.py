@@ -84,7 +84,7 @@ def test_a_run_leaves_them_out(tmp_path: Path, cache_dir: Path, capsys: pytest.C
     """The size that a nondeterministic config won is tuned again with --deterministic, won by another, then skipped."""
     space, results = tmp_path / "space.yaml", tmp_path / "results.yaml"
     space.write_text(SPACE)
-    size = ["-m", 16, "-n", 64, "-k", 16384, "--arch", "sm_90", "--profiler", "predict", "--space", space]
+    size = ["-m", 16, "-n", 64, "-k", 16384, "--arch", "sm_90", "--profiler", "predict", "--compile", "--space", space]
     explained = run_here(capsys, *size, "--explain", "--deterministic").out
     assert "not_deterministic          2" in explained
     assert "Family whose result may differ from run to run" in explained

@@ -14,7 +14,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary, Candidate, Outcome, Resources
 from genkern.profiling.predicted import PredictProfiler
-from genkern.search.predict import predict_us
+from genkern.search.predicted_times import predicted_times
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import Budget, Session
 
@@ -44,7 +44,8 @@ def test_screen_labels_every_record(session: Session) -> None:
     profiler.close()
 
     assert (first.config, first.outcome, first.stage) == (CONFIG.name, Outcome.MEASURED, "screen")
-    assert first.duration_us == predict_us(PROBLEM, CONFIG, RESOURCES, H200)
+    # The one predicted time of the config, whatever is known of its binary.
+    assert first.duration_us == predicted_times(PROBLEM, [CONFIG], H200)[0].us
     assert first.samples_us == (first.duration_us,)
     assert (second.outcome, second.duration_us, second.samples_us) == (Outcome.OVER_RESOURCES, None, ())
     assert "shared memory of 300000 bytes" in second.message

@@ -332,18 +332,17 @@ def test_a_resumed_choice_is_the_same_and_measures_nothing(tmp_path: Path) -> No
     assert checker.checked == []
 
 
-def test_what_cannot_be_checked_does_not_win(tmp_path: Path) -> None:
-    """With a check asked for, a config that nobody can check is not even re-timed; without one, it may win."""
+def test_what_cannot_be_checked_wins_all_the_same_and_is_said(tmp_path: Path) -> None:
+    """A check never changes the choice: with one asked for, the same config is re-timed and wins."""
     gluon = Config("warp_specialized", 128, 160, 64)
     finals = [final(gluon.name, 90), final(PLAIN.name, 100)]
-    profiler = Finals(finals[1:])
-    winner, _ = choose(tmp_path / "checked", finals, Verdicts(), profiler=profiler)
-    assert profiler.asked == [[PLAIN.name]]
-    assert winner is not None
-    assert winner.config == PLAIN
-    winner, _ = choose(tmp_path / "unchecked", finals)
-    assert winner is not None
-    assert winner.config == gluon
+    checker = Verdicts()
+    for name, asked in (("checked", checker), ("unchecked", None)):
+        winner, report = choose(tmp_path / name, finals, asked)
+        assert winner is not None
+        assert (winner.config, winner.check) == (gluon, None)
+        assert bool(report.unchecked) == (asked is checker)
+    assert gluon.name not in checker.checked
 
 
 def test_figures_are_of_rounds_that_chose_nobody(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ import contextlib
 import functools
 import os
 import socket
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +30,7 @@ from genkern.journal.facts import Start
 from genkern.journal.header import OldJournal, UnusableJournal, generator
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
+from genkern.journal.run_folder import run_folder
 from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.space.space import Space
 from genkern.timing.profiler import Profiler
@@ -37,11 +39,15 @@ from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.interpreter import interpreter_checker
 from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
-from genkern.tuning.processes.crew import crew_of
+from genkern.tuning.predicted import Predictor
+from genkern.tuning.processes.crew import Crew, crew_of
 from genkern.tuning.processes.driver_process import Shared, driver_processes
 from genkern.tuning.processes.foresight import foresights
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Report, Tuner
+
+# Fewer sizes than these do not pay for a further process; a process predicts so many before it answers.
+_LEAST_OF_PROCESS, _MOST_AT_ONCE = 4, 16
 
 
 class Keeps(Protocol):
@@ -75,7 +81,13 @@ class TuningPass:
     opened: Callable[[Journal], object] = lambda journal: None
 
     def tune(self, problems: Sequence[GemmProblem], keeper: Keeps) -> FarmCounts:
-        """Tune them all; the journal is a finished run's then. Raises GenkernError."""
+        """Tune them all; the journal is a finished run's then. Raises GenkernError.
+
+        Without a GPU winners are predicted, and nothing is compiled unless the options ask for it.
+        """
+        if self.setting.predicts:
+            self._predict(problems, keeper)
+            return FarmCounts()
         setting, options, target = self.setting, self.setting.options, self.setting.target
         with contextlib.ExitStack() as stack:
             lanes = lanes_of(setting, problems)
@@ -140,6 +152,50 @@ class TuningPass:
             self.console.print(f"modules: {workshop.module_dir}")
         return workshop.farm.counts
 
+    def _predict(self, problems: Sequence[GemmProblem], keeper: Keeps) -> None:
+        """Predict the winners of all problems, several at a time. No journal is kept: a run that was stopped goes on
+        with the sizes that its results lack.
+        """
+        setting, target, options = self.setting, self.setting.target, self.setting.options
+        versions = tuple(sorted(setting.versions.items()))
+        predictor = Predictor(
+            self.spaces,
+            target.gpu,
+            Provenance(target.arch, target.device_name, versions),
+            setting.budget,
+            self.incumbents,
+            self.orders,
+            self.with_candidates,
+        )
+        with contextlib.ExitStack() as stack:
+            if setting.checks != "none":
+                folder = str(stack.enter_context(run_folder(Path(tempfile.gettempdir()), "genkern", "another TMPDIR")))
+                checker = interpreter_checker(options.errRatio, target.arch, setting.budget, folder)
+                stack.callback(checker.close)
+                predictor = replace(predictor, checker=checker, module_dir=folder)
+            try:
+                for report in _reports(predictor, problems, options.jobs if predictor.checker is None else 1):
+                    keeper.finished(report)
+            finally:
+                keeper.flush()
+
+
+def _reports(predictor: Predictor, problems: Sequence[GemmProblem], processes: int) -> Iterator[Report]:
+    """The reports of these problems, in their order, made by so many processes."""
+    processes = min(processes, -(-len(problems) // _LEAST_OF_PROCESS))
+    if processes < 2:
+        yield from map(predictor.report, problems)
+        return
+    each = max(1, min(_MOST_AT_ONCE, len(problems) // (4 * processes)))
+    parts = [problems[start : start + each] for start in range(0, len(problems), each)]
+    with contextlib.closing(Crew(processes)) as crew:
+        for reports in crew.each(functools.partial(_reports_of, predictor), parts):
+            yield from reports
+
+
+def _reports_of(predictor: Predictor, problems: Sequence[GemmProblem]) -> list[Report]:
+    return [condensed(predictor.report(each), with_candidates=predictor.with_candidates) for each in problems]
+
 
 def _import_layouts() -> None:
     """Import what says how boxes lie: 0.1 s, which the first key of a kernel with descriptors would take."""
@@ -173,7 +229,7 @@ def make_checkers(
     if setting.checks == "none":
         return [None] * len(profilers)
     if not target.measured:
-        interpreter = interpreter_checker(options.errRatio, workshop)
+        interpreter = interpreter_checker(options.errRatio, workshop.arch, workshop.budget, workshop.module_dir)
         closings[0].callback(interpreter.close)
         return [interpreter] * len(profilers)
     checkers: list[Checker | None] = []

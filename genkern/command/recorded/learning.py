@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
@@ -22,6 +23,7 @@ from genkern.recorded.folds import FoldsFolder
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.reading import recorded_problems
 from genkern.recorded.training import Sample, fold_models, require_libraries, sampled, size_of, trained
+from genkern.recorded.training_times import FOLDS, Ranking, fitted_times, known_of, result_files, winners_of
 from genkern.search.guided.guided import Guided
 from genkern.search.guided.judged import Judged
 from genkern.search.guided.learned import Learned
@@ -41,6 +43,8 @@ def parse_train(argv: Sequence[str]) -> argparse.Namespace:
         raise InputError("--models FOLDER is for the models of folds: give --folds N too")
     if not (options.output or options.folds):
         raise InputError("nothing to do: give -o FILE.npz to write a model, --folds N to judge it, or both")
+    if options.times_only and (options.folds or not options.output):
+        raise InputError("--times_only replaces the absolute times of the model -o FILE: give -o, and no --folds")
     return options
 
 
@@ -59,6 +63,16 @@ def train_parser() -> Parser:
         default=[],
         metavar="RECORDED",
         help="learn from these too, which judge nothing",
+    )
+    group.add_argument(
+        "--winners",
+        action="append",
+        default=[],
+        metavar="RESULTS",
+        help="learn absolute times from the measured winners of these results files or folders too",
+    )
+    group.add_argument(
+        "--times_only", action="store_true", help="of the model -o FILE fit the absolute times anew, and keep the rest"
     )
     group.add_argument("-o", "--output", metavar="FILE", help="write the model of all sizes, as arrays of NumPy (.npz)")
     group.add_argument(
@@ -90,6 +104,14 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
     if len(archs) != 1:
         paths = ", ".join(map(shown_path, (options.recorded, *options.also)))
         raise ResultsError(f"{paths}: times of {', '.join(archs) or 'no GPU'}, not of one")
+    known = known_of([*problems, *others])
+    known += [each for path in options.winners for file in result_files(path) for each in winners_of(file)]
+    known = [each for each in known if each.gpu.arch == archs[0]]
+    if options.times_only:
+        times = fitted_times(known, Ranking(Learned.read(options.output)))
+        write_bytes_whole(options.output, times.put_into(Path(options.output).read_bytes()))
+        console.print(f"{shown_path(options.output)}: absolute times of {len(known)} sizes")
+        return 0
     samples = [sampled(recorded) for recorded in (*problems, *others)]
     judged: Judged | None = None
     if options.folds:
@@ -98,12 +120,17 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
             console.print("\n".join([name, *table([each for each in replayed if each.strategy == name]), ""]))
         console.print(f"the model's first choice, without any measurement, had of the best's speed {judged}")
     if options.output:
-        data = io.BytesIO()
-        trained(samples, archs[0]).write(data)
+        data, learned = io.BytesIO(), trained(samples, archs[0])
+        learned.write(data)
         if judged is not None:
             judged.add_to(data)
-        write_bytes_whole(options.output, data.getvalue())
-        console.print(f"{shown_path(options.output)}: {len(samples)} sizes, {len(data.getvalue()) / 1e6:.2f} MB")
+        written = data.getvalue()
+        if len({(each.problem.M, each.problem.N, each.problem.K) for each in known}) >= FOLDS:
+            written = fitted_times(known, Ranking(learned)).put_into(written)
+        else:
+            console.print(f"note: no absolute times: they need {FOLDS} sizes with finals")
+        write_bytes_whole(options.output, written)
+        console.print(f"{shown_path(options.output)}: {len(samples)} sizes, {len(written) / 1e6:.2f} MB")
     return 0
 
 

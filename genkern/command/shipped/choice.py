@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import gpu_for_arch
+from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target, compile_environment
@@ -29,9 +29,9 @@ class WantedUnit:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Asks what a size would try first: of `arch`, as `target` is to its compiler, in the space of its format."""
+    """Asks what a size would try first on `gpu`, which `target` is to its compiler, in the space of its format."""
 
-    arch: str
+    gpu: Gpu
     target: Target
     triton_version: str
     spaces: Mapping[str, Space]
@@ -39,12 +39,12 @@ class Ranking:
 
     def of(self, problem: GemmProblem) -> list[WantedUnit]:
         """The first `most` units of the problem, the most promising first."""
-        gpu, op = gpu_for_arch(self.arch), get_op(problem.op)
+        gpu, op = self.gpu, get_op(problem.op)
         kept = list(prune(self.spaces[problem.op], problem, gpu).kept)
         configs = [unit.configs[0] for unit in units_of(ranked(problem, kept, gpu))[: self.most]]
         if not configs:
             return []
-        module, environment = generate(problem, configs, self.arch, gpu), compile_environment()
+        module, environment = generate(problem, configs, gpu.arch, gpu), compile_environment()
         made_of = module.source_sha256, module.arch
         return [
             WantedUnit(

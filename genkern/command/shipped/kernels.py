@@ -15,7 +15,7 @@ from rich.console import Console
 
 from genkern.arguments import Parser, number
 from genkern.command.shipped.choice import Choice, Ranking, WantedUnit, chosen
-from genkern.command.target import versions
+from genkern.command.target import add_gpu, require_gpu, versions
 from genkern.errors import InputError, OutputError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
@@ -26,7 +26,7 @@ from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder, require_absent, require_writable, shown_path
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.sizes import read_sizes
-from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
+from genkern.gemm.gpus import triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.journal.run_folder import modules_folder
@@ -55,6 +55,7 @@ _seconds = number("a number of seconds from 0.1 to 86400", 0.1, 86_400)
 def parse_kernels(argv: Sequence[str]) -> argparse.Namespace:
     """The options of `genkern kernels`. Raises InputError; SystemExit(0) after printing for --help."""
     options = kernels_parser().parse_args(argv)
+    require_gpu(options)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
     return options
 
@@ -67,7 +68,7 @@ def kernels_parser() -> Parser:
         "with --kernels FILE starts. No GPU is needed.",
     )
     group = p.add_argument_group("which kernels")
-    group.add_argument("--arch", choices=known_archs(), required=True, metavar="ARCH", help="the GPU to compile for")
+    add_gpu(group)
     group.add_argument(
         "-i",
         "--gemm_size_file",
@@ -141,9 +142,9 @@ def compiled_entries(
 ) -> Compiled:
     """Compile the first `most` units of each size, and no more than `count` kernels (None: any number).
 
-    `options` are those of `add_compiling`, and `arch`. Raises OutputError.
+    `options` are those of `add_compiling` and `require_gpu`. Raises OutputError.
     """
-    target, triton = Target(*triton_target(gpu_for_arch(options.arch))), versions()["triton"]
+    target, triton = Target(*triton_target(options.gpu)), versions()["triton"]
     folder = cache_folder(options.cache_dir)
     with contextlib.ExitStack() as stack:
         cache = BinaryCache(folder / "binaries")
@@ -154,12 +155,11 @@ def compiled_entries(
         pool = DaskPool(options.cluster, cache, made_for, console.print) if options.cluster else None
         farm = Farm(cache, target, triton, pool=pool, **where)
         stack.callback(farm.close)
-        wanted = ranked_by_size(problems, Ranking(options.arch, target, triton, spaces, most), options.jobs)
+        wanted = ranked_by_size(problems, Ranking(options.gpu, target, triton, spaces, most), options.jobs)
         farm.connect()
         choice = chosen(wanted, sys.maxsize if count is None else count)
-        gpu = gpu_for_arch(options.arch)
         workshop = Workshop(
-            farm, gpu, options.arch, Budget(), init_type="randn", module_dir=modules, keep_modules=False
+            farm, options.gpu, options.arch, Budget(), init_type="randn", module_dir=modules, keep_modules=False
         )
         results = compiled(choice, workshop, stack.enter_context(Progress(console)))
     entries = {key: cache.files(key) for key in results if cache.get(key) is not None}

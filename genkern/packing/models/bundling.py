@@ -82,6 +82,7 @@ def model_parser() -> Parser:
     group.add_argument("--dry_run", action="store_true", help="list the sizes, write nothing")
     group.add_argument("--predicted", action="store_true", help="without a GPU: choose, measure nothing")
     group.add_argument("--arch", metavar="ARCH", help="to predict for")
+    group.add_argument("--device", metavar="NAME", help="to predict for: a GPU of that architecture, as 'NVIDIA H100'")
     group.add_argument(
         "--options",
         default="",
@@ -127,7 +128,7 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
     if missing and not (target.measured or options.predicted):
         raise InputError(
             f"{len(missing)} of {len(problems)} sizes are not tuned, and no GPU to measure on is here: --predicted "
-            "packs what a model of times chooses (for --arch), --dry_run lists the sizes"
+            "packs what a model of times chooses (for --arch or --device), --dry_run lists the sizes"
         )
     status = 0
     if missing:
@@ -152,6 +153,7 @@ def _tuning(options: argparse.Namespace, place: Path) -> tuple[argparse.Namespac
     argv = ["-i", f"{place}.sizes.yaml", "-o", f"{place}.yaml"]
     argv += ["--cache_dir", options.cache_dir] if options.cache_dir else []
     argv += ["--arch", options.arch] if options.arch else []
+    argv += ["--device", options.device] if options.device else []
     # Not every kernel can be checked without a GPU.
     argv += ["--profiler", "predict"] if options.predicted else ["--compare"]
     try:

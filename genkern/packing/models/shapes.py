@@ -111,7 +111,7 @@ def model_list(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
     """
     config = read_model(options.model_dir)
     products, told = products_of(config, SERVERS, options.tp, options.nsets or SERVERS.tuned)
-    return "".join(lines_of(products, config, options.tp)), tuple(told)
+    return "".join(lines_of(products, config, options.tp, told)), tuple(told)
 
 
 def config_of(model: str, options: argparse.Namespace) -> ModelConfig:

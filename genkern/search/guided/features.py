@@ -45,10 +45,11 @@ def physics_us(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> Num
 
 def roofline_us(problem: GemmProblem, gpu: Gpu) -> float:
     """Microseconds that no kernel can go below: the arithmetic at the peak, or each byte moved once."""
-    return max(_flops(problem) / peak_tflops(problem, gpu), bytes_moved(problem) / gpu.memory_tb_per_s) * 1e-6
+    return max(operations(problem) / peak_tflops(problem, gpu), bytes_moved(problem) / gpu.memory_tb_per_s) * 1e-6
 
 
-def _flops(problem: GemmProblem) -> float:
+def operations(problem: GemmProblem) -> float:
+    """Multiplications and additions of the product."""
     return 2.0 * problem.M * problem.N * problem.K * problem.batch * columns_of_b(problem)
 
 
@@ -60,7 +61,8 @@ def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shipp
     """
     with counting_with(shipped_constants(gpu) if shipped else constants_for(gpu)):
         columns = {**_parameters(configs), **_together(problem, configs, gpu), **_beside(problem, configs, gpu)}
-    return {**columns, **{name: np.full(len(configs), value) for name, value in _of_problem(problem, gpu).items()}}
+    alike = features_of_problem(problem, gpu)
+    return {**columns, **{name: np.full(len(configs), value) for name, value in alike.items()}}
 
 
 def _parameters(configs: Sequence[Config]) -> dict[str, Numbers]:
@@ -202,10 +204,11 @@ def _nothing_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
     return 0.0
 
 
-def _of_problem(problem: GemmProblem, gpu: Gpu) -> dict[str, float]:
+def features_of_problem(problem: GemmProblem, gpu: Gpu) -> dict[str, float]:
+    """By name, what all configs of a size have in common."""
     size_a, size_b = element_bytes(problem)
     moved = bytes_moved(problem) / gpu.memory_tb_per_s * 1e-6
-    computed = _flops(problem) / peak_tflops(problem, gpu) * 1e-6
+    computed = operations(problem) / peak_tflops(problem, gpu) * 1e-6
     groups = groups_of(problem)
     a, b, *_ = operands_of(problem)
     op = get_op(problem.op)

@@ -45,8 +45,8 @@ class Judged:
         return _geomean(alike if len(alike) >= _LEAST_OF_KIND else self.shares)
 
     def __str__(self) -> str:
-        worst = np.quantile(self.shares, 0.1)
-        return f"{_geomean(self.shares):.3f} in geomean, {worst:.3f} in the worst tenth of {len(self.shares)} sizes"
+        p10 = np.quantile(self.shares, 0.1)
+        return f"{_geomean(self.shares):.3f} in geomean, P10 {p10:.3f}, over {len(self.shares)} sizes"
 
     def add_to(self, file: BinaryIO) -> None:
         """Add the arrays to a model that is written there, beside what it has."""

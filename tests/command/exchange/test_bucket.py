@@ -38,7 +38,17 @@ def test_an_n_and_k_become_a_file(cache_dir: Path, tmp_path: Path, capsys: pytes
     The same command again writes the same from what is there, or the older keys.
     """
     (tmp_path / "space.yaml").write_text(SPACE)
-    target = ["--arch", "gfx942", "--profiler", "predict", "--space", tmp_path / "space.yaml", "--jobs", "2"]
+    target = [
+        "--arch",
+        "gfx942",
+        "--profiler",
+        "predict",
+        "--compile",
+        "--space",
+        tmp_path / "space.yaml",
+        "--jobs",
+        "2",
+    ]
     options = ["-n", 256, "-k", 512, "-o", tmp_path / "r.yaml", "--bucket", tmp_path / "b", "--cache_dir", cache_dir]
     assert "give --predicted" in run_here(capsys, *options, *target).refusal
     assert not (tmp_path / "b").exists()
@@ -88,5 +98,5 @@ def test_refusals(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("someone's")
-    assert said in run_here(capsys, "--bucket", "b", "--predicted", "--profiler", "predict", *argv).refusal
+    assert said in run_here(capsys, "--bucket", "b", "--predicted", "--profiler", "predict", "--compile", *argv).refusal
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "full"]

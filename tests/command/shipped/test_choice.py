@@ -7,6 +7,7 @@ from small_gemms import target_of
 
 from genkern.command.shipped.choice import Ranking, WantedUnit, chosen
 from genkern.gemm.config import Config
+from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.space.space import load_space
 
@@ -65,7 +66,7 @@ def test_without_sizes_nothing_is_chosen() -> None:
 def test_a_ranking_names_the_binaries_of_a_sizes_first_units() -> None:
     """Each unit once, as many as are wanted; equal sizes with equal masks share binaries."""
     ranking = Ranking(
-        "gfx942", target_of("gfx942"), "3.6.0", {"a16w16": load_space("amd_quick", "gfx942", "a16w16")}, 3
+        gpu_for_arch("gfx942"), target_of("gfx942"), "3.6.0", {"a16w16": load_space("amd_quick", "gfx942", "a16w16")}, 3
     )
     one, other = (ranking.of(GemmProblem(m, 128, 256)) for m in (64, 128))
     assert len(one) == len({unit.keys for unit in one}) == 3

@@ -36,7 +36,17 @@ def test_a_run_starts_from_the_file(written: Path, tmp_path: Path, capsys: pytes
         f"2 kernels (0 refused) for 2 sizes, at least the first 2 of each: {path.stat().st_size} bytes in {path}"
     )
     assert len(KernelsFile(str(path))) == 2
-    sizes = ["-i", written / "sizes.yaml", "--arch", "gfx942", "--profiler", "predict", "--search", "predicted:1"]
+    sizes = [
+        "-i",
+        written / "sizes.yaml",
+        "--arch",
+        "gfx942",
+        "--profiler",
+        "predict",
+        "--compile",
+        "--search",
+        "predicted:1",
+    ]
     ran = run_here(capsys, *sizes, "--kernels", path, "-o", tmp_path / "r.yaml", "--cache_dir", tmp_path / "cold")
     assert (ran.status, ran.err) == (0, "")
     assert "binaries: 0 compiled, 2 from the cache, 0 refused" in ran.out

@@ -33,7 +33,7 @@ def test_sizes_of_the_same_kind_count() -> None:
     assert JUDGED.share_for(SQUARE) == 0.5
     of_all = 0.5 ** (4 / 6)
     assert JUDGED.share_for(GemmProblem(8, 8, 8, row_major_a=False)) == pytest.approx(of_all)
-    assert str(JUDGED) == "0.630 in geomean, 0.500 in the worst tenth of 6 sizes"
+    assert str(JUDGED) == "0.630 in geomean, P10 0.500, over 6 sizes"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,135 @@
+"""Choosing without a GPU: prune, take the model's first choice, and say its predicted time. Nothing is compiled or
+measured, and a check never changes the choice unless it finds a wrong result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from genkern.errors import BugError, bugs_told
+from genkern.gemm.config import Config
+from genkern.gemm.gpus import Gpu
+from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import NOT_CHECKED, PREDICTED, Candidate, Check, Measurement, Outcome, Winner
+from genkern.kernels.legality import legal
+from genkern.search.guided.judged import judged_of
+from genkern.search.guided.model import first_ranked
+from genkern.search.predicted_times import predicted_times
+from genkern.space.prune import prune
+from genkern.space.space import Space
+from genkern.timing.session import Budget, Session
+from genkern.tuning.check import Checker
+from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
+from genkern.tuning.search import Confidence
+from genkern.tuning.tune import Provenance, Report, wrong_text
+
+# Configs of a size of which a check may find all wrong before the size has no winner.
+_MOST_TRIED = 8
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Predicts winners. `incumbents` are winners of earlier runs, which only sizes without a search keep (`orders`).
+    `with_candidates`: reports have the predicted time of every config, not of the winner alone. `checker` needs no
+    binaries (None: nothing is checked); modules that it generates go to `module_dir`.
+    """
+
+    spaces: Mapping[str, Space]
+    gpu: Gpu
+    provenance: Provenance
+    budget: Budget
+    incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
+    orders: Orders = ANY_ORDER
+    with_candidates: bool = False
+    checker: Checker | None = None
+    module_dir: str = ""
+
+    def report(self, problem: GemmProblem) -> Report:
+        """How one size ended. A bug of genkern ends the size, and is in the report."""
+        try:
+            with bugs_told():
+                return self._report(problem)
+        except BugError as bug:
+            return Report(problem, message=f"a bug in genkern: {bug}", bug=bug)
+
+    def _report(self, problem: GemmProblem) -> Report:
+        report = Report(problem)
+        with report.stage("prune"):
+            pruned = prune(self.orders.space_of(problem, self.spaces[problem.op]), problem, self.gpu)
+            configs = list(dict.fromkeys([*pruned.kept, *self._besides(problem)]))
+        report.pruned = pruned
+        report.outcomes[Outcome.ILLEGAL] = sum(pruned.illegal.values())
+        report.outcomes[Outcome.PRUNED] = sum(pruned.dropped.values())
+        if not configs:
+            report.message = "no config of the space suits this size (--explain shows the rules)"
+            return report
+        report.outcomes[Outcome.MEASURED] = len(configs)
+        with report.stage("predict"):
+            ranked = first_ranked(problem, configs, self.gpu, _MOST_TRIED if self.checker else 1)
+            shown = configs if self.with_candidates else ranked
+            times = dict(zip(shown, predicted_times(problem, shown, self.gpu), strict=True))
+        report.candidates = {
+            config.name: Measurement(config.name, Outcome.MEASURED, PREDICTED, "screen", time.us, (time.us,))
+            for config, time in times.items()
+            if self.with_candidates or config == ranked[0]
+        }
+        with report.stage("check"):
+            chosen, check = self._first_right(problem, ranked, report)
+        if chosen is None:
+            report.message = "each of the first choices is wrong (--profile_file says why)"
+            return report
+        judged, time = judged_of(self.gpu.arch), times[chosen]
+        loss = None if judged is None else round(1.0 / judged.share_for(problem) - 1.0, 6)
+        report.confidence = Confidence(expected_loss=loss)
+        report.winner = Winner(
+            problem=problem,
+            config=chosen,
+            duration_us=time.us,
+            spread_us=0.0,
+            samples=1,
+            time_source=PREDICTED,
+            arch=self.provenance.arch,
+            device=self.provenance.device,
+            versions=self.provenance.versions,
+            check=check,
+            predicted_interval_us=time.interval_us,
+            expected_loss=loss,
+        )
+        return report
+
+    def _besides(self, problem: GemmProblem) -> list[Config]:
+        """Configs that may win beside the pruned space: the reference and the known best of an order of sums."""
+        known = self.orders.besides(problem, self.gpu)
+        if problem in self.orders.decided and problem in self.incumbents:
+            known = [self.incumbents[problem], *known]
+        arch = self.provenance.arch
+        return [
+            each
+            for each in known
+            if not legal(problem, each, self.gpu) and self.orders.may_win(problem, each.name, arch)
+        ]
+
+    def _first_right(
+        self, problem: GemmProblem, ranked: Sequence[Config], report: Report
+    ) -> tuple[Config | None, Check | None]:
+        """The first choice that no check finds wrong, and its check; None for what nothing here can check."""
+        for config in ranked:
+            if self.checker is None:
+                return config, None
+            if not self.checker.can_check(config):
+                report.unchecked = f"needs a {self.gpu.arch} GPU"
+                return config, None
+            session = Session("", problem, self.provenance.arch, 0, self.module_dir, self.budget)
+            check = self.checker.check(session, Candidate(config, ()))
+            if check.passed:
+                return config, check
+            if check.method == NOT_CHECKED:
+                report.unchecked = check.message
+                return config, None
+            report.candidates[config.name] = Measurement(
+                config.name, Outcome.WRONG, PREDICTED, "final", message=wrong_text(check)
+            )
+            report.outcomes[Outcome.MEASURED] -= 1
+            report.outcomes[Outcome.WRONG] += 1
+        return None, None
