@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from genkern.python_child import leave_current_folder
+
+if __name__ == "__main__":
+    # Before any other import, which might find a file of the current folder.
+    leave_current_folder()
+
 import difflib
 import importlib
 import os
@@ -13,7 +19,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from genkern.errors import BugError, GenkernError, InputError, bugs_told
+from genkern.errors import BugError, GenkernError, InputError, bugs_told, machine_fault
 from genkern.files import own_descriptor, printable
 from genkern.outlet import lost, outlet
 from genkern.profiling.cuda.early import Early
@@ -101,6 +107,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except ModuleNotFoundError as error:
         return _fail(_missing(error))
+    except (MemoryError, ImportError, RuntimeError) as error:
+        if not (why := machine_fault(error)):
+            raise
+        return _fail(f"{why}: check the limits of memory and processes (ulimit -v -u, the container's)")
     except OSError as error:
         if not error.filename and _is_homeless():
             return _fail("the current folder was removed: change to one that is there")
