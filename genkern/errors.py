@@ -74,14 +74,19 @@ def one_line(error: BaseException, message: str | None = None) -> str:
 def machine_fault(error: BaseException) -> str:
     """Why `error` is a fault of the machine (a limit, a full disk, a library that is missing), in a few words.
 
-    Returns "" for any other error: OSError, MemoryError and ImportError are faults of the machine, and so is the
-    RuntimeError with which Python says that there is no thread to be had.
+    Returns "" for any other error. Faults of the machine are OSError, MemoryError, ImportError of a library that cannot
+    be loaded, UnicodeError (of paths: kernels are ASCII), and the RuntimeError with which Python refuses a thread.
     """
+    if isinstance(error, ModuleNotFoundError):
+        return ""
     if isinstance(error, OSError):
         return f"{error.strerror or error}" + (f" ({error.filename})" if error.filename else "")
     if isinstance(error, MemoryError):
         return "not enough memory"
-    if isinstance(error, ImportError) or (isinstance(error, RuntimeError) and _NO_THREAD in str(error)):
+    if isinstance(error, UnicodeError):
+        return f"a path or a text is not UTF-8 ({error.reason})" if hasattr(error, "reason") else str(error)
+    is_library = isinstance(error, ImportError) and ".so" in f"{error} {error.path}"
+    if is_library or (isinstance(error, RuntimeError) and _NO_THREAD in str(error)):
         return one_line(error).partition(": ")[2]
     return ""
 
@@ -104,9 +109,9 @@ def bugs_told(where: str = "") -> Iterator[None]:
     """Raise BugError for an error that neither a user nor the machine can cause; `where` as in BugError.of."""
     try:
         yield
-    except (GenkernError, BugError):
+    except (GenkernError, BugError, ModuleNotFoundError):
         raise
     except Exception as error:
-        if machine_fault(error):
+        if machine_fault(error) and not isinstance(error, UnicodeError):
             raise
         raise BugError.of(error, where) from error

@@ -23,15 +23,20 @@ _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
 
 
 def cache_folder(named: str | None) -> Path:
-    """Where genkern keeps what it has made: `named`, $GENKERN_CACHE_DIR, or genkern in the user's own cache.
+    """Returns the folder of compiled kernels: `named`, $GENKERN_CACHE_DIR, or genkern in the user's own cache.
 
-    Raises InputError when there is no home folder to put it in.
+    Raises InputError when there is no home folder to put it in, and for a path that is not UTF-8.
     """
     default = os.environ.get("GENKERN_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "genkern"
     try:
-        return Path(named or default).expanduser()
+        folder = Path(named or default).expanduser()
     except RuntimeError:
         raise InputError("there is no home folder for compiled kernels: give --cache_dir DIR") from None
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{str(folder)!r} is not UTF-8, which compilers need: give another --cache_dir") from None
+    return folder
 
 
 def import_file(file: Path, name: str) -> ModuleType:

@@ -144,7 +144,8 @@ def _start_worker(argv: list[str], keep_fds: Collection[int], env: Mapping[str, 
     global _output
     if not env or _MARK.keys().isdisjoint(env):
         # A pool that the user's own program has.
-        return _fork_exec(argv, keep_fds, env)
+        pid: int = _fork_exec(argv, keep_fds, env)
+        return pid
     if _output is None:
         _output = os.memfd_create("genkern-workers")
     program = module_argv(*argv[2:]) if argv[1] == "-m" else argv
@@ -166,7 +167,7 @@ _fork_exec = fork_exec.fork_exec
 fork_exec.fork_exec = _start_worker
 
 
-def _spawn_tracker(path: str, argv: Sequence[str], passed: Sequence[int]) -> int:
+def _spawn_tracker(path: bytes, argv: Sequence[str], passed: Sequence[int]) -> int:
     """Start a tracker of shared resources (`python ... -c CODE`), without the current folder on its sys.path."""
     program = [code_argument(part) if before == "-c" else part for before, part in zip(("", *argv), argv, strict=False)]
     return _spawnv_passfds(path, program, passed)

@@ -14,7 +14,6 @@ from cluster_page import Lab
 from processes import until
 from tiny_space import traced
 
-import genkern
 from genkern.cluster import lab_node
 from genkern.cluster.lab_node import Done, Share
 from genkern.gemm.gpus import DetectedDevice
