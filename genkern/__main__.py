@@ -9,6 +9,7 @@ if __name__ == "__main__":
     leave_current_folder()
 
 import difflib
+import errno
 import importlib
 import os
 import signal
@@ -48,6 +49,9 @@ COMMANDS = {
     "calibrate": "genkern.command.first.calibrating",
     "first-run": "genkern.command.first.first_run",
 }
+# What a process is refused by a limit, rather than by a file.
+_LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_CHECK_LIMITS = "check the limits of memory, processes and open files (ulimit -v -u -n, the container's)"
 # Options with which nothing is measured.
 NOTHING_MEASURED = {"-h", "--help", "--version", "--explain"}
 
@@ -110,10 +114,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (MemoryError, ImportError, RuntimeError) as error:
         if not (why := machine_fault(error)):
             raise
-        return _fail(f"{why}: check the limits of memory and processes (ulimit -v -u, the container's)")
+        return _fail(f"{why}: {_CHECK_LIMITS}")
     except OSError as error:
         if not error.filename and _is_homeless():
             return _fail("the current folder was removed: change to one that is there")
+        if error.errno in _LIMITS:
+            return _fail(f"{machine_fault(error)}: {_CHECK_LIMITS}")
         return _fail(f"{error.strerror or error} ({error.filename or 'no file'}); check permissions and free space")
 
 

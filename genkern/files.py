@@ -33,9 +33,11 @@ def cache_folder(named: str | None) -> Path:
     except RuntimeError:
         raise InputError("there is no home folder for compiled kernels: give --cache_dir DIR") from None
     try:
-        str(folder).encode()
+        os.path.join(_cwd(), folder).encode()
     except UnicodeEncodeError:
-        raise InputError(f"{str(folder)!r} is not UTF-8, which compilers need: give another --cache_dir") from None
+        raise InputError(
+            f"the cache folder {str(folder)!r} in {_cwd()!r} is not UTF-8, as compilers want it: try --cache_dir"
+        ) from None
     return folder
 
 

@@ -26,6 +26,11 @@ from genkern.kernels.kernel import KernelSpec, Target, compile_environment
 # is given up: kernels may end their workers. After this many such failures in a row the farm is given up.
 _FRUITLESS_RESTARTS = 3
 _FRUITLESS_FAILURES = 2
+_HINT = "try fewer --jobs, or a higher limit of memory and processes (ulimit -v -u, the container's)"
+# How often the pool is looked after while nothing is heard of it.
+_LOOK_S = 2.0
+# A pool that never had a worker is given up sooner: no kernel can be the reason.
+_FRUITLESS_STARTS = 2
 # One worker in so many does nothing for owners that stand behind. The size that is being measured orders a few binaries
 # at a time, by what the last ones took: with all workers taken each such batch would wait for half a compile, some
 # 0.2 s. And its finals are timed meanwhile: that compiling does not disturb is known of 9 of 16 cores (docs/history).
@@ -279,8 +284,14 @@ class Farm:
                     if self._closed or not len(self._orders):
                         self._thread = None
                         return
-                    self._changed.wait()
+                    if not self._changed.wait(_LOOK_S) and self._has_lost_its_pool():
+                        break
                 self._pooled, number = True, self._pool_number
+                left = list(self._orders.all()) if self._broken is not None else []
+            if self._broken is not None:
+                for key, tell in left:
+                    tell(key, self._broken)
+                continue
             try:
                 if self._pool is None:
                     self._ask_whether_one_starts(number)
@@ -290,11 +301,23 @@ class Farm:
             except WorkerDiedError:
                 self._lost(jobs[0], number)
             except Exception as error:
+                if isinstance(error, MachineError):
+                    # What loky could not start it does not start a second time: nothing would ever answer.
+                    self._broken = error
                 for job in jobs:
                     self._ended(job, error)
             else:
                 for job, future in zip(jobs, begun, strict=True):
                     future.add_done_callback(partial(self._returned, job, number))
+
+    def _has_lost_its_pool(self) -> bool:
+        """Whether no job will ever end, since the machine refused a thread or a file to the pool. Held: the lock."""
+        from genkern.farm.pool import has_lost_its_thread
+
+        if self._pool is not None or not self._orders.under_way or not has_lost_its_thread():
+            return False
+        self._broken = MachineError(f"the pool of compile workers has failed; {_HINT}")
+        return True
 
     def _ask_whether_one_starts(self, pool: int) -> None:
         """Have a worker of a new pool say that it has started, before it gets a kernel that may end it."""
@@ -363,15 +386,14 @@ class Farm:
                 self.counts.restarts += 1
                 self._fruitless += 1
             self._orders.again(job.key)
-            if self._fruitless >= _FRUITLESS_RESTARTS:
+            if self._fruitless >= (_FRUITLESS_RESTARTS if self._has_started else _FRUITLESS_STARTS):
                 self._fruitless = 0
                 self._failures += 1
                 failed = list(self._orders.all())
                 if not self._has_started or self._failures >= _FRUITLESS_FAILURES:
                     said = f": {said}" if (said := last_words()) else ""
                     what = "keep dying" if self._has_started else "cannot start"
-                    hint = "try fewer --jobs, or a higher limit of memory and processes (ulimit -v -u, the container's)"
-                    self._broken = MachineError(f"compile workers {what}{said[:300]}; {hint}")
+                    self._broken = MachineError(f"compile workers {what}{said[:300]}; {_HINT}")
             results: dict[str, Failure | Exception] = {key: self._broken or _given_up(key) for key, _ in failed}
             failures = self._failures
             for result in results.values():

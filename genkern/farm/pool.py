@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from joblib.externals.loky import get_reusable_executor, process_executor
+from joblib.externals.loky import get_reusable_executor, process_executor, reusable_executor
 from joblib.externals.loky.backend import fork_exec
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import ShutdownExecutorError, TerminatedWorkerError
@@ -109,7 +109,23 @@ def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: 
 
 def end() -> None:
     """End all workers at once, with whatever they are doing. The next results come from new ones."""
-    get_reusable_executor(reuse=True).shutdown(kill_workers=True)
+    pool = get_reusable_executor(reuse=True)
+    workers = list((pool._processes or {}).values())
+    # The thread that ends them may have been refused by the machine.
+    with contextlib.suppress(RuntimeError):
+        pool.shutdown(kill_workers=True)
+    for worker in workers:
+        if worker.is_alive():
+            _kill(worker)
+
+
+def has_lost_its_thread() -> bool:
+    """Whether the thread that hands jobs to the workers ended by an error: no job would ever end."""
+    pool = reusable_executor._executor
+    thread = None if pool is None else pool._executor_manager_thread
+    if thread is None or thread.is_alive():
+        return False
+    return not (pool._flags.broken or pool._flags.shutdown)
 
 
 def _kill(worker: Any) -> None:
