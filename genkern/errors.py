@@ -93,14 +93,19 @@ def machine_fault(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def machine_faults_told(doing: str, hint: str) -> Iterator[None]:
-    """Raise MachineError "cannot DOING: REASON; HINT" for a fault of the machine; other errors pass."""
+    """Raise MachineError "cannot DOING: REASON; HINT" for a fault of the machine, or what a library makes of one; other
+    errors pass.
+    """
     try:
         yield
     except GenkernError:
         raise
     except Exception as error:
-        if why := machine_fault(error):
-            raise MachineError(f"cannot {doing}: {why}; {hint}") from error
+        behind: BaseException | None = error
+        while behind is not None:
+            if why := machine_fault(behind):
+                raise MachineError(f"cannot {doing}: {why}; {hint}") from error
+            behind = behind.__cause__ or behind.__context__
         raise
 
 
