@@ -31,7 +31,7 @@ from genkern.cluster.work_folder import MANIFEST
 from genkern.command.options import parse
 from genkern.command.shipped.kernels import sizes_for
 from genkern.errors import InputError, OutputError
-from genkern.files import require_absent, require_writable, shown_path, write_whole
+from genkern.files import regular, require_absent, require_writable, shown_path, write_whole
 
 # In the order in which they are written: what is there and whole is submitted by the last.
 SCRIPTS = ("compile.sh", "measure.sh", "collect.sh", "workers.sh", "gpu_workers.sh", "submit.sh")
@@ -152,6 +152,8 @@ def rendered(name: str, said: dict[str, object], own: str | None) -> str:
     )
     templates.globals.update(said)
     try:
+        if own:
+            open(Path(own, f"{name}.j2"), "rb", opener=regular).close()
         return templates.get_template(f"{name}.j2").render().lstrip("\n")
     except (jinja2.TemplateError, OSError, UnicodeDecodeError, TypeError) as error:
         where = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""

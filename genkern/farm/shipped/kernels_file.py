@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 
 from genkern.errors import InputError
 from genkern.farm.cache import without_compile_time
-from genkern.files import shown_path, write_bytes_whole
+from genkern.files import regular, shown_path, write_bytes_whole
 from genkern.kernels.cute.release import cute_version
 from genkern.kernels.kernel import Target, compile_environment
 from genkern.kernels.lowering import LOWERING
@@ -152,7 +152,8 @@ class KernelsFile:
     def _read(self, member: str) -> bytes:
         # Processes that were forked with an open file would share the place in it.
         if self._open is None or self._open[0] != os.getpid():
-            self._open = os.getpid(), zipfile.ZipFile(self.path)
+            # The archive closes the file.
+            self._open = os.getpid(), zipfile.ZipFile(open(self.path, "rb", opener=regular))  # noqa: SIM115
         archive = self._open[1]
         if archive.getinfo(member).file_size > _MOST_BYTES:
             raise ValueError(member)
