@@ -29,6 +29,7 @@ from genkern.cluster.compiling import add_chosen, check_search, chosen_spaces
 from genkern.cluster.measuring import TAKEN
 from genkern.cluster.work_folder import MANIFEST
 from genkern.command.options import parse
+from genkern.command.setting import require_arch
 from genkern.command.shipped.kernels import sizes_for
 from genkern.errors import InputError, OutputError
 from genkern.files import regular, require_absent, require_writable, shown_path, write_whole
@@ -56,6 +57,7 @@ def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
     if not said.tunes:
         mode = next(name for name in ("--compare_wo_tuning", "--benchmark", "--explain") if name in said.given)
         raise InputError(f"{mode} does not tune, which the tasks do that measure: leave it out")
+    require_arch(said, options.arch)
     return options
 
 
