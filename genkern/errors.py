@@ -93,8 +93,8 @@ def machine_fault(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def machine_faults_told(doing: str, hint: str) -> Iterator[None]:
-    """Raise MachineError "cannot DOING: REASON; HINT" for a fault of the machine, or what a library makes of one; other
-    errors pass.
+    """Raise MachineError "cannot DOING: REASON; HINT" for a fault of the machine, or for an error that a library raised
+    while it handled one; other errors pass. A RuntimeError, such as that of a broken pool, is judged by itself.
     """
     try:
         yield
@@ -105,7 +105,7 @@ def machine_faults_told(doing: str, hint: str) -> Iterator[None]:
         while behind is not None:
             if why := machine_fault(behind):
                 raise MachineError(f"cannot {doing}: {why}; {hint}") from error
-            behind = behind.__cause__ or behind.__context__
+            behind = None if isinstance(behind, RuntimeError) else behind.__cause__ or behind.__context__
         raise
 
 

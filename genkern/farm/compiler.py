@@ -32,6 +32,7 @@ from genkern.farm.binary.main_loop import main_loop_of_assembly
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.cute_compiler import compile_cute
 from genkern.gemm.records import Binary, Outcome
+from genkern.kernels.cute.release import MISSING
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.lowering import DEFAULT_SETTINGS, SETTINGS
 from genkern.kernels.refusal import cause_of, is_verdict, refused_by_compiler, said_by_compiler
@@ -199,7 +200,8 @@ class CompileProcess:
             if job.target not in self._proven:
                 self._prove(job.target, temporary)
             result = self._run(job, temporary)
-            if isinstance(result, Failure) and result.from_outside and self.alive:
+            may_be_machine = isinstance(result, Failure) and result.from_outside and result.message != MISSING
+            if may_be_machine and self.alive:
                 self._prove(job.target, temporary)
             return result
         finally:

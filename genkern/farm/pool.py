@@ -41,10 +41,11 @@ _MARK = {"GENKERN_COMPILE_WORKER": "1"}
 
 
 def begin(job: CompileJob, workers: int) -> Future[Binary | Failure]:
-    """Have one of so many processes do the job; its result raises one of WorkerDiedError where a process is gone.
+    """Submits a job to one of `workers` processes and returns its future, which raises one of WorkerDiedError if a
+    process of the pool dies.
 
-    Raises that itself where it was known before; the next job has new processes then. A single one is this process,
-    in the thread that calls: the result is there then.
+    Raises WorkerDiedError itself if one has died before; the next call starts new processes. With one worker the job
+    runs in this process, in the calling thread, and the future is done. Raises MachineError if no process can start.
     """
     future: Future[Binary | Failure]
     if workers == 1:
@@ -90,14 +91,14 @@ def last_words() -> str:
 
 
 def executor(workers: int) -> Any:
-    """joblib's, whose workers end with this process even before they have their first job."""
+    """Returns joblib's pool; its workers end with this process, even before they have their first job."""
     return get_reusable_executor(
         max_workers=workers, timeout=_IDLE_S, initializer=end_with, initargs=(os.getpid(),), env=_MARK
     )
 
 
 def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
-    """What the function makes of each item, in their order, in so many processes; one is this process."""
+    """Yields `function(item)` for each item, in order, computed by `workers` processes; one worker is this process."""
     if workers == 1:
         yield from map(function, items)
         return
