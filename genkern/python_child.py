@@ -2,18 +2,16 @@
 
 `python -m MODULE` and `python -c CODE` put the current folder first on sys.path, so a file random.py there would be
 imported in the place of Python's own. PYTHONSAFEPATH prevents that from Python 3.11 on; what is here works with 3.10.
-This module imports nothing but sys until `leave_current_folder` has been called.
+This file is also the program that a child runs, `python python_child.py MODULE ARGUMENTS`: a plain command line, which
+survives profilers that are shell scripts. At its top it imports nothing but sys.
 """
 
 from __future__ import annotations
 
 import sys
 
-# The first statements of a child. With -c Python puts "" first on sys.path, after it has imported `site`.
+# With -c Python puts "" first on sys.path, after it has imported `site`.
 _WITHOUT_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path); "
-_RUN_MODULE = _WITHOUT_CURRENT_FOLDER + (
-    "from runpy import run_module; run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
-)
 
 
 def leave_current_folder() -> None:
@@ -46,7 +44,9 @@ def _root() -> str:
 
 def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
     """The command line that runs `module` as `python -m MODULE ARGUMENTS` does, without the current folder."""
-    return sys.executable, "-c", _RUN_MODULE, module, *arguments
+    import os
+
+    return sys.executable, os.path.abspath(__file__), module, *arguments
 
 
 def code_argument(code: str) -> str:
@@ -66,3 +66,19 @@ def child_environment() -> dict[str, str]:
     if (root := _root()) not in paths:
         paths.append(root)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _run_module() -> None:
+    """Run the module that the first argument names as __main__, with the other arguments."""
+    # Python puts the folder of a script first, which here is that of genkern's own modules.
+    if not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]
+    sys.path[:] = filter(None, sys.path)
+    from runpy import run_module
+
+    del sys.argv[0]
+    run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _run_module()

@@ -86,3 +86,13 @@ def test_the_measured_process_does_not_either(tmp_path: Path) -> None:
     )
     assert ran.returncode == 0, ran.stderr
     assert not mark.exists()
+
+
+def test_a_profiler_that_is_a_shell_script_can_start_it() -> None:
+    """Legacy rocprof takes no argument with a space or a shell's character."""
+    from genkern.profiling.rocm.rocprof_command import rocprof_argv
+
+    _, *arguments = module_argv("genkern.profiling.harness", "/job.json")
+    argv = rocprof_argv("/opt/rocm/bin/rocprof", ["/usr/bin/python3", "/genkern/x.py", *arguments[1:]], "/out.csv")
+    assert argv[-2:] == ["genkern.profiling.harness", "/job.json"]
+    assert Path(arguments[0]).is_file()
