@@ -37,7 +37,7 @@ _IDLE_S = 300
 # Of what workers printed, the end that is looked at.
 _MOST_SAID = 16 * 1024
 # In the environment of this pool's workers, by which their start is told from that of other pools of loky.
-_MARK = {"GENKERN_COMPILE_WORKER": "1"}
+_MARK = {"STARTED_BY_GENKERN": "1"}
 
 
 def begin(job: CompileJob, workers: int) -> Future[Binary | Failure]:
