@@ -22,7 +22,7 @@ from joblib.externals.loky.backend import fork_exec
 from joblib.externals.loky.backend import resource_tracker as loky_tracker
 from joblib.externals.loky.process_executor import ShutdownExecutorError, TerminatedWorkerError
 
-from genkern.errors import machine_faults_told
+from genkern.errors import MachineError, machine_faults_told
 from genkern.farm.cache import Failure
 from genkern.farm.compiler import CompileJob, end_with, make_ready, run_job
 from genkern.gemm.records import Binary
@@ -98,14 +98,21 @@ def executor(workers: int) -> Any:
 
 
 def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
-    """Yields `function(item)` for each item, in order, computed by `workers` processes; one worker is this process."""
+    """Yields `function(item)` for each item, in order, computed by `workers` processes; one worker is this process.
+
+    Raises MachineError if a process cannot start, or dies.
+    """
     if workers == 1:
         yield from map(function, items)
         return
     with _starting():
         futures = [executor(workers).submit(function, item) for item in items]
     for future in futures:
-        yield future.result()
+        try:
+            result = future.result()
+        except WorkerDiedError as error:
+            raise MachineError(f"a compile worker died: {last_words() or error}; try fewer --jobs") from error
+        yield result
 
 
 def end() -> None:
