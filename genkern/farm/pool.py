@@ -191,13 +191,21 @@ _fork_exec = fork_exec.fork_exec
 fork_exec.fork_exec = _start_worker
 
 
-def _spawn_tracker(path: bytes, argv: Sequence[str], passed: Sequence[int]) -> int:
-    """Start a tracker of shared resources (`python ... -c CODE`), without the current folder on its sys.path."""
+def _spawn_python(path: bytes, argv: Sequence[str], passed: Sequence[int]) -> int:
+    """Start `python ... -c CODE` as multiprocessing does, without the current folder on its sys.path."""
     program = [code_argument(part) if before == "-c" else part for before, part in zip(("", *argv), argv, strict=False)]
     return _spawnv_passfds(path, program, passed)
 
 
 _spawnv_passfds = multiprocessing.util.spawnv_passfds
+
+
+def leave_current_folder_when_spawning() -> None:
+    """From here on, processes that multiprocessing spawns do not have the current folder on their sys.path.
+
+    For the command alone, which starts Dask's nodes so, and again when one is lost: a user's program may want it.
+    """
+    multiprocessing.util.spawnv_passfds = _spawn_python
 
 
 @contextlib.contextmanager
@@ -217,7 +225,7 @@ def children_ignore_interrupts() -> Iterator[None]:
     """
     with (
         _environment("PYTHONWARNINGS", "ignore:resource_tracker"),
-        _attribute(multiprocessing.util, "spawnv_passfds", _spawn_tracker),
+        _attribute(multiprocessing.util, "spawnv_passfds", _spawn_python),
     ):
         loky_tracker.ensure_running()
         multiprocessing_tracker.ensure_running()
