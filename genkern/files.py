@@ -134,9 +134,13 @@ def regular(path: str, flags: int) -> int:
     )
 
 
-def regular_bytes(path: str | Path) -> bytes:
-    """What a regular file holds. Raises OSError, and NotRegularError for any other kind of file."""
+def regular_bytes(path: str | Path, max_bytes: int | None = None) -> bytes:
+    """What a regular file of at most `max_bytes` (None: of any length) holds. Raises OSError, and NotRegularError for
+    any other kind of file.
+    """
     with open(path, "rb", opener=regular) as file:
+        if max_bytes is not None and os.fstat(file.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read()
 
 

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.files import regular_bytes
+from genkern.files import MAX_READ_BYTES, regular_bytes
 from genkern.gemm.gpu import Capabilities, Gpu, Rates
 
 # Files, separated as in PATH.
@@ -47,7 +47,7 @@ def read_table() -> dict[str, Architecture]:
     table = added({}, shipped)
     for name in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
         try:
-            text = regular_bytes(name).decode("utf-8")
+            text = regular_bytes(name, MAX_READ_BYTES).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{ENVIRONMENT}: cannot read {name}: {_one_line(error)}") from None
         try:
