@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -96,3 +97,13 @@ def test_a_profiler_that_is_a_shell_script_can_start_it() -> None:
     argv = rocprof_argv("/opt/rocm/bin/rocprof", ["/usr/bin/python3", "/genkern/x.py", *arguments[1:]], "/out.csv")
     assert argv[-2:] == ["genkern.profiling.harness", "/job.json"]
     assert Path(arguments[0]).is_file()
+
+
+def test_every_child_is_started_so() -> None:
+    """No module starts Python with -m or -c by itself; Slurm's scripts, which set PYTHONSAFEPATH, name the command."""
+    sources = [*(ROOT / "genkern").rglob("*.py"), *(ROOT / "profiling").rglob("*.py")]
+    found = {
+        path.name for path in sources if re.search(r"sys\.executable, \"-[mc]\"", path.read_text(encoding="utf-8"))
+    }
+    assert len(sources) > 400
+    assert found == {"batch_scripts.py"}
