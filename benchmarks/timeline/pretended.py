@@ -209,7 +209,8 @@ def _sleeping_pool(module: Any) -> None:
         workers = workers or ThreadPoolExecutor(count)
         return workers.submit(compiled, job)
 
-    module.begin, module.end, module.warm = begin, lambda: None, lambda workers: None
+    module.begin, module.end, module.warm = begin, lambda: None, lambda workers: []
+    module.ready = lambda workers: Future()
 
 
 def _no_space(module: Any) -> None:
