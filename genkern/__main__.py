@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from genkern.python_child import leave_current_folder
+
+if __name__ == "__main__":
+    # Before any other import, which might find a file of the current folder.
+    leave_current_folder()
+
 import difflib
+import errno
 import importlib
 import os
 import signal
@@ -13,7 +20,7 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-from genkern.errors import BugError, GenkernError, InputError, bugs_told
+from genkern.errors import BugError, GenkernError, InputError, bugs_told, machine_fault
 from genkern.files import own_descriptor, printable
 from genkern.outlet import lost, outlet
 from genkern.profiling.cuda.early import Early
@@ -42,6 +49,9 @@ COMMANDS = {
     "calibrate": "genkern.command.first.calibrating",
     "first-run": "genkern.command.first.first_run",
 }
+# What a process is refused by a limit, rather than by a file.
+_LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+_CHECK_LIMITS = "check the limits of memory, processes and open files (ulimit -v -u -n, the container's)"
 # Options with which nothing is measured.
 NOTHING_MEASURED = {"-h", "--help", "--version", "--explain"}
 
@@ -103,9 +113,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except ModuleNotFoundError as error:
         return _fail(_missing(error))
+    except (MemoryError, ImportError, RuntimeError) as error:
+        if not (why := machine_fault(error)):
+            raise
+        return _fail(f"{why}: {_CHECK_LIMITS}")
     except OSError as error:
         if not error.filename and _is_homeless():
             return _fail("the current folder was removed: change to one that is there")
+        if error.errno in _LIMITS:
+            return _fail(f"{machine_fault(error)}: {_CHECK_LIMITS}")
         return _fail(f"{error.strerror or error} ({error.filename or 'no file'}); check permissions and free space")
 
 

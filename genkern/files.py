@@ -23,19 +23,27 @@ _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
 
 
 def cache_folder(named: str | None) -> Path:
-    """Where genkern keeps what it has made: `named`, $GENKERN_CACHE_DIR, or genkern in the user's own cache.
+    """Returns the folder of compiled kernels: `named`, $GENKERN_CACHE_DIR, or genkern in the user's own cache.
 
-    Raises InputError when there is no home folder to put it in.
+    Raises InputError when there is no home folder to put it in, and for a path that is not UTF-8.
     """
     default = os.environ.get("GENKERN_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "genkern"
     try:
-        return Path(named or default).expanduser()
+        folder = Path(named or default).expanduser()
     except RuntimeError:
         raise InputError("there is no home folder for compiled kernels: give --cache_dir DIR") from None
+    try:
+        os.path.join(_cwd(), folder).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"the cache folder {str(folder)!r} in {_cwd()!r} is not UTF-8, as compilers want it: try --cache_dir"
+        ) from None
+    return folder
 
 
 def import_file(file: Path, name: str) -> ModuleType:
-    """Run a file of someone's own, *.py, as the module of this name. Raises whatever it raises."""
+    """Run a user's file, *.py, as the module of this name. Raises whatever it raises, and NotRegularError."""
+    open(file, "rb", opener=regular).close()
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no Python file")
@@ -78,23 +86,62 @@ def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int 
 def read_bytes(path: str, error: type[GenkernError] = InputError, max_bytes: int = MAX_READ_BYTES) -> bytes:
     """Return what `path` holds. Raises `error` as `read_text` does, but for text that is none."""
     where = shown_path(path)
-    # Nobody may ever write to it; what a shell connects has a number of ours.
-    if own_descriptor(path) is None and _is_pipe(path):
-        raise error(f"{where} is a pipe, which may never have a writer: name a file, or /dev/stdin")
+    # A pipe that a shell connects, <(...), is a descriptor of this process.
+    opener = regular if own_descriptor(path) is None and path != os.devnull else None
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=opener) as file:
             # What is asked for is allocated at once. Pipes and the like have no size.
             data = file.read(min(os.fstat(file.fileno()).st_size or max_bytes, max_bytes) + 1)
     except FileNotFoundError:
         raise error(f"{where}: no such file; check the path (the current folder is {shown_path(_cwd())})") from None
     except IsADirectoryError:
         raise error(f"{where} is a folder; name a file in it") from None
+    except NotRegularError as exc:
+        raise error(f"{where} {exc.strerror}: name a file, or /dev/stdin") from None
     except (OSError, ValueError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else str(exc)
         raise error(f"{where}: cannot be read ({reason}); check the path and its permissions") from None
     if len(data) > max_bytes:
         raise error(f"{where}: longer than {max_bytes} bytes, the most that is read; split it into several files")
     return data
+
+
+class NotRegularError(OSError):
+    """A pipe, a device or a socket, if a file is wanted: reading it might never end, and opening it never return."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(errno.EINVAL, "is a pipe or a device, which may have no end and no writer", path)
+
+
+def regular(path: str, flags: int) -> int:
+    """The `opener` of open() for paths that a person or the environment names: regular files alone, without waiting.
+
+    Raises NotRegularError for a pipe, a device or a socket, and OSError as os.open does.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        # What a pipe without a reader, or a socket, says.
+        raise NotRegularError(path) if error.errno == errno.ENXIO else error from None
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    raise (
+        IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if stat.S_ISDIR(mode)
+        else NotRegularError(path)
+    )
+
+
+def regular_bytes(path: str | Path, max_bytes: int | None = None) -> bytes:
+    """What a regular file of at most `max_bytes` (None: of any length) holds. Raises OSError, and NotRegularError for
+    any other kind of file.
+    """
+    with open(path, "rb", opener=regular) as file:
+        if max_bytes is not None and os.fstat(file.fileno()).st_size > max_bytes:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return file.read()
 
 
 def own_descriptor(path: str) -> int | None:
@@ -159,7 +206,7 @@ def require_start_or_none(path: str, start: str, what: str) -> None:
     head = b""
     if not is_stream(path) and os.path.isfile(path):
         # What cannot be read is what require_writable refuses.
-        with contextlib.suppress(OSError), open(path, "rb") as file:
+        with contextlib.suppress(OSError), open(path, "rb", opener=regular) as file:
             head = file.read(len(start.encode()))
     if head and head != start.encode():
         raise OutputError(f"{shown_path(path)} is there and holds no {what}: give another -o")
@@ -176,7 +223,7 @@ def require_writable(path: str) -> None:
         if mode is not None and stat.S_ISDIR(mode):
             raise OutputError(f"cannot write {shown_path(path)}: it is a folder; name a file in it")
         if mode is not None:
-            with open(path, "ab"):
+            with open(path, "ab", opener=regular):
                 pass
         folder = os.path.dirname(os.path.realpath(path))
         while not os.path.lexists(folder):
@@ -215,13 +262,6 @@ def _mode(path: str) -> int | None:
         return os.stat(path).st_mode
     except FileNotFoundError:
         return None
-
-
-def _is_pipe(path: str) -> bool:
-    try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 def _cwd() -> str:

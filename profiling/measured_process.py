@@ -11,7 +11,7 @@ from typing import Any
 
 from genkern.errors import BugError, ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
-from genkern.profiling.cuda.early import Early, python_environment
+from genkern.profiling.cuda.early import Early
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,
@@ -19,6 +19,7 @@ from genkern.profiling.supervisor import (
     StreamChild,
     SupervisorError,
 )
+from genkern.python_child import child_environment
 from genkern.timing.session import Session
 
 # Importing PyTorch, creating the context and filling the operands.
@@ -189,7 +190,7 @@ class MeasuredProcess:
 
 def environment_of(visible: str, device_index: int, cache_dir: str) -> dict[str, str]:
     """What the process has in its environment: the one GPU of that number is all that it sees."""
-    environment = python_environment()
+    environment = child_environment()
     environment.pop("TRITON_INTERPRET", None)
     shown = environment.get(visible)
     devices = [part.strip() for part in shown.split(",") if part.strip()] if shown else []

@@ -7,12 +7,12 @@ has imported both.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 
 from interpreted import Interpreter
 
 from genkern.profiling.supervisor import Exit, tail
+from genkern.python_child import module_argv
 
 
 class ForkedChecks:
@@ -31,7 +31,8 @@ class ForkedChecks:
         **_limits: object,
     ) -> Exit:
         """How the check ended; there is no limit of time."""
-        python, option, *program = argv
-        assert (python, option) == (sys.executable, "-m")
+        start = module_argv("")[:-1]
+        assert tuple(argv[: len(start)]) == start
+        program = argv[len(start) :]
         code = self._interpreter.fork(program, env, stdout_path, stderr_path)
         return Exit(code, False, 0.0, tail(stderr_path))

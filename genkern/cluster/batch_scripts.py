@@ -29,10 +29,11 @@ from genkern.cluster.compiling import add_chosen, check_search, chosen_spaces
 from genkern.cluster.measuring import TAKEN
 from genkern.cluster.work_folder import MANIFEST
 from genkern.command.options import parse
+from genkern.command.setting import require_arch
 from genkern.command.shipped.kernels import sizes_for
 from genkern.command.target import require_gpu
 from genkern.errors import InputError, OutputError
-from genkern.files import require_absent, require_writable, shown_path, write_whole
+from genkern.files import regular, require_absent, require_writable, shown_path, write_whole
 
 # In the order in which they are written: what is there and whole is submitted by the last.
 SCRIPTS = ("compile.sh", "measure.sh", "collect.sh", "workers.sh", "gpu_workers.sh", "submit.sh")
@@ -58,6 +59,7 @@ def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
     if not said.tunes:
         mode = next(name for name in ("--compare_wo_tuning", "--benchmark", "--explain") if name in said.given)
         raise InputError(f"{mode} does not tune, which the tasks do that measure: leave it out")
+    require_arch(said, options.arch)
     return options
 
 
@@ -155,6 +157,8 @@ def rendered(name: str, said: dict[str, object], own: str | None) -> str:
     )
     templates.globals.update(said)
     try:
+        if own:
+            open(Path(own, f"{name}.j2"), "rb", opener=regular).close()
         return templates.get_template(f"{name}.j2").render().lstrip("\n")
     except (jinja2.TemplateError, OSError, UnicodeDecodeError, TypeError) as error:
         where = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""

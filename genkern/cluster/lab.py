@@ -22,6 +22,7 @@ from genkern.cluster.collecting import CollectedRow, rows_in, rows_of, write_row
 from genkern.cluster.lab_node import Done, Share, tuned_here
 from genkern.cluster.lab_sizes import LabSizes, Place
 from genkern.command.options import parse
+from genkern.command.setting import require_arch
 from genkern.command.target import versions
 from genkern.errors import GenkernError, InputError, one_line
 from genkern.farm.farm import FarmCounts
@@ -58,7 +59,9 @@ def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
         raise InputError(f"{taken[0]}: genkern lab says that itself, to each of its nodes")
     for arch in options.arch:
         # What the nodes would refuse is refused here.
-        parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", arch])
+        require_arch(
+            parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", arch]), arch
+        )
     return options
 
 

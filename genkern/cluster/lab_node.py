@@ -19,6 +19,7 @@ from pathlib import Path
 
 from genkern.gemm.gpus import DetectedDevice, detect_devices
 from genkern.journal.file_lock import Locked, held
+from genkern.python_child import child_environment, module_argv
 
 _LOOK_S = 0.5
 # What a tuning needs to write what it has.
@@ -93,13 +94,11 @@ def _run(
     sizes, results, log = folder / "sizes.yaml", folder / "results.yaml", folder / "log"
     sizes.write_text(share.sizes, encoding="utf-8")
     given = ["-i", str(sizes), "-o", str(results), "--arch", share.arch, "--gpu_ids", str(index)]
-    # -m: as genkern itself starts, in a process that ends with this one.
-    command = [sys.executable, "-m", __name__, str(os.getpid()), *share.options, *given]
-    # In another folder it is to find the same modules.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
+    # This module run as a program: genkern in a process that ends with this one.
+    command = module_argv(__name__, str(os.getpid()), *share.options, *given)
     with open(log, "wb") as said:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=folder, env=environment
+            command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=folder, env=child_environment()
         )
     told = ""
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 from genkern.errors import InputError
 from genkern.farm.shipped.kernels_file import MadeFor
-from genkern.files import read_text, shown_path, write_whole
+from genkern.files import read_text, regular, shown_path, write_whole
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
@@ -135,7 +135,7 @@ def _seal(manifest: dict[str, Any]) -> str:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=regular) as file:
         while block := file.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()

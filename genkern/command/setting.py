@@ -26,7 +26,7 @@ from genkern.farm.shipped.kernels_file import KernelsFile, MadeFor
 from genkern.farm.workshop import Workshop
 from genkern.files import cache_folder
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
-from genkern.gemm.gpus import DetectedDevice, detect_devices
+from genkern.gemm.gpus import DetectedDevice, detect_devices, gpu_for_arch
 from genkern.journal.header import generator
 from genkern.journal.run_folder import modules_folder, run_folder
 from genkern.kernels.cute.own import files as family_files
@@ -229,6 +229,18 @@ def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
     return defaults
 
 
+def require_arch(options: argparse.Namespace, arch: str) -> None:
+    """Raise InputError for options of tuning that no device of the architecture takes, before there is a device."""
+    make_defaults(options, arch)
+    parse_libraries(options.libtype)
+    _require_icache_flush(options, gpu_for_arch(arch).vendor)
+
+
+def _require_icache_flush(options: argparse.Namespace, vendor: str) -> None:
+    if options.icache_flush and vendor != "nvidia":
+        raise InputError("--icache_flush works on NVIDIA GPUs only; run without it")
+
+
 def _libraries(text: str, vendor: str) -> str:
     """The libraries that may win: of all, those installed and the vendor's own; any that is named."""
     others = {name for of, names in ONE_BY_ONE.items() if of != vendor for name in names}
@@ -241,8 +253,7 @@ def make_budget(options: argparse.Namespace, target: RunTarget, strategy: Chosen
 
     Raises InputError for --icache_flush on a device on which nothing is flushed, and for a library that there is not.
     """
-    if options.icache_flush and not (target.measured and target.gpu.vendor == "nvidia"):
-        raise InputError("--icache_flush works on NVIDIA GPUs only; run without it")
+    _require_icache_flush(options, target.gpu.vendor if target.measured else "")
     libraries = _libraries(options.libtype, target.gpu.vendor)
     if options.tunes and not target.measured and not set(libraries.split(",")).intersection(OURS):
         raise InputError(

@@ -71,6 +71,13 @@ def _unsealed(data: bytes) -> dict[str, Any] | None:
     return None
 
 
+def without_compile_time(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """The files of an entry without the seconds of its compile; a damaged entry as it is."""
+    if (record := _unsealed(files.get(_RECORD, b""))) is None or record.get("compile_s") is None:
+        return files
+    return {**files, _RECORD: _sealed({**record, "compile_s": None})}
+
+
 def _whole(key: str, read: Callable[[str], bytes]) -> dict[str, Any] | None:
     """The record of an entry whose files `read` has and are as they were stored; None when one is not.
 

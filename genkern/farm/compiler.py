@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import multiprocessing
 import os
-import re
 import shutil
 import signal
 import sys
@@ -15,29 +13,38 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection
+from typing import Any
 
-from genkern.errors import BugError, OutputError, bugs_told
-from genkern.farm.binary.code_object import fault_of, read_resources, with_loop
+from genkern.errors import (
+    BugError,
+    GenkernError,
+    MachineError,
+    OutputError,
+    bugs_told,
+    machine_fault,
+    machine_faults_told,
+)
+from genkern.farm.binary.code_object import fault_of, is_cut_short, read_resources, with_loop
 from genkern.farm.binary.main_loop import main_loop_of_assembly
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.cute_compiler import compile_cute
 from genkern.gemm.records import Binary, Outcome
+from genkern.kernels.cute.release import MISSING
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.kernels.lowering import DEFAULT_SETTINGS, SETTINGS
-from genkern.kernels.refusal import refused_by_compiler, said_by_compiler
+from genkern.kernels.refusal import cause_of, is_verdict, refused_by_compiler, said_by_compiler
 from genkern.kernels.source import ast_source, load_module
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _WATCH_INTERVAL_S = 0.5
-# The assembler was ended by a signal, as the out-of-memory killer does; Triton says so as of any other end.
-_ASSEMBLER_KILLED = re.compile(r"failed with error code -[0-9]+\b")
 # What ends processes from outside: a batch system, the out-of-memory killer, a person.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-# No kernel's files need as much.
-_LEAST_FREE_BYTES = 2**20
+# The known kernel compiles in 0.1 s; importing what a first compile needs from a slow disk may take long.
+_PROOF_S = 120.0
+_WHAT_TO_CHECK = "check TMPDIR and the cache (space, inodes, quota), and the limits of memory, processes and files"
 
 
 @dataclass(frozen=True)
@@ -83,45 +90,37 @@ def _no_key() -> str:
 
 
 def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
-    """Compile in this process, and store the result or the compiler's refusal in the cache.
+    """Compile in this process, and store the binary or the compiler's verdict in the cache.
 
-    The folder `temporary` is for what comes up on the way; the caller removes it. Raises BugError for whatever is no
-    refusal: that says nothing of the kernel and is not kept.
+    The compiler's files go to the folder `temporary`, which the caller removes. Only what certainly is about the kernel
+    is kept (`is_verdict`): a refusal that may be due to the machine is a Failure `from_outside`. Raises OSError and
+    MachineError for faults of the machine, and BugError for a kernel text that no compiler could take.
     """
     cache = BinaryCache(job.cache_dir)
     if (known := cache.get(job.key)) is not None:
         return known
     if job.spec.language == "cute":
         return compile_cute(job.key, job.spec, job.target, cache, temporary)
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import compile as triton_compile
-
-    use_quiet_triton(temporary)
-    _leave_triton_unread()
-    target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     where = f"compiling {job.spec.function}"
     started_s = time.monotonic()
     with bugs_told(where):
         source = ast_source(load_module(job.module_path), job.spec)
-    # AMD's assembly says what the main loop has; of NVIDIA's kernels the binary does.
-    os.environ["TRITON_STORE_BINARY_ONLY"] = "0" if job.target.backend == "hip" else "1"
     try:
-        kernel = triton_compile(source, target=target, options=dict(job.spec.options))
-    except OSError:
-        raise
+        kernel = _compiled(source, job.spec, job.target, temporary)
     except Exception as error:
+        cause = cause_of(error)
+        if machine_fault(cause) and not isinstance(cause, MemoryError):
+            raise cause from None
         if not refused_by_compiler(error, job.module_path):
             raise BugError.of(error, where, said_by_compiler(error)) from error
-        failure = Failure(job.key, Outcome.COMPILE_FAILED, said_by_compiler(error))
-        if isinstance(error, MemoryError) or _ASSEMBLER_KILLED.search(failure.message):
-            return replace(failure, from_outside=True)
-        if (room := os.statvfs(temporary)).f_bavail * room.f_frsize < _LEAST_FREE_BYTES:
-            # The assembler does not say why it cannot write.
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), temporary) from None
-        cache.put_failure(failure)
+        failure = Failure(job.key, Outcome.COMPILE_FAILED, said_by_compiler(error), not is_verdict(error))
+        if not failure.from_outside:
+            cache.put_failure(failure)
         return failure
     extension = "hsaco" if job.target.backend == "hip" else "cubin"
     binary = kernel.asm[extension]
+    if is_cut_short(binary):
+        raise MachineError(f"the {extension} of {job.spec.function} is cut short: free space in TMPDIR")
     if fault := fault_of(binary, job.target.backend):
         failure = Failure(job.key, Outcome.COMPILE_FAILED, fault)
         cache.put_failure(failure)
@@ -136,13 +135,50 @@ def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
     return cache.put(job.key, job.spec, kernel.metadata.name, resources, files, compile_s)
 
 
+def prove(target: Target, temporary: str) -> None:
+    """Compile the known kernel for `target` in this process. Raises MachineError if that fails, whatever the reason."""
+    try:
+        from genkern.farm import known_kernel
+
+        spec = known_kernel.KNOWN_SPEC
+        # Triton keeps what it compiles in the folder: the second proof would compile nothing.
+        with tempfile.TemporaryDirectory(prefix="proof-", dir=temporary) as folder:
+            kernel = _compiled(ast_source(known_kernel, spec), spec, target, folder)
+        if is_cut_short(kernel.asm["hsaco" if target.backend == "hip" else "cubin"]):
+            raise MachineError("its binary is cut short")
+    except Exception as error:
+        raise _does_not_work(target, machine_fault(cause_of(error)) or said_by_compiler(error)) from error
+
+
+def _does_not_work(target: Target, why: str) -> MachineError:
+    known = f"a known kernel for {target.backend} {target.arch}"
+    return MachineError(f"the compiler fails on {known}: {why[:300]}; {_WHAT_TO_CHECK}, and the installed Triton")
+
+
+def _compiled(source: Any, spec: KernelSpec, target: Target, temporary: str) -> Any:
+    """What triton.compile makes of a source. Raises whatever it raises."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import compile as triton_compile
+
+    use_quiet_triton(temporary)
+    _leave_triton_unread()
+    # AMD's assembly says what the main loop has; of NVIDIA's kernels the binary does.
+    os.environ["TRITON_STORE_BINARY_ONLY"] = "0" if target.backend == "hip" else "1"
+    gpu_target = GPUTarget(target.backend, target.arch, target.warp_size)
+    return triton_compile(source, target=gpu_target, options=dict(spec.options))
+
+
 class CompileProcess:
-    """A process that compiles one job after another; it is replaced when it hangs or dies."""
+    """A process that compiles one job after another; it is replaced when it hangs or dies.
+
+    Before its first job for a target, and after each failure that may be the machine's, it compiles a known kernel.
+    """
 
     def __init__(self) -> None:
         ours, theirs = multiprocessing.Pipe()
         self._connection = ours
         self._killing = threading.Lock()
+        self._proven: set[Target] = set()
         # Forked: it has Triton imported already. Nothing else of the worker is used in it.
         context = multiprocessing.get_context("fork")
         self._process = context.Process(target=_serve, args=(theirs, ours, os.getpid()), daemon=True)
@@ -152,7 +188,8 @@ class CompileProcess:
     def run(self, job: CompileJob) -> Binary | Failure:
         """The job's result; a time-out or a death is a Failure too, and ends this process.
 
-        Raises OutputError when the cache or the temporary folder cannot be written, BugError as `compile_kernel` does.
+        Raises OutputError when the cache or the temporary folder cannot be written, MachineError when the compiler does
+        not work at all, BugError as `compile_kernel` does.
         """
         # Made and removed here, since the process may be killed at any moment.
         try:
@@ -160,25 +197,49 @@ class CompileProcess:
         except OSError as error:
             raise _no_temporary_folder(error) from None
         try:
-            return self._run(job, temporary)
+            if job.target not in self._proven:
+                self._prove(job.target, temporary)
+            result = self._run(job, temporary)
+            may_be_machine = isinstance(result, Failure) and result.from_outside and result.message != MISSING
+            if may_be_machine and self.alive:
+                self._prove(job.target, temporary)
+            return result
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def _run(self, job: CompileJob, temporary: str) -> Binary | Failure:
         try:
-            self._connection.send((job, temporary))
-            if not self._connection.poll(job.timeout_s):
-                self.kill()
+            if (result := self._answer(job, temporary, job.timeout_s)) is None:
                 return Failure(job.key, Outcome.COMPILE_TIMED_OUT, f"no result after {job.timeout_s:g} s")
+        except _ProcessDiedError as died:
+            return Failure(job.key, Outcome.COMPILE_FAILED, f"the compiler {died}", died.from_outside)
+        assert isinstance(result, Binary | Failure)
+        return result
+
+    def _prove(self, target: Target, temporary: str) -> None:
+        """Have the known kernel compiled. Raises MachineError if the process does not manage that."""
+        self._proven.discard(target)
+        try:
+            if self._answer(target, temporary, _PROOF_S) is None:
+                raise _does_not_work(target, f"no result after {_PROOF_S:g} s")
+        except _ProcessDiedError as died:
+            raise _does_not_work(target, f"it {died}") from None
+        self._proven.add(target)
+
+    def _answer(self, question: CompileJob | Target, temporary: str, timeout_s: float) -> object:
+        """What the process answers; None after `timeout_s` seconds, which end it. Raises what it says that it raised,
+        and _ProcessDiedError if it died."""
+        try:
+            self._connection.send((question, temporary))
+            if not self._connection.poll(timeout_s):
+                self.kill()
+                return None
             result = self._connection.recv()
         except (EOFError, ConnectionError):
             self.kill()
-            code = self._process.exitcode or 0
-            how = f"died by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
-            return Failure(job.key, Outcome.COMPILE_FAILED, f"the compiler {how}", -code in _FROM_OUTSIDE)
-        if isinstance(result, OutputError | BugError):
+            raise _ProcessDiedError(self._process.exitcode or 0) from None
+        if isinstance(result, GenkernError | BugError):
             raise result
-        assert isinstance(result, Binary | Failure)
         return result
 
     @property
@@ -197,6 +258,14 @@ class CompileProcess:
             self._connection.close()
 
 
+class _ProcessDiedError(Exception):
+    """A compile process ended; the text says how: "died by SIGSEGV", "exited with status 3"."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"died by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}")
+        self.from_outside = -code in _FROM_OUTSIDE
+
+
 def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> None:
     # An own group, so that a kill reaches ptxas and lld too; death with the worker, whatever kills it.
     other_end.close()
@@ -212,22 +281,28 @@ def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> No
         sys.stdout = sys.stderr = null
         while True:
             try:
-                job, temporary = connection.recv()
+                question, temporary = connection.recv()
             except (EOFError, OSError):
                 os._exit(0)
             try:
-                result: Binary | Failure | OutputError | BugError = compile_kernel(job, temporary)
-            except (OutputError, BugError) as error:
+                result: object = True
+                where = f"compiling {question.spec.function}" if isinstance(question, CompileJob) else "proving"
+                if isinstance(question, Target):
+                    prove(question, temporary)
+                else:
+                    result = compile_kernel(question, temporary)
+            except (OutputError, MachineError, BugError) as error:
                 result = error
             except OSError as error:
                 result = _no_temporary_folder(error)
             except Exception as error:
-                result = BugError.of(error, f"compiling {job.spec.function}")
+                why = machine_fault(error)
+                result = MachineError(f"cannot compile: {why}; {_WHAT_TO_CHECK}") if why else BugError.of(error, where)
             connection.send(result)
 
 
 def _no_temporary_folder(error: OSError) -> OutputError:
-    return OutputError(f"cannot compile: {error.strerror} ({error.filename}); free space in TMPDIR")
+    return OutputError(f"cannot compile: {machine_fault(error)}; {_WHAT_TO_CHECK}")
 
 
 _process: CompileProcess | None = None
@@ -261,11 +336,12 @@ def make_ready(driver_pid: int) -> CompileProcess:
 
 
 def forked() -> CompileProcess:
-    """A new compile process, which ends when this process does."""
-    # Imported before the fork, so that a replacement starts at once; the generator is what a first compile imports.
-    import triton.compiler.code_generator  # noqa: F401
+    """A new compile process, which ends when this process does. Raises MachineError if it cannot be started."""
+    with machine_faults_told("start the compiler", _WHAT_TO_CHECK):
+        # Imported before the fork, so that a replacement starts at once; the generator is what a first compile imports.
+        import triton.compiler.code_generator  # noqa: F401
 
-    return _forker.submit(CompileProcess).result()
+        return _forker.submit(CompileProcess).result()
 
 
 def end_own_process() -> None:

@@ -14,13 +14,14 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from genkern.errors import BugError, bugs_told, one_line
-from genkern.farm.binary.code_object import fault_of, read_parameter_bytes, read_resources
+from genkern.errors import BugError, MachineError, bugs_told, one_line
+from genkern.farm.binary.code_object import fault_of, is_cut_short, read_parameter_bytes, read_resources
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.cute.release import MISSING, cute_installed
 from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.kernel import KernelSpec, Target, symbol_of
+from genkern.kernels.refusal import is_cute_verdict
 from genkern.kernels.source import load_module
 
 _PREFIX = "CUTE_DSL_"
@@ -31,8 +32,9 @@ _LAUNCHED_WITH = {"warps": "num_warps", "shared_bytes": "shared"}
 def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache, temporary: str) -> Binary | Failure:
     """Compile in this process, and store the result or the refusal in the cache.
 
-    Where CuTe DSL is not installed that is a Failure, which says nothing of the kernel and is not kept. Raises BugError
-    for whatever is no refusal: a kernel's file that raises by itself, or that says less of a launch than is so.
+    If CuTe DSL is not installed, or the machine may be at fault, returns a Failure that says nothing of the kernel and
+    is not kept. Raises BugError for a kernel's file that raises by itself, or that says less of a launch than is so;
+    OSError and MachineError for faults of the machine.
     """
     if not cute_installed():
         return Failure(key, Outcome.COMPILE_FAILED, MISSING, from_outside=True)
@@ -49,14 +51,15 @@ def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache,
         image, text = _compiled(function, arguments, options_for(target, folder))
     except OSError:
         raise
-    except MemoryError as error:
-        return Failure(key, Outcome.COMPILE_FAILED, one_line(error), from_outside=True)
     except Exception as error:
         if not is_refusal(error):
             raise BugError.of(error, where) from error
-        failure = Failure(key, Outcome.COMPILE_FAILED, one_line(error))
-        cache.put_failure(failure)
+        failure = Failure(key, Outcome.COMPILE_FAILED, one_line(error), not is_cute_verdict(error))
+        if not failure.from_outside:
+            cache.put_failure(failure)
         return failure
+    if is_cut_short(image):
+        raise MachineError(f"the cubin of {spec.function} is cut short: free space in TMPDIR")
     with bugs_told(where):
         shared = _number(constants, "shared_bytes")
         _require_kernel(image, symbol, shared, text)

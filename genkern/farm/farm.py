@@ -15,16 +15,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from genkern.errors import GenkernError
+from genkern.errors import GenkernError, MachineError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileJob, end_own_process
 from genkern.farm.orders import Orders, Tell
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.kernel import KernelSpec, Target, compile_environment
 
-# A pool that loses a worker is started anew; one that keeps losing them without finishing a single kernel
-# in between (a machine out of memory, say) is given up after this many times.
+# A pool that loses a worker is started anew. After this many losses without a single result in between, what is ordered
+# is given up: kernels may end their workers. After this many such failures in a row the farm is given up.
 _FRUITLESS_RESTARTS = 3
+_FRUITLESS_FAILURES = 2
+_HINT = "try fewer --jobs, or a higher limit of memory and processes (ulimit -v -u, the container's)"
+# How often the pool is looked after while nothing is heard of it.
+_LOOK_S = 2.0
+# A pool that never had a worker is given up sooner: no kernel can be the reason.
+_FRUITLESS_STARTS = 2
 # One worker in so many does nothing for owners that stand behind. The size that is being measured orders a few binaries
 # at a time, by what the last ones took: with all workers taken each such batch would wait for half a compile, some
 # 0.2 s. And its finals are timed meanwhile: that compiling does not disturb is known of 9 of 16 cores (docs/history).
@@ -118,6 +124,13 @@ class Farm:
         self._thread: threading.Thread | None = None
         # A worker that dies takes all jobs of its pool along: which pool it was, and how many died without a result.
         self._pool_number = self._fruitless = 0
+        # How often all orders were given up since the last result.
+        self._failures = 0
+        # The last pool that was asked whether a worker of it starts, and whether any ever did.
+        self._asked_pool = -1
+        self._has_started = False
+        # Why nothing can be compiled any more.
+        self._broken: MachineError | None = None
         self._busy_since_s = 0.0
         self._pooled = False
         self._closed = False
@@ -135,7 +148,8 @@ class Farm:
             from genkern.farm.pool import warm
 
             self._pooled = True
-            warm(self._jobs)
+            for asked in warm(self._jobs):
+                asked.add_done_callback(self._started)
 
     def key(self, spec: KernelSpec) -> str:
         return spec.key(self.target, self.triton_version, self._environment)
@@ -161,14 +175,17 @@ class Farm:
         whom the least is being done.
 
         `tell` is called for each, from a thread of the farm's or at once, with its key and what came of it: the binary,
-        the failure, or what ended it: OutputError where the cache cannot be written, BugError as `compile_kernel` has
-        it, FarmClosedError. A job that others have ordered too is done once.
+        the failure, or what ended it: OutputError if the cache cannot be written, MachineError if workers cannot start
+        or the compiler does not work, BugError as `compile_kernel` raises it, FarmClosedError. A job that others have
+        ordered too is done once.
         """
         told: list[tuple[str, Binary | Failure | Exception]] = []
         with self._changed:
             for rank, job in jobs:
                 if self._closed:
                     told.append((job.key, FarmClosedError("the compile farm is closed")))
+                elif self._broken is not None:
+                    told.append((job.key, self._broken))
                 elif job.key in self._made and (made := self.cache.get(job.key)) is not None:
                     # Since its owner looked for it.
                     told.append((job.key, made))
@@ -208,7 +225,8 @@ class Farm:
     def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
         """Yield one result per distinct spec of a module, what the cache has first, then the rest in any order.
 
-        Raises OutputError when the cache cannot be written, BugError as `compile_kernel` does, FarmClosedError.
+        Raises OutputError when the cache cannot be written, MachineError when workers cannot start or the compiler does
+        not work, BugError as `compile_kernel` does, FarmClosedError.
         """
         missing: list[CompileJob] = []
         for key, spec in {self.key(spec): spec for spec in specs}.items():
@@ -266,18 +284,52 @@ class Farm:
                     if self._closed or not len(self._orders):
                         self._thread = None
                         return
-                    self._changed.wait()
+                    if not self._changed.wait(_LOOK_S) and self._has_lost_its_pool():
+                        break
                 self._pooled, number = True, self._pool_number
+                left = list(self._orders.all()) if self._broken is not None else []
+            if self._broken is not None:
+                for key, tell in left:
+                    tell(key, self._broken)
+                continue
             try:
-                begun = [begin(jobs[0], self._jobs)] if self._pool is None else self._pool.begin(jobs)
+                if self._pool is None:
+                    self._ask_whether_one_starts(number)
+                    begun: Sequence[Future[Binary | Failure]] = [begin(jobs[0], self._jobs)]
+                else:
+                    begun = self._pool.begin(jobs)
             except WorkerDiedError:
                 self._lost(jobs[0], number)
             except Exception as error:
+                if isinstance(error, MachineError):
+                    # What loky could not start it does not start a second time: nothing would ever answer.
+                    self._broken = error
                 for job in jobs:
                     self._ended(job, error)
             else:
                 for job, future in zip(jobs, begun, strict=True):
                     future.add_done_callback(partial(self._returned, job, number))
+
+    def _has_lost_its_pool(self) -> bool:
+        """Whether no job will ever end, since the machine refused a thread or a file to the pool. Held: the lock."""
+        from genkern.farm.pool import has_lost_its_thread
+
+        if self._pool is not None or not self._orders.under_way or not has_lost_its_thread():
+            return False
+        self._broken = MachineError(f"the pool of compile workers has failed; {_HINT}")
+        return True
+
+    def _ask_whether_one_starts(self, pool: int) -> None:
+        """Have a worker of a new pool say that it has started, before it gets a kernel that may end it."""
+        from genkern.farm.pool import ready
+
+        if self._jobs > 1 and pool > self._asked_pool and not self._has_started:
+            self._asked_pool = pool
+            ready(self._jobs).add_done_callback(self._started)
+
+    def _started(self, asked: Future[object]) -> None:
+        if not asked.cancelled() and asked.exception() is None:
+            self._has_started = True
 
     def _next(self) -> list[CompileJob]:
         """What to hand to the pool now, to one of its workers: several jobs where many more are waiting."""
@@ -320,7 +372,11 @@ class Farm:
             tell(job.key, result)
 
     def _lost(self, job: CompileJob, number: int) -> None:
-        """A worker was killed from outside (its compile process would not take it along): do its jobs once more."""
+        """A worker could not start, or was killed from outside (its compile process would not take it along): do its
+        jobs once more. If that never helps, every order ends: in a failure, or in a MachineError that ends the run.
+        """
+        from genkern.farm.pool import last_words
+
         failed: list[tuple[str, Tell]] = []
         with self._changed:
             if self._closed:
@@ -330,21 +386,28 @@ class Farm:
                 self.counts.restarts += 1
                 self._fruitless += 1
             self._orders.again(job.key)
-            if self._fruitless >= _FRUITLESS_RESTARTS:
+            if self._fruitless >= (_FRUITLESS_RESTARTS if self._has_started else _FRUITLESS_STARTS):
                 self._fruitless = 0
+                self._failures += 1
                 failed = list(self._orders.all())
-            failures = {key: _given_up(key) for key, _ in failed}
-            for failure in failures.values():
-                self._count(failure)
+                if not self._has_started or self._failures >= _FRUITLESS_FAILURES:
+                    said = f": {said}" if (said := last_words()) else ""
+                    what = "keep dying" if self._has_started else "cannot start"
+                    self._broken = MachineError(f"compile workers {what}{said[:300]}; {_HINT}")
+            results: dict[str, Failure | Exception] = {key: self._broken or _given_up(key) for key, _ in failed}
+            failures = self._failures
+            for result in results.values():
+                self._count(result)
+            self._failures = failures
             self._changed.notify_all()
         for key, tell in failed:
-            tell(key, failures[key])
+            tell(key, results[key])
 
     def _count(self, result: Binary | Failure | Exception) -> None:
         now_s = time.monotonic()
         self.counts.compile_s += now_s - self._busy_since_s
         self._busy_since_s = now_s
-        self._fruitless = 0
+        self._fruitless = self._failures = 0
         if isinstance(result, Failure):
             self.counts.failed += 1
             self.counts.failures[result.key] = result.message

@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from genkern.errors import InputError
+from genkern.files import MAX_READ_BYTES, regular_bytes
 from genkern.gemm.gpu import Capabilities, Gpu, Rates
 
 # Files, separated as in PATH.
@@ -47,7 +47,7 @@ def read_table() -> dict[str, Architecture]:
     table = added({}, shipped)
     for name in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
         try:
-            text = Path(name).read_text(encoding="utf-8")
+            text = regular_bytes(name, MAX_READ_BYTES).decode("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{ENVIRONMENT}: cannot read {name}: {_one_line(error)}") from None
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import InputError, ResultsError
+from genkern.files import regular_bytes
 from genkern.gemm.config import name_today
 from genkern.gemm.former_names import is_gone
 from genkern.gemm.neighbour_wins import NeighbourWins
@@ -160,7 +161,7 @@ class JournalFacts:
 
     def _read(self, expected: Mapping[str, Any] | None, left_out: tuple[bytes, ...] = ()) -> int:
         """Take over what is there; returns the length in bytes of its whole lines. Those that so begin are left out."""
-        data = self.path.read_bytes()
+        data = regular_bytes(self.path)
         whole = data[: data.rfind(b"\n") + 1]
         problems: list[GemmProblem] = []
         self._checksum, chained = 0, True

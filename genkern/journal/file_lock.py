@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from genkern.errors import OutputError
-from genkern.files import shown_path
+from genkern.files import regular, shown_path
 from genkern.journal.run_files import RunFiles
 
 # Whoever looks whether a lock is held has it for some microseconds, and keeps nobody out in that time.
@@ -46,7 +46,7 @@ def held(path: str | Path) -> Iterator[None]:
     """
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
-        with open(path, "a") as file:
+        with open(path, "a", opener=regular) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -73,7 +73,7 @@ def is_held(path: str | Path) -> bool | None:
     Nothing is written, and whoever wants the lock at this moment gets it.
     """
     try:
-        file = open(path, "rb")  # noqa: SIM115  closed below, whatever flock says
+        file = open(path, "rb", opener=regular)  # noqa: SIM115  closed below, whatever flock says
     except OSError as error:
         return False if error.errno == errno.ENOENT else None
     with file:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import GenkernError, OutputError
+from genkern.files import regular
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Unfit, Winner
 from genkern.journal.batch import codes_columns, columns, shortened, unfit_columns
@@ -210,7 +211,7 @@ class Journal(Facts):
         length = self._read(self._header) if self.path.exists() else 0
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "ab")  # noqa: SIM115  open for the life of the run
+            self._file = open(self.path, "ab", opener=regular)  # noqa: SIM115  open for the life of the run
             self._file.truncate(length)
         except OSError as error:
             raise OutputError(f"cannot write the journal {self.path}: {error.strerror}; try another -o") from None

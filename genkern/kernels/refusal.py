@@ -7,12 +7,13 @@ is a bug: in a template, in a generated module, or in genkern.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import traceback
 
 import genkern
-from genkern.errors import one_line
+from genkern.errors import machine_fault, one_line
 
 # What Triton's front end raises of a tile, a layout or an option, and LLVM's passes of a whole kernel. Python raises
 # other errors by itself, for a name, an attribute or an argument that is not there: then the text is wrong.
@@ -25,6 +26,15 @@ _SAID_BY_A_LIBRARY = (*_SAID_BY_A_DEVICE, ValueError, TypeError, IndexError)
 _OF_THE_MACHINE = (RuntimeError, MemoryError, OSError)
 # PyTorch's allocators, drivers and cuBLAS, where there is no memory.
 _NO_MEMORY = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not enough memory")
+# A line of ptxas about the kernel: "ptxas FILE, line 4; error   : ..." or "ptxas error   : Entry function ...". Its
+# "fatal" lines are about files and memory, but for that of the register allocator.
+_PTXAS_ERROR = re.compile(r"^ptxas\b[^\n]*\berror\s*:|Register allocation failed", re.MULTILINE)
+_PASS_FAILED = "PassManager::run failed"
+# strerror() and the assemblers' own words for files and memory.
+_MACHINE_SAYS = re.compile(
+    r"No space left|Disk quota|Input/output error|Read-only file system|Too many open files|Cannot allocate memory|"
+    r"could not be opened|[Mm]emory allocation|out of memory|temporarily unavailable|bad_alloc|No such file"
+)
 _OWN = os.path.dirname(os.path.abspath(genkern.__file__)) + os.sep
 
 
@@ -42,6 +52,43 @@ def refused_by_compiler(error: BaseException, module_path: str) -> bool:
         # A kernel that asserts says itself that it cannot be; the rest is about texts that are not Triton's language.
         return isinstance(error, CompileTimeAssertionFailure)
     return isinstance(error, (TritonError, *_SAID_BY_TRITON)) and not _is_raised_here(error, module_path)
+
+
+def is_verdict(error: BaseException) -> bool:
+    """Whether `error`, a refusal as `refused_by_compiler` says, is certainly about the kernel, so that it may be kept.
+
+    Triton's front end names what it does not take, MLIR's passes fail, ptxas lists errors in the text, or a resource of
+    the GPU is exceeded. Compilers fail in other ways on a machine without memory, space or files; such an error says
+    nothing of the kernel.
+    """
+    from triton.compiler.errors import CompileTimeAssertionFailure
+    from triton.runtime.errors import OutOfResources, PTXASError
+
+    cause = _cause(error)
+    if _MACHINE_SAYS.search(str(cause)):
+        return False
+    if isinstance(cause, PTXASError):
+        return _PTXAS_ERROR.search(str(cause)) is not None
+    if isinstance(cause, RuntimeError) and not isinstance(cause, NotImplementedError):
+        return _PASS_FAILED in str(cause)
+    said = (CompileTimeAssertionFailure, OutOfResources, ValueError, AssertionError, NotImplementedError)
+    return isinstance(cause, said) and not isinstance(cause, UnicodeError)
+
+
+def is_cute_verdict(error: BaseException) -> bool:
+    """As `is_verdict`, of an error of CuTe DSL's compiler; a fault of the machine in the chain of causes decides."""
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
+        chain.append(cause)
+    if any(machine_fault(each) or _MACHINE_SAYS.search(str(each)) for each in chain):
+        return False
+    of_dsl = any(type(each).__module__.partition(".")[0] == "cutlass" for each in chain)
+    return of_dsl or isinstance(chain[-1], (ValueError, AssertionError, NotImplementedError))
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What was raised first, behind the errors of lines in which Triton wraps it."""
+    return _cause(error)
 
 
 def said_by_compiler(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from genkern.files import regular_bytes
 from genkern.gemm.config import Config, name_of
 from genkern.gemm.gpus import Gpu, triton_target
 from genkern.gemm.parameter import PARAMETERS
@@ -205,7 +206,8 @@ def source_digest(
     """
     specs = _specs(product, compiled_in(config), tuple(hashes.items()))
     texts = [
-        [path.read_text() for path in files_of(spec.file)] if spec.file else sources[spec.function] for spec in specs
+        [regular_bytes(path).decode() for path in files_of(spec.file)] if spec.file else sources[spec.function]
+        for spec in specs
     ]
     programs = [list(map(program_text, each)) for each in texts]
     # A plan says of grids, workspaces and arguments what no kernel's text does.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from genkern.packing.proof import CallProof, Place, has_no_room, other_bits, siz
 from genkern.packing.proof_store import PROOFS, ProofStore, proof_key
 from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.profiling.supervised import SupervisedProfiler
+from genkern.python_child import module_argv
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import Contents, PackedCall, PackedWinner
 from genkern.runtime.routed.row_kernels import needed
@@ -27,7 +27,7 @@ from genkern.runtime.untuned import Relatives
 from genkern.timing.session import Budget, Session
 from genkern.timing.time_sources import usual_timer
 
-SERVER = (sys.executable, "-m", "genkern.packing.bundle_server")
+SERVER = module_argv("genkern.packing.bundle_server")
 # Of one M, whose operands take seconds to fill where they are gigabytes.
 PROOF_TIMEOUT_S = 20.0
 # Of an M whose operands do not fit, smaller ones are tried, each half as far from those that did.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from genkern.errors import ResultsError
+from genkern.errors import ResultsError, one_line
 from genkern.farm.sharing import compiled_of, seen_of
 from genkern.files import shown_path
 from genkern.gemm.config import name_today
@@ -63,14 +63,14 @@ class RecordedRun:
 def run_of(journal: JournalFacts, commit: str = "") -> RecordedRun:
     """What a journal has recorded; `commit` is of the genkern that measured, where somebody knows.
 
-    Raises ResultsError where nothing was measured.
+    Raises ResultsError if nothing was measured, and for a journal whose facts make no sense together.
     """
     header, starts = dict(journal.header), journal.starts
     if header.get("time_source") == PREDICTED:
         raise ResultsError(f"{shown_path(str(journal.path))}: its times are predicted: record a run that measured")
     first = {"command": starts[0].command, "host": starts[0].host, "time_s": starts[0].time_s} if starts else {}
     name = hashlib.sha256(json.dumps([header, first], sort_keys=True).encode()).hexdigest()[:_RUN_DIGITS]
-    problems = tuple(found for of in journal.facts.items() if (found := rows_of(*of)).count)
+    problems = tuple(found for of in journal.facts.items() if (found := _rows_of(journal, *of)).count)
     if not problems:
         raise ResultsError(f"{shown_path(str(journal.path))}: nothing is measured yet: record it when something is")
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(starts[0].time_s)) if starts else ""
@@ -86,6 +86,14 @@ def run_of(journal: JournalFacts, commit: str = "") -> RecordedRun:
         "header": header,
     }
     return RecordedRun(name, provenance, problems)
+
+
+def _rows_of(journal: JournalFacts, problem: GemmProblem, facts: ProblemFacts) -> ProblemRows:
+    try:
+        return rows_of(problem, facts)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        where = f"{shown_path(str(journal.path))}, {problem.size}"
+        raise ResultsError(f"{where}: what it says of the search makes no sense ({one_line(error)[:120]})") from None
 
 
 def rows_of(problem: GemmProblem, facts: ProblemFacts) -> ProblemRows:

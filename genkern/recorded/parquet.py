@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import time
@@ -18,6 +19,7 @@ SUFFIX = ".parquet"
 _METADATA = b"genkern"
 _MOST_BYTES = 2**30
 _LEVEL = 19
+_SEAL, _DIGEST_BYTES = b"genkern sha256 ", 64
 
 
 def arrow() -> Any:
@@ -79,8 +81,8 @@ def add(run: RecordedRun, path: str) -> int:
     )
     if not Path(path).parent.is_dir() and Path(path).parent.exists():
         raise OutputError(f"cannot write {shown_path(path)}: its folder is a file; name another")
-    write_bytes_whole(path, data.getvalue())
-    return data.tell()
+    write_bytes_whole(path, sealed := _sealed(data.getvalue()))
+    return len(sealed)
 
 
 def read(path: str) -> tuple[Any, dict[str, Any]]:
@@ -91,6 +93,8 @@ def read(path: str) -> tuple[Any, dict[str, Any]]:
     """
     pa, where = arrow(), shown_path(path)
     data = read_bytes(path, ResultsError, _MOST_BYTES)
+    if not _is_as_sealed(data):
+        raise ResultsError(f"{where}: damaged: its bytes are not those that genkern record wrote")
     try:
         found = pa.parquet.read_table(pa.BufferReader(data), page_checksum_verification=True)
         said = json.loads((found.schema.metadata or {})[_METADATA])
@@ -115,6 +119,31 @@ def read(path: str) -> tuple[Any, dict[str, Any]]:
     if unknown := sorted(set(columns["run"].to_pandas().unique()) - set(runs)):
         raise ResultsError(f"{where}: nothing says where its run {str(unknown[0])[:40]!r} comes from")
     return pa.table(columns), {str(name): of for name, of in runs.items()}
+
+
+def _sealed(data: bytes) -> bytes:
+    """A parquet file with the sha256 of its bytes between its columns and its footer, where no reader looks.
+
+    Checksums of pages do not cover their headers, nor the footer.
+    """
+    at = _footer_at(data)
+    return data[:at] + _SEAL + hashlib.sha256(data).hexdigest().encode() + data[at:]
+
+
+def _is_as_sealed(data: bytes) -> bool:
+    """Whether the bytes are those that were sealed, or there is no seal: other programs write none."""
+    at = _footer_at(data)
+    start = at - len(_SEAL) - _DIGEST_BYTES
+    if start < 0 or not data.startswith(_SEAL, start):
+        return True
+    digest = hashlib.sha256(data[:start])
+    digest.update(data[at:])
+    return digest.hexdigest().encode() == data[at - _DIGEST_BYTES : at]
+
+
+def _footer_at(data: bytes) -> int:
+    """Where the footer begins: its length stands in front of the last four bytes."""
+    return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
 
 
 def _types(pa: Any) -> Mapping[str, Any]:

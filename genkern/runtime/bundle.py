@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from genkern import __version__
 from genkern.errors import OutputError, ResultsError
-from genkern.files import read_bytes, require_absent, shown_path, write_bytes_whole
+from genkern.files import read_bytes, regular, require_absent, shown_path, write_bytes_whole
 from genkern.runtime.packed import Contents, PackedWinner, from_data, to_data
 
 # Of the manifest; another number means other fields, or other meanings.
@@ -120,7 +120,7 @@ def require_bundle_or_none(path: str, overwrite: bool) -> None:
 
 def _start_of(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=regular) as file:
             return file.read(_NAME_AT + len(_MANIFEST))
     except OSError:
         return b""

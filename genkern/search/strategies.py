@@ -15,7 +15,7 @@ from typing import cast
 
 from genkern.errors import GenkernError, InputError, one_line
 from genkern.farm.sharing import compiled_of
-from genkern.files import import_file
+from genkern.files import MAX_READ_BYTES, import_file, regular_bytes
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -132,7 +132,7 @@ def _number(name: str, takes: Number | None, digits: str | None) -> int | None:
 
 def _of_file(path: Path) -> ChosenStrategy:
     try:
-        text = path.read_bytes()
+        text = regular_bytes(path, MAX_READ_BYTES)
     except OSError as error:
         raise InputError(f"--search {path}: {error.strerror}") from None
     try:

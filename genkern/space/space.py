@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from genkern.errors import InputError
+from genkern.files import MAX_READ_BYTES, regular_bytes
 from genkern.gemm.config import Others
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpu_table import ARCH, NO_ARCH
@@ -172,7 +173,7 @@ def read_space(file: Path) -> Space:
         shipped = ", ".join(shipped_names())
         raise InputError(f"{file}: no such space file: give a YAML file, or one of {shipped}")
     try:
-        text = file.read_text(encoding="utf-8")
+        text = regular_bytes(file, MAX_READ_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot read this space file: {_one_line(error)}") from None
     try:

@@ -13,6 +13,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import IO, Any, Concatenate, ParamSpec, TypeVar
 
+from genkern.files import regular
+
 Given = ParamSpec("Given")
 Returned = TypeVar("Returned")
 
@@ -35,7 +37,7 @@ class Turn:
         """Wait until nobody else uses the device, and keep it for the block; inside of such a block it is had."""
         if self._depth == 0 and self._path:
             # Opened by the process that uses it: a forked one would have the lock of its parent's file too.
-            self._file = self._file or open(self._path, "a")  # noqa: SIM115  open for as long as there are turns
+            self._file = self._file or open(self._path, "a", opener=regular)  # noqa: SIM115  open during all turns
             fcntl.flock(self._file, fcntl.LOCK_EX)
         self._depth += 1
         try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -24,6 +22,7 @@ from genkern.kernels.generate import generate
 from genkern.ops.op import get_op, groups_of
 from genkern.profiling.measured_process import check_of_answer
 from genkern.profiling.supervisor import run_supervised
+from genkern.python_child import child_environment, module_argv
 from genkern.timing.session import TOLERANCE, Budget, Session
 
 # The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
@@ -133,11 +132,10 @@ class InterpreterChecker:
         self._closed.set()
 
     def _run(self, path: Path, problem: GemmProblem, config: Config, budget: Budget) -> Check:
-        environment = {**os.environ, "TRITON_INTERPRET": "1"}
-        environment["PYTHONPATH"] = os.pathsep.join(part for part in sys.path if part)
+        environment = {**child_environment(), "TRITON_INTERPRET": "1"}
         values = json.dumps(dataclasses.asdict(problem))
-        argv = [sys.executable, "-m", "genkern.profiling.checking.interpret", str(path), config.name, values]
-        argv += [repr(budget.atol), repr(budget.rtol)]
+        tolerances = repr(budget.atol), repr(budget.rtol)
+        argv = module_argv("genkern.profiling.checking.interpret", str(path), config.name, values, *tolerances)
 
         def failed(message: str, lost: Outcome | None = None) -> Check:
             method = NOT_CHECKED if lost else "interpreter"

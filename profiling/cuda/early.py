@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 
 from genkern.profiling.supervisor import StreamChild, SupervisorError
+from genkern.python_child import child_environment, module_argv
 
 # What measures; its arguments come after.
-HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
+HARNESS = module_argv("genkern.profiling.harness")
 # Options that say which devices measure, or how, begin so, shortened or not (--gpu_ids, --profiler ...).
 _NAMING = ("--g", "--p")
 _SHOWN, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -40,7 +40,7 @@ class Early:
         """
         if shutil.which("nvidia-smi") is None:
             return
-        environment = python_environment()
+        environment = child_environment()
         waits = [*HARNESS, "--wait"]
         if not any(argument.startswith(_NAMING) for argument in arguments):
             self._device = _first_device(environment)
@@ -89,8 +89,3 @@ def _first_device(environment: Mapping[str, str]) -> dict[str, str]:
     """Whose context it is: the first device that is shown, as `measured_process.environment_of` has it."""
     first, *_ = [*(part.strip() for part in environment.get(_SHOWN, "").split(",") if part.strip()), "0"]
     return {_SHOWN: first, _ORDER: environment.get(_ORDER, "PCI_BUS_ID")}
-
-
-def python_environment() -> dict[str, str]:
-    """This process's environment, in which another Python finds what this one does."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -15,7 +15,6 @@ import os
 import shutil
 import site
 import statistics
-import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections import deque
@@ -45,11 +44,12 @@ from genkern.profiling.rocm.rocpd import read_rocpd
 from genkern.profiling.rocm.rocprof_command import find_executable, profiled_environment, rocprof_argv, rocprofv3_argv
 from genkern.profiling.rocm.vendor_trace import vendor_times
 from genkern.profiling.supervisor import Exit, run_supervised, tail
+from genkern.python_child import module_argv
 from genkern.timing.libraries import OURS, VENDOR, finals_name, library_of
 from genkern.timing.profiler import Unshared
 from genkern.timing.session import Session
 
-HARNESS = (sys.executable, "-m", "genkern.profiling.harness")
+HARNESS = module_argv("genkern.profiling.harness")
 _TRACE_NAME = "trace"
 # So many processes in a row without one measured config mean that the device or the profiler is at fault.
 _MAX_BARREN = 3

@@ -172,6 +172,9 @@ def test_fewer_sizes_have_fewer_tasks(tmp_path: Path, capsys: pytest.CaptureFixt
         (("--benchmark",), "--benchmark does not tune"),
         (("--compare-wo-tuning",), "--compare_wo_tuning does not tune"),
         (("--explain",), "--explain does not tune"),
+        (("--libtype", "nonsense"), "--libtype: 'nonsense'"),
+        (("--dtype_a", "fp8e4m3fnuz", "--dtype_b", "fp16"), "command line: "),
+        (("--icache_flush",), "--icache_flush works on NVIDIA GPUs only"),
     ],
 )
 def test_what_cannot_be_done_is_refused(

@@ -14,6 +14,7 @@ from cluster_page import Lab
 from processes import until
 from tiny_space import traced
 
+import genkern
 from genkern.cluster import lab_node
 from genkern.cluster.lab_node import Done, Share
 from genkern.gemm.gpus import DetectedDevice
@@ -64,7 +65,7 @@ def test_a_share_that_nobody_wants_ends(tmp_path: Path, monkeypatch: pytest.Monk
     share = Share("sm_90", "", (), "topic", 1)
     done = lab_node._run(share, tmp_path, 0, lambda news: None, "here", lambda: not begun.exists())
     assert done.status == -signal.SIGTERM
-    expected = os.getcwd(), f"{os.getcwd()}/elsewhere", "/modules"
+    expected = f"{os.getcwd()}/elsewhere", "/modules", str(Path(genkern.__file__).parents[1])
     assert (tmp_path / "found").read_text().strip().split(os.pathsep) == [*expected]
 
 

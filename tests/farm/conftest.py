@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,3 +24,22 @@ def process() -> Iterator[CompileProcess]:
 def trouble(hostile_path: Path) -> Path:
     """A module of kernels that make trouble when they are compiled, and one, `plain`, that does not."""
     return write_trouble(hostile_path)
+
+
+@pytest.fixture
+def small_files(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Makes small file systems, each with these options of tmpfs; skips the test if this user may not mount any."""
+    made: list[Path] = []
+
+    def make(options: str) -> Path:
+        folder = tmp_path / f"small {len(made)}"
+        folder.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder]
+        if subprocess.run(mount, capture_output=True, check=False).returncode:
+            pytest.skip("this user may not mount a file system")
+        made.append(folder)
+        return folder
+
+    yield make
+    for folder in made:
+        subprocess.run(["umount", "-l", folder], check=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -9,10 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from cached_specs import read_spec
@@ -40,7 +40,7 @@ from small_gemms import (
 from trouble_kernels import trouble_spec
 
 import genkern.farm.compiler
-from genkern.errors import GenkernError, OutputError
+from genkern.errors import GenkernError, MachineError, OutputError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileProcess
 from genkern.gemm.config import Config
@@ -318,41 +318,108 @@ def test_a_full_disk_is_no_property_of_the_kernel(process: CompileProcess, troub
     assert process.alive
 
 
-def test_a_killed_assembler_is_no_property_of_the_kernel(
-    trouble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ptxas that the out-of-memory killer ends costs the config this once; nothing is remembered."""
+def assembler(folder: Path, monkeypatch: pytest.MonkeyPatch, does: str) -> Path:
+    """Have this shell text run in the place of ptxas; $PTXAS is the real one, and the folder returned is its own."""
     from triton import knobs
 
-    assembler, ptxas = tmp_path / "ptxas", knobs.nvidia.ptxas.path
-    assembler.write_text(f'#!/bin/sh\n[ "$1" = --version ] && exec {ptxas} --version\nkill -KILL $$\n')
-    assembler.chmod(0o755)
-    monkeypatch.setenv("TRITON_PTXAS_PATH", str(assembler))
+    program, ptxas = folder / "ptxas", knobs.nvidia.ptxas.path
+    program.write_text(
+        f'#!/bin/sh\nPTXAS={ptxas}\n[ "$1" = --version ] && exec $PTXAS --version\ncd {folder} || exit 9\n{does}\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(program))
+    return folder
+
+
+# The known kernel is the first that is assembled.
+_SECOND = 'echo >> count; [ $(wc -l < count) = 2 ] || exec $PTXAS "$@"\n'
+_NOT_OF_THE_KERNEL = {
+    "killed": "kill -KILL $$",
+    "no memory": "echo 'ptxas fatal   : Memory allocation failure' >&2; exit 1",
+    "no file": "echo \"ptxas fatal   : Output file 'x.o' could not be opened\" >&2; exit 1",
+    "silent": "exit 1",
+}
+
+
+@pytest.mark.parametrize("how", _NOT_OF_THE_KERNEL)
+def test_an_assembler_that_fails_once_is_no_property_of_the_kernel(
+    how: str, trouble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs the config this once, and nothing is kept; the known kernel shows that the compiler works."""
+    counted = assembler(tmp_path, monkeypatch, _SECOND + _NOT_OF_THE_KERNEL[how])
     process = CompileProcess()
+    job = job_for(trouble_spec("plain"), trouble, "sm_80", tmp_path / "cache")
     try:
-        job = job_for(trouble_spec("plain"), trouble, "sm_80", tmp_path / "cache")
+        failure = process.run(job)
+        assert isinstance(failure, Failure)
+        assert failure.from_outside
+        assert BinaryCache(tmp_path / "cache").get(job.key) is None
+        assert len((counted / "count").read_text()) == 3
+        assert isinstance(process.run(job), Binary)
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("how", _NOT_OF_THE_KERNEL)
+def test_an_assembler_that_always_fails_is_the_machine(
+    how: str, trouble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No kernel is blamed where the known one does not compile either."""
+    assembler(tmp_path, monkeypatch, _NOT_OF_THE_KERNEL[how])
+    process = CompileProcess()
+    job = job_for(trouble_spec("plain"), trouble, "sm_80", tmp_path / "cache")
+    try:
+        with pytest.raises(MachineError, match="known kernel"):
+            process.run(job)
+    finally:
+        process.kill()
+    assert BinaryCache(tmp_path / "cache").get(job.key) is None
+
+
+def test_errors_of_the_assembler_are_of_the_kernel(
+    trouble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line of ptxas about the text is a refusal, and kept."""
+    said = "ptxas x.ptx, line 4; error   : Not a name of any known instruction: 'foo'"
+    assembler(tmp_path, monkeypatch, _SECOND + f'echo "{said}" >&2; exit 255')
+    process = CompileProcess()
+    job = job_for(trouble_spec("plain"), trouble, "sm_80", tmp_path / "cache")
+    try:
         failure = process.run(job)
     finally:
         process.kill()
     assert isinstance(failure, Failure)
-    assert "error code -9" in failure.message
-    assert failure.from_outside
-    assert BinaryCache(tmp_path / "cache").get(job.key) is None
+    assert BinaryCache(tmp_path / "cache").get(job.key) == failure
 
 
-def test_a_refusal_on_a_full_disk_is_not_remembered(
-    trouble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the assembler has no room for its output, whatever it says is not about the kernel."""
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=3, f_frsize=4096))
+def test_a_binary_cut_short_is_not_stored(trouble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ptxas ends with 0 on a full disk, and leaves as much of its output as there was room for."""
+    cut = 'for out; do :; done; $PTXAS "$@"; truncate -s -64 "$out"'
+    assembler(tmp_path, monkeypatch, f'echo >> count; [ $(wc -l < count) = 2 ] || exec $PTXAS "$@"\n{cut}')
     process = CompileProcess()
-    job = job_for(trouble_spec("refuse"), trouble, "sm_90", tmp_path)
+    job = job_for(trouble_spec("plain"), trouble, "sm_80", tmp_path / "cache")
     try:
-        with pytest.raises(OutputError, match="No space left on device"):
+        with pytest.raises(MachineError, match="cut short"):
             process.run(job)
     finally:
         process.kill()
-    assert BinaryCache(tmp_path).get(job.key) is None
+    assert BinaryCache(tmp_path / "cache").get(job.key) is None
+
+
+@pytest.mark.parametrize("room", ["nr_inodes=3", "nr_inodes=5", "nr_inodes=8", "size=8k", "size=24k", "size=60k"])
+def test_a_file_system_without_room(room: str, trouble: Path, tmp_path: Path, small_files: Callable[..., Path]) -> None:
+    """Where TMPDIR has too few inodes or blocks a compile ends in an error of the machine; if there is just enough, in
+    a binary. No kernel is blamed.
+    """
+    process = CompileProcess()
+    job = job_for(trouble_spec("plain"), trouble, "sm_90", tmp_path / "cache")
+    try:
+        with contextlib.suppress(OutputError, MachineError):
+            assert isinstance(process.run(replace(job, temporary_dir=str(small_files(room)))), Binary)
+            assert room in ("nr_inodes=8", "size=24k", "size=60k")
+        assert isinstance(process.run(job), Binary)
+    finally:
+        process.kill()
 
 
 def test_triton_writes_nowhere_else(trouble: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -152,12 +153,14 @@ def test_another_symbol_than_said(tmp_path: Path, stand_in: list[tuple[object, .
 
 
 @pytest.mark.parametrize(
-    ("error", "refusal"),
+    ("error", "refusal", "kept"),
     [
-        (ValueError("invalid tile"), True),
-        (RuntimeError("ptxas: too many registers"), True),
-        (NameError("tyle"), False),
-        (AttributeError("no such layout"), False),
+        (ValueError("invalid tile"), True, True),
+        (RuntimeError("ptxas fatal   : Output file 'x.o' could not be opened"), True, False),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), True, False),
+        (MemoryError(), True, False),
+        (NameError("tyle"), False, False),
+        (AttributeError("no such layout"), False, False),
     ],
 )
 def test_a_refusal_is_told_from_a_bug(
@@ -166,8 +169,10 @@ def test_a_refusal_is_told_from_a_bug(
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
     refusal: bool,
+    kept: bool,
 ) -> None:
-    """What the compiler says of a kernel costs its config, and is kept; what Python says of a text is ours to mend."""
+    """What the compiler says of a kernel costs its config, and is kept; a fault that may be the machine's is not kept,
+    and what Python says of a text is a bug."""
 
     def refuse(*arguments: object, **options: object) -> None:
         raise RuntimeError("while tracing") from error
@@ -179,7 +184,8 @@ def test_a_refusal_is_told_from_a_bug(
         return
     result = compiled(spec_in(tmp_path), tmp_path)
     assert isinstance(result, Failure)
-    assert BinaryCache(tmp_path / "cache").get("ab" * 32) == result
+    assert result.from_outside != kept
+    assert BinaryCache(tmp_path / "cache").get("ab" * 32) == (result if kept else None)
 
 
 def test_a_file_that_raises(tmp_path: Path, stand_in: list[tuple[object, ...]]) -> None:

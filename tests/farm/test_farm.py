@@ -90,6 +90,7 @@ class HeldPool:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun: dict[str, Future[Binary | Failure]] = {}
         monkeypatch.setattr("genkern.farm.pool.begin", self._begin)
+        monkeypatch.setattr("genkern.farm.pool.ready", lambda workers: Future())
 
     def _begin(self, job: CompileJob, workers: int) -> Future[Binary | Failure]:
         self.begun[job.spec.function] = Future()

@@ -88,3 +88,26 @@ def test_nothing_else_imports_it() -> None:
     argv = [sys.executable, "-c", program]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env=environment())
     assert done.stdout == "False False\n"
+
+
+_SPAWNS = """
+import multiprocessing, os, sys
+sys.path[:] = filter(None, sys.path)
+from genkern.farm.pool import leave_current_folder_when_spawning
+leave_current_folder_when_spawning()
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=os.getcwd)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+def test_spawned_processes_do_not_import_from_the_current_folder(tmp_path: Path) -> None:
+    """Dask's nodes, which multiprocessing spawns."""
+    for name in ("random", "queue", "runpy", "logging"):
+        (tmp_path / f"{name}.py").write_text("open('mark', 'x').close()\nraise ImportError('planted')\n")
+    argv = [sys.executable, "-c", _SPAWNS]
+    ran = subprocess.run(argv, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert not (tmp_path / "mark").exists()

@@ -11,6 +11,7 @@ from recorded_runs import BEST, BROKEN, CONFIGS, COPIES, FIT, HEADER, LOST, PROB
 from genkern.errors import ResultsError
 from genkern.gemm.records import Outcome
 from genkern.journal.facts import JournalFacts
+from genkern.journal.line import entry_of, journal_line
 from genkern.recorded.making import rows_of, run_of
 
 
@@ -86,3 +87,31 @@ def test_what_nobody_measured_is_not_recorded(tmp_path: Path) -> None:
     empty = JournalFacts(tmp_path / "empty.journal")
     with pytest.raises(ResultsError, match="nothing is measured yet"):
         run_of(empty)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": [1, 2, 3]},
+        {"config": None},
+        {"config": ["no_such_family_BM1"]},
+        {"units": "x"},
+        {"steps": [["m", 1, 10**9]]},
+        {"steps": [[{}]]},
+        {"steps": 7},
+        {"configs": "many"},
+    ],
+    ids=str,
+)
+def test_a_search_without_sense_is_one_line(change: dict[str, object], tmp_path: Path) -> None:
+    """A line whose checksum is right may say anything: the run is refused, or recorded without what it says."""
+    facts = journal(tmp_path / "r.journal")
+    of = facts.of(PROBLEM)
+    value = entry_of(of.search)["value"]
+    of.search = journal_line("searched", {**value, **change}, 0)
+    said = ""
+    try:
+        assert run_of(facts).problems
+    except ResultsError as error:
+        said = str(error)
+    assert not said or ("r.journal" in said and "\n" not in said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from genkern.files import write_whole
 from genkern.profiling.supervisor import SupervisorError, run_supervised
+from genkern.python_child import child_environment, module_argv
 
 # What a tuning needs to write what it has, when its time is over.
 _GRACE_S = 15.0
@@ -102,12 +102,11 @@ class StepFolder:
     def run(self, step: Step, limit_s: float, *, now: Callable[[], float] = time.monotonic) -> Ended:
         """Run it for `limit_s` seconds at most, and keep how it ended. Nothing that its process does raises here."""
         stdout, stderr = self._streams(step.name)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         started_s, read = now(), step.digest()
         try:
             ended = run_supervised(
-                [sys.executable, *step.argv_within(limit_s)],
-                env=environment,
+                _program(step.argv_within(limit_s)),
+                env=child_environment(),
                 timeout_s=limit_s,
                 grace_s=_GRACE_S,
                 stdout_path=stdout,
@@ -135,6 +134,11 @@ class StepFolder:
 
     def _streams(self, name: str) -> tuple[Path, Path]:
         return self._kept / f"{name}.out.txt", self._kept / f"{name}.err.txt"
+
+
+def _program(argv: Sequence[str]) -> Sequence[str]:
+    """The command line of a step: a module (-m), without the current folder, or other arguments of Python."""
+    return module_argv(*argv[1:]) if argv[0] == "-m" else (sys.executable, *argv)
 
 
 def _end_of_file(path: Path) -> str:

@@ -19,7 +19,8 @@ _PT_NOTE, _NT_AMDGPU_METADATA = 4, 32
 # Attributes of .nv.info, as cuobjdump prints them; the value of each is (symbol index, number).
 _EIFMT_SVAL = 4
 _EIATTR_FRAME_SIZE, _EIATTR_MIN_STACK_SIZE, _EIATTR_REGCOUNT = 0x11, 0x12, 0x2F
-# In the ELF header.
+# In the ELF header: e_phoff, before e_shoff; and a type of section that has a size but no content in the file.
+_TABLES_AT, _SHT_NOBITS = 32, 8
 _ABI_VERSION_AT, _FLAGS_AT, _ABI_WITH_OTHER_FLAGS = 8, 48, 8
 # Of .nv.info.SYMBOL: (index, ordinal and offset, bits of which the highest 14 are the size in bytes), once a parameter.
 _EIATTR_KPARAM_INFO, _KPARAM_SIZE_BIT = 0x17, 18
@@ -54,6 +55,19 @@ def read_resources(binary: bytes, backend: str, shared_bytes: int) -> Resources:
     except (struct.error, IndexError, OverflowError, UnicodeDecodeError) as error:
         raise _damaged(binary, backend, error) from None
     raise ResultsError(f"unknown backend {backend!r}: use hip or cuda")
+
+
+def is_cut_short(binary: bytes) -> bool:
+    """Whether the file ends before its sections and segments do: ptxas reports no error when the disk is full."""
+    try:
+        fields = struct.unpack_from("<QQIHHHHH", binary, _TABLES_AT)
+        segments_at, sections_at, _, _, segment_size, segment_count, section_size, section_count = fields
+        headers = [struct.unpack_from("<IIQQQQ", binary, sections_at + section_size * i) for i in range(section_count)]
+    except struct.error:
+        return True
+    ends = [offset + length for _, kind, _, _, offset, length in headers if kind != _SHT_NOBITS]
+    ends += segments_at + segment_size * segment_count, sections_at + section_size * section_count
+    return binary[:4] != b"\x7fELF" or len(binary) < max(ends)
 
 
 def fault_of(binary: bytes, backend: str) -> str:

@@ -17,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 
-from genkern.errors import BugError, OutputError
+from genkern.errors import BugError, MachineError, OutputError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.compiler import CompileJob, CompileProcess, forked
 from genkern.farm.remote.unit import PROTOCOL, Foreign, NotBegun, Result, There, Unit, answered, read_task
@@ -85,6 +85,9 @@ def _made(unit: Unit) -> Result:
     if result is None:
         try:
             result = _compiled(unit, cache)
+        except MachineError as error:
+            # Other nodes may do it.
+            return Foreign(_address(), str(error))
         except (OutputError, BugError) as error:
             return error
     if isinstance(result, Failure) and cache.get(unit.key) is None:

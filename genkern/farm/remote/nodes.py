@@ -99,9 +99,10 @@ class Nodes:
         from distributed import Client, LocalCluster
         from distributed.security import Security
 
-        from genkern.farm.pool import children_ignore_interrupts
+        from genkern.farm.pool import children_ignore_interrupts, leave_current_folder_when_spawning
 
         if address.workers:
+            leave_current_folder_when_spawning()
             own = {"n_workers": address.workers, "threads_per_worker": 1, "processes": True}
             quiet = {"dashboard_address": ":0", "silence_logs": logging.ERROR}
             with children_ignore_interrupts():

@@ -12,6 +12,7 @@ import io
 import json
 import lzma
 import os
+import struct
 import threading
 import zipfile
 import zlib
@@ -19,7 +20,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from genkern.errors import InputError
-from genkern.files import shown_path, write_bytes_whole
+from genkern.farm.cache import without_compile_time
+from genkern.files import regular, shown_path, write_bytes_whole
 from genkern.kernels.cute.release import cute_version
 from genkern.kernels.kernel import Target, compile_environment
 from genkern.kernels.lowering import LOWERING
@@ -34,9 +36,11 @@ _BLOCKS_KEPT = 16
 # No block of ours comes near it: what claims more is no file of ours.
 _MOST_BYTES = 64 * 2**20
 _NAMES = ("genkern.json", "kernel.cubin", "kernel.hsaco", "kernel.json")
+# What zipfile, its decompressors and json raise for bytes that genkern did not write. RuntimeError is an encrypted
+# member, and as NotImplementedError and RecursionError another way of packing and a deep text.
 _DAMAGE = (
-    *(zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError),
-    *(ValueError, LookupError, TypeError, RecursionError),
+    *(zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError, OSError, RuntimeError, MemoryError),
+    *(ValueError, LookupError, TypeError, OverflowError, AttributeError, AssertionError),
 )
 # The oldest time that a zip archive can say: equal kernels make equal files.
 _THEN = (1980, 1, 1, 0, 0, 0)
@@ -77,7 +81,11 @@ class MadeFor:
 
 
 def write_kernels(path: str, entries: Mapping[str, Files], made_for: MadeFor) -> int:
-    """Write the entries of the cache, by key, as one file; returns its length in bytes. Raises OutputError."""
+    """Write the entries of the cache, by key, as one file; returns its length in bytes. Raises OutputError.
+
+    Equal kernels make equal files: what each compile took is left out.
+    """
+    entries = {key: without_compile_time(files) for key, files in entries.items()}
     keys = sorted(entries, key=lambda key: (_symbol(entries[key]), key))
     blocks = [keys[start : start + _OF_A_BLOCK] for start in range(0, len(keys), _OF_A_BLOCK)]
     buffer = io.BytesIO()
@@ -117,7 +125,7 @@ class KernelsFile:
             raise InputError(f"{shown_path(path)} is a folder; name a file of compiled kernels") from None
         except PermissionError as error:
             raise InputError(f"{shown_path(path)}: {error.strerror}") from None
-        except (*_DAMAGE, AttributeError):
+        except _DAMAGE:
             raise InputError(
                 f"{shown_path(path)} is no file of compiled kernels (`genkern kernels` writes them)"
             ) from None
@@ -137,14 +145,15 @@ class KernelsFile:
                 while len(self._kept) >= _BLOCKS_KEPT:
                     del self._kept[next(iter(self._kept))]
                 self._kept[number] = {}
-                with contextlib.suppress(*_DAMAGE, AttributeError):
+                with contextlib.suppress(*_DAMAGE):
                     self._kept[number] = dict(_entries(self._read(f"block_{number}")))
             return self._kept[number].get(key)
 
     def _read(self, member: str) -> bytes:
         # Processes that were forked with an open file would share the place in it.
         if self._open is None or self._open[0] != os.getpid():
-            self._open = os.getpid(), zipfile.ZipFile(self.path)
+            # The archive closes the file.
+            self._open = os.getpid(), zipfile.ZipFile(open(self.path, "rb", opener=regular))  # noqa: SIM115
         archive = self._open[1]
         if archive.getinfo(member).file_size > _MOST_BYTES:
             raise ValueError(member)
@@ -164,7 +173,7 @@ def _block(entries: Mapping[str, Files]) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """The entries of a block, by key. Raises one of _DAMAGE, or AttributeError, for what is none."""
+    """The entries of a block, by key. Raises one of _DAMAGE for what is none."""
     head, _, rest = block.partition(b"\n")
     start = 0
     for key, lengths in json.loads(head).items():
@@ -178,6 +187,6 @@ def _entries(block: bytes) -> Iterator[tuple[str, dict[str, bytes]]]:
 
 def _symbol(files: Files) -> str:
     """By what entries are sorted: kernels of one name are alike, and so is their machine code."""
-    with contextlib.suppress(*_DAMAGE, AttributeError):
+    with contextlib.suppress(*_DAMAGE):
         return str(json.loads(files["kernel.json"]).get("name", ""))
     return ""

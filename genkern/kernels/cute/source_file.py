@@ -9,6 +9,7 @@ from pathlib import Path
 
 import genkern.templates
 from genkern.errors import InputError
+from genkern.files import regular_bytes
 
 # What all kernels of genkern's in CuTe DSL may import.
 _SHARED = Path(genkern.templates.__path__[0]) / "cute"
@@ -30,7 +31,7 @@ def sha256_of(file: str) -> str:
     try:
         folders = [path.parent, *([_SHARED] if _SHARED in path.parents else [])]
         for each in sorted({path, *(found for folder in folders for found in folder.glob("*.py"))}):
-            digest.update(b"\0" + each.read_bytes())
+            digest.update(b"\0" + regular_bytes(each))
     except OSError as error:
         raise InputError(f"{file}: cannot read this kernel: {error.strerror}") from None
     return digest.hexdigest()
@@ -57,7 +58,7 @@ def files_of(file: str) -> tuple[Path, ...]:
 def _imported(path: Path) -> tuple[Path, ...]:
     """The files of genkern's templates that a file imports."""
     try:
-        tree = ast.parse(path.read_text())
+        tree = ast.parse(regular_bytes(path))
     except OSError as error:
         raise InputError(f"{path}: cannot read this kernel: {error.strerror}") from None
     start = genkern.templates.__name__ + "."

@@ -13,13 +13,11 @@ from pathlib import Path
 
 import genkern
 from genkern.errors import OutputError, ResultsError
+from genkern.python_child import module_argv
 
 # Standard error of a command that failed: enough for its last line, which says what is wrong.
 _MOST_SAID = 16 * 1024
 _GRACE_S = 2.0
-# As `python -m genkern`, with no folder but those of packages to import from: neither the current one, in which anybody
-# may have put a module, nor any for what it starts itself.
-_RUN = "import sys; sys.path[:] = filter(None, sys.path); from genkern.__main__ import command; command()"
 # Nobody but root puts anything there.
 _NEUTRAL = "/"
 # Of variables that name paths, which are meant from where the program is.
@@ -36,7 +34,7 @@ class OwnCommand:
     """
 
     def __init__(self, arguments: Sequence[str], log: Path, nice: bool = False) -> None:
-        argv = [sys.executable, "-c", _RUN, *arguments]
+        argv: Sequence[str] = module_argv("genkern", *arguments)
         if nice and (program := shutil.which("nice")):
             argv = [program, "-n", "19", *argv]
         self.log = log

@@ -15,7 +15,7 @@ from pathlib import Path
 import genkern
 from genkern import __version__
 from genkern.errors import InputError
-from genkern.files import shown_path
+from genkern.files import regular, shown_path
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.table import Choice
@@ -59,7 +59,7 @@ class SizeRecorder:
         from genkern.formats.tune_gemm_yaml import size_line
 
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        file = regular(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             size = os.fstat(file).st_size
             line = (("" if size else _HEAD) + size_line(problem)).encode()

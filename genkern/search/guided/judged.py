@@ -14,6 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from genkern.errors import ResultsError
+from genkern.files import regular
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.learned import UNREADABLE
 from genkern.search.guided.model import path_of
@@ -59,7 +60,7 @@ class Judged:
     def read(cls, path: str) -> Judged | None:
         """What a file of a model has of it, None where it was not judged. Raises ResultsError for damage."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb", opener=regular) as data, np.load(data, allow_pickle=False) as file:
                 if _SHARES not in file:
                     return None
                 shares, kinds = file[_SHARES], file[_KINDS]

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from genkern.errors import ResultsError
+from genkern.files import regular
 from genkern.search.guided.network import Network
 from genkern.search.guided.trees import Numbers, Trees
 
@@ -53,7 +54,7 @@ class Learned:
     def read(cls, path: str | Path) -> Learned:
         """The model of a file. Raises ResultsError, one line, for what is none: its numbers are checked."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb", opener=regular) as data, np.load(data, allow_pickle=False) as file:
                 return cls(Trees.of(file), Network.of(file))
         except UNREADABLE as error:
             raise ResultsError(f"{path}: no model of times ({error}); make one with genkern train") from None

@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from genkern.errors import BugError, GenkernError, ProfilerError
+from genkern.errors import BugError, GenkernError, MachineError, ProfilerError, machine_fault
 from genkern.farm.cache import Failure
 from genkern.farm.farm import Farm, FarmCounts
 from genkern.gemm.problem import GemmProblem
@@ -227,6 +227,8 @@ def _portable(error: Exception) -> Exception:
         return ProfilerError(str(error))
     if isinstance(error, GenkernError | BugError):
         return error
+    if why := machine_fault(error):
+        return MachineError(f"{why}: check the limits of memory, processes and files (ulimit), and free space")
     return BugError.of(error)
 
 

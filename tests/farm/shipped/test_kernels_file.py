@@ -13,7 +13,7 @@ import pytest
 from genkern.errors import InputError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.shipped.kernels_file import KernelsFile, MadeFor, write_kernels
-from genkern.gemm.records import Outcome, Resources
+from genkern.gemm.records import Binary, Outcome, Resources
 from genkern.kernels.kernel import KernelSpec, Target
 
 MADE_FOR = MadeFor.here(Target("cuda", 90, 32), "3.7.1")
@@ -67,6 +67,53 @@ def test_equal_kernels_make_equal_files(cache: BinaryCache, path: str, hostile_p
     again = str(hostile_path / "again.kernels")
     write_kernels(again, {key: cache.files(key) for key in (REFUSED, *reversed(KEYS))}, MADE_FOR)
     assert Path(again).read_bytes() == Path(path).read_bytes()
+
+
+def test_the_time_of_a_compile_is_not_in_the_file(hostile_path: Path) -> None:
+    """Equal kernels make equal files on machines of other speed."""
+    written = []
+    for compile_s in (0.5, 0.7):
+        cache = BinaryCache(hostile_path / f"cache {compile_s}")
+        spec, files = KernelSpec("kernel", "", (), (), (), ()), {"kernel.cubin": b"code", "kernel.json": b"{}"}
+        cache.put(KEYS[0], spec, "kernel", Resources(), files, compile_s)
+        path = hostile_path / f"{compile_s}.kernels"
+        write_kernels(str(path), {KEYS[0]: cache.files(KEYS[0])}, MADE_FOR)
+        written.append(path.read_bytes())
+        found = BinaryCache(hostile_path / f"cold {compile_s}", KernelsFile(str(path))).get(KEYS[0])
+        assert isinstance(found, Binary)
+        assert found.symbol == "kernel"
+    assert written[0] == written[1]
+
+
+def test_no_flipped_bit_is_more_than_a_missing_kernel(hostile_path: Path) -> None:
+    """Of a small file, each bit of each header, and some of its contents: the file is refused in one line, or its
+    kernels are as they were or missing.
+    """
+    key, written = KEYS[0], BinaryCache(hostile_path / "cache")
+    files = {"kernel.cubin": b"code", "kernel.json": b"{}"}
+    written.put(key, KernelSpec("kernel", "", (), (), (), ()), "kernel", Resources(), files)
+    path, damaged = hostile_path / "one.kernels", hostile_path / "damaged.kernels"
+    write_kernels(str(path), {key: written.files(key)}, MADE_FOR)
+    data = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        starts, directory = [info.header_offset for info in archive.infolist()], archive.start_dir
+    headers = [at for start in starts for at in range(start, start + 36)]
+    contents = range(60, directory, 60)
+    refused = missing = 0
+    for at in sorted({*headers, *contents, *range(directory, len(data))}):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[at] ^= 1 << bit
+            damaged.write_bytes(changed)
+            try:
+                found = KernelsFile(str(damaged)).files(key)
+            except InputError:
+                refused += 1
+                continue
+            missing += found is None
+            assert found in (None, written.files(key))
+    assert refused
+    assert missing
 
 
 def test_an_entry_that_is_damaged_in_the_cache_is_taken_from_the_file(

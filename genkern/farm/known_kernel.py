@@ -1,0 +1,16 @@
+"""The kernel with which a compiler proves that it works on this machine: one store, compiled before anything else."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from genkern.kernels.kernel import KernelSpec
+
+# It compiles for every architecture of every release of Triton.
+KNOWN_SPEC = KernelSpec("known_kernel", "known", (("c_ptr", "*fp32"),), (), (("c_ptr", 16),), (("num_warps", 4),))
+
+
+@triton.jit
+def known_kernel(c_ptr):  # type: ignore[no-untyped-def]
+    tl.store(c_ptr, 1.0)
