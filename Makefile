@@ -96,6 +96,7 @@ docs: $(DEV)
 	$(PY) docs/options.py
 	$(PY) results/figures.py
 	$(PY) results/readme.py
+	$(PY) results/measured.py
 	$(PY) results/recorded/readme.py
 
 $(RUN): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)

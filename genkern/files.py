@@ -11,6 +11,7 @@ import secrets
 import stat
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -158,32 +159,38 @@ def is_stream(path: str) -> bool:
     return own_descriptor(path) is not None or not (mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def write_whole(path: str, text: str) -> None:
-    """Replace `path` by `text` (UTF-8) at once: a reader, or a crash, sees the old or the new file, never half.
+def write_whole(path: str, text: str | Iterable[str]) -> None:
+    """Replace `path` by a text (UTF-8), or by the pieces of one, at once: a reader, or a crash, sees the old or the new
+    file, never half.
 
     Missing parent folders are made. A link is followed, an existing file's permission bits are kept,
     and a stream is written to directly, to its end or until its reader leaves. Raises OutputError (one line) when the
     file cannot be written; the old file is then untouched and no temporary file stays.
     """
-    write_bytes_whole(path, text.encode("utf-8", errors="backslashreplace"))
+    pieces = [text] if isinstance(text, str) else text
+    _write_pieces(path, (piece.encode("utf-8", errors="backslashreplace") for piece in pieces))
 
 
 def write_bytes_whole(path: str, data: bytes) -> None:
     """Replace `path` by `data` as `write_whole` does."""
+    _write_pieces(path, [data])
+
+
+def _write_pieces(path: str, pieces: Iterable[bytes]) -> None:
     try:
         if (descriptor := own_descriptor(path)) is not None:
             sys.stdout.flush()
             with contextlib.suppress(BrokenPipeError), os.fdopen(os.dup(descriptor), "wb") as file:
-                file.write(data)
+                file.writelines(pieces)
             return
         mode = _mode(path)
         if mode is not None and stat.S_ISDIR(mode):
             raise OutputError(f"cannot write {shown_path(path)}: it is a folder; name a file in it")
         if mode is not None and not stat.S_ISREG(mode):
             with contextlib.suppress(BrokenPipeError), open(path, "wb") as file:
-                file.write(data)
+                file.writelines(pieces)
             return
-        _replace(os.path.realpath(path), data, None if mode is None else stat.S_IMODE(mode))
+        _replace(os.path.realpath(path), pieces, None if mode is None else stat.S_IMODE(mode))
     except OutputError:
         raise
     except (OSError, ValueError) as exc:
@@ -238,13 +245,13 @@ def require_writable(path: str) -> None:
         raise OutputError(f"cannot write {shown_path(path)} ({reason}); name a folder that you may write to") from None
 
 
-def _replace(target: str, data: bytes, mode: int | None) -> None:
+def _replace(target: str, pieces: Iterable[bytes], mode: int | None) -> None:
     folder = os.path.dirname(target)
     os.makedirs(folder, exist_ok=True)
     temporary = os.path.join(folder, f".genkern-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
-            file.write(data)
+            file.writelines(pieces)
             file.flush()
             # Without it a crash of the machine can leave the new name with no content.
             os.fsync(file.fileno())

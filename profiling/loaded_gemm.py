@@ -16,7 +16,7 @@ from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
 from genkern.profiling.checking.together import counters_left, fault_of_timed
 from genkern.profiling.checking.verdict import Subject, WorkBuffer
-from genkern.runtime.launch.cached_call import CachedBinaries
+from genkern.runtime.launch.cached_call import CachedBinaries, CachedCall
 from genkern.runtime.launch.launcher import Launches
 from genkern.runtime.launch.parameters import ALIGNMENT, Layout
 from genkern.runtime.launch.torch_gpu import TorchGpu
@@ -38,25 +38,29 @@ def rotating_copies(bytes_per_copy: int, rotating_mb: float) -> int:
 @dataclass(frozen=True)
 class Launchable:
     """A config that can be launched: its name, folders of its binaries in the cache, the launch plan that it shares
-    with others, as JSON, and what that leaves to it, by name.
+    with others, as JSON, and what that leaves to it, by name. `codes` are the digests of the machine code that the
+    binaries must have.
     """
 
     name: str
     binaries: tuple[str, ...]
     plan: str
     run_time: Mapping[str, int] = field(default_factory=dict)
+    codes: tuple[str | None, ...] = ()
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Launchable:
         """As a request says it; the vendor library's name comes without a plan."""
-        return cls(request["config"], tuple(request["binaries"]), request.get("plan", ""), request.get("run_time", {}))
+        binaries, codes = tuple(request["binaries"]), tuple(request.get("codes", ()))
+        return cls(request["config"], binaries, request.get("plan", ""), request.get("run_time", {}), codes)
 
     @classmethod
     def of_unit(cls, request: Mapping[str, Any]) -> list[Launchable]:
         """The configs of a request to screen, which share binaries and plan, and have each what that leaves to it."""
         names, binaries, plan = request["configs"], tuple(request["binaries"]), request.get("plan", "")
         run_times = request.get("run_times") or [{}] * len(names)
-        return [cls(name, binaries, plan, given) for name, given in zip(names, run_times, strict=True)]
+        codes = tuple(request.get("codes", ()))
+        return [cls(name, binaries, plan, given, codes) for name, given in zip(names, run_times, strict=True)]
 
 
 class Prepares(Protocol):
@@ -128,7 +132,7 @@ class LoadedGemm:
         Raises LaunchError when a binary cannot be loaded, and InputError for a plan that is none.
         """
         plan, known = self._plan_of(launchable)
-        return self.bound(self._binaries.call(launchable.binaries, plan, self._dtypes, known), plan, known)
+        return self.bound(self._call(launchable, plan, known), plan, known)
 
     def bound(self, call: Prepares, plan: LaunchPlan, known: Mapping[str, int]) -> Call:
         """The same of a call of any origin, by `plan`, where what that hangs on is `known`."""
@@ -152,7 +156,10 @@ class LoadedGemm:
     def subject(self, launchable: Launchable) -> Subject:
         """The config's binaries as the subject of a check, on operands and a workspace that it is given."""
         plan, known = self._plan_of(launchable)
-        return self.subject_of(self._binaries.call(launchable.binaries, plan, self._dtypes, known), plan, known)
+        return self.subject_of(self._call(launchable, plan, known), plan, known)
+
+    def _call(self, launchable: Launchable, plan: LaunchPlan, known: Mapping[str, int]) -> CachedCall:
+        return self._binaries.call(launchable.binaries, plan, self._dtypes, known, launchable.codes)
 
     def subject_of(self, call: Prepares, plan: LaunchPlan, known: Mapping[str, int]) -> Subject:
         """The same of a call of any origin, by `plan`, where what that hangs on is `known`."""

@@ -274,6 +274,7 @@ def screen_request(candidates: Sequence[Candidate], best_us: float | None) -> di
         "command": "screen",
         "configs": [candidate.config.name for candidate in candidates],
         "binaries": shared["binaries"],
+        "codes": shared["codes"],
         "plan": shared["plan"],
         "run_times": [dict(candidate.run_time) for candidate in candidates],
         **({} if best_us is None else {"best_us": best_us}),

@@ -115,7 +115,7 @@ def _tuned(
     wanted: dict[str, list[GemmProblem]] = {}
     for arch, path in files.items():
         rows[arch] = rows_in(path) if os.path.exists(path) else []
-        done = {each.row.problem for each in rows[arch]}
+        done = {each.problem for each in rows[arch]}
         wanted[arch] = [problem for problem in asked[arch] if problem not in done]
         if skipped := len(asked[arch]) - len(wanted[arch]):
             console.print(f"note: {skipped} of {len(asked[arch])} sizes are in {shown_path(path)} already")
@@ -133,7 +133,7 @@ def _tuned(
     for arch, problem in sizes.given_up:
         console.print(f"{arch} {problem.size}: given up, its node was lost each time")
     for arch, path in files.items():
-        devices = sorted({str(each.row.device) for each in rows[arch]})
+        devices = sorted({str(each.device) for each in rows[arch]})
         console.print(f"{arch}: {len(rows[arch])} sizes in {shown_path(path)}, of {', '.join(devices) or 'no device'}")
     return 3 if lab.bugs else 1 if lab.failed or sizes.given_up else 0
 
@@ -267,10 +267,10 @@ class _Lab:
             return
         place, problems = self.sizes.under_way[number]
         rows = self.rows[place.arch]
-        new = [row for row in rows_of(done.results, place.node, done.origin) if row.row.problem in problems]
+        new = [row for row in rows_of(done.results, place.node, done.origin) if row.problem in problems]
         for row in new:
-            self.sizes.finished(number, row.row.problem)
-            self.console.print(f"{place.arch} {row.row.problem.size}: {row.row.duration_us:.2f} us, {done.origin}")
+            self.sizes.finished(number, row.problem)
+            self.console.print(f"{place.arch} {row.problem.size}: {row.duration_us:.2f} us, {done.origin}")
         rows += new
         if new:
             write_rows(self.files[place.arch], rows)

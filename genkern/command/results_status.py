@@ -9,7 +9,8 @@ from genkern.command.report import format_text
 from genkern.command.screen import aligned
 from genkern.errors import ResultsError
 from genkern.files import read_text, shown_path
-from genkern.formats.kind import read_results
+from genkern.formats.gemm_entry import GemmDefaults
+from genkern.formats.kind import kind_of
 from genkern.formats.tuned_row import TunedRow
 
 
@@ -20,8 +21,10 @@ def results_lines(path: str, journal: str = "; no journal is beside it") -> list
 
     Raises ResultsError when it is no results file.
     """
-    # As a run takes it: one that has no rows yet.
-    rows = [_cells(row) for row in read_results(path)] if read_text(path, ResultsError).strip() else []
+    # A run takes an empty file as results without rows.
+    text = read_text(path, ResultsError)
+    found = kind_of(path).read_rows(text, shown_path(path), GemmDefaults()) if text.strip() else ()
+    rows = [_cells(row) for row in found]
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(Path(path).stat().st_mtime))
     sizes = f"{len(rows)} size{'' if len(rows) == 1 else 's'}"
     head = ["size", "format", "us", "source", "device", "Triton", "config"]

@@ -29,7 +29,7 @@ from genkern.errors import InputError, ResultsError
 from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.files import is_stream, require_writable, shown_path
 from genkern.formats.gemm_entry import resolve
-from genkern.formats.results import ResultsFile, RunFacts
+from genkern.formats.results import ResultsFile, RunFacts, require_same_run
 from genkern.formats.sizes import parse_sizes, read_sizes
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -65,6 +65,10 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
         return verify(setting, console)
     if options.benchmark:
         return benchmark(setting, console)
+    if not (options.all or options.explain):
+        # Before a long list of sizes is read.
+        with _naming_output(setting.results_path):
+            require_same_run(setting.results_path, facts_of(setting), setting.defaults)
     problems = read_problems(setting, console)
     if options.bucket is not None:
         problems = bucketed(problems, setting)
@@ -180,8 +184,7 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
 
     Returns 1 when one has no winner, 3 when that is so by a bug.
     """
-    options, target = setting.options, setting.target
-    facts = RunFacts(target.key, setting.versions, predicted=not target.measured)
+    options, facts = setting.options, facts_of(setting)
     results = open_results(setting, facts, problems if options.all else ())
     if results.others:
         console.print(f"note: {results.others}")
@@ -266,11 +269,23 @@ def trust_lines(gpu: Gpu) -> list[str]:
     return lines
 
 
+def facts_of(setting: Setting) -> RunFacts:
+    """What rows must have in common with this run to count as its results."""
+    return RunFacts(setting.target.key, setting.versions, predicted=not setting.target.measured)
+
+
 def open_results(setting: Setting, facts: RunFacts, again: Collection[GemmProblem]) -> ResultsFile:
     """The results file as it is. Raises ResultsError, which says that -o names it."""
     path = setting.results_path
-    try:
+    with _naming_output(path):
         return ResultsFile(path, facts, setting.defaults, sort=setting.options.sort, again=again)
+
+
+@contextlib.contextmanager
+def _naming_output(path: str) -> Iterator[None]:
+    """Says in a ResultsError of the block that -o names the file."""
+    try:
+        yield
     except ResultsError as error:
         if "-o" in str(error):
             raise

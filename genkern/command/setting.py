@@ -24,7 +24,7 @@ from genkern.farm.farm import Farm, spared
 from genkern.farm.remote.dask_pool import DaskPool
 from genkern.farm.shipped.kernels_file import KernelsFile, MadeFor
 from genkern.farm.workshop import Workshop
-from genkern.files import cache_folder
+from genkern.files import cache_folder, shown_path
 from genkern.formats.gemm_entry import GemmDefaults, check_defaults
 from genkern.gemm.gpus import DetectedDevice, detect_devices, gpu_for_arch
 from genkern.journal.header import generator
@@ -100,9 +100,9 @@ class Setting:
         asked = {"-j", "--jobs", "--num_threads"} & options.given
         cache = BinaryCache(folder / "binaries", self.kernels)
         cache.remove_abandoned()
+        note_kept_elsewhere(cache, console)
         with contextlib.ExitStack() as stack:
-            # What is kept stays where it is looked for.
-            own = stack.enter_context(run_folder(folder / "modules") if options.keep else modules_folder(folder))
+            own = stack.enter_context(modules_folder(folder))
             # Not in the cache's folder, which may be a slow one that nodes share.
             everyones = Path(tempfile.gettempdir())
             temporary = stack.enter_context(run_folder(everyones, "genkern", "another TMPDIR"))
@@ -122,8 +122,9 @@ class Setting:
                 self.target.arch,
                 self.budget,
                 init_type=options.init_type,
-                module_dir=str(own.parent if options.keep else own),
+                module_dir=str(own),
                 keep_modules=options.keep,
+                kept_dir=str(folder / "modules"),
             )
 
     def profiler(self, index: int, workshop: Workshop, turn: Turn | None = None) -> Profiler:
@@ -167,6 +168,15 @@ class Setting:
             "all": self.options.all,
             **({"shared_gpu": True} if self.options.shared_gpu else {}),
         }
+
+
+def note_kept_elsewhere(cache: BinaryCache, console: Console) -> None:
+    """Say where new kernels go if the cache cannot be written to."""
+    if (own := cache.kept_elsewhere) is not None:
+        console.print(
+            f"note: {shown_path(str(cache.folder))} can only be read: kernels that it lacks are kept in "
+            f"{shown_path(str(own))}"
+        )
 
 
 def _families() -> dict[str, str]:

@@ -27,6 +27,7 @@ from genkern.gemm.gpus import (
     triton_target,
 )
 from genkern.gemm.triton_release import installed, triton_version
+from genkern.installation import pip_install
 from genkern.kernels.kernel import Target
 from genkern.profiling.cuda.early import Early
 from genkern.profiling.predicted import PredictProfiler
@@ -119,9 +120,7 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
         here = ", ".join(sorted({device.name if named else device.arch for device in devices})) or "none"
         raise ProfilerError(f"{asked} needs {needs} GPU, this machine has {here}; try --profiler predict")
     if not installed("torch"):
-        raise ProfilerError(
-            "measuring needs PyTorch: pip install '.[torch]' in genkern's checkout, or --profiler predict"
-        )
+        raise ProfilerError(f"measuring needs PyTorch: {pip_install('torch')}, or --profiler predict")
     alike = [each for each in fitting if _kind(each) == _kind(fitting[0])] if options.all_gpus else fitting
     count = options.ngpus or (len(alike) if options.all_gpus else 1)
     wanted = options.gpu_ids or tuple(device.index for device in alike[:count])

@@ -172,7 +172,7 @@ def benchmark(setting: Setting, console: Console) -> int:
                 write()
     console.print(f"{len(rows)} time{'' if len(rows) == 1 else 's'} in {output}")
     if options.keep:
-        console.print(f"modules: {workshop.module_dir}")
+        console.print(f"modules: {workshop.kept_dir}")
     return 3 if bugs else 1 if any(row["us"] is None for row in rows) else 0
 
 

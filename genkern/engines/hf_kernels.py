@@ -58,13 +58,19 @@ def mapping() -> dict[str, dict[str, Any]]:
 
 
 def folder() -> Path:
-    """The repository's folder, in genkern's cache, for LocalLayerRepository: written where it is not there.
+    """The repository's folder for LocalLayerRepository, written if it is not there. It is imported, so that it lies in
+    genkern's cache only if no other user can write there.
 
     Raises OutputError.
     """
+    from genkern.errors import OutputError
     from genkern.files import cache_folder, write_whole
+    from genkern.private import private_below
 
-    found = cache_folder(None) / "hf_kernels" / __version__
+    try:
+        found = private_below(cache_folder(None), "hf_kernels") / __version__
+    except OSError as error:
+        raise OutputError(f"no folder for genkern's layer: {error.strerror}") from None
     for device in _DEVICES:
         said = {"id": f"genkern_{device}", "name": "genkern", "version": 1, "license": "MIT", "python-depends": []}
         texts = {"metadata.json": json.dumps({**said, "backend": {"type": device}}), "__init__.py": _BUILD}

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
-import tempfile
+import stat
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from genkern.errors import OutputError
+from genkern.farm.binary.code_object import code_sha256
 from genkern.gemm.records import Binary, Outcome, Resources
 from genkern.kernels.kernel import KernelSpec
+from genkern.private import own_cache
 
 _RECORD = "genkern.json"
+_BINARIES = ("kernel.cubin", "kernel.hsaco")
+# What says that another user's folder, or one that is read-only, takes no entry.
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 # Storing takes milliseconds, on a slow network seconds. The age tells the dead from the living on every node.
 _ABANDONED_S = 3600.0
 # How exactly an entry says when it was used last: a read that marks it costs a network file system a round trip.
@@ -45,13 +52,14 @@ def _bytes_of(path: str) -> bytes:
 
 
 def _mark_used(folder: Path) -> None:
-    """Note in the time of an entry's record that it is used, for `genkern cache`; in a cache to read only nobody does.
+    """Set the modification time of an entry's record, from which `genkern cache` tells when it was used last, to now.
 
-    Times of access would say so by themselves, but few machines keep them.
+    In a read-only cache the time stays. Times of access would do, but few machines keep them.
     """
     path = f"{folder}/{_RECORD}"
     with contextlib.suppress(OSError):
-        if time.time() - os.stat(path).st_mtime > MARKED_EVERY_S:
+        # A time in the future, by a clock that was wrong, would keep the entry for ever.
+        if abs(time.time() - os.stat(path).st_mtime) > MARKED_EVERY_S:
             os.utime(path)
 
 
@@ -78,30 +86,38 @@ def without_compile_time(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
     return {**files, _RECORD: _sealed({**record, "compile_s": None})}
 
 
-def _whole(key: str, read: Callable[[str], bytes]) -> dict[str, Any] | None:
-    """The record of an entry whose files `read` has and are as they were stored; None when one is not.
+def _whole(key: str, read: Callable[[str], bytes]) -> tuple[dict[str, Any], str | None] | None:
+    """The record of an entry whose files `read` returns and the digest of its machine code, computed from the bytes;
+    None if a file is not as it was stored, or has other code than the record says.
 
-    Raises OSError where a file cannot be read, and what a record of other fields is the cause of.
+    Raises OSError if a file cannot be read, and KeyError, TypeError, ValueError or AttributeError for a record of other
+    fields.
     """
     record = _unsealed(read(_RECORD))
-    # Of an older genkern an entry does not say its key.
+    # An entry of an older genkern does not say its key.
     if record is None or record.get("key", key) != key:
         return None
-    digests = record["sha256"] if record["outcome"] is None else {}
-    if any(hashlib.sha256(read(name)).hexdigest() != digest for name, digest in digests.items()):
+    if record["outcome"] is not None:
+        return record, None
+    files = {name: read(name) for name in record["sha256"]}
+    if any(hashlib.sha256(files[name]).hexdigest() != digest for name, digest in record["sha256"].items()):
         return None
-    return record
+    code = next((code_sha256(data) for name, data in files.items() if name in _BINARIES), None)
+    if code is not None and record["resources"].get("code_sha256", code) not in (None, code):
+        return None
+    return record, code
 
 
 def _checked(key: str, folder: Path, read: Callable[[str], bytes]) -> Binary | Failure | None:
-    """What an entry is that lies, or is to lie, in `folder`, and whose files `read` has; None when it is damaged."""
+    """The entry that lies, or is to lie, in `folder`, and whose files `read` returns; None if it is damaged."""
     try:
-        if (record := _whole(key, read)) is None:
+        if (found := _whole(key, read)) is None:
             return None
+        record, code = found
         if record["outcome"] is not None:
             return Failure(key, Outcome(record["outcome"]), str(record["message"]))
-        needs, compile_s = Resources(**record["resources"]), record.get("compile_s")
-        return Binary(key, str(folder), str(record["symbol"]), needs, compile_s)
+        needs = Resources(**{**record["resources"], "code_sha256": code})
+        return Binary(key, str(folder), str(record["symbol"]), needs, record.get("compile_s"))
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
         # A file is away, or another version of genkern wrote other fields: the seal is whole.
         return None
@@ -121,11 +137,14 @@ class BinaryCache:
 
     Each entry is a folder named by its key: the binary (`kernel.cubin` or `kernel.hsaco`), Triton's
     metadata (`kernel.json`) and genkern's record with its key, the sha256 of both and of itself. An entry appears
-    whole, by rename, so that any number of processes on any number of nodes may share the folder. What is not there, or
-    damaged, is taken over from `behind` when it is asked for: a launch needs a folder.
+    whole, by rename, so that any number of processes on any number of nodes may share the folder. If an entry is not
+    there, or damaged, it is copied from `behind` when it is asked for: a launch needs a folder.
+
+    Users may share the folder: umask and setgid decide who can read and write entries. `own` (by default in the user's
+    own cache) has the entries that this user could not store there.
     """
 
-    def __init__(self, folder: str | Path, behind: Layer | None = None) -> None:
+    def __init__(self, folder: str | Path, behind: Layer | None = None, own: Path | None = None) -> None:
         self.folder = Path(folder)
         self._behind = behind
         self._unborn = self.folder / ".unborn"
@@ -133,13 +152,37 @@ class BinaryCache:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"cannot create the cache folder {folder}: {error.strerror}; try --cache_dir") from None
+        self._own_folder = own if own is not None else _own_folder()
+        self._own: BinaryCache | None = None
+        if _is_shared(self.folder):
+            self._own = self._of_this_user(makes_it=False)
+
+    @property
+    def kept_elsewhere(self) -> Path | None:
+        """The folder that has, and gets, the entries that this user may not store in `folder`; None if all go there."""
+        if os.access(self.folder, os.W_OK | os.X_OK):
+            return None
+        return self._own_folder if self._own_folder != self.folder else None
+
+    def _of_this_user(self, *, makes_it: bool) -> BinaryCache | None:
+        """The cache of this user alone; None if this is it, if there is no place for it, or it is not there yet."""
+        place = self._own_folder
+        if place is None or place == self.folder or not (makes_it or place.is_dir()):
+            return None
+        try:
+            return BinaryCache(place, own=place)
+        except OutputError:
+            return None
 
     def remove_abandoned(self) -> None:
         """Remove what processes that were killed in the middle of storing an entry have left behind."""
         with contextlib.suppress(OSError):
             for path in self._unborn.iterdir():
-                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                age_s = time.time() - path.stat().st_mtime
+                if age_s > _ABANDONED_S:
                     shutil.rmtree(path, ignore_errors=True)
+                elif age_s < -_ABANDONED_S:
+                    os.utime(path)
 
     def unborn(self, name: str) -> Path:
         """A new folder of this name beside what is being stored, which is removed when nobody has touched it for an
@@ -151,6 +194,10 @@ class BinaryCache:
 
     def path(self, key: str) -> Path:
         return self.folder / key[:2] / key
+
+    def has_here(self, key: str) -> bool:
+        """Whether the folder itself, rather than the user's own cache, has something under `key`."""
+        return self.path(key).exists()
 
     def offers(self, key: str) -> bool:
         """Whether what lies behind has an entry of `key`, whatever `get` then thinks of it: nothing is read for it."""
@@ -165,10 +212,12 @@ class BinaryCache:
         found = _checked(key, folder, lambda name: _bytes_of(f"{folder}/{name}"))
         if found is not None:
             _mark_used(folder)
+        if found is None and self._own is not None:
+            found = self._own.get(key)
         if found is None and self._behind is not None and (files := self._behind.files(key)) is not None:
             found = _checked(key, folder, files.__getitem__)
             if found is not None:
-                self._store(key, files)
+                return _placed(found, self._store(key, files))
         return found
 
     def take_over(self, key: str, files: Mapping[str, bytes]) -> Binary | Failure | None:
@@ -207,15 +256,20 @@ class BinaryCache:
 
     def _set_aside(self, key: str) -> None:
         """A file of it may be open: where a network file system keeps that, a folder cannot be removed in its place."""
-        aside = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=self._unborn))
+        aside = self._new_folder(key)
         try:
             os.rename(self.path(key), aside / key)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
 
     def files(self, key: str) -> dict[str, bytes]:
-        """The files of the entry of `key`, by name. Raises OSError where there is none."""
-        return {path.name: path.read_bytes() for path in sorted(self.path(key).iterdir())}
+        """The files of the entry of `key`, by name. Raises OSError if there is none."""
+        try:
+            return {path.name: path.read_bytes() for path in sorted(self.path(key).iterdir())}
+        except OSError:
+            if self._own is None:
+                raise
+            return self._own.files(key)
 
     def put(
         self,
@@ -239,38 +293,76 @@ class BinaryCache:
             "compile_s": compile_s,
             "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         }
-        self._store(key, {**files, _RECORD: _sealed(record)})
-        return Binary(key, str(self.path(key)), symbol, resources, compile_s)
+        folder = self._store(key, {**files, _RECORD: _sealed(record)})
+        return Binary(key, str(folder), symbol, resources, compile_s)
 
     def put_failure(self, failure: Failure) -> None:
         """Remember a kernel that the compiler refuses."""
         record = {"key": failure.key, "outcome": failure.outcome.value, "message": failure.message}
         self._store(failure.key, {_RECORD: _sealed(record)})
 
-    def _store(self, key: str, files: Mapping[str, bytes]) -> None:
+    def _store(self, key: str, files: Mapping[str, bytes]) -> Path:
+        """Store an entry, here or in the user's own cache; returns its folder. Raises OutputError."""
+        try:
+            return self._stored_here(key, files)
+        except OSError as error:
+            if error.errno in _NOT_ALLOWED and (own := self._of_this_user(makes_it=True)) is not None:
+                with contextlib.suppress(OutputError):
+                    folder = own._store(key, files)
+                    self._own = own
+                    return folder
+            if isinstance(error, _Stuck):
+                said = f"cannot replace the damaged cache entry {self.path(key)}; delete it and run again"
+                raise OutputError(said) from None
+            raise OutputError(f"cannot write to the cache {self.folder}: {error.strerror}; try --cache_dir") from None
+
+    def _stored_here(self, key: str, files: Mapping[str, bytes]) -> Path:
+        """Raises OSError, _Stuck if a damaged entry cannot be replaced."""
         final = self.path(key)
         temporary = None
         try:
             final.parent.mkdir(exist_ok=True)
             self._unborn.mkdir(exist_ok=True)
-            temporary = Path(tempfile.mkdtemp(prefix=f".{key[:8]}-", dir=self._unborn))
+            temporary = self._new_folder(key)
             for name, data in files.items():
                 (temporary / name).write_bytes(data)
             for _ in range(2):
                 try:
                     os.rename(temporary, final)
-                    return
+                    return final
                 except OSError:
-                    # Somebody stored it first, or the entry that is there is damaged.
+                    # Another process stored it first, or the entry that is there is damaged.
                     if _checked(key, final, lambda name: _bytes_of(f"{final}/{name}")) is not None:
-                        return
+                        return final
                     with contextlib.suppress(OSError):
                         self._set_aside(key)
-            raise OutputError(f"cannot replace the damaged cache entry {final}; delete it and run again")
-        except OSError as error:
-            if isinstance(error, OutputError):
-                raise
-            raise OutputError(f"cannot write to the cache {self.folder}: {error.strerror}; try --cache_dir") from None
+            raise _Stuck(errno.EACCES, os.strerror(errno.EACCES))
         finally:
             if temporary is not None:
                 shutil.rmtree(temporary, ignore_errors=True)
+
+    def _new_folder(self, key: str) -> Path:
+        """A folder of a name that no other process has, with the permissions that umask and setgid give it."""
+        folder = self._unborn / f".{key[:8]}-{secrets.token_hex(8)}"
+        folder.mkdir()
+        return folder
+
+
+class _Stuck(OSError):
+    """A damaged entry cannot be replaced."""
+
+
+def _own_folder() -> Path | None:
+    own = own_cache()
+    return None if own is None else own / "binaries"
+
+
+def _is_shared(folder: Path) -> bool:
+    """Whether other users may have made what lies in `folder`, or it cannot be written to."""
+    found = os.stat(folder)
+    shared = found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return bool(shared) or not os.access(folder, os.W_OK)
+
+
+def _placed(found: Binary | Failure, folder: Path) -> Binary | Failure:
+    return replace(found, path=str(folder)) if isinstance(found, Binary) else found

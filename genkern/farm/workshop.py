@@ -22,10 +22,23 @@ from genkern.timing.session import Budget, Session
 
 
 class Workshop:
-    """Has a bench for each problem, for one architecture. Several threads may use one workshop at the same time."""
+    """Has a bench for each problem, for one architecture. Several threads may use one workshop at the same time.
+
+    Modules are imported from `module_dir`, which no other user can change. With `keep_modules` they are also written to
+    `kept_dir` (by default the same folder), for people to read.
+    """
 
     def __init__(
-        self, farm: Farm, gpu: Gpu, arch: str, budget: Budget, *, init_type: str, module_dir: str, keep_modules: bool
+        self,
+        farm: Farm,
+        gpu: Gpu,
+        arch: str,
+        budget: Budget,
+        *,
+        init_type: str,
+        module_dir: str,
+        keep_modules: bool,
+        kept_dir: str | None = None,
     ) -> None:
         self.farm = farm
         self.gpu = gpu
@@ -33,6 +46,7 @@ class Workshop:
         self.budget = budget
         self._init_type = init_type
         self.module_dir = str(Path(module_dir).resolve())
+        self.kept_dir = self.module_dir if kept_dir is None else str(Path(kept_dir).resolve())
         self._keep_modules = keep_modules
         # By file name, the digests of the modules that this run has kept under it.
         self._kept: dict[str, list[str]] = defaultdict(list)
@@ -51,14 +65,14 @@ class Workshop:
         named in `first` are candidates always. An exhaustive budget takes every config.
         """
         module = generate(problem, configs, self.arch, self.gpu)
-        kept = Path(self.module_dir) / module.file_name
+        kept = Path(self.kept_dir) / module.file_name
         if self._keep_modules:
             with self._placing:
                 write_whole(str(self._place_of(kept, module.text)), module.text)
         # Named by their content, since workers and measured processes keep what they have imported, by path. And ours
         # alone to delete.
         named = f"{os.getpid()}_{_digest(module.kernels_text + module.measured_text)}.py"
-        kernels, measured = kept.with_name(f"kernels_{named}"), kept.with_name(f"{kept.stem}_{named}")
+        kernels, measured = (Path(self.module_dir, f"{stem}_{named}") for stem in ("kernels", kept.stem))
         with self._there(kernels, module.kernels_text), self._there(measured, module.measured_text):
             where = device_index, self.module_dir, self.budget, self._init_type
             session = Session(str(measured), problem, self.arch, *where)

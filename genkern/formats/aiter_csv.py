@@ -136,8 +136,8 @@ def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
     return _line(columns) + "".join(_line([cells[name] for name in columns]) for cells in rows)
 
 
-def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
-    """The rows of a tuned table of AITER or genkern, with or without `gfx`, in file order.
+def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRow]:
+    """Yield the rows of a tuned table of AITER or genkern, with or without `gfx`, in file order.
 
     Types that its columns do not say come from `defaults`. A time that AITER did not measure (its rows have us = 0, and
     -1 and inf for candidates that failed) is None. Raises ResultsError (one line: file, line, what) for anything else,
@@ -146,22 +146,21 @@ def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
     columns, rows = _table(text, where)
     if missing := {"us", "kernelName"} - set(columns):
         raise ResultsError(f"{where}: column {min(missing)} is missing; this is a list of sizes, not of results")
-    found = []
     for row in rows:
         try:
-            found.append(_row(row.values, defaults, said_by_name(os.path.basename(where))))
+            found = _row(row.values, defaults, said_by_name(os.path.basename(where)))
         except InputError as exc:
             raise ResultsError(f"{where}, line {row.line}: {exc}") from None
-    return found
+        yield replace(found, line=row.line)
 
 
-def split(text: str, where: str) -> tuple[str, list[str]]:
+def split(text: str, where: str, lines: Sequence[int]) -> tuple[str, list[str]]:
     """The header and the text of each row, to the letter, blank lines and all. Raises ResultsError."""
     _, rows = _table(text, where)
-    lines = list(io.StringIO(text, newline=""))
-    bounds = [*(row.first_line - 1 for row in rows), len(lines)]
-    texts = ["".join(lines[start:end]) for start, end in itertools.pairwise(bounds)]
-    return "".join(lines[: bounds[0]]), texts
+    written = list(io.StringIO(text, newline=""))
+    bounds = [*(row.first_line - 1 for row in rows), len(written)]
+    texts = ["".join(written[start:end]) for start, end in itertools.pairwise(bounds)]
+    return "".join(written[: bounds[0]]), texts
 
 
 def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:

@@ -79,7 +79,7 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
     for key in ("M", "N", "K"):
         if key not in values:
             raise InputError(f"{key} is missing; a size needs M, N and K")
-    types = _Types(values, defaults, arch)
+    types = _types_of(values, defaults, arch)
     problem = GemmProblem(
         M=_dimension("M", values["M"]),
         N=_dimension("N", values["N"]),
@@ -94,14 +94,15 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
         activation=_activation(values, defaults.activation),
         own=_own(types.op, values, defaults.own if arch is not None else ()),
     )
+    notes = list(types.notes)
     if arch is not None:
-        types.notes += _unused(types.op, defaults.own)
+        notes += _unused(types.op, defaults.own)
     if reason := types.op.refuse(problem, arch) if arch is not None else refusal(problem, tuned_on):
         raise InputError(reason)
     if arch is not None and (plain := on_arch(problem, arch)) != problem:
-        types.notes.append(f"{arch} adds up products of fp8 in float32: {ACCUMULATE} = {FULL} is what it does anyway")
+        notes.append(f"{arch} adds up products of fp8 in float32: {ACCUMULATE} = {FULL} is what it does anyway")
         problem = plain
-    return Resolved(problem, tuple(types.notes))
+    return Resolved(problem, tuple(notes))
 
 
 def problem_of_cells(cells: Mapping[str, str]) -> GemmProblem:
@@ -153,15 +154,16 @@ def check_defaults(defaults: GemmDefaults, arch: str | None) -> None:
 
 def names_types(values: Mapping[str, object], defaults: GemmDefaults) -> bool:
     """Whether the entry or the command line says of which types a problem is; else they are an assumption."""
-    said = (values.get(key) for key in ("op", "dtype_a", "dtype_b"))
-    return any(value is not None for value in (*said, defaults.dtype_a, defaults.dtype_b))
+    if values.get("op") is not None or values.get("dtype_a") is not None or values.get("dtype_b") is not None:
+        return True
+    return defaults.dtype_a is not None or defaults.dtype_b is not None
 
 
 def refuse_unknown(keys: Collection[str], known: Collection[str], kind: str) -> None:
     """Raise InputError for the first of `keys` that is not in `known`, with the nearest known one."""
-    by_fold = {name.casefold(): name for name in known}
     for key in keys:
         if key not in known:
+            by_fold = {name.casefold(): name for name in known}
             near = difflib.get_close_matches(key[:40].casefold(), by_fold, n=1)
             # The keys of a size come first.
             some = [*list(known)[: len(SIZE_KEYS)], *(["..."] if len(known) > len(SIZE_KEYS) else [])]
@@ -219,6 +221,20 @@ class _Types:
         return own
 
 
+def _types_of(values: Mapping[str, object], defaults: GemmDefaults, arch: str | None) -> _Types:
+    """The op and types of an entry. Raises InputError."""
+    said = tuple(values.get(key) for key in ("op", "dtype_a", "dtype_b", "dtype_c"))
+    # Large files have few combinations. What formats there are, with which fields, may change in a process.
+    if arch is None and all(value is None or type(value) is str for value in said):
+        return _types_said(said, defaults, own_keys())
+    return _Types(values, defaults, arch)
+
+
+@functools.lru_cache(maxsize=256)
+def _types_said(said: tuple[object, ...], defaults: GemmDefaults, own: tuple[str, ...]) -> _Types:
+    return _Types(dict(zip(("op", "dtype_a", "dtype_b", "dtype_c"), said, strict=True)), defaults, None)
+
+
 @functools.lru_cache(maxsize=64)
 def _named(name: str) -> Op:
     return get_op(name)
@@ -237,10 +253,11 @@ def _op_of(dtype: str | None) -> Op | None:
 
 
 def _own(op: Op, values: Mapping[str, object], defaults: tuple[tuple[str, object], ...]) -> Own:
+    said = {key: values[key] for key in own_keys() if key in values}
     known = {field.name for field in fields_of(op.fields)}
-    if foreign := next((key for key in own_keys() if key in values and key not in known), None):
+    if foreign := next((key for key in said if key not in known), None):
         raise InputError(f"{foreign} is no field of {op.name}; drop it, or name the op that it belongs to")
-    return parse_own(op.fields, {**dict(defaults), **values})
+    return parse_own(op.fields, {**dict(defaults), **said})
 
 
 def _unused(op: Op, own: tuple[tuple[str, object], ...]) -> list[str]:

@@ -28,11 +28,14 @@ class Kind(Protocol):
     def size_items(self, text: str, where: str) -> Iterator[SizeItem]:
         """The sizes of a list, or of results. Raises InputError."""
 
-    def read_rows(self, text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
-        """The rows of a results file in its order. Raises ResultsError."""
+    def read_rows(self, text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRow]:
+        """Yield the rows of a results file in its order. Raises ResultsError when it reaches what is no row."""
 
-    def split(self, text: str, where: str) -> tuple[str, list[str]]:
-        """The head of a results file, and the text of each of its rows. Raises ResultsError."""
+    def split(self, text: str, where: str, lines: Sequence[int]) -> tuple[str, list[str]]:
+        """The head of a results file, and the text of each of its rows, which begin at these lines (TunedRow.line).
+
+        Raises ResultsError.
+        """
 
     def render(self, winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
         """The head (`head` itself unless that is ""), and the text of a row for each winner."""
@@ -65,7 +68,8 @@ def list_text(problems: Sequence[GemmProblem], path: str) -> str:
 
 def read_results(path: str, defaults: GemmDefaults | None = None) -> list[TunedRow]:
     """The rows of a results file in its order. Raises ResultsError (one line: file, line, what)."""
-    return kind_of(path).read_rows(read_text(path, ResultsError), shown_path(path), defaults or GemmDefaults())
+    text = read_text(path, ResultsError)
+    return list(kind_of(path).read_rows(text, shown_path(path), defaults or GemmDefaults()))
 
 
 def require_list_or_none(path: str, overwrite: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from genkern.errors import InputError, ResultsError
 from genkern.files import is_stream, read_text, shown_path, write_whole
 from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.kind import kind_of
+from genkern.formats.kind import Kind, kind_of
 from genkern.formats.tuned_row import DeviceKey, TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device, partition_of
@@ -20,6 +21,8 @@ from genkern.kernels.generate import generate
 
 # Rows of one device that differ here were tuned for something else; a new driver is said in the file only.
 _VERSIONS_THAT_MATTER = ("triton",)
+# Enough to meet a row of another run in nearly every file that holds some, read in 0.1 s.
+_FIRST_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -147,47 +150,76 @@ class ResultsFile:
 
     def _read(self, defaults: GemmDefaults) -> None:
         text, where = read_text(self.path, ResultsError), shown_path(self.path)
-        rows = self._kind.read_rows(text, where, defaults)
-        self._newline = "\r\n" if text.partition("\n")[0].endswith("\r") else "\n"
-        self._head, texts = self._kind.split(text if text.endswith("\n") else text + self._newline, where)
-        for row, row_text in zip(rows, texts, strict=True):
-            is_ours = row.is_genkerns and row.is_of(self._facts.key) and self._says_device(row)
+        rows: list[tuple[TunedRow, bool]] = []
+        # In turn: a file of another run is refused at its first row, however long it is.
+        for row in self._kind.read_rows(text, where, defaults):
+            is_ours = _is_result_of(row, self._facts, self._kind)
             if is_ours and row.problem not in self._again:
-                self._refuse_other_run(row)
+                _refuse_other_run(self.path, row, self._facts)
+            rows.append((row, is_ours))
+        self._newline = "\r\n" if text[: text.find("\n")].endswith("\r") else "\n"
+        whole = text if text.endswith("\n") else text + self._newline
+        self._head, texts = self._kind.split(whole, where, [row.line for row, _ in rows])
+        for (row, is_ours), row_text in zip(rows, texts, strict=True):
             self._kept.append(_Kept(row, row_text, is_ours))
-
-    def _says_device(self, row: TunedRow) -> bool:
-        """Where the kind has one row a key, the key must be whole; tune_gemm's lists say nothing and are ours."""
-        return not self._kind.ONE_ROW_A_KEY or None not in (row.arch, row.compute_units)
-
-    def _refuse_other_run(self, row: TunedRow) -> None:
-        for name in _VERSIONS_THAT_MATTER:
-            theirs, ours = row.versions.get(name), self._facts.versions.get(name)
-            if theirs not in (None, ours):
-                self._refuse(f"results of {name} {theirs}, this is {name} {ours}", " or --all")
-        if row.predicted not in (None, self._facts.predicted):
-            if self._facts.predicted:
-                self._refuse("measured times, this run predicts")
-            self._refuse("predicted times, this run measures", " or --all")
 
     def _require_replaceable(self, kept: _Kept) -> None:
         """Refuse what would put a prediction in the place of a time, or a second row beside another library's."""
         row = kept.row
         if kept.is_ours and self._facts.predicted and row.measured:
-            self._refuse(f"a measured time of {row.problem.size}, which a predicted one does not replace")
-        same_key = row.is_of(self._facts.key) and self._says_device(row) and not row.bpreshuffle
+            _refuse(self.path, f"a measured time of {row.problem.size}, which a predicted one does not replace")
+        same_key = row.is_of(self._facts.key) and _says_device(row, self._kind) and not row.bpreshuffle
         if self._kind.ONE_ROW_A_KEY and not kept.is_ours and same_key:
             time = f" ({row.duration_us:.4g} us)" if row.duration_us is not None else ""
-            self._refuse(
+            _refuse(
+                self.path,
                 f"{row.library or 'another library'}'s row for {row.problem.size}{time}, which stays; "
-                "AITER takes one row a size and device"
+                "AITER takes one row a size and device",
             )
-
-    def _refuse(self, what: str, way_out: str = "") -> None:
-        raise ResultsError(f"{shown_path(self.path)} holds {what}: give another -o{way_out}")
 
     def _ended(self, line: str) -> str:
         return line.removesuffix("\n") + self._newline
+
+
+def require_same_run(path: str, facts: RunFacts, defaults: GemmDefaults) -> None:
+    """Raise ResultsError if one of the first rows of a results file is a result for this device by another Triton, or
+    predicted if the run measures, or measured if it predicts.
+
+    ResultsFile refuses the same of all rows, once it has read them. This takes 0.2 s of a file of 100,000 rows.
+    """
+    if is_stream(path) or not Path(path).exists() or not (text := read_text(path, ResultsError)).strip():
+        return
+    kind = kind_of(path)
+    for row in itertools.islice(kind.read_rows(text, shown_path(path), defaults), _FIRST_ROWS):
+        if _is_result_of(row, facts, kind):
+            _refuse_other_run(path, row, facts)
+
+
+def _is_result_of(row: TunedRow, facts: RunFacts, kind: Kind) -> bool:
+    """Whether the row is a result for the device of a run."""
+    return row.is_genkerns and row.is_of(facts.key) and _says_device(row, kind)
+
+
+def _says_device(row: TunedRow, kind: Kind) -> bool:
+    """Whether the row says enough of its device: a key of a kind with one row a key must be whole, and rows of
+    tune_gemm's lists, which say nothing, are ours.
+    """
+    return not kind.ONE_ROW_A_KEY or None not in (row.arch, row.compute_units)
+
+
+def _refuse_other_run(path: str, row: TunedRow, facts: RunFacts) -> None:
+    for name in _VERSIONS_THAT_MATTER:
+        theirs, ours = row.versions.get(name), facts.versions.get(name)
+        if theirs not in (None, ours):
+            _refuse(path, f"results of {name} {theirs}, this is {name} {ours}", " or --all")
+    if row.predicted not in (None, facts.predicted):
+        if facts.predicted:
+            _refuse(path, "measured times, this run predicts")
+        _refuse(path, "predicted times, this run measures", " or --all")
+
+
+def _refuse(path: str, what: str, way_out: str = "") -> None:
+    raise ResultsError(f"{shown_path(path)} holds {what}: give another -o{way_out}")
 
 
 def gpu_of(row: TunedRow, arch: str) -> Gpu:

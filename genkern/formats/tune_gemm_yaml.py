@@ -6,10 +6,12 @@ of tune_gemm's files finds the keys it knows; a reader of genkern's finds device
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import yaml
 
@@ -68,12 +70,13 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
     tune_gemm's entries name no types, and its own default is fp16. genkern's is bf16, for every file and for -m, -n
     and -k alike, so that one list means the same in both of genkern's file formats; the note says what was assumed.
     """
+    known, size_keys = dict.fromkeys(_known_keys()), SIZE_KEYS + own_keys()
     for entry in read_entries(text, where, InputError):
         try:
-            refuse_unknown(entry.values.keys(), _known_keys(), "key")
+            refuse_unknown(entry.values.keys(), known, "key")
         except InputError as exc:
             raise InputError(f"{where}, line {entry.line}: {exc}") from None
-        values = _size_values(entry.values)
+        values = {key: entry.values[key] for key in size_keys if key in entry.values}
         if "family" in entry.values:
             # A result of genkern's, which names its activation unless there is none.
             values.setdefault("activation", "none")
@@ -81,28 +84,25 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
         yield SizeItem(entry.line, values, UNTYPED, FP16_ADVICE)
 
 
-def read_rows(text: str, where: str, defaults: GemmDefaults) -> list[TunedRow]:
-    """The results that genkern or tune_gemm wrote, in file order.
+def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRow]:
+    """Yield the results that genkern or tune_gemm wrote, in file order.
 
     tune_gemm records neither types nor bias: those then come from `defaults`, or are genkern's own
     (bf16), the family is "tiled", and the time is that of the line's trailing comment, if any. An entry
     without `activation` is a result without one, whatever `defaults` says.
-    Raises ResultsError (one line: file, line, what) for anything that is not such a file.
+    Raises ResultsError (one line: file, line, what) when it reaches anything that is not such a result.
     """
     schema = _SCHEMA_LINE.match(text)
     if schema and int(schema[1]) > SCHEMA:
         raise ResultsError(f"{where}: has schema {schema[1]}, this genkern reads up to {SCHEMA}; update genkern")
-    lines = text.splitlines()
-    rows, last = [], 0
+    rows, lines, last = _Rows(defaults), _LineReader(text), 0
     for entry in read_entries(text, where, ResultsError):
         # A comment belongs to the one entry of its line; a list on one line has none, and may be long.
-        line = lines[entry.line - 1] if last < entry.line <= len(lines) else ""
-        last = entry.line
+        is_first, last = last < entry.line, entry.line
         try:
-            rows.append(_row(entry, defaults, line))
+            yield rows.row(entry, lines if is_first else None)
         except InputError as exc:
             raise ResultsError(f"{where}, line {entry.line}: {exc}") from None
-    return rows
 
 
 def size_line(problem: GemmProblem, config: Config | None = None, arch: str = "") -> str:
@@ -126,22 +126,60 @@ def size_line(problem: GemmProblem, config: Config | None = None, arch: str = ""
     return "- {" + ", ".join(f"'{key}': {_flow(value)}" for key, value in values.items()) + "}\n"
 
 
-def split(text: str, where: str) -> tuple[str, list[str]]:
-    """What stands before the first entry, and the text of each; entries can be joined and added to again."""
-    entries = read_entries(text, where, ResultsError)
-    lines = text.splitlines(keepends=True)
-    starts = [entry.line - 1 for entry in entries]
-    if not starts:
+def split(text: str, where: str, lines: Sequence[int]) -> tuple[str, list[str]]:
+    """What stands before the first entry, and the text of each; entries can be joined and added to again.
+
+    `lines` are those where the entries begin, as `read_rows` has found them.
+    """
+    if not lines:
         return "", []
-    plain = all(lines[start].startswith("- ") for start in starts) and len(set(starts)) == len(starts)
-    if plain and not any(line.startswith(("...", "---", "%")) for line in lines):
-        ends = [*starts[1:], len(lines)]
-        return "".join(lines[: starts[0]]), ["".join(lines[start:end]) for start, end in zip(starts, ends, strict=True)]
+    if (starts := _starts_of(text, lines)) is not None:
+        return text[: starts[0]], [text[start:end] for start, end in itertools.pairwise([*starts, len(text)])]
     # Another way to write a list, JSON for example: nothing can be added to that without writing it anew.
     return "", [
         "- " + yaml.safe_dump(dict(entry.values), default_flow_style=True, sort_keys=False, width=10**9)
-        for entry in entries
+        for entry in read_entries(text, where, ResultsError)
     ]
+
+
+def _starts_of(text: str, lines: Sequence[int]) -> list[int] | None:
+    """Where in `text` the entries of these lines begin; None unless each begins a line of its own in a plain list."""
+    starts: list[int] = []
+    at, number = 0, 1
+    for line in _lines_of(text):
+        if line.startswith(("...", "---", "%")):
+            return None
+        if len(starts) < len(lines) and lines[len(starts)] == number:
+            if not line.startswith("- "):
+                return None
+            starts.append(at)
+        at, number = at + len(line), number + 1
+    # Two entries of one line have been counted once.
+    return starts if len(starts) == len(lines) else None
+
+
+class _LineReader:
+    """Lines of a text by their numbers from 1, asked for in ascending order; none is looked for before it is asked."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = enumerate(_lines_of(text), 1)
+
+    def line(self, number: int) -> str:
+        """The line; "" if there is none."""
+        return next((line for at, line in self._lines if at == number), "")
+
+
+def _lines_of(text: str) -> Iterator[str]:
+    """Yield the lines of `text` with their ends, as YAML counts them."""
+    at = 0
+    while at < len(text):
+        end = text.find("\n", at) + 1 or len(text)
+        # Few lines have other ends, and to look for all of them takes longer.
+        if (line := text[at:end]).removesuffix("\n").removesuffix("\r").isprintable():
+            yield line
+        else:
+            yield from line.splitlines(keepends=True)
+        at = end
 
 
 def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
@@ -166,57 +204,90 @@ def _known_keys() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*row_keys(), *PARAMETERS.by_name)))
 
 
-def _size_values(values: Mapping[str, object]) -> dict[str, object]:
-    return {key: values[key] for key in SIZE_KEYS + own_keys() if key in values}
+class _Rows:
+    """Makes rows of entries. Rows of one file share configs and texts, of which a large file has few different ones."""
+
+    def __init__(self, defaults: GemmDefaults) -> None:
+        # Written only when there is one: a result that does not say its activation is of a product without.
+        self._defaults = replace(defaults, activation="none")
+        self._known = dict.fromkeys(_known_keys())
+        self._config_keys = ("family", "config", "instruction_sched_variant", *PARAMETERS.by_name)
+        self._configs: dict[object, Config] = {}
+        self._versions: dict[object, dict[str, str]] = {}
+
+    def row(self, entry: Entry, lines: _LineReader | None) -> TunedRow:
+        """The row of `entry`. With `lines`, a comment at the end of its line may say its time. Raises InputError."""
+        values = entry.values
+        refuse_unknown(values.keys(), self._known, "key")
+        duration_us = positive("time_us", values)
+        if duration_us is None and lines and (comment := _TIME_COMMENT.search(lines.line(entry.line))):
+            duration_us = _positive_or_none(comment[1])
+        # Nothing here uses these; a value that makes no sense still means that the file is damaged.
+        for key in ("TFLOPS", "GBps", "worst_row_error"):
+            positive(key, values, or_zero=True)
+        arch = text_of("arch", values)
+        return TunedRow(
+            problem=resolve(values, self._defaults, arch=None, tuned_on=arch or "").problem,
+            config=self._config(values),
+            duration_us=duration_us,
+            arch=_shared(arch),
+            device=_shared(text_of("device", values)),
+            time_source=_shared(text_of("time_source", values)),
+            compute_units=whole("compute_units", values, 1),
+            versions=self._versions_of(values.get("versions")),
+            error_ratio=ratio("error_ratio", values),
+            spread_us=positive("spread_us", values, or_zero=True),
+            vendor_us=positive("vendor_us", values),
+            choice=sys.intern(choice_of(values)),
+            interval_us=interval("interval", values),
+            vendor_interval_us=interval("vendor_interval", values),
+            typed=names_types(values, self._defaults),
+            samples=whole("samples", values),
+            discarded=whole("discarded", values),
+            runner_up=sys.intern(name_today(text_of("runner_up", values) or "")),
+            runner_up_us=positive("runner_up_us", values),
+            margin=positive("margin", values),
+            check=sys.intern(text_of("check", values) or ""),
+            vendor=sys.intern(vendor_of(values)),
+            torch_us=positive("torch_us", values),
+            code=digest_of("code", values),
+            searched_share=ratio("searched_share", values),
+            expected_loss=positive("expected_loss", values, or_zero=True),
+            source=digest_of("source", values),
+            sums=sys.intern(sums_said(values)),
+            vendor_sums=sys.intern(sums_said(values, "vendor_sums")),
+            batch_invariant=invariant_said(values),
+            invariant_loss=positive("invariant_loss", values, or_zero=True),
+            peer_us=peer_times(values),
+            predicted_interval_us=interval("predicted", values),
+            line=entry.line,
+        )
+
+    def _config(self, values: Mapping[str, object]) -> Config:
+        # A key without a value is an error of some, and a mapping has no place in a config.
+        if None in values.values():
+            return config_of(values)
+        said = tuple(map(values.get, self._config_keys))
+        # 1, 1.0 and true are equal, and only the first is a number of a config.
+        key = said, tuple(map(type, said))
+        if dict in key[1]:
+            return config_of(values)
+        if (known := self._configs.get(key)) is None:
+            known = self._configs[key] = config_of(values)
+        return known
+
+    def _versions_of(self, value: object) -> dict[str, str]:
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise InputError("versions is not a mapping such as {'triton': '3.7.0'}")
+        found = {name: text_of(name, value) or "" for name in value}
+        return self._versions.setdefault(tuple(found.items()), found)
 
 
-def _row(entry: Entry, defaults: GemmDefaults, line: str) -> TunedRow:
-    values = entry.values
-    refuse_unknown(values.keys(), _known_keys(), "key")
-    # Written only when there is one: a result that does not say it is of a product without.
-    size = {"activation": "none"} | _size_values(values)
-    arch = text_of("arch", values)
-    duration_us = positive("time_us", values)
-    if duration_us is None and (comment := _TIME_COMMENT.search(line)):
-        duration_us = _positive_or_none(comment[1])
-    # Nothing here uses these; a value that makes no sense still means that the file is damaged.
-    for key in ("TFLOPS", "GBps", "worst_row_error"):
-        positive(key, values, or_zero=True)
-    return TunedRow(
-        problem=resolve(size, defaults, arch=None, tuned_on=arch or "").problem,
-        config=config_of(values),
-        duration_us=duration_us,
-        arch=arch,
-        device=text_of("device", values),
-        time_source=text_of("time_source", values),
-        compute_units=whole("compute_units", values, 1),
-        versions=_versions(values.get("versions")),
-        error_ratio=ratio("error_ratio", values),
-        spread_us=positive("spread_us", values, or_zero=True),
-        vendor_us=positive("vendor_us", values),
-        choice=choice_of(values),
-        interval_us=interval("interval", values),
-        vendor_interval_us=interval("vendor_interval", values),
-        typed=names_types(values, defaults),
-        samples=whole("samples", values),
-        discarded=whole("discarded", values),
-        runner_up=name_today(text_of("runner_up", values) or ""),
-        runner_up_us=positive("runner_up_us", values),
-        margin=positive("margin", values),
-        check=text_of("check", values) or "",
-        vendor=vendor_of(values),
-        torch_us=positive("torch_us", values),
-        code=digest_of("code", values),
-        searched_share=ratio("searched_share", values),
-        expected_loss=positive("expected_loss", values, or_zero=True),
-        source=digest_of("source", values),
-        sums=sums_said(values),
-        vendor_sums=sums_said(values, "vendor_sums"),
-        batch_invariant=invariant_said(values),
-        invariant_loss=positive("invariant_loss", values, or_zero=True),
-        peer_us=peer_times(values),
-        predicted_interval_us=interval("predicted", values),
-    )
+def _shared(text: str | None) -> str | None:
+    """The one copy of a text that many rows have."""
+    return None if text is None else sys.intern(text)
 
 
 def _positive_or_none(text: str) -> float | None:
@@ -225,14 +296,6 @@ def _positive_or_none(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and value > 0 else None
-
-
-def _versions(value: object) -> dict[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise InputError("versions is not a mapping such as {'triton': '3.7.0'}")
-    return {name: text_of(name, value) or "" for name in value}
 
 
 def _line(winner: Winner, compute_units: int) -> str:

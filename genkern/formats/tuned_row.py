@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -41,6 +42,7 @@ RESULT_KEYS = (
 )
 LIBRARY = "genkern"
 _LONGEST_SUMS = 300
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 _REQUIRED = tuple(parameter.name for parameter in CORE if parameter.name.startswith("BLOCK_SIZE"))
 
 
@@ -84,7 +86,7 @@ class TunedRow:
     use (CHOICES): the config where it is "config", else the library; rows from before say "vendor" of ties too.
     `sums` says in which order its config adds up K (genkern.kernels.contract.sums).
     `typed` is False where the types of `problem` are assumed. `check` says how the output was checked. The rest is as
-    in `Winner`.
+    in `Winner`. `line` is the number of its line in the file, from 1; rows that differ in it alone are equal.
     """
 
     problem: GemmProblem
@@ -123,6 +125,7 @@ class TunedRow:
     batch_invariant: bool = False
     invariant_loss: float | None = None
     predicted_interval_us: tuple[float, float] | None = None
+    line: int = field(default=0, compare=False)
 
     @property
     def is_genkerns(self) -> bool:
@@ -196,6 +199,9 @@ def parse_config(name: str) -> Config:
 
 def positive(key: str, values: Mapping[str, object], or_zero: bool = False) -> float | None:
     """A time in microseconds, or None when absent. Raises InputError unless finite and above zero."""
+    value = values.get(key)
+    if value is None or (type(value) is float and 0.0 < value < math.inf):
+        return value
     value = _number(key, values)
     if value is not None and (value < 0 or (value == 0 and not or_zero)):
         raise InputError(f"{key} = {shown(value)} is not above zero")
@@ -212,7 +218,7 @@ def ratio(key: str, values: Mapping[str, object]) -> float | None:
 
 def interval(stem: str, values: Mapping[str, object]) -> tuple[float, float] | None:
     """The times `<stem>_low_us` and `<stem>_high_us`, or None when both are absent. Raises InputError otherwise."""
-    low, high = (positive(f"{stem}_{end}_us", values) for end in ("low", "high"))
+    low, high = positive(f"{stem}_low_us", values), positive(f"{stem}_high_us", values)
     if low is None and high is None:
         return None
     if low is None or high is None or low > high:
@@ -242,7 +248,7 @@ def peer_times(values: Mapping[str, object]) -> dict[Config, float]:
 def digest_of(key: str, values: Mapping[str, object]) -> str:
     """A digest of 16 digits, of machine code or of its source, or "" when absent. Raises InputError otherwise."""
     value = str(values.get(key) or "")
-    if value and not re.fullmatch(r"[0-9a-f]{16}", value):
+    if value and not _DIGEST.fullmatch(value):
         raise InputError(f"{key} = {shown(value)} is no digest of 16 hexadecimal digits; drop it")
     return value
 
@@ -272,9 +278,13 @@ def vendor_of(values: Mapping[str, object]) -> str:
     value = values.get("vendor")
     if value is None:
         return ""
-    if not isinstance(value, str) or not is_call(value):
+    if not isinstance(value, str) or not _is_call(value):
         raise InputError(f"vendor = {shown(value)} is no call of a library; write torch, or drop it")
     return value
+
+
+# Rows of one file have few different calls.
+_is_call = functools.lru_cache(maxsize=4096)(is_call)
 
 
 def text_of(key: str, values: Mapping[str, object]) -> str | None:
@@ -295,8 +305,8 @@ def whole(key: str, values: Mapping[str, object], least: int = 0) -> int | None:
 
 def _number(key: str, values: Mapping[str, object]) -> float | None:
     value = values.get(key)
-    if value is None:
-        return None
+    if value is None or (type(value) is float and math.isfinite(value)):
+        return value
     try:
         number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     except OverflowError:

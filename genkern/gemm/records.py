@@ -83,9 +83,10 @@ class Binary:
     compile_s: float | None = None
 
 
-def code_digest(binaries: Sequence[Binary]) -> str:
-    """16 hexadecimal digits of the machine code of a call's binaries, whatever compiled it; "" where one has none."""
-    codes = [binary.resources.code_sha256 for binary in binaries]
+def code_digest(codes: Sequence[str | None]) -> str:
+    """16 hexadecimal digits of the machine code of a call's binaries, given the `code_sha256` of each; "" if one of
+    them is not known.
+    """
     return "" if None in codes or not codes else hashlib.sha256(" ".join(map(str, codes)).encode()).hexdigest()[:16]
 
 
@@ -112,8 +113,10 @@ class Candidate:
     def request(self) -> dict[str, Any]:
         """How the measured process is told of it."""
         paths = [binary.path for binary in self.binaries]
-        said = {"config": self.name, "binaries": paths, "plan": self.plan, "run_time": dict(self.run_time)}
-        return {**said, "same_bits": self.deterministic}
+        # What lies there is launched only if its code is still that which results will name.
+        codes = [binary.resources.code_sha256 for binary in self.binaries]
+        said = {"config": self.name, "binaries": paths, "codes": codes, "plan": self.plan}
+        return {**said, "run_time": dict(self.run_time), "same_bits": self.deterministic}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from genkern.errors import OutputError
+from genkern.files import shown_path
 from genkern.journal.file_lock import Locked, held, is_held
+from genkern.private import is_private
 
 _LOCK = ".lock"
 
@@ -29,7 +31,8 @@ def run_folder(parent: Path, kind: str = "run", instead: str = "another --cache_
     folder = parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
     with contextlib.ExitStack() as stack:
         try:
-            parent.mkdir(parents=True, exist_ok=True)
+            parent.parent.mkdir(parents=True, exist_ok=True)
+            parent.mkdir(mode=0o700, exist_ok=True)
             remove_abandoned(parent, prefix)
             stack.enter_context(held(lock_of(folder)))
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -41,28 +44,37 @@ def run_folder(parent: Path, kind: str = "run", instead: str = "another --cache_
 
 @contextlib.contextmanager
 def modules_folder(cache: Path) -> Iterator[Path]:
-    """A run's folder for its modules and logs: in the cache's folder, or below TMPDIR where that is read-only, as one
-    that others have filled may be. Raises OutputError.
+    """A run's folder for its modules and logs, which no other user can change: what lies in it is imported.
+
+    It is in the cache's folder if that is this user's alone, otherwise below TMPDIR or XDG_RUNTIME_DIR. Raises
+    OutputError.
     """
-    parent = cache / "modules"
-    lies_in = parent if parent.exists() else cache
-    if lies_in.exists() and not os.access(lies_in, os.W_OK):
-        with run_folder(Path(tempfile.gettempdir()), "genkern-modules", "another TMPDIR") as folder:
-            yield folder
-    else:
-        with run_folder(parent) as folder:
-            yield folder
+    places = [(cache / "modules", "run", "another --cache_dir")]
+    # The second is removed when the user has logged out, which a run may outlive.
+    for folder in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", "")):
+        if folder:
+            places.append((Path(folder), "genkern-modules", "another TMPDIR"))
+    for parent, kind, instead in places:
+        if is_private(parent):
+            with run_folder(parent, kind, instead) as made:
+                yield made
+            return
+    raise OutputError(
+        f"other users can write to {shown_path(str(cache))} and to {shown_path(tempfile.gettempdir())}, where modules "
+        "are to be imported from: set TMPDIR to a folder to which only you can write"
+    )
 
 
 def remove_abandoned(parent: Path, prefix: str) -> None:
     """Remove the folders in `parent` whose names start with `prefix` and that no process holds.
 
-    One without a lock file stays: nobody knows whose it is.
+    A folder without a lock file stays, since its owner is not known, and so does one of another user.
     """
     for lock in parent.glob(f"{prefix}*{_LOCK}"):
-        if is_held(lock) is False:
-            with contextlib.suppress(OSError, Locked), held(lock):
-                shutil.rmtree(lock.with_name(lock.name.removesuffix(_LOCK)), ignore_errors=True)
+        with contextlib.suppress(OSError, Locked):
+            if os.lstat(lock).st_uid == os.geteuid() and is_held(lock) is False:
+                with held(lock):
+                    shutil.rmtree(lock.with_name(lock.name.removesuffix(_LOCK)), ignore_errors=True)
 
 
 def lock_of(folder: Path) -> Path:

@@ -5,6 +5,7 @@ The folder is known to this process and, through the environment, to those that 
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
@@ -19,7 +20,13 @@ ENVIRONMENT = "GENKERN_OP_FOLDERS"
 
 def folders() -> tuple[Path, ...]:
     """The folders that are known, absolute, in the order in which they came."""
-    return tuple(Path(name) for name in os.environ.get(ENVIRONMENT, "").split(os.pathsep) if name)
+    return _folders(os.environ.get(ENVIRONMENT, ""))
+
+
+# Asked for each row of a results file.
+@functools.lru_cache(maxsize=16)
+def _folders(text: str) -> tuple[Path, ...]:
+    return tuple(Path(name) for name in text.split(os.pathsep) if name)
 
 
 def add_folder(folder: Path) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from genkern.arguments import Parser, number
 from genkern.command.screen import aligned
+from genkern.command.setting import note_kept_elsewhere
 from genkern.command.target import versions
 from genkern.errors import InputError, ResultsError
 from genkern.farm.cache import BinaryCache, Failure
@@ -97,7 +98,7 @@ def pack_rows(
     packers: list[Packer] = []
     failed: dict[str, list[PackedWinner]] = {}
     for arch, here in by_arch.items():
-        with _packer(arch, options) as packer:
+        with _packer(arch, options, console) as packer:
             packers.append(packer)
             calls = packer.pack([wanted for row in here for wanted in row.wanted])
             for row in here:
@@ -185,13 +186,15 @@ def _proved(
 
 
 @contextlib.contextmanager
-def _packer(arch: str, options: argparse.Namespace) -> Iterator[Packer]:
+def _packer(arch: str, options: argparse.Namespace, console: Console) -> Iterator[Packer]:
     folder = cache_folder(options.cache_dir)
     target = Target(*triton_target(gpu_for_arch(arch)))
     with contextlib.ExitStack() as stack:
         modules = stack.enter_context(modules_folder(folder))
+        cache = BinaryCache(folder / "binaries")
+        note_kept_elsewhere(cache, console)
         farm = Farm(
-            BinaryCache(folder / "binaries"),
+            cache,
             target,
             versions()["triton"],
             jobs=options.jobs or len(os.sched_getaffinity(0)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from genkern.errors import ResultsError
+from genkern.farm.binary.code_object import code_sha256
 from genkern.farm.cache import Failure
 from genkern.farm.compiler import CompileJob
 from genkern.farm.farm import Farm
@@ -105,8 +106,9 @@ class Packer:
         problem = wanted.reach.kernels_of
         plan = launch_plan(product_of(problem, get_op(problem.op), self.arch), wanted.config, wanted.gpu, any_m=True)
         binaries = [each for each in made if isinstance(each, Binary)]
-        code = code_digest(binaries)
         packed = [self._binary(binary, launch, problem) for binary, launch in zip(binaries, plan.launches, strict=True)]
+        # Of the bytes that are packed: the cache may have got others since the kernel was looked up.
+        code = code_digest([code_sha256(self.images[binary.sha256]) for binary in packed])
         _require_fit(plan, packed, problem)
         return PackedCall(
             wanted.reach.least_m,

@@ -17,6 +17,7 @@ from genkern.errors import BugError, InputError, ProfilerError
 from genkern.files import cache_folder, require_writable, shown_path
 from genkern.gemm.gpus import DetectedDevice, detect_devices
 from genkern.gemm.triton_release import installed
+from genkern.installation import pip_install
 from genkern.journal.run_folder import modules_folder
 from genkern.packing.proof import trimmed
 from genkern.packing.proof_store import PROOFS, ProofStore
@@ -102,7 +103,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 def _device(bundle: Bundle, index: int | None) -> DetectedDevice:
     """The GPU to verify on. Raises InputError where there is none that the bundle is for."""
     if not installed("torch"):
-        raise ProfilerError("verifying needs PyTorch: pip install '.[torch]' in genkern's checkout")
+        raise ProfilerError(f"verifying needs PyTorch: {pip_install('torch')}")
     detected = detect_devices()
     known = [device for device in detected if index in (None, device.index)]
     if fitting := devices_for(bundle.contents, known):

@@ -12,6 +12,7 @@ from typing import Any
 
 from genkern.errors import InputError, OutputError, ResultsError, one_line
 from genkern.files import read_bytes, shown_path, write_bytes_whole
+from genkern.installation import pip_install
 from genkern.recorded.columns import BY_NAME, COLUMNS, COMPILED, CONFIG, PROBLEM, REQUIRED, RUN, SCHEMA, Kind
 from genkern.recorded.making import RecordedRun, all_rows
 
@@ -28,7 +29,7 @@ def arrow() -> Any:
         import pyarrow
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise InputError("recorded tables need pyarrow: pip install '.[recorded]' in genkern's checkout") from None
+        raise InputError(f"recorded tables need pyarrow: {pip_install('recorded')}") from None
     return pyarrow
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
+from genkern.installation import pip_install
 from genkern.recorded.problem import RecordedProblem
 from genkern.recorded.training_network import fitted, nearness
 from genkern.search.guided.features import Numbers, features_of
@@ -84,7 +85,7 @@ def _with_network(samples: Sequence[Sample], trees: Trees) -> Learned:
 def require_libraries() -> None:
     """Raise InputError where what trains is not installed, before the minutes that come first."""
     if missing := [name for name in ("lightgbm", "torch") if importlib.util.find_spec(name) is None]:
-        raise InputError(f"training needs {' and '.join(missing)}: pip install '.[torch,train]' in genkern's checkout")
+        raise InputError(f"training needs {' and '.join(missing)}: {pip_install('torch,train')}")
 
 
 def _trees(samples: Sequence[Sample], arch: str) -> Trees:

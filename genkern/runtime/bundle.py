@@ -34,7 +34,7 @@ _NAME_AT = 30
 _SEAL = re.compile(rb"genkern sha256=([0-9a-f]{64})")
 _SEAL_BYTES = len("genkern sha256=") + 64
 # Of one bundle; 10,000 winners take about 50 MB.
-_MOST_BYTES = 2**30
+MOST_BYTES = 2**30
 # Unpacked: far above any manifest (10,000 winners take some 30 MB), and any kernel.
 _MOST_MANIFEST, _MOST_BINARY = 2**26, 2**26
 # So much a member may unpack to whatever it takes, and above that so many times what it takes: winners that differ in a
@@ -133,7 +133,7 @@ def read_bundle(path: str) -> Bundle:
 
 def bundle_bytes(path: str) -> bytes:
     """What is in the file, for parse_bundle. Raises ResultsError where it cannot be read."""
-    return read_bytes(path, ResultsError, _MOST_BYTES)
+    return read_bytes(path, ResultsError, MOST_BYTES)
 
 
 def parse_bundle(data: bytes, where: str) -> Bundle:

@@ -298,7 +298,9 @@ def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
     proved = tuple(_number(m, least, most) for m in listed[:_MOST_PROVED])
     if len(listed) > _MOST_PROVED or list(proved) != sorted({*proved}):
         raise ResultsError(f"{str(listed)[:60]} are not the M for which a call was proved, in their order")
-    return PackedCall(least, most, plan, binaries, _text(values["code"]), proved, _text(values["sums"]))
+    # A proof is of machine code: without its digest nobody can tell whether this is what was proved.
+    code = _text(values["code"])
+    return PackedCall(least, most, plan, binaries, code, proved if code else (), _text(values["sums"]))
 
 
 def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:

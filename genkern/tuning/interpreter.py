@@ -9,6 +9,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate
 from genkern.gemm.triton_release import installed
+from genkern.installation import pip_install
 from genkern.timing.session import TOLERANCE, Budget, Session
 from genkern.tuning.check import InterpreterChecker
 
@@ -26,7 +27,7 @@ def interpreter_checker(err_ratio: float, arch: str, budget: Budget, module_dir:
     if missing:
         raise ProfilerError(
             f"without a GPU configs are checked under Triton's interpreter, which needs {' and '.join(missing)}: "
-            "pip install '.[torch]' in genkern's checkout, or check on a machine with a GPU"
+            f"{pip_install('torch')}, or check on a machine with a GPU"
         )
     checker = InterpreterChecker(err_ratio)
     # Whether it works, and not how close it comes.

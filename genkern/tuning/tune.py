@@ -15,7 +15,18 @@ from genkern.farm.bench import Bench, Job
 from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import NOT_CHECKED, PREDICTED, Binary, Check, Measurement, Outcome, Unfit, Winner, code_digest
+from genkern.gemm.records import (
+    NOT_CHECKED,
+    PREDICTED,
+    Binary,
+    Candidate,
+    Check,
+    Measurement,
+    Outcome,
+    Unfit,
+    Winner,
+    code_digest,
+)
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.search.limit import NO_LIMIT, Limit
@@ -392,7 +403,7 @@ class Tuner:
             choice=chosen,
             vendor=call_name(vendor.config) if vendor and vendor.duration_us is not None else "",
             torch_us=torch.duration_us if torch else None,
-            code=code_digest(job.ready[final.config].binaries) if final.config in job.ready else "",
+            code=code_digest(_codes(job.ready[final.config])) if final.config in job.ready else "",
             expected_loss=report.confidence.expected_loss,
             searched_share=report.confidence.searched_share,
             vendor_sums=facts.sums.get(vendor.config, "") if vendor else "",
@@ -404,3 +415,7 @@ class Tuner:
 def wrong_text(check: Check) -> str:
     """Why a check found a result wrong."""
     return check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
+
+
+def _codes(candidate: Candidate) -> list[str | None]:
+    return [binary.resources.code_sha256 for binary in candidate.binaries]

@@ -57,8 +57,8 @@ class Visit:
         """What the job says of it."""
         own: dict[str, object] = {"binaries": [], "plan": "", "run_time": {}}
         if not isinstance(self.candidate, str):
-            own["binaries"] = [binary.path for binary in self.candidate.binaries]
-            own |= {"plan": self.candidate.plan, "run_time": dict(self.candidate.run_time)}
+            said = self.candidate.request
+            own = {name: said[name] for name in ("binaries", "codes", "plan", "run_time")}
         return {"config": self.name, **own, "calls": self.calls, "round": self.round}
 
 

@@ -45,9 +45,9 @@ def test_the_page(tmp_path: Path) -> None:
 
 
 def test_every_command_of_the_page_is_run() -> None:
-    """By this file, test_on_dask.py and test_on_slurm.py, which take all commands of a part."""
-    own = Path(__file__).parent
-    tests = "".join(path.read_text() for path in (own / "test_on_dask.py", own / "test_on_slurm.py", Path(__file__)))
+    """By this file, test_on_dask.py, test_on_slurm.py and test_group_cache.py, which take all commands of a part."""
+    others = ("test_on_dask.py", "test_on_slurm.py", "test_group_cache.py")
+    tests = "".join(path.read_text() for path in (Path(__file__), *map(Path(__file__).with_name, others)))
     with_commands = [heading for heading, found in page().items() if found]
     assert len(with_commands) >= 3
     for heading in with_commands:

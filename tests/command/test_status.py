@@ -167,7 +167,10 @@ def test_beside_a_real_run(cache_dir: Path, tmp_path: Path, capsys: pytest.Captu
     assert_gone(tmp_path)
     with open(tmp_path / "r.yaml.journal", "ab") as journal:
         journal.write(b'{"fact":"screened","pro')
-    died = run_here(capsys, "status", tmp_path / "r.yaml").out
+    ran = run_here(capsys, "status", tmp_path / "r.yaml")
+    died = ran.out
+    # For a monitor: sizes are left, and nobody works on them.
+    assert ran.status == 1
     assert died.startswith(f"{tmp_path / 'r.yaml'}: not going on: stopped, or died\n")
     (advice,) = (line for line in died.splitlines() if line.startswith("  cd "))
     gate.touch()
@@ -176,7 +179,9 @@ def test_beside_a_real_run(cache_dir: Path, tmp_path: Path, capsys: pytest.Captu
     assert advice == f"  cd {Path.cwd()} && python -m genkern {' '.join(map(str, command))}"
     before, started_s = len(traced(trace)), time.monotonic()
     assert run(*command, env=on).status == 0
-    finished = run_here(capsys, "status", tmp_path / "r.yaml").out
+    ran = run_here(capsys, "status", tmp_path / "r.yaml")
+    finished = ran.out
+    assert ran.status == 0
     assert finished.startswith(f"{tmp_path / 'r.yaml'}: finished\n")
     assert "3 of 3 sizes done" in finished
     assert min(NAMES, key=FASTER.__getitem__) in finished

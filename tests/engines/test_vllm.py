@@ -247,9 +247,7 @@ def test_fp8_layers_call_winners_and_vllms_own_kernel(fp8: Fp8, launched: Any) -
             # The stand-in for winners knows no scales: those of x are about 1 / 110 of its largest element.
             assert torch.isfinite(out).all()
     # A compiled layer chooses by M when it runs, too.
-    program = torch.compile(
-        lambda x: fp8.kernel.apply_weights(fp8.module, x), dynamic=True, backend="eager"
-    )
+    program = torch.compile(lambda x: fp8.kernel.apply_weights(fp8.module, x), dynamic=True, backend="eager")
     for rows, is_served in ((16, True), (5000, False)):
         program(torch.randn(rows, K).bfloat16())
         assert launched() == int(is_served)
@@ -545,7 +543,9 @@ def on_device(monkeypatch: pytest.MonkeyPatch, name: str, *modules: Any) -> None
     for module in modules:
         if hasattr(module, "get_device_name_as_file_name"):
             monkeypatch.setattr(module, "get_device_name_as_file_name", lambda: name)
-    monkeypatch.setattr(type(current_platform), "get_device_name", classmethod(lambda cls, index=0: name), raising=False)
+    monkeypatch.setattr(
+        type(current_platform), "get_device_name", classmethod(lambda cls, index=0: name), raising=False
+    )
 
 
 def test_exported_files_are_read_by_vllms_own_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import errno
 import json
 import multiprocessing
 import os
-import tempfile
 import time
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -226,10 +225,10 @@ def test_full_disk_is_an_output_error(cache: BinaryCache, monkeypatch: pytest.Mo
 def test_full_disk_at_the_first_step(cache: BinaryCache, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the temporary folder can be made: the same one error."""
 
-    def full(**_: object) -> str:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(tempfile, "mkdtemp", full)
+    monkeypatch.setattr(Path, "mkdir", full)
     with pytest.raises(OutputError, match="No space left"):
         put(cache)
 
@@ -296,7 +295,7 @@ def test_what_is_damaged_is_told_from_what_is_gone_and_what_is_anothers(cache: B
 
 def test_every_resource_survives(cache: BinaryCache) -> None:
     """Unknown resources stay unknown (None), known ones keep their value, 0 included."""
-    known = Resources(0, 1, 2, 3, 4, 5, "ab" * 32)
+    known = Resources(0, 1, 2, 3, 4, 5, None, 7)
     for number, resources in enumerate([Resources(), known, dataclasses.replace(known, spills=None)]):
         key = f"{number:064x}"
         cache.put(key, SPEC, "s", resources, FILES)

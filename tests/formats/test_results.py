@@ -17,7 +17,7 @@ from genkern.files import MAX_READ_BYTES
 from genkern.formats.aiter_columns import EXTRA_COLUMNS, rowwise
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
-from genkern.formats.results import ResultsFile, RunFacts, source_today
+from genkern.formats.results import ResultsFile, RunFacts, require_same_run, source_today
 from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_arch
@@ -356,3 +356,35 @@ def test_results_of_100000_sizes_can_be_read_back() -> None:
     longest = max(len(line) for file in files for line in file.read_bytes().splitlines())
     assert longest > 1000
     assert longest * 100_000 < MAX_READ_BYTES
+
+
+def test_another_run_is_refused_at_its_first_row(tmp_path: Path) -> None:
+    """However long and whatever the rest of the file is: a list of 100,000 rows is not read for it."""
+    path = tmp_path / "r.yaml"
+    path.write_text(results_text([winner(16)]) + "- [\n")
+    for refused in (lambda: require_same_run(str(path), PREDICTING, GemmDefaults()), lambda: opened(path, PREDICTING)):
+        with pytest.raises(ResultsError, match="measured times, this run predicts"):
+            refused()
+    with pytest.raises(ResultsError, match="line 3"):
+        opened(path)
+    path.write_text(results_text([winner(16)]))
+    require_same_run(str(path), FACTS, GemmDefaults())
+    require_same_run(str(tmp_path / "none.yaml"), PREDICTING, GemmDefaults())
+
+
+@pytest.mark.parametrize(
+    ("good", "bad"), [("'SPLIT_K': 1,", f"'SPLIT_K': {value},") for value in ("true", "1.0", "null")]
+)
+def test_a_row_is_judged_by_its_own_values(good: str, bad: str, tmp_path: Path) -> None:
+    """Rows share what is equal, and 1, 1.0 and true are equal in Python: only the first is a number of a config."""
+    path = tmp_path / "r.yaml"
+    rows = results_text([winner(16), winner(32)])
+    head, _, last = rows.rpartition("- {")
+    assert good in last
+    path.write_text(f"{head}- {{{last.replace(good, bad)}")
+    with pytest.raises(ResultsError, match="line 3: SPLIT_K"):
+        read_results(str(path))
+    path.write_text(rows)
+    one, other = read_results(str(path))
+    assert one.config is other.config
+    assert (one.line, other.line) == (2, 3)

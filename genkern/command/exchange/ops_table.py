@@ -7,6 +7,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import yaml
 from rich.console import Console
 
 import genkern
@@ -21,8 +22,9 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import op_folder, op_names
 from genkern.space.space import SHIPPED_SPACES, Space, read_space, shipped_names
 
-# Of a checkout; an installed genkern has none.
-_RESULTS = Path(genkern.__file__).resolve().parent.parent / "results"
+# Of a checkout. An installed genkern has what they say of formats and architectures instead (results/measured.py).
+RESULTS = Path(genkern.__file__).resolve().parent.parent / "results"
+SHIPPED = Path(__file__).with_name("measured.yaml")
 # A size that every format takes.
 _SIZE = {"M": 1024, "N": 1024, "K": 1024}
 
@@ -45,7 +47,7 @@ def ops_parser() -> Parser:
         "results",
         nargs="*",
         metavar="RESULTS",
-        help="results files, or folders with such (default: results/ of the checkout, where there is one)",
+        help="results files, or folders with such (default: those that genkern was released with)",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -53,7 +55,11 @@ def ops_parser() -> Parser:
 
 def run_ops(options: argparse.Namespace, console: Console) -> int:
     """Print the table. Raises ResultsError for a file that is none."""
-    measured, passed_over = measured_sizes(options.results or ([str(_RESULTS)] if _RESULTS.is_dir() else []))
+    if not options.results and not RESULTS.is_dir():
+        counts, passed_over = shipped_counts(), 0
+    else:
+        measured, passed_over = measured_sizes(options.results or [str(RESULTS)])
+        counts = {key: len(problems) for key, problems in measured.items()}
     archs = known_archs()
     rows = [["format", *archs]]
     spaces = {op: searched_archs(op) for op in op_names()}
@@ -61,7 +67,7 @@ def run_ops(options: argparse.Namespace, console: Console) -> int:
         [
             op,
             *(
-                state(op, arch, not spaces[op].isdisjoint(archs_for_spaces(arch)), len(measured.get((op, arch), ())))
+                state(op, arch, not spaces[op].isdisjoint(archs_for_spaces(arch)), counts.get((op, arch), 0))
                 for arch in archs
             ),
         ]
@@ -72,6 +78,12 @@ def run_ops(options: argparse.Namespace, console: Console) -> int:
     if passed_over:
         console.print(f"note: {passed_over} other files in these folders are no results")
     return 0
+
+
+def shipped_counts() -> dict[tuple[str, str], int]:
+    """How many sizes were measured in the results that genkern was released with, by format and architecture."""
+    found = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
+    return {(op, arch): count for op, archs in found.items() for arch, count in archs.items()}
 
 
 def measured_sizes(named: Sequence[str]) -> tuple[dict[tuple[str, str], set[GemmProblem]], int]:

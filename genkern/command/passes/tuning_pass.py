@@ -149,7 +149,7 @@ class TuningPass:
         # Only an unfinished run is to be gone on with.
         os.replace(journal.path, self.files.finished_journal)
         if options.keep:
-            self.console.print(f"modules: {workshop.module_dir}")
+            self.console.print(f"modules: {workshop.kept_dir}")
         return workshop.farm.counts
 
     def _predict(self, problems: Sequence[GemmProblem], keeper: Keeps) -> None:

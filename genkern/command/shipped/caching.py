@@ -67,12 +67,18 @@ def run_cache(options: argparse.Namespace, console: Console) -> int:
             console.print(f"note: {len(in_use)} were used in the last two hours and stay")
     if options.verify or options.trim is not None or options.age is not None:
         cache.remove_abandoned()
+    hidden = sum(not entry.readable for entry in found)
     refused = sum(entry.refused for entry in found)
-    oldest = f"; not used for up to {(now_s - min(e.used_s for e in found)) / 86_400:.1f} days" if found else ""
+    unused_s = max((now_s - entry.used_s for entry in found), default=0.0)
+    oldest = f"; not used for up to {max(unused_s, 0.0) / 86_400:.1f} days" if found else ""
+    kernels = len(found) - refused - hidden
     console.print(
-        f"{shown_path(str(folder))}: {len(found) - refused} kernels and {refused} refused ones, {_shown_size(found)}"
-        f"{oldest}"
+        f"{shown_path(str(folder))}: {kernels} kernels and {refused} refused ones, {_shown_size(found)}{oldest}"
     )
+    if hidden:
+        console.print(
+            f"note: {hidden} entries of other users cannot be read: their umask was not 002 (docs/cluster.md)"
+        )
     if stayed:
         console.print(f"note: {len(stayed)} could not be removed: whose folder is it?")
     return 1 if stayed else 0

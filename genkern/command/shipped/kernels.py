@@ -46,7 +46,7 @@ _LEAST_UNITS = 64
 # weight has.
 _ROWS_BETWEEN = (2, 100, 3000, 8, 333, 24, 5, 1500, 50, 11, 700, 3, 200, 6000, 37)
 _OF_A_WEIGHT = 3
-# Sizes as users have them, in a checkout.
+# Sizes as users have them. A wheel has no lists.
 SIZES = Path(__file__).resolve().parents[3] / "input_sizes"
 _positive = number("a whole number from 1 to 100000", 1, _MOST, integer=True)
 _seconds = number("a number of seconds from 0.1 to 86400", 0.1, 86_400)
@@ -74,7 +74,7 @@ def kernels_parser() -> Parser:
         "--gemm_size_file",
         nargs="+",
         metavar="SIZES",
-        help="lists as genkern takes them (default: those of input_sizes/, with some M between theirs)",
+        help="lists as genkern takes them (default, in a checkout: those of input_sizes/, with some M between theirs)",
     )
     group.add_argument("--op", nargs="+", choices=op_names(), metavar="OP", help="of these formats only")
     group.add_argument("--count", type=_positive, default=_COUNT, metavar="N", help=f"at most so many ({_COUNT})")
@@ -181,7 +181,7 @@ def sizes_for(options: argparse.Namespace, console: Console) -> list[GemmProblem
     own = options.gemm_size_file is None
     lists = sorted(map(str, SIZES.glob("*.yaml"))) if own else options.gemm_size_file
     if not lists:
-        raise InputError(f"there are no lists of sizes in {shown_path(str(SIZES))}: give some with -i")
+        raise InputError("this genkern was installed without lists of sizes: give some with -i")
     found: dict[GemmProblem, None] = {}
     left_out = 0
     for path in lists:

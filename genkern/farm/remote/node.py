@@ -92,7 +92,9 @@ def _made(unit: Unit) -> Result:
             return error
     if isinstance(result, Failure) and cache.get(unit.key) is None:
         return result
-    return cache.files(unit.key) if shared is None or shared.whole else There(unit.key)
+    # This node's user may not be allowed to store anything in the shared folder.
+    is_there = shared is not None and not shared.whole and cache.has_here(unit.key)
+    return There(unit.key) if is_there else cache.files(unit.key)
 
 
 def _compiled(unit: Unit, cache: BinaryCache) -> Binary | Failure:

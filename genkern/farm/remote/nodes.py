@@ -16,6 +16,7 @@ from genkern.errors import InputError, one_line
 from genkern.farm.remote.address import Address
 from genkern.farm.remote.slurm_job import SlurmJob
 from genkern.farm.remote.unit import PROTOCOL
+from genkern.installation import pip_install
 
 # The resource of workers that measure: `dask worker --resources GPU=1`.
 GPU = "GPU"
@@ -27,7 +28,7 @@ _SILENT_S = 90.0
 # A node that is frozen keeps nobody from the others: it is asked again later.
 _GREETING_S = 5.0
 _LATER_S = 30.0
-_NO_DASK = "--cluster needs Dask, here and on every node: pip install '.[cluster]' in genkern's checkout"
+_NO_DASK = f"--cluster needs Dask, here and on every node: {pip_install('cluster')}"
 
 
 @dataclass(frozen=True)

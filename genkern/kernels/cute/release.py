@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 from functools import lru_cache
 
+from genkern.installation import pip_install
+
 DISTRIBUTION = "nvidia-cutlass-dsl"
 # What the extra `cute` in setup.cfg installs. Its binaries are found in the cache where no CuTe DSL is installed.
 PINNED = "4.8.1"
-MISSING = "CuTe DSL is not installed: pip install '.[cute]' in genkern's checkout, or compile where it is"
+MISSING = f"CuTe DSL is not installed: {pip_install('cute')}, or compile where it is"
 
 
 @lru_cache(maxsize=1)

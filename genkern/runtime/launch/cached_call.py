@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import LaunchError, ResultsError
+from genkern.farm.binary.code_object import code_sha256
 from genkern.kernels.argument import Descriptor, Leading, Map, Pointer, Stride
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.runtime.launch.described import described
@@ -21,10 +22,11 @@ from genkern.runtime.packed import PackedBinary
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A binary on the device, and the driver's handle of it."""
+    """A binary on the device, the driver's handle of it, and the digest of its machine code."""
 
     binary: PackedBinary
     function: int
+    code: str | None
 
 
 class CachedCall:
@@ -76,17 +78,27 @@ class CachedBinaries:
         self._loaded: dict[str, _Loaded] = {}
 
     def call(
-        self, folders: Sequence[str], plan: LaunchPlan, dtypes: Mapping[str, str], known: Mapping[str, int]
+        self,
+        folders: Sequence[str],
+        plan: LaunchPlan,
+        dtypes: Mapping[str, str],
+        known: Mapping[str, int],
+        codes: Sequence[str | None] = (),
     ) -> CachedCall:
-        """The call that `plan` says, by a binary for each of its launches; `dtypes` are of the operands, by name.
+        """The call that `plan` says, by a binary for each of its launches; `dtypes` are of the operands, by name, and
+        `codes` the digests of the machine code that is to be launched (None, or none of them: any).
 
-        Raises LaunchError for a binary that is not the plan's, or that the device or a launch by a plan alone does not
-        take.
+        Raises LaunchError for a binary that is not the plan's, that has other code, or that the device or a launch by a
+        plan alone does not take.
         """
-        launches = zip(plan.launches, folders, strict=True)
-        return CachedCall(
-            self.gpu, [(launch, self._load(folder, launch, dtypes)) for launch, folder in launches], known
-        )
+        loaded = []
+        wanted = codes or [None] * len(folders)
+        for launch, folder, code in zip(plan.launches, folders, wanted, strict=True):
+            found = self._load(folder, launch, dtypes)
+            if code not in (None, found.code):
+                raise LaunchError(f"the cache entry {Path(folder).name[:16]} was changed after it was looked up")
+            loaded.append((launch, found))
+        return CachedCall(self.gpu, loaded, known)
 
     def _load(self, folder: str, launch: PlannedLaunch, dtypes: Mapping[str, str]) -> _Loaded:
         if (loaded := self._loaded.get(folder)) is None:
@@ -98,7 +110,7 @@ class CachedBinaries:
             gpu = self.gpu
             with gpu.made_current():
                 function = gpu.driver.function(gpu.index, binary.sha256, image, binary.symbol, binary.shared_bytes)
-            loaded = self._loaded[folder] = _Loaded(binary, function)
+            loaded = self._loaded[folder] = _Loaded(binary, function, code_sha256(image))
         symbol = loaded.binary.symbol
         if symbol != launch.symbol and not symbol.startswith(f"{launch.symbol}_"):
             raise LaunchError(f"the cache has {symbol} where the plan launches {launch.symbol}")

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from genkern.errors import LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import INT32
+from genkern.gemm.records import code_digest
 from genkern.kernels.argument import Counters, Workspace
 from genkern.kernels.plan import LaunchPlan
 from genkern.ops.op import get_op
@@ -24,7 +25,7 @@ from genkern.runtime.launch.parameters import (
 )
 from genkern.runtime.launch.shape import PreparedLaunch
 from genkern.runtime.launch.workspaces import Workspaces
-from genkern.runtime.packed import PackedOperand, PackedWinner
+from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
 from genkern.runtime.table import Choice, Device
 
 # A workspace grows with M and stays: for an M that nobody tuned it is no larger than cuBLASLt's here.
@@ -62,6 +63,15 @@ def _changed(winner: PackedWinner) -> str:
         return ""
     packed, declared = ("; ".join(map(str, operands)) for operands in (winner.operands, now))
     return f"its kernel takes {packed}, {problem.op} now has {declared}"
+
+
+def _require_code(call: PackedCall, images: Sequence[bytes]) -> None:
+    """Raise ResultsError unless these binaries have the machine code that the call was measured and proved with."""
+    # A program that calls no winner needs no reader of binaries.
+    from genkern.farm.binary.code_object import code_sha256
+
+    if call.code and call.code != code_digest([code_sha256(image) for image in images]):
+        raise ResultsError("its binaries have other machine code than the bundle says: pack it again")
 
 
 def _require_within(parameters: Sequence[Parameter], workspace_bytes: int) -> None:
@@ -165,13 +175,14 @@ class PreparedCall(ReadyCall):
             max(counters * 4, 16) if takes_counters else 0,
         )
         self._gpu = gpu
+        images = [bundle.image(sha256) for sha256 in choice.call.binaries]
+        _require_code(choice.call, images)
         launches = []
         with gpu.made_current():
-            for launch, sha256 in zip(plan.launches, choice.call.binaries, strict=True):
+            for launch, sha256, image in zip(plan.launches, choice.call.binaries, images, strict=True):
                 binary = bundle.contents.binaries[sha256]
                 parameters = parameters_of(launch, binary, layouts, known)
                 _require_within(parameters, workspace_bytes)
-                image = bundle.image(sha256)
                 function = gpu.driver.function(gpu.index, sha256, image, binary.symbol, binary.shared_bytes)
                 launches.append(PreparedLaunch.of(launch, binary, function, parameters, known))
             names = *layouts, WORKSPACE, COUNTERS

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from genkern.formats.aiter_variables import AITER_CONFIG, AITER_TABLES
 from genkern.gemm.dtypes import DTYPES
+from genkern.installation import is_checkout
 from genkern.ops.op import op_by_type, op_names
 from genkern.runtime.process.shipped import WORD, shipped_bundles
 
@@ -108,7 +109,12 @@ def named_paths(name: str, text: str, notes: list[str]) -> tuple[str, ...]:
             found.append(os.path.expanduser(path))
             continue
         if not (bundles := shipped_bundles()):
-            notes.append(f"{name}={WORD}: no winners are installed with this genkern (`make bundle` makes them)")
+            how = (
+                "`make bundle` makes them"
+                if is_checkout()
+                else f"`genkern pack RESULTS -o FILE.genkern` packs your own results: set {name} to that path"
+            )
+            notes.append(f"{name}={WORD}: this genkern was installed without winners ({how})")
         found += bundles
     return tuple(found)
 

@@ -13,5 +13,5 @@ FOLDER = Path(genkern.__file__).parent / "winners"
 
 
 def shipped_bundles() -> list[str]:
-    """Their paths; none in a checkout, or an installation of one, in which nobody ran `make bundle`."""
+    """Their paths; none if `make bundle` was not run before genkern was installed."""
     return sorted(str(path) for path in FOLDER.glob(f"*{SUFFIX}"))

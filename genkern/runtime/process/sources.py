@@ -18,9 +18,10 @@ from genkern.files import cache_folder, read_bytes, shown_path, write_bytes_whol
 from genkern.gemm.records import CONFIG_WINS
 from genkern.gemm.triton_release import installed
 from genkern.kernels.cute.release import cute_installed, cute_version
-from genkern.runtime.bundle import SUFFIX, Bundle, bundle_bytes, is_bundle, parse_bundle, read_bundle
+from genkern.private import private_below
+from genkern.runtime.bundle import SUFFIX, Bundle, bundle_bytes, is_bundle, parse_bundle
 from genkern.runtime.process.own_command import pack
-from genkern.runtime.process.trust import require_ours, require_pinned
+from genkern.runtime.process.trust import bytes_of_ours, require_pinned
 
 _LOG = logging.getLogger("genkern")
 _LOOK_AGAIN_S = 0.1
@@ -91,9 +92,7 @@ class Sources:
 
     def data(self, path: str) -> bytes:
         """A bundle's file. Raises ResultsError where it cannot be read or may not be used."""
-        if not self._named:
-            require_ours(path)
-        data = bundle_bytes(path)
+        data = bundle_bytes(path) if self._named else bytes_of_ours(path)
         require_pinned(data, self._pins, shown_path(path))
         return data
 
@@ -107,13 +106,15 @@ class Sources:
         versions = importlib.import_module("triton").__version__, cute, __version__
         kind = ".csv" if path.lower().endswith(".csv") else ".yaml"
         digest = hashlib.sha256(b"\0".join([*(text.encode() for text in (*versions, kind)), data])).hexdigest()
-        folder = self._folder() / "bundles"
+        try:
+            folder = private_below(self._folder(), "bundles")
+        except OSError as error:
+            raise OutputError(f"{where}: cannot be packed ({error.strerror}); set GENKERN_CACHE_DIR") from None
         made = folder / f"{digest[:32]}{SUFFIX}"
         if (known := _whole(made)) is not None:
             return known
         _require_own_rows(path)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
             with _turn(made.with_suffix(".lock"), where):
                 # Whoever had the turn before has made it.
                 if (known := _whole(made)) is not None:
@@ -121,9 +122,11 @@ class Sources:
                 # Whatever is there is no bundle, which the command would not replace.
                 made.unlink(missing_ok=True)
                 self._pack(where, data, made, made.with_name(f"{digest[:32]}-{os.getpid()}{kind}"))
+                # Whatever the umask is: others may not write to it (genkern.runtime.process.trust).
+                made.chmod(0o600)
         except OSError as error:
             raise OutputError(f"{where}: cannot be packed in {folder} ({error}); set GENKERN_CACHE_DIR") from None
-        return read_bundle(str(made))
+        return parse_bundle(bytes_of_ours(str(made)), shown_path(str(made)))
 
     def _pack(self, where: str, data: bytes, made: Path, copy: Path) -> None:
         """`copy` is to hold the results as they were read, whatever becomes of their file meanwhile."""
@@ -173,8 +176,11 @@ def _turn(lock: Path, where: str) -> Iterator[None]:
 
 
 def _whole(path: Path) -> Bundle | None:
+    """The bundle that genkern itself has packed at `path`; None if there is none, it is damaged, or another user could
+    have written it: anybody can seal a bundle.
+    """
     with contextlib.suppress(ResultsError):
-        return read_bundle(str(path))
+        return parse_bundle(bytes_of_ours(str(path)), shown_path(str(path)))
     return None
 
 

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Collection
 
 from genkern.errors import ResultsError
-from genkern.files import shown_path
+from genkern.files import printable, shown_path
+from genkern.private import opened_ours
+from genkern.runtime.bundle import MOST_BYTES
 
 
-def require_ours(path: str) -> None:
-    """Raise ResultsError unless nobody but this user, or root, can have written the file, which nobody has named.
+def bytes_of_ours(path: str) -> bytes:
+    """What a bundle that no user has named holds.
 
-    Nor may others write to its folder, unless they can add files of their own alone (as to /tmp).
+    Raises ResultsError unless nobody but this user, or root, can have written the file. Others may not write to its
+    folder either, unless they can only add files of their own (as to /tmp). The file is opened once: what is judged is
+    what is read.
     """
-    folder = os.path.dirname(os.path.abspath(path))
-    for place in (folder, path):
-        found = os.stat(place)
-        reason = ""
-        if found.st_uid not in (0, os.geteuid()):
-            reason = "belongs to another user"
-        elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not (place == folder and found.st_mode & stat.S_ISVTX):
-            reason = "can be written by others (chmod go-w)"
-        if reason:
-            raise ResultsError(
-                f"{shown_path(place)} {reason}: no bundle in it is used unless GENKERN_CONFIG names it"
-                if place == folder
-                else f"{shown_path(place)} {reason}: it is not used unless GENKERN_CONFIG names it"
-            )
+    where = shown_path(path)
+    try:
+        with opened_ours(path) as (descriptor, fault):
+            if fault:
+                raise ResultsError(f"{printable(fault)}: it is not used unless GENKERN_CONFIG names the bundle")
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ResultsError(f"{where}: cannot be read ({error.strerror})") from None
+    if len(data) > MOST_BYTES:
+        raise ResultsError(f"{where}: longer than {MOST_BYTES} bytes, the most that is read of a bundle")
+    return data
 
 
 def require_pinned(data: bytes, pins: Collection[str], where: str) -> None:

@@ -36,6 +36,6 @@ def test_a_checkout_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     said = configuration({"GENKERN_CONFIG": "shipped"})
     assert said.paths == ()
     assert said.notes == (
-        "GENKERN_CONFIG=shipped: no winners are installed with this genkern (`make bundle` makes them)",
+        "GENKERN_CONFIG=shipped: this genkern was installed without winners (`make bundle` makes them)",
     )
     assert configuration({"GENKERN_CONFIG": "./shipped"}).paths == ("./shipped",)

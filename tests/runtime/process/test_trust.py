@@ -12,7 +12,7 @@ from library_rows import library_bundle, library_rows, sizes_in
 from genkern.errors import ResultsError
 from genkern.runtime.process.online import Online
 from genkern.runtime.process.sources import Sources
-from genkern.runtime.process.trust import require_ours
+from genkern.runtime.process.trust import bytes_of_ours
 
 
 @pytest.fixture
@@ -48,24 +48,24 @@ def test_a_file_that_others_can_write(folder: Path, bundle: Path, mode: int) -> 
     bundle.chmod(mode)
     os.utime(bundle, (1, 1))
     assert online.bundles() == []
-    assert "can be written by others (chmod go-w): it is not used unless GENKERN_CONFIG names it" in said[0]
+    assert "can be written by others (chmod go-w): it is not used unless GENKERN_CONFIG names the bundle" in said[0]
     assert len(sizes_in(Sources(pytest.fail).bundles([str(bundle)]))) == 1
 
 
 def test_a_folder_that_others_can_write(folder: Path, bundle: Path) -> None:
     """They could put another file in its place; not so in one like /tmp."""
     folder.chmod(0o777)
-    with pytest.raises(ResultsError, match=r"recorded can be written by others .*no bundle in it is used"):
-        require_ours(str(bundle))
+    with pytest.raises(ResultsError, match=r"recorded can be written by others .*it is not used"):
+        bytes_of_ours(str(bundle))
     folder.chmod(0o1777)
-    require_ours(str(bundle))
+    bytes_of_ours(str(bundle))
 
 
 def test_what_belongs_to_another_user(folder: Path, bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever its permissions say."""
     of_another_user(bundle, monkeypatch)
     with pytest.raises(ResultsError, match="belongs to another user"):
-        require_ours(str(bundle))
+        bytes_of_ours(str(bundle))
     said: list[str] = []
     assert Online(folder, said.append, environ={}).bundles() == []
     assert len(said) == 1
@@ -91,3 +91,20 @@ def test_pinned_bundles(folder: Path, bundle: Path, tmp_path: Path) -> None:
     assert f"has sha256 {pin}, which GENKERN_BUNDLE_SHA256 does not list" in said[0]
     assert Online(folder, said.append, environ={}, pins=("0" * 64,)).bundles() == []
     assert sizes_in(Online(folder, said.append, environ={}, pins=(pin,)).bundles()) == [16]
+
+
+def test_what_is_judged_is_what_is_read(folder: Path, bundle: Path, tmp_path: Path) -> None:
+    """A link does not hide whose file it is, and a pipe is not waited for."""
+    linked = folder / "online_linked.genkern"
+    linked.symlink_to(other := tmp_path / "other.genkern")
+    other.write_bytes(bundle.read_bytes())
+    other.chmod(0o644)
+    assert bytes_of_ours(str(linked)) == bundle.read_bytes()
+    other.chmod(0o666)
+    with pytest.raises(ResultsError, match="can be written by others"):
+        bytes_of_ours(str(linked))
+    os.mkfifo(pipe := folder / "online_pipe.genkern", 0o600)
+    with pytest.raises(ResultsError, match="is no file"):
+        bytes_of_ours(str(pipe))
+    with pytest.raises(ResultsError, match="cannot be read"):
+        bytes_of_ours(str(folder / "online_none.genkern"))
