@@ -19,9 +19,12 @@ import torch
 from torch._guards import TracingContext
 from torch.autograd import forward_ad
 
+from genkern.errors import InputError
+from genkern.gemm.problem import ACTIVATIONS
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
 from genkern.runtime.given import Given
+from genkern.runtime.plain import PLAIN, is_plain, is_pytorchs
 from genkern.runtime.served import (
     Function,
     Served,
@@ -29,6 +32,7 @@ from genkern.runtime.served import (
     by_library,
     gradients_of,
     is_tuned,
+    linear_like,
     serve,
     serve_one_order,
 )
@@ -37,9 +41,6 @@ from genkern.runtime.served import (
 _MOST_KEPT = 4096
 # Of each layer's weight, sizes of x: some 200 bytes each.
 _MOST_KNOWN = 2**16
-# Types of tensors that are what they seem.
-PLAIN = (torch.Tensor, torch.nn.Parameter)
-
 # Whether tensors are like those that it was made of.
 Guard = Callable[..., bool]
 
@@ -150,17 +151,22 @@ class Calls:
         return self._unknown(place, tensors, given)
 
     def _unknown(self, place: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        """A call that no guard knows; the next one like it is known."""
+        """Serves a call that no guard knows, and makes a guard for later calls like it."""
         found = self._found
         known, guards, kept = found.known, found.guards, found.kept
-        if self.operator is not None and not is_plain_call(tensors):
-            if not torch.compiler.is_compiling() and _is_transformed():
-                # torch.func transforms what it knows, and refuses grad and jvp of an operator with a backward pass;
-                # forward differentiation drops tangents of one without a formula for them.
-                if self._context.mode.is_on:
-                    self._context.leave(self.__name__, "torch.func transforms the library's calls alone")
+        if not is_plain_call(tensors):
+            if not torch.compiler.is_compiling():
+                # torch.func refuses grad and jvp of an operator that has a backward pass, and forward differentiation
+                # drops the tangents of an operator that has no formula for them.
+                if _is_transformed():
+                    return self._by_pytorch("torch.func transforms PyTorch's functions only", tensors, given)
+                if (odd := next(filter(is_pytorchs, tensors), None)) is not None:
+                    return self._by_pytorch(f"PyTorch multiplies {_kind_of(odd)}", tensors, given)
+            if self.operator is not None:
+                # PyTorch's dispatcher computes what is lazy (negation, zeros without memory) before it calls kernels.
+                return self.operator(*given[:-1], **given[-1])
+            if not all(map(is_plain, tensors)):
                 return self._library(given)(*tensors)
-            return self.operator(*given[:-1], **given[-1])
         key = _key(given)
         served = self._served(key, tensors, given)
         wants = self.operator is not None and torch.is_grad_enabled() and _want(tensors)
@@ -177,6 +183,15 @@ class Calls:
                 guards.clear()
             guards[key], known[place] = guard, (guard, served.call)
         return served.call(*tensors)
+
+    def _by_pytorch(self, why: str, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        """The call by PyTorch's functions. Raises InvarianceError if calls must be batch invariant."""
+        if self._context.mode.is_on:
+            self._context.leave(self.__name__, why)
+        odd = next((each for each in tensors if each.is_nested or each.layout is not torch.strided), None)
+        if odd is not None:
+            raise InputError(f"{self.__name__} takes dense strided tensors, not {_kind_of(odd)}")
+        return self._library(given)(*tensors)
 
     def direct(self, *given: Any) -> Any:
         """The call of tensors that have memory, and without a gradient."""
@@ -291,6 +306,15 @@ class Gemm(Calls):
     def _library(self, given: tuple[Any, ...]) -> Function:
         return by_library(Given.of(self.op, *given))
 
+    def _by_pytorch(self, why: str, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        x, weight, bias, out_dtype, scale_a, scale_b, activation, own = given
+        # torch.nn.functional.linear itself, which asks neither for strides nor for sizes.
+        linear = None if own or scale_a is not None or scale_b is not None else linear_like(self.op, x, weight, out_dtype)
+        if linear is None or self._context.mode.is_on or activation not in (None, *ACTIVATIONS):
+            return super()._by_pytorch(why, tensors, given)
+        c = linear(x, weight) if bias is None else linear(x, weight, bias)
+        return c if activation in (None, "none") else getattr(torch.nn.functional, activation)(c)
+
     def is_tuned(self, x: Any, weight: Any, own: Mapping[str, int | str], bias: Any = None) -> bool:
         """Whether anything but the library's own call serves x by weight and no more but a bias, traced or not; who
         watches is told of it. Sizes that are symbols have no row.
@@ -337,10 +361,17 @@ def _is_compiled() -> bool:
 
 
 def is_plain_call(tensors: tuple[Any, ...]) -> bool:
-    """Whether a call needs nothing of PyTorch's dispatcher but gradients: no tracing, mode or subclass of tensors."""
+    """Whether a call needs nothing of PyTorch's dispatcher but gradients: no tracing, no mode, and plain tensors."""
     if torch.compiler.is_compiling() or _modes() or _is_transformed():
         return False
-    return all(type(each) in PLAIN for each in tensors)
+    return all(map(is_plain, tensors))
+
+
+def _kind_of(tensor: Any) -> str:
+    """What the tensor is, for a message: its class, or the layout of a sparse or nested tensor."""
+    if type(tensor) not in PLAIN:
+        return f"a {type(tensor).__name__}"
+    return "a nested tensor" if tensor.is_nested else f"a tensor with layout {tensor.layout}"
 
 
 def _is_transformed() -> bool:

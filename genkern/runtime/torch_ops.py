@@ -140,14 +140,19 @@ class Gradients:
                 after = getattr(torch.nn.functional, ctx.activation)(before)
             (grad,) = torch.autograd.grad(after, before, grad.to(after.dtype), create_graph=twice)
         grad = grad.to(x.dtype)
-        flat = grad.reshape(-1, grad.shape[-1])
+        flat = _as_rows(grad)
         of_x = self._product(grad, weight.mT, ctx.own).to(type_x) if ctx.needs_input_grad[0] else None
         of_weight = None
         if ctx.needs_input_grad[1]:
-            rows, columns = (grad, x) if weight.dim() == 3 else (flat, x.reshape(-1, x.shape[-1]))
+            rows, columns = (grad, x) if weight.dim() == 3 else (flat, _as_rows(x))
             of_weight = self._product(rows.mT, columns.mT, ctx.own).to(type_weight)
         of_bias = flat.sum(0).to(bias.dtype) if bias is not None and ctx.needs_input_grad[2] else None
         return of_x, of_weight, of_bias, *[None] * (ctx.inputs - 3)
 
     def _product(self, x: Any, weight: Any, own: Mapping[str, Any]) -> Any:
         return self.gemm(x, weight, **own) if self.gemm.is_tuned(x, weight, own) else x @ weight.mT
+
+
+def _as_rows(x: Any) -> Any:
+    """x [..., K] as a matrix [rows, K]; also if K is 0, for which reshape(-1, K) is ambiguous."""
+    return x.flatten(0, -2) if x.dim() > 1 else x[None]
