@@ -138,7 +138,7 @@ class Calls:
         others = [each for each, is_tensor in zip(arguments, are, strict=True) if not is_tensor]
         try:
             place = (
-                *(id(arguments[1]), arguments[0].numel(), _has_gradients()),
+                *(id(arguments[1]), arguments[0].numel(), arguments[0].is_nested, _has_gradients()),
                 *(*are, *others, *sorted(own.items())),
             )
             known = self._known.get(place)
@@ -264,11 +264,11 @@ class Gemm(Calls):
             and activation is None
             and not own
         ):
-            place, tensors = (id(weight), x.numel(), _has_gradients()), (x, weight)
+            place, tensors = (id(weight), x.numel(), x.is_nested, _has_gradients()), (x, weight)
         else:
             others = bias, scale_a, scale_b
             place = (
-                *(id(weight), x.numel(), _has_gradients(), *(each is None for each in others)),
+                *(id(weight), x.numel(), x.is_nested, _has_gradients(), *(each is None for each in others)),
                 *(out_dtype, activation, *sorted(own.items())),
             )
             tensors = x, weight, *(each for each in others if each is not None)
@@ -286,10 +286,10 @@ class Gemm(Calls):
         """
         try:
             if bias is None:
-                known = self._known.get((id(weight), x.numel(), _has_gradients()))
+                known = self._known.get((id(weight), x.numel(), x.is_nested, _has_gradients()))
                 is_known = known is not None and known[0](x, weight)
             else:
-                known = self._known.get((id(weight), x.numel(), _has_gradients(), False, True, True, None, None))
+                known = self._known.get((id(weight), x.numel(), x.is_nested, _has_gradients(), False, True, True, None, None))
                 is_known = known is not None and known[0](x, weight, bias)
         except TypeError:
             return None

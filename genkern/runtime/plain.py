@@ -19,13 +19,13 @@ _FUNCTIONS = (getattr(torch.Tensor.__torch_function__, "__func__", None), torch.
 def is_plain(tensor: Any) -> bool:
     """True if the tensor is dense and strided, and its memory holds its values.
 
-    False for subclasses, sparse and nested tensors, lazy negation and conjugation (`x.imag` of a conjugate, `x.conj()`)
-    and zeros without memory (forward-mode differentiation makes them).
+    False for subclasses, sparse, nested and meta tensors, lazy negation and conjugation (`x.conj().imag`, `x.conj()`), and
+    zeros without memory (forward-mode differentiation makes them).
     """
     return (
         type(tensor) in PLAIN
         and tensor.layout is torch.strided
-        and not (tensor.is_nested or tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor())
+        and not (tensor.is_nested or tensor.is_neg() or tensor.is_conj() or tensor.is_meta or tensor._is_zerotensor())
     )
 
 
