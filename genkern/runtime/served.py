@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from genkern.errors import GenkernError, InputError, InvarianceError, LaunchError, ResultsError
+from genkern.errors import GenkernError, InputError, InvarianceError, LaunchError, ResultsError, one_line
 from genkern.gemm.dtypes import BY_TORCH, DTYPES
 from genkern.gemm.operand import Operand, contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import Op, library_of, linear_of
-from genkern.runtime.context import Context, Leave
+from genkern.runtime.context import Context, Leave, problem_text
 from genkern.runtime.given import Given, as_matrix
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, native_call
@@ -128,9 +129,8 @@ def by_winner(
     launched: Callable[[LiveGpu, Choice], Function],
     leave: Leave | None = None,
 ) -> Function | None:
-    """What `launched` makes of the winner for the problem on the device with this number; None where the library serves
-    it, of which `leave` is told (Context.leave). `launched` may raise GenkernError. Raises InvarianceError where the
-    library may not serve it.
+    """What `launched` makes of the winner for the problem on the device with this number; None if the library serves it,
+    of which `leave` is told (Context.leave), also if `launched` raises. Raises InvarianceError if the library may not.
     """
     gpu, leave = context.gpu(device), leave or context.leave
     if gpu is None:
@@ -157,6 +157,10 @@ def by_winner(
             return _unless_deterministic(call, library) if may_vary else call
     except GenkernError as error:
         why = str(error)
+    except Exception as error:
+        # A crafted bundle, a driver, or an error of genkern's own: the program that makes the call goes on.
+        why = f"its kernel cannot be launched ({one_line(error)})"
+        context.say(("failed", problem.op, type(error)), f"{problem_text(problem)}: {why}", logging.WARNING)
     leave(problem, why)
     return None
 
