@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
@@ -25,7 +27,11 @@ _LOG = logging.getLogger("genkern")
 
 
 class Process:
-    """What one process has: a Context of what `environ` says, and what is tuned meanwhile, if anything is."""
+    """What one process has: a Context of what `environ` says, and what is tuned meanwhile, if anything is.
+
+    A first call without a GPU, which needs no bundle, reads the files that `environ` names all the same and warns of
+    what cannot be used: so a deployment can be rehearsed on another machine.
+    """
 
     def __init__(self, environ: Mapping[str, str], gpu_of: Callable[[int], LiveGpu | None]) -> None:
         said = configuration(environ)
@@ -49,11 +55,26 @@ class Process:
             found = sources.bundles(said.paths_of(op))
             return [*found, *self.online.bundles()] if self.online else found
 
+        every_path = [*said.paths, *itertools.chain.from_iterable(said.own_paths.values())]
+
+        @functools.cache
+        def check() -> None:
+            for bundle in sources.check(every_path):
+                devices = Counter(f"{winner.device} ({winner.arch})" for winner in bundle.winners)
+                found = ", ".join(f"{count} winners for {device}" for device, count in devices.items())
+                _LOG.info("%s: no GPU here calls its %s", bundle.where, found or "0 winners")
+
+        def checked_gpu_of(index: int) -> LiveGpu | None:
+            gpu = gpu_of(index)
+            if gpu is None:
+                check()
+            return gpu
+
         if said.log_choices:
             show_log()
             watches.append(self._log_choice)
         self.context = Context(
-            *(bundles_of, gpu_of),
+            *(bundles_of, checked_gpu_of),
             watches=watches,
             only_proved=said.only_proved,
             here=versions_here,
