@@ -33,9 +33,9 @@ class Parameter:
     the value in a config's name; a word without one stands there alone. `at_run_time`: an argument of launches, so that
     configs which differ in nothing else share a binary; the others are compiled in. `in_text`: kernels have another
     text, and name, for each value, so that their symbols need not say it. `compiler_only`: nothing but the compiler
-    sees it, so that kernels with other values may be the same machine code. `by_variant`: the family's variant writes it
-    into the kernel's text. `vendor`: whose GPUs have it, "" for all. `together`: parameters with the same word here are
-    in a config's name all or none.
+    sees it, so that kernels with other values may be the same machine code. `by_variant`: the family's variant writes
+    it into the kernel's text. `vendor`: whose GPUs have it, "" for all. `together`: parameters with the same word here
+    are in a config's name all or none.
 
     A parameter that is none of `in_text`, `compiler_only` and `by_variant` is an argument of the kernel that multiplies
     (`argument`): a constant if it is compiled in, else a number.

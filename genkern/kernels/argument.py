@@ -148,7 +148,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Constant:
-    """Known when the kernel is compiled. `value` may be the name of a word, such as BINARY, until the config is known."""
+    """Known when the kernel is compiled. `value` may be the name of a word, as BINARY is, until the config is known."""
 
     name: str
     value: Value | str

@@ -30,7 +30,17 @@ from genkern.kernels.argument import (
     Stride,
     Workspace,
 )
-from genkern.kernels.expression import Bounds, Expression, Value, bounds_of, evaluate, fold, from_json, names_in, to_json
+from genkern.kernels.expression import (
+    Bounds,
+    Expression,
+    Value,
+    bounds_of,
+    evaluate,
+    fold,
+    from_json,
+    names_in,
+    to_json,
+)
 
 # Of plans as JSON; another number means other fields, or other meanings.
 VERSION = 4

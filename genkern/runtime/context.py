@@ -119,11 +119,11 @@ class Context:
 
     def is_tuned(self, gpu: LiveGpu, problem: GemmProblem) -> bool:
         """True if the problem has winners for any M, whether or not calls must be batch invariant."""
-        return bool(self._asked(lambda problem: self._table(gpu, problem.op).tuned(problem), gpu, problem, []))
+        return self._asked(lambda problem: bool(self._table(gpu, problem.op).tuned(problem)), gpu, problem, False)
 
     def sums(self, gpu: LiveGpu, problem: GemmProblem) -> str:
-        """The order in which all calls of the problem, with any M, add up K; "" unless calls must be batch invariant and
-        the problem has kernels of one order.
+        """The order in which all calls of the problem, with any M, add up K; "" unless calls must be batch invariant
+        and the problem has kernels of one order.
         """
 
         def sums(problem: GemmProblem) -> str:

@@ -127,13 +127,20 @@ class Switched:
 
 
 def batch_invariant(mode: bool | str = True) -> Switched:
-    """Serve every call of this process from here on, in all its threads, so that a row has the same bits in any batch:
-    a layer's calls (equal types, N, K and layout) by kernels of one order of sums, which its rows of
-    `genkern --batch_invariant` have. In a `with` statement until the end of the block.
+    """Serve every later call of this process, in all threads, so that a row has the same bits in any batch.
 
-    A call that has no such kernel raises InvarianceError; with `mode` "warn" the library serves it and a warning says
-    so. False ends it. GENKERN_BATCH_INVARIANT=1 begins with it. docs/batch_invariance.md says what is promised. Raises
-    InputError for another mode.
+    All calls of a layer (equal types, N, K and layout) are served by kernels with one order of sums, which rows of
+    `genkern --batch_invariant` have. docs/batch_invariance.md says what is promised.
+
+    Args:
+        mode (bool or str): True: a call without such a kernel raises InvarianceError. "warn": the library serves it,
+            and a warning says so. False: off. The environment variable GENKERN_BATCH_INVARIANT sets the first mode.
+
+    Returns:
+        A context manager: `with batch_invariant():` restores the mode before at the end of the block.
+
+    Raises:
+        InputError: for another mode.
     """
     names = {True: STRICT, False: OFF, WARN: WARN}
     if not isinstance(mode, (bool, str)) or mode not in names:

@@ -10,6 +10,7 @@ other tensors by now, which the guard finds.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from torch.autograd import forward_ad
 
 from genkern.errors import InputError
 from genkern.gemm.problem import ACTIVATIONS
-from genkern.ops.op import get_op
+from genkern.ops.op import doc_of, get_op
 from genkern.runtime.context import Context
 from genkern.runtime.given import Given
 from genkern.runtime.plain import PLAIN, is_plain, is_pytorchs
@@ -83,10 +84,10 @@ class Found:
 
 
 class Calls:
-    """Calls of one format's function, each by whoever serves what is like it: found once, and kept.
+    """The function of one format. What serves a call is found once for calls that are alike, and kept.
 
-    What a call is `given` are its function's arguments in the order of its operator (torch_ops), and the format's own
-    fields as the last of them.
+    `given` are the arguments of a call in the order of its operator (torch_ops), and as the last of them the format's
+    own fields by name.
     """
 
     def __init__(self, op: str, context: Context) -> None:
@@ -96,6 +97,7 @@ class Calls:
         self._by_mode: dict[str, Found] = {}
         self._switch()
         self.__name__ = f"gemm_{op}"
+        self.__doc__ = _documentation(self.__name__, self)
         # Its operator, for calls that are traced or differentiated.
         self.operator: Callable[..., Any] | None = None
         context.on_change(self._renew)
@@ -227,7 +229,7 @@ class Calls:
 
 
 class Gemm(Calls):
-    """x by a weight, and what `context` has tuned for it."""
+    """The function of one format that multiplies x by one weight, with the winners that `context` has."""
 
     def __call__(
         self,
@@ -240,14 +242,36 @@ class Gemm(Calls):
         activation: str | None = None,
         **own: int | str,
     ) -> Any:
-        """activation(scale_a * scale_b * (x @ weight.T) + bias), of x [..., K] and weight [N, K], as [..., N].
+        """Compute activation(scale_a * scale_b * (x @ weight.T) + bias) by the fastest known kernel.
 
-        Of formats with batches x is [batch, M, K], weight [batch, N, K] and the result [batch, M, N].
+        A winner of the bundles that GENKERN_CONFIG names serves the call if it was measured to be faster for this size,
+        layout, types and GPU; otherwise PyTorch's own function does. Works under autograd, torch.compile, torch.export,
+        CUDA graphs, torch.func and autocast as torch.nn.functional.linear does.
 
-        bias is [N], in the output's type. out_dtype is that of x unless given, of 8-bit operands bfloat16. Which scales
-        a format has, and their shapes, its operands say; `own` are its own fields (block sizes, for example).
-        activation is one of "relu", "gelu" (exact) and "silu". Raises InputError for operands that do not belong
-        together, and whatever the library raises; never because nothing is tuned.
+        Args:
+            x (Tensor): shape [..., K]; [batch, M, K] for batched formats. Rows or columns are contiguous; tensors
+                with other strides are served too, by a copy or by PyTorch. A column-major x (`y.t()`) is another
+                problem, with winners of its own, than a row-major one.
+            weight (Tensor): shape [N, K] as in torch.nn.Linear; [batch, N, K] for batched formats. If the format packs
+                two elements a byte, [N, K / 2].
+            bias (Tensor, optional): shape [N], in the type of the result.
+            out_dtype (torch.dtype, optional): type of the result. Default: the type of x, bfloat16 if x has 8 bits.
+            scale_a, scale_b (Tensor, optional): scales of x and of weight; the format says which it takes, with which
+                shapes. A scale of the whole operand is [1].
+            activation (str, optional): "relu", "gelu" (the exact form, by erf) or "silu". Default: none.
+            **own: fields of the format by name, such as `group=32` or `block_k=128` (see below).
+
+        Returns:
+            Tensor: shape [..., N], contiguous, on the device of x. The result of an empty product (M, N or K of 0) is
+            empty, or the bias. Products without scales are differentiable, twice too.
+
+        Raises:
+            InputError: a ValueError, in one line, if shapes, types or devices do not belong together, or tensors are
+                sparse or nested and PyTorch has no function for the format.
+            InvarianceError: a RuntimeError, if calls must be batch invariant and no kernel is.
+            NotImplementedError: in the backward pass, if the product has scales.
+
+        Also raises what PyTorch's own function raises, if that serves the call; never because nothing is tuned.
         """
         # What torch.compile reads of this function ends here.
         if is_traced():
@@ -289,7 +313,9 @@ class Gemm(Calls):
                 known = self._known.get((id(weight), x.numel(), x.is_nested, _has_gradients()))
                 is_known = known is not None and known[0](x, weight)
             else:
-                known = self._known.get((id(weight), x.numel(), x.is_nested, _has_gradients(), False, True, True, None, None))
+                known = self._known.get(
+                    (id(weight), x.numel(), x.is_nested, _has_gradients(), False, True, True, None, None)
+                )
                 is_known = known is not None and known[0](x, weight, bias)
         except TypeError:
             return None
@@ -309,7 +335,9 @@ class Gemm(Calls):
     def _by_pytorch(self, why: str, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         x, weight, bias, out_dtype, scale_a, scale_b, activation, own = given
         # torch.nn.functional.linear itself, which asks neither for strides nor for sizes.
-        linear = None if own or scale_a is not None or scale_b is not None else linear_like(self.op, x, weight, out_dtype)
+        linear = (
+            None if own or scale_a is not None or scale_b is not None else linear_like(self.op, x, weight, out_dtype)
+        )
         if linear is None or self._context.mode.is_on or activation not in (None, *ACTIVATIONS):
             return super()._by_pytorch(why, tensors, given)
         c = linear(x, weight) if bias is None else linear(x, weight, bias)
@@ -353,6 +381,15 @@ class Gemm(Calls):
         chosen = [each for each, is_wanted in zip(gradients, wanted, strict=False) if is_wanted]
         # Whoever watches is told of both.
         return sum(is_tuned(self._context, given.device, each) for each in chosen) > 0
+
+
+def _documentation(name: str, calls: Calls) -> str:
+    """The docstring of a format's function: its signature, its arguments, and what the format is."""
+    function = inspect.getattr_static(type(calls), "__call__", calls.direct)
+    _, *parameters = inspect.signature(function).parameters.values()
+    arguments = ", ".join(str(each.replace(annotation=inspect.Parameter.empty)) for each in parameters)
+    text = inspect.cleandoc(function.__doc__ or "")
+    return f"{name}({arguments}) -> Tensor\n\n{text}\n\nThe format {inspect.cleandoc(doc_of(calls.op.name))}\n"
 
 
 def _is_compiled() -> bool:

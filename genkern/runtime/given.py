@@ -27,8 +27,8 @@ class Given:
     """A call's problem, None where a dimension is 0, and its shape: `lead` are the dimensions of x before the last.
 
     `others` are problems with A or B in the other layout that x and weight are operands of just as well: a single row
-    lies in both. `extra` are the names of the operands besides x and weight, in the format's order (in the call's order if
-    `problem` is None); `is_linear` is True if there is none, or only a bias [N].
+    lies in both. `extra` are the names of the operands besides x and weight, in the format's order (in the call's order
+    if `problem` is None); `is_linear` is True if there is none, or only a bias [N].
     """
 
     op: Op

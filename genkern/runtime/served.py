@@ -129,8 +129,9 @@ def by_winner(
     launched: Callable[[LiveGpu, Choice], Function],
     leave: Leave | None = None,
 ) -> Function | None:
-    """What `launched` makes of the winner for the problem on the device with this number; None if the library serves it,
-    of which `leave` is told (Context.leave), also if `launched` raises. Raises InvarianceError if the library may not.
+    """What `launched` makes of the winner for the problem on the device with this number; None if the library serves
+    it, of which `leave` is told (Context.leave), also if `launched` raises. Raises InvarianceError if the library may
+    not.
     """
     gpu, leave = context.gpu(device), leave or context.leave
     if gpu is None:
@@ -219,8 +220,8 @@ def _places(given: Given) -> list[tuple[int, Operand]]:
 def _of_nothing(given: Given) -> Function:
     """A product with M, N or K of 0, which has no elements or sums over nothing.
 
-    PyTorch's own function computes it if the format has one for these types: gradients, autocast and torch.func are then
-    the same as for any other size.
+    PyTorch's own function computes it if the format has one for these types: gradients, autocast and torch.func are
+    then the same as for any other size.
     """
 
     def call(x: Any, weight: Any, *extra: Any) -> Any:

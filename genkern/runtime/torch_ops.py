@@ -1,7 +1,9 @@
 """Formats as PyTorch operators, torch.ops.genkern.gemm_*: for torch.compile, export and autograd.
 
-By Library.define and impl: a custom_op costs 7 us a call (pytorch issue 177109). Eager calls that need none of it go
-past the operator.
+An operator takes the arguments of its format's function in the same order (genkern.runtime.dispatch.Gemm), the format's
+own fields as the last ones by name, and returns a new tensor; it has a fake implementation and a backward pass.
+Library.define and impl make it: a custom_op costs 7 us a call (pytorch issue 177109). Eager calls that need none of
+this do not go through the operator.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def _complexity(config: Config) -> tuple[int, ...]:
 
 
 def without_winner(candidates: Mapping[str, Measurement]) -> str:
-    """Why finalists that were timed gave no winner, with the first reason: wrong results, or no memory to check them."""
+    """Why finalists that were timed gave no winner: wrong results, or no memory to check them; with the first one."""
     if unchecked := [m for m in candidates.values() if m.outcome is Outcome.UNCHECKED]:
         return f"no finalist was proved right, {len(unchecked)} of them for want of memory: {unchecked[0].message}"
     failed = "no finalist ran and was correct"

@@ -1,7 +1,7 @@
 """Reads of kernels under Triton's interpreter, each held to the operands' memory.
 
-A GPU shows a read beyond an operand only if it changes a result or meets memory that is not mapped. The interpreter loads
-through one function, which gets every address.
+A GPU shows a read beyond an operand only if it changes a result or meets memory that is not mapped. The interpreter
+loads through one function, which gets every address.
 """
 
 from __future__ import annotations

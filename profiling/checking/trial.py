@@ -17,7 +17,7 @@ import triton.language as tl
 _M, _N, _K, _BLOCK = 24, 28, 40, 16
 
 
-@triton.jit
+@triton.jit  # type: ignore[untyped-decorator]
 def multiply(a_ptr: Any, b_ptr: Any, c_ptr: Any, M: Any, N: Any, K: Any, BLOCK: tl.constexpr) -> None:
     """C[M, N] = A[M, K] @ B[K, N], all row-major; a program for each tile of C."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]

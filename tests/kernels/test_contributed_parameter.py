@@ -1,4 +1,4 @@
-"""A parameter that a contributor adds as CONTRIBUTING.md says: a record, its use in a template, and values in a space."""
+"""A parameter that is added as CONTRIBUTING.md says: a record, its use in a template, and values in a space."""
 
 from __future__ import annotations
 

@@ -172,7 +172,9 @@ def test_what_cannot_be_computed_is_refused_when_a_bundle_is_read(
 def test_a_call_never_raises_because_a_winner_cannot_be_found(
     bundle: Bundle, gpu: FakeGpu, kind: str, place: Callable[..., LaunchPlan], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of a plan that nobody has looked at: PyTorch serves the call, also of an M that nobody tuned, and one line says so."""
+    """Of a plan that nobody has looked at: PyTorch serves the call, also of an M that nobody tuned, and one line says
+    so.
+    """
     (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config == SPLIT)
     calls = tuple(replace(each, plan=place(each.plan, DIVISIONS[kind])) for each in winner.calls)
     changed = replace(bundle, contents=replace(bundle.contents, winners=(replace(winner, calls=calls),)))

@@ -83,7 +83,10 @@ def test_gradients_of_two_types(gemm: Gemm) -> None:
             found = gemm(x, weight, out_dtype=out)
             assert (found.shape, found.dtype) == ((m, n), out or type_a)
             gradients = torch.autograd.grad(found.sum(), (x, weight))
-            assert [(each.shape, each.dtype) for each in gradients] == [(x.shape, x.dtype), (weight.shape, weight.dtype)]
+            assert [(each.shape, each.dtype) for each in gradients] == [
+                (x.shape, x.dtype),
+                (weight.shape, weight.dtype),
+            ]
 
 
 @pytest.mark.parametrize("op", TYPES)
@@ -103,17 +106,18 @@ def test_no_elements_or_zeros(op: str) -> None:
 def test_transforms_autocast_and_compilation(gemm: Gemm) -> None:
     """As torch.nn.functional.linear, for x of no rows and for K of 0."""
     for m, k in ((0, 16), (3, 0)):
-        x, weight = torch.randn(5, m, k), torch.randn(8, k)
-        results = []
-        for call in (gemm, linear):
-            with torch.autocast("cpu", torch.bfloat16):
-                cast = call(x, weight)
-            mapped = torch.func.vmap(lambda row, call=call: call(row, weight))(x)
-            jvp = torch.func.jvp(lambda x, call=call: call(x, weight), (x,), (x,))
-            gradient = torch.func.grad(lambda w, call=call: call(x, w).sum())(weight)
-            compiled = torch.compile(call, backend="aot_eager", fullgraph=True)(x, weight.clone().requires_grad_())
-            results.append((cast, mapped, *jvp, gradient, compiled))
-        require_same(*results)
+        given = torch.randn(5, m, k), torch.randn(8, k)
+        require_same(transformed(gemm, *given), transformed(linear, *given))
+
+
+def transformed(call: Callable[..., Any], x: torch.Tensor, weight: torch.Tensor) -> list[torch.Tensor]:
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = call(x, weight)
+    mapped = torch.func.vmap(lambda row: call(row, weight))(x)
+    jvp = torch.func.jvp(lambda x: call(x, weight), (x,), (x,))
+    gradient = torch.func.grad(lambda weight: call(x, weight).sum())(weight)
+    compiled = torch.compile(call, backend="aot_eager", fullgraph=True)(x, weight.clone().requires_grad_())
+    return [cast, mapped, *jvp, gradient, compiled]
 
 
 def by_groups(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
@@ -124,7 +128,10 @@ def by_groups(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torc
 def test_groups_without_rows() -> None:
     call = made("grouped_gemm", Grouped)
     for ends, (n, k) in itertools.product(([0, 0, 0], [0, 4, 4], [2, 2, 4]), ((8, 16), (0, 16), (8, 0))):
-        leaves = [torch.randn(ends[-1], k).bfloat16().requires_grad_(), torch.randn(3, n, k).bfloat16().requires_grad_()]
+        leaves = [
+            torch.randn(ends[-1], k).bfloat16().requires_grad_(),
+            torch.randn(3, n, k).bfloat16().requires_grad_(),
+        ]
         rows = torch.tensor(ends, dtype=torch.int32)
         found, wanted = call(*leaves, rows), by_groups(leaves[0], leaves[1], rows)
         assert found.requires_grad

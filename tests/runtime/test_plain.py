@@ -99,7 +99,9 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, list):
-        return len(one) == len(other) and all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other))
+        return len(one) == len(other) and all(
+            a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other, strict=True)
+        )
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
@@ -154,7 +156,8 @@ def test_a_call_of_other_tensors_is_pytorchs_function(kind: str, gemm: Gemm, gpu
     weight = weight.to(x.dtype)
     assert same(outcome(lambda: gemm(x, weight)), outcome(lambda: linear(x, weight)))
     assert same(
-        outcome(lambda: gemm(x, weight, activation="relu")), outcome(lambda: torch.nn.functional.relu(linear(x, weight)))
+        outcome(lambda: gemm(x, weight, activation="relu")),
+        outcome(lambda: torch.nn.functional.relu(linear(x, weight))),
     )
     assert not gpu.driver.launched
     if kind != "wrapper":

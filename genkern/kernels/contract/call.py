@@ -71,9 +71,7 @@ class Call:
                 f"parameter {clash[0].name}: {kernel.variant.name} has another argument {clash[0].argument}: "
                 "take another name"
             )
-        added = [
-            (Integer if each.at_run_time else Constant)(each.argument, name(each.name)) for each in own
-        ]
+        added = [(Integer if each.at_run_time else Constant)(each.argument, name(each.name)) for each in own]
         # Constants are last.
         arguments = sorted((*kernel.arguments, *added), key=lambda each: isinstance(each, Constant))
         kernels = list(self.kernels)

@@ -1,4 +1,4 @@
-"""Tests of profiling/checking/reads.py: a read beyond an operand is wrong under the interpreter, whatever becomes of it."""
+"""Tests of profiling/checking/reads.py: a read beyond an operand is wrong, whatever becomes of what it brought."""
 
 from __future__ import annotations
 

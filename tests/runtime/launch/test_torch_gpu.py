@@ -1,4 +1,4 @@
-"""Tests of genkern.runtime.launch.torch_gpu: what PyTorch calls a device is what results call it. Without any device."""
+"""Tests of genkern.runtime.launch.torch_gpu, without a GPU: a device is what results call it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def test_compute_units_are_counted_as_rocminfo_does(
     known = gpu_named(name)
     assert known is not None
     assert known.compute_units == units
-    tuned = replace(row(GemmProblem(100, 256, 512), AMD, "gfx942"), arch=arch, device=detected.name, compute_units=units)
+    tuned = replace(
+        row(GemmProblem(100, 256, 512), AMD, "gfx942"), arch=arch, device=detected.name, compute_units=units
+    )
     (packed,) = rows_of([tuned], None, False).packed
     assert identity.has(packed.winner)
 

@@ -235,4 +235,8 @@ def test_a_path_that_is_no_file_may_be_meant_for_another(own: Sources, said: lis
     """The word for installed winners, or a file beside it."""
     (tmp_path / "winners.genkern").touch()
     assert own.bundles(["shippd", str(tmp_path / "winner.genkern"), str(tmp_path / "nowhere" / "x")]) == []
-    assert ["shipped" in said[0], str(tmp_path / "winners.genkern") in said[1], "mean" in said[2]] == [True, True, False]
+    assert ["shipped" in said[0], str(tmp_path / "winners.genkern") in said[1], "mean" in said[2]] == [
+        True,
+        True,
+        False,
+    ]
