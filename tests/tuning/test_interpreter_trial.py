@@ -14,7 +14,6 @@ from small_gemms import needs_interpreter
 
 from genkern.tuning.check import InterpreterChecker
 
-
 ONE = """\
 archs: [sm_90]
 ops: [a16w16]
