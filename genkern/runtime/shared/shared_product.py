@@ -173,7 +173,8 @@ class Shared:
             x = as_rows(x)
         if served is None:
             rows = x.numel() // weight.shape[1]
-            served = x.dtype == weight.dtype and 0 < rows <= _MOST_ROWS and x.device == weight.device
+            fits = x.dim() > 0 and x.shape[-1] == weight.shape[-1] and x.dtype == weight.dtype
+            served = fits and 0 < rows <= _MOST_ROWS and x.device == weight.device
             served = served and ((self._context.is_watched and not is_invariant) or self._has_row(x))
             if len(self._served) > _MOST_ROWS:
                 self._served.clear()
