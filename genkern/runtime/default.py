@@ -66,7 +66,8 @@ class Process:
 
         def checked_gpu_of(index: int) -> LiveGpu | None:
             gpu = gpu_of(index)
-            if gpu is None:
+            # A call on the CPU of a machine with a GPU reads no files.
+            if gpu is None and gpu_of(0) is None:
                 check()
             return gpu
 

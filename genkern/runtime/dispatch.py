@@ -293,7 +293,7 @@ class Gemm(Calls):
                 known = self._known.get(place)
             except TypeError:
                 known = place = None
-            # By themselves: to unpack a tuple of tensors takes 2 % of a call.
+            # Without a tuple, which would have to be unpacked twice.
             if known is not None and known[0](x, weight) and forward_ad._current_level < 0 and not _modes():
                 return known[1](x, weight)
             tensors = x, weight
