@@ -1,4 +1,15 @@
-"""genkern finds the fastest GEMM kernel for every matrix size on your GPU."""
+"""genkern finds the fastest GEMM kernel for every matrix size on your GPU.
+
+tuned_gemm           functions gemm_<format>(x, weight, ...) of PyTorch tensors, by tuned kernels
+patch(model)         lets a model's linear layers and experts call tuned kernels, until its undo()
+report(model)        what each linear layer of a model would call
+batch_invariant()    serves every call so that a row has the same bits in any batch
+autotune_gemm(a, b, c)  tunes one product from Python
+quantized(x, dtype, scales)  rows in an 8-bit type, and their scales
+shuffle_weight(weight), unshuffle_weight(weight)  the layout of formats named *_bpreshuffle
+
+`python -m genkern --help` is the tuner. docs/dispatch.md describes calls from a program.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +29,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# What a user's program calls, and where it is. Most of it needs PyTorch, and is imported when it is asked for.
+# Public names and the modules that define them. Most need PyTorch, and are imported when they are first asked for.
 _LIES_IN = {
     "autotune_gemm": "genkern.tuning.autotune",
     "batch_invariant": "genkern.runtime.default",
@@ -36,10 +47,10 @@ def __dir__() -> list[str]:
 
 
 if not TYPE_CHECKING:
-    # Else a type checker would take any name.
+    # A type checker would take any name.
 
     def __getattr__(name: str) -> object:
-        """What is public, when it is asked for. Raises AttributeError for any other name."""
+        """A public name, imported when it is asked for. Raises AttributeError for any other name."""
         if name in _MODULES:
             return importlib.import_module(_MODULES[name])
         if name in _LIES_IN:

@@ -1,10 +1,12 @@
-"""GEMMs of tensors by tuned kernels: a function `gemm_<format>(x, weight, ...)` for each format (dir() has them).
+"""GEMMs of PyTorch tensors by tuned kernels: a function `gemm_<format>(x, weight, ...)` for each format (see dir()).
 
-Each computes activation(scale_a * scale_b * (x @ weight.T) + bias) of x [..., K] and weight [N, K], those of batches of
-x [batch, M, K] and weight [batch, N, K], by the winner that the bundles or results named by GENKERN_CONFIG have for it,
-and by PyTorch where they have none. What the arguments are is said by genkern.runtime.dispatch.Gemm, of formats whose
-rows go to one of many weights by genkern.runtime.routed's Grouped and Experts; docs/dispatch.md says which winner is
-taken.
+    from genkern import tuned_gemm
+    y = tuned_gemm.gemm_a16w16(x, weight, bias)  # as torch.nn.functional.linear
+
+Each computes activation(scale_a * scale_b * (x @ weight.T) + bias) of x [..., K] and weight [N, K] (batched formats: of
+x [batch, M, K] and weight [batch, N, K]), by the winner that the bundles or results files named by GENKERN_CONFIG have
+for the call, otherwise by PyTorch. Formats of rows in groups, and of a mixture of experts, take other arguments: the
+`__doc__` of each function has its own. docs/dispatch.md says which winner is taken.
 """
 
 from __future__ import annotations
@@ -27,10 +29,10 @@ def __dir__() -> list[str]:
 
 
 def renew() -> None:
-    """Look anew into the files that the environment names, and use from now on what has come since.
+    """Read the files that the environment names again if they have changed; later calls use their winners.
 
-    Where several ranks tune online they then all have what the first one has: so every rank must call this at the same
-    point of its program, as a collective of torch.distributed.
+    A collective operation if several ranks of torch.distributed tune online (GENKERN_ONLINE_TUNING=1): every rank must
+    call it at the same point of the program, and has the winners of the first rank afterwards.
     """
     from genkern.runtime.default import renew
 
@@ -38,7 +40,7 @@ def renew() -> None:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The function of a format, which says what it takes. Raises AttributeError where there is no such format."""
+    """The function of a format, made when it is first asked for. Raises AttributeError if there is no such format."""
     if not name.startswith(_PREFIX) or name.removeprefix(_PREFIX) not in op_names():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     op = get_op(name.removeprefix(_PREFIX))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import genkern
+from genkern.ops.op import op_names
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = """
@@ -48,6 +51,27 @@ def test_every_public_name_is_shown_and_there() -> None:
     assert genkern.autotune.autotune_gemm is genkern.autotune_gemm
     with pytest.raises(AttributeError, match="pacth"):
         genkern.pacth  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("op", op_names())
+def test_every_function_is_documented(op: str) -> None:
+    """Its docstring has the format, each argument, what is returned, and what is raised."""
+    function = getattr(genkern.tuned_gemm, f"gemm_{op}")
+    said = str(function.__doc__)
+    assert said.startswith(f"gemm_{op}(")
+    arguments = said.partition("Args:")[2].partition("Returns:")[0]
+    for name in inspect.signature(function).parameters:
+        assert re.search(rf"\b{name}\b.*:", arguments), name
+    assert {"Returns:", "Raises:", "InputError"} <= set(
+        re.findall(r"\w+:?", said.replace("InputError:", "InputError "))
+    )
+    assert f"The format {op}" in said
+
+
+def test_the_package_names_what_it_has() -> None:
+    """In its docstring, which help() shows first."""
+    for name in dir(genkern):
+        assert name in str(genkern.__doc__) or name in ("__version__", "autotune")
 
 
 def test_a_users_program_is_typed(tmp_path: Path) -> None:

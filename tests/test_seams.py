@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # mean (AITER's tables), the format of a problem that nobody names, and which formats the layers of engines are.
 ALLOWED = {
     "genkern/gemm/problem.py": ["a16w16"],
+    # An example, of what users read first.
+    "genkern/tuned_gemm.py": ["a16w16"],
     "genkern/engines/called.py": ["a16w16", "a8w8", "a8w8_blockscale", "batched_a16w16"],
     # A flag of AITER's.
     "genkern/command/other_tuners.py": ["grouped_gemm"],

@@ -263,7 +263,7 @@ def _checks(claims: Sequence[Claim], setting: Setting, workshop: Workshop) -> Ge
 def _interpreter_checks(
     claims: Sequence[Claim], setting: Setting, workshop: Workshop
 ) -> Generator[Checked, None, None]:
-    checker = interpreter_checker(setting.options.errRatio, workshop.arch, workshop.budget, workshop.module_dir)
+    checker = interpreter_checker(setting.options.errRatio, workshop.module_dir)
 
     def interpret(claim: Claim) -> Check | BugError:
         session = Session("", claim.problem, workshop.arch, 0, workshop.module_dir, workshop.budget)

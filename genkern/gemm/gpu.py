@@ -22,7 +22,7 @@ FLOAT32_BITS = 24
 # Capabilities that are numbers from 1 on.
 _FROM_ONE = (
     *("matrix_rows", "matrix_columns", "matrix_warps", "cluster_programs_max", "pipelined_bytes", "kpack_max"),
-    *("tile_rows_min", "matrix_columns_min", "lanes_per_clock"),
+    *("tile_rows_min", "matrix_columns_min", "lanes_per_clock", "units_per_multiprocessor"),
 )
 # Rates that are shares of a stated peak.
 _SHARES = ("matrix_share", "memory_share")
@@ -50,6 +50,8 @@ class Capabilities:
     `tile_rows_min`: the fewest rows of a tile that Triton multiplies, padded to an instruction or not.
     `matrix_columns_min`: the fewest columns of an instruction that keeps the matrix units busy.
     `lanes_per_clock`: lanes whose addresses a unit takes in a clock.
+    `units_per_multiprocessor`: compute units that HIP, and so PyTorch, counts as one multiprocessor: the two of a
+    work-group processor on RDNA. rocminfo, the driver's files and results count compute units.
     """
 
     async_copies: bool = False
@@ -72,6 +74,7 @@ class Capabilities:
     tile_rows_min: int = 16
     matrix_columns_min: int = 16
     lanes_per_clock: int = 32
+    units_per_multiprocessor: int = 1
 
     def __post_init__(self) -> None:
         """Raises InputError for what contradicts itself."""

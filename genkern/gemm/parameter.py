@@ -33,8 +33,12 @@ class Parameter:
     the value in a config's name; a word without one stands there alone. `at_run_time`: an argument of launches, so that
     configs which differ in nothing else share a binary; the others are compiled in. `in_text`: kernels have another
     text, and name, for each value, so that their symbols need not say it. `compiler_only`: nothing but the compiler
-    sees it, so that kernels with other values may be the same machine code. `vendor`: whose GPUs have it, "" for all.
-    `together`: what is called so is said whole or not at all.
+    sees it, so that kernels with other values may be the same machine code. `by_variant`: the family's variant writes
+    it into the kernel's text. `vendor`: whose GPUs have it, "" for all. `together`: parameters with the same word here
+    are in a config's name all or none.
+
+    A parameter that is none of `in_text`, `compiler_only` and `by_variant` is an argument of the kernel that multiplies
+    (`argument`): a constant if it is compiled in, else a number.
     """
 
     name: str
@@ -45,6 +49,7 @@ class Parameter:
     at_run_time: bool = False
     in_text: bool = False
     compiler_only: bool = False
+    by_variant: bool = False
     vendor: str = ""
     together: str = ""
 
@@ -65,6 +70,16 @@ class Parameter:
     def of(self, *values: Value) -> Parameter:
         """The same for a family that has these values alone."""
         return replace(self, values=values)
+
+    @property
+    def is_argument(self) -> bool:
+        """True if the kernel that multiplies has it as an argument."""
+        return not (self.in_text or self.compiler_only or self.by_variant)
+
+    @property
+    def argument(self) -> str:
+        """The name of that argument: the parameter's own, in capitals if it is a constant."""
+        return self.name if self.at_run_time else self.name.upper()
 
     @property
     def is_word(self) -> bool:
@@ -189,7 +204,7 @@ REALIGNED = Parameter(
 SPECIALIZED = Parameter("specialized", "", (0, 1), "some warps load, the others multiply", 0, in_text=True)
 
 XCD_REMAP = Parameter(
-    "xcd_remap", "xcd", (0, 1), "programs that run on one XCD take neighbouring tiles", 0, vendor="amd"
+    "xcd_remap", "xcd", (0, 1), "programs that run on one XCD take neighbouring tiles", 0, by_variant=True, vendor="amd"
 )
 # Triton's modifiers of tl.load. Not .cv, which reads past every cache: no GEMM gains by that.
 CACHE_MODIFIER = Parameter(

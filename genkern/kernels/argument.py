@@ -148,7 +148,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class Constant:
-    """Known when the kernel is compiled. `value` may be BINARY until the config is known."""
+    """Known when the kernel is compiled. `value` may be the name of a word, as BINARY is, until the config is known."""
 
     name: str
     value: Value | str
@@ -183,10 +183,11 @@ def parameters_of(arguments: Iterable[Argument]) -> Iterator[Parameter]:
             yield Parameter(argument.name, isinstance(argument, Constant))
 
 
-def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], binary: str) -> Iterator[Argument]:
-    """One argument for each parameter, in order, with what is known put in: boxes and constants are known then.
+def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], words: Mapping[str, str]) -> Iterator[Argument]:
+    """One argument for each parameter of a kernel, in order, with the values of names put in; boxes and constants have
+    no names left.
 
-    `binary` stands for BINARY.
+    `known` are values of names that are numbers, `words` texts of names that are words, BINARY among them.
     """
     for argument in arguments:
         if isinstance(argument, Descriptors):
@@ -202,7 +203,8 @@ def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], binary: 
         elif isinstance(argument, Integer):
             yield replace(argument, value=fold(argument.value, known))
         elif isinstance(argument, Constant) and isinstance(argument.value, Expression):
-            yield replace(argument, value=binary if argument.value == BINARY else evaluate(argument.value, known))
+            word = words.get(argument.value.name)
+            yield replace(argument, value=evaluate(argument.value, known) if word is None else word)
         else:
             yield argument
 

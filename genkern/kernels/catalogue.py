@@ -113,6 +113,11 @@ def parameters_of(family: str) -> dict[str, Parameter]:
     return {name: of_family[name] for name in PARAMETERS.by_name if name in of_family}
 
 
+def arguments_of(family: str) -> tuple[Parameter, ...]:
+    """A family's own parameters that are arguments of the kernel that multiplies."""
+    return FAMILIES[family].arguments
+
+
 def language_of(config: Config) -> str:
     """What the kernels of a config are written in, "triton" (Gluon too) or "cute"."""
     return FAMILIES[config.family].language
@@ -230,3 +235,9 @@ def numbers_of(config: Config) -> dict[str, int]:
     """Every parameter of a config that is a number, by name: what expressions of its family may be in terms of."""
     values: dict[str, Value] = {**PARAMETERS.neutral, **config.values}
     return {name: value for name, value in values.items() if isinstance(value, int)}
+
+
+def words_of(config: Config) -> dict[str, str]:
+    """Every parameter of a config that is a word, by name: what constants of its kernels may be."""
+    values: dict[str, Value] = {**PARAMETERS.neutral, **config.values}
+    return {name: value for name, value in values.items() if isinstance(value, str)}

@@ -28,6 +28,7 @@ _RESULTS: dict[str, Callable[[int, int], int]] = {
     "min": min,
     "max": max,
 }
+_DIVISIONS = ("//", "%", "cdiv")
 # How tightly Python binds the operators; the others are calls, or stand in brackets.
 _BINDING = {">": 1, "+": 2, "-": 2, "*": 3, "//": 3, "%": 3}
 # Nothing that a family says is nested deeper, nor takes so many numbers, names and operations, nor has such numbers:
@@ -120,9 +121,41 @@ def evaluate(value: Value, known: Mapping[str, Value]) -> int:
 
 
 def _computed(operation: str, left: int, right: int) -> int:
-    if operation in ("//", "%", "cdiv") and right < 1:
+    if operation in _DIVISIONS and right < 1:
         raise InputError(f"{left} {operation} {right}: sizes are divided by 1 or more only")
     return _RESULTS[operation](left, right)
+
+
+# The least and the greatest value that a number may have, both included.
+Bounds = tuple[int, int]
+
+
+def bounds_of(value: Value, known: Mapping[str, Bounds]) -> Bounds:
+    """Bounds of the value for names within their bounds; the true range may be narrower.
+
+    Raises InputError if a divisor may be less than 1, so that `evaluate` raises for no value of the names, or if the
+    bounds of a name are not known.
+    """
+    if isinstance(value, int):
+        return value, value
+    if value.operation == "name":
+        if value.name not in known:
+            raise InputError(f"nothing is known of {value.name}: give its bounds")
+        return known[value.name]
+    of = [bounds_of(operand, known) for operand in value.operands]
+    if value.operation == "if":
+        (_, then, otherwise), (first, last) = of, of[0]
+        if first > 0 or last < 0:
+            return then
+        return otherwise if first == last else (min(then[0], otherwise[0]), max(then[1], otherwise[1]))
+    left, right = of
+    if value.operation in _DIVISIONS and right[0] < 1:
+        raise InputError(f"a divisor of {value.operation} may be {right[0]}: sizes are divided by 1 or more only")
+    if value.operation == "%" and (left[0] < left[1] or right[0] < right[1]):
+        return 0, min(left[1], right[1] - 1) if left[0] >= 0 else right[1] - 1
+    # The other operations are monotone in each operand, so that the ends give the bounds.
+    ends = [_RESULTS[value.operation](one, other) for one in left for other in right]
+    return min(ends), max(ends)
 
 
 def names_in(value: Value) -> frozenset[str]:

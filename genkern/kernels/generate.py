@@ -22,7 +22,7 @@ from genkern.gemm.operand import Operand
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import parameters_of
-from genkern.kernels.catalogue import form_of, language_of
+from genkern.kernels.catalogue import arguments_of, form_of, language_of
 from genkern.kernels.contract.call import Kernel
 from genkern.kernels.contract.product import product_of, starts_early
 from genkern.kernels.cute.source_file import sha256_of
@@ -94,11 +94,13 @@ class _Rows:
 
 
 def _columns(configs: Sequence[Config]) -> list[str]:
-    """The parameters that a module's table has: those of all configs, and those that some have off neutral.
+    """The parameters that a module's table has: those of all configs, those that kernels have as arguments, and those
+    that a config has off its neutral value.
 
     Parameters that change the text of kernels are said by the kernel's name.
     """
     off = {name for config in configs for name, _ in config.others if not PARAMETERS.by_name[name].in_text}
+    off |= {each.name for family in {config.family for config in configs} for each in arguments_of(family)}
     if any(PARAMETERS.by_name[name].together == "amd" for name in off):
         off |= {parameter.name for parameter in AMD_OPTIONS}
     core = [parameter.name for parameter in CORE]
@@ -225,6 +227,8 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         facts = form_of(config)
         main = call.kernels[facts.kernels_before].variant
         mains.append(main.name)
+        if main.name in launched_by and made_of[main.name].arguments != call.kernels[facts.kernels_before].arguments:
+            raise InputError(f"{config.name}: a kernel of another family here is {main.name} too: use one of both")
         if main.name not in launched_by:
             made_of |= {kernel.variant.name: kernel for kernel in call.kernels}
             launched_by[main.name] = form = facts.stem + "_split" * main.split + "_xcd" * main.xcd

@@ -30,7 +30,17 @@ from genkern.kernels.argument import (
     Stride,
     Workspace,
 )
-from genkern.kernels.expression import Expression, Value, evaluate, fold, from_json, names_in, to_json
+from genkern.kernels.expression import (
+    Bounds,
+    Expression,
+    Value,
+    bounds_of,
+    evaluate,
+    fold,
+    from_json,
+    names_in,
+    to_json,
+)
 
 # Of plans as JSON; another number means other fields, or other meanings.
 VERSION = 4
@@ -92,12 +102,22 @@ class LaunchPlan:
     @property
     def hangs_on(self) -> frozenset[str]:
         """The names of what must be known to launch it, besides where the operands lie."""
+        return frozenset[str]().union(*map(names_in, self._values))
+
+    @property
+    def _values(self) -> list[Value]:
+        """Every value that is computed when the plan is used."""
         values: list[Value] = [self.workspace, self.counters]
         for launch in self.launches:
             values += launch.grid
             for argument in launch.arguments:
                 values += [getattr(argument, name) for name in _VALUES.get(type(argument), ())]
-        return frozenset[str]().union(*map(names_in, values))
+        return values
+
+    def require_computable(self, known: Mapping[str, Bounds]) -> None:
+        """Raise InputError unless every value can be computed for all values of the names within their bounds."""
+        for value in self._values:
+            bounds_of(value, known)
 
     def keeps_promises(self, m: int) -> bool:
         """Whether numbers that hang on M alone are multiples of what its kernels were compiled for, for this one."""

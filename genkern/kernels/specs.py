@@ -9,20 +9,21 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 from genkern.files import regular_bytes
 from genkern.gemm.config import Config, name_of
 from genkern.gemm.gpus import Gpu, triton_target
-from genkern.gemm.parameter import PARAMETERS
+from genkern.gemm.parameter import PARAMETERS, Parameter
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels import lowering, source
 from genkern.kernels.argument import Constant, constants_of, expanded, passed, promised, triton_type
-from genkern.kernels.catalogue import form_of, language_of, numbers_of
+from genkern.kernels.catalogue import arguments_of, form_of, language_of, numbers_of, words_of
 from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.form import Form
 from genkern.kernels.contract.product import Product, product_of
 from genkern.kernels.contract.several import for_batch, for_groups
 from genkern.kernels.contract.variant import Variant
@@ -34,14 +35,17 @@ from genkern.ops.op import Op
 
 
 @lru_cache(maxsize=1024)
-def _call(call: Callable[[Product, Variant], Call], product: Product, variant: Variant) -> Call:
-    return for_groups(product, for_batch(product, call(product, variant)))
+def _call(form: Form, parameters: tuple[Parameter, ...], product: Product, variant: Variant) -> Call:
+    call = form.call(product, variant)
+    if parameters:
+        call = call.given(form.kernels_before, parameters)
+    return for_groups(product, for_batch(product, call))
 
 
 def call_of(product: Product, config: Config) -> Call:
     """What one call of `config` launches; one object for all configs that have the same kernels."""
     form = form_of(config)
-    return _call(form.call, product, form.variant(product.problem, config))
+    return _call(form, arguments_of(config.family), product, form.variant(product.problem, config))
 
 
 def main_variant(problem: GemmProblem, config: Config) -> Variant:
@@ -94,10 +98,10 @@ def _written(kernel: Kernel, config: Config) -> tuple[str, str]:
 @lru_cache(maxsize=8192)
 def _specs(product: Product, config: Config, hashes: tuple[tuple[str, str], ...]) -> tuple[KernelSpec, ...]:
     digests = dict(hashes)
-    known, operands, binary = known_of(product.problem, config), product.by_name, binary_name(config)
+    known, operands, words = known_of(product.problem, config), product.by_name, _words(config)
     specs = []
     for kernel in call_of(product, config).kernels:
-        arguments = tuple(expanded(kernel.arguments, known, binary))
+        arguments = tuple(expanded(kernel.arguments, known, words))
         given = [argument for argument in arguments if not isinstance(argument, Constant)]
         specs.append(
             KernelSpec(
@@ -155,7 +159,7 @@ def open_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False
     for name, value in call.definitions:
         known[name] = fold(value, known)
     language = language_of(config)
-    return _planned(call, known, binary_name(config), product.accumulator, language)
+    return _planned(call, known, _words(config), product.accumulator, language)
 
 
 @lru_cache(maxsize=8192)
@@ -176,13 +180,20 @@ def plan_text(product: Product, config: Config, gpu: Gpu) -> str:
     return _plan_text(product, compiled_in(config), gpu)
 
 
-def _planned(call: Call, known: dict[str, Value], binary: str, accumulator: str, language: str) -> LaunchPlan:
-    launches = tuple(_of_kernel(kernel, known, binary, language) for kernel in call.kernels)
+def _words(config: Config) -> dict[str, str]:
+    """What constants may be that are words: parameters, and the name of the binary."""
+    return {**words_of(config), "BINARY": binary_name(config)}
+
+
+def _planned(
+    call: Call, known: dict[str, Value], words: Mapping[str, str], accumulator: str, language: str
+) -> LaunchPlan:
+    launches = tuple(_of_kernel(kernel, known, words, language) for kernel in call.kernels)
     return LaunchPlan(launches, fold(call.workspace, known), accumulator, fold(call.counters, known))
 
 
-def _of_kernel(kernel: Kernel, known: dict[str, Value], binary: str, language: str) -> PlannedLaunch:
-    arguments = tuple(expanded(kernel.arguments, known, binary))
+def _of_kernel(kernel: Kernel, known: dict[str, Value], words: Mapping[str, str], language: str) -> PlannedLaunch:
+    arguments = tuple(expanded(kernel.arguments, known, words))
     # A binary's name is its kernel's and that of what it was compiled with (_symbol in the generated module).
     (name,) = (each.value for each in arguments if isinstance(each, Constant) and each.name == "BINARY")
     x, y, z = (fold(value, known) for value in kernel.grid)

@@ -209,6 +209,13 @@ def add_op(path: str) -> Op:
     return op
 
 
+def doc_of(name: str) -> str:
+    """What the package of a format says of it: its docstring, "" if it has none."""
+    is_own = name in _own_names()
+    package = importlib.import_module(f"genkern.ops.{name}") if is_own else outside.load_package(op_folder(name))
+    return package.__doc__ or ""
+
+
 def op_by_type(dtype: str) -> Op:
     """The format that operands of this type mean where nothing names one."""
     ops = (get_op(name) for name in op_names())

@@ -7,9 +7,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from genkern.errors import InvarianceError, LaunchError
+from genkern.errors import InvarianceError, LaunchError, one_line
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import on_arch
 from genkern.ops.fields import own_text
@@ -23,6 +23,7 @@ from genkern.runtime.table import Choice, InvariantTable, Table
 from genkern.runtime.untuned import Rule, by_own_times, by_times, nearest_winner
 
 _LOG = logging.getLogger("genkern")
+T = TypeVar("T")
 
 # What becomes of a problem that no winner serves, and why it does not: it raises, or the library serves it.
 Leave = Callable[[GemmProblem, str], None]
@@ -96,34 +97,53 @@ class Context:
             return [(index, gpu.workspaces.kept()) for index, gpu in self._gpus.items() if gpu is not None]
 
     def find(self, gpu: LiveGpu, problem: GemmProblem, *, kernels_alone: bool = False) -> Choice:
-        """What serves the problem on the GPU; where calls must be batch invariant and `kernels_alone`, no algorithm of
-        the library.
+        """The choice of what serves the problem on the GPU; the library, with one warning, if looking for a winner
+        fails. With `kernels_alone` no algorithm of the library, if calls must be batch invariant.
         """
-        problem = on_arch(problem, gpu.identity.arch)
-        with self._lock:
+
+        def found(problem: GemmProblem) -> Choice:
             if self.mode.is_on:
                 return self._invariant_table(gpu, problem.op).find(problem, kernels_alone=kernels_alone)
             return self._table(gpu, problem.op).find(problem)
 
+        return self._asked(found, gpu, problem, Choice("looking for a winner failed"))
+
     def tuned(self, gpu: LiveGpu, problem: GemmProblem) -> list[tuple[int, str]]:
-        """For which M the problem is tuned, and who won there: a config, "vendor" or "tie"."""
-        problem = on_arch(problem, gpu.identity.arch)
-        with self._lock:
+        """For each M that the problem is tuned for, which config won, "vendor" or "tie"."""
+
+        def tuned(problem: GemmProblem) -> list[tuple[int, str]]:
             made = self._invariant_table if self.mode.is_on else self._table
             return made(gpu, problem.op).tuned(problem)
 
+        return self._asked(tuned, gpu, problem, [])
+
     def is_tuned(self, gpu: LiveGpu, problem: GemmProblem) -> bool:
-        """Whether the problem has winners for any M, in whatever mode."""
-        with self._lock:
-            return bool(self._table(gpu, problem.op).tuned(on_arch(problem, gpu.identity.arch)))
+        """True if the problem has winners for any M, whether or not calls must be batch invariant."""
+        return self._asked(lambda problem: bool(self._table(gpu, problem.op).tuned(problem)), gpu, problem, False)
 
     def sums(self, gpu: LiveGpu, problem: GemmProblem) -> str:
-        """In which order calls of the problem with any M add up K, where they must all have one and can."""
-        with self._lock:
-            if not self.mode.is_on:
-                return ""
-            layer = self._invariant_table(gpu, problem.op).layer(on_arch(problem, gpu.identity.arch))
+        """The order in which all calls of the problem, with any M, add up K; "" unless calls must be batch invariant
+        and the problem has kernels of one order.
+        """
+
+        def sums(problem: GemmProblem) -> str:
+            layer = self._invariant_table(gpu, problem.op).layer(problem) if self.mode.is_on else None
             return "" if layer is None else layer.sums
+
+        return self._asked(sums, gpu, problem, "")
+
+    def _asked(self, question: Callable[[GemmProblem], T], gpu: LiveGpu, problem: GemmProblem, failed: T) -> T:
+        """The answer for the problem; `failed`, with one warning, if the question raises.
+
+        A damaged or crafted bundle, or an error of genkern's own, must not stop the program that makes the call.
+        """
+        try:
+            with self._lock:
+                return question(on_arch(problem, gpu.identity.arch))
+        except Exception as error:
+            line = f"looking for a winner failed ({one_line(error)}): the library serves it"
+            self.say(("failed", problem.op, type(error)), f"{problem_text(problem)}: {line}", logging.WARNING)
+            return failed
 
     def switch(self, name: str) -> None:
         """Let calls be batch invariant from now on, or no more: `name` is that of a Mode."""

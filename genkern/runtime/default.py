@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
@@ -25,7 +27,11 @@ _LOG = logging.getLogger("genkern")
 
 
 class Process:
-    """What one process has: a Context of what `environ` says, and what is tuned meanwhile, if anything is."""
+    """What one process has: a Context of what `environ` says, and what is tuned meanwhile, if anything is.
+
+    A first call without a GPU, which needs no bundle, reads the files that `environ` names all the same and warns of
+    what cannot be used: so a deployment can be rehearsed on another machine.
+    """
 
     def __init__(self, environ: Mapping[str, str], gpu_of: Callable[[int], LiveGpu | None]) -> None:
         said = configuration(environ)
@@ -49,11 +55,27 @@ class Process:
             found = sources.bundles(said.paths_of(op))
             return [*found, *self.online.bundles()] if self.online else found
 
+        every_path = [*said.paths, *itertools.chain.from_iterable(said.own_paths.values())]
+
+        @functools.cache
+        def check() -> None:
+            for bundle in sources.check(every_path):
+                devices = Counter(f"{winner.device} ({winner.arch})" for winner in bundle.winners)
+                found = ", ".join(f"{count} winners for {device}" for device, count in devices.items())
+                _LOG.info("%s: no GPU here calls its %s", bundle.where, found or "0 winners")
+
+        def checked_gpu_of(index: int) -> LiveGpu | None:
+            gpu = gpu_of(index)
+            # A call on the CPU of a machine with a GPU reads no files.
+            if gpu is None and gpu_of(0) is None:
+                check()
+            return gpu
+
         if said.log_choices:
             show_log()
             watches.append(self._log_choice)
         self.context = Context(
-            *(bundles_of, gpu_of),
+            *(bundles_of, checked_gpu_of),
             watches=watches,
             only_proved=said.only_proved,
             here=versions_here,
@@ -106,13 +128,20 @@ class Switched:
 
 
 def batch_invariant(mode: bool | str = True) -> Switched:
-    """Serve every call of this process from here on, in all its threads, so that a row has the same bits in any batch:
-    a layer's calls (equal types, N, K and layout) by kernels of one order of sums, which its rows of
-    `genkern --batch_invariant` have. In a `with` statement until the end of the block.
+    """Serve every later call of this process, in all threads, so that a row has the same bits in any batch.
 
-    A call that has no such kernel raises InvarianceError; with `mode` "warn" the library serves it and a warning says
-    so. False ends it. GENKERN_BATCH_INVARIANT=1 begins with it. docs/batch_invariance.md says what is promised. Raises
-    InputError for another mode.
+    All calls of a layer (equal types, N, K and layout) are served by kernels with one order of sums, which rows of
+    `genkern --batch_invariant` have. docs/batch_invariance.md says what is promised.
+
+    Args:
+        mode (bool or str): True: a call without such a kernel raises InvarianceError. "warn": the library serves it,
+            and a warning says so. False: off. The environment variable GENKERN_BATCH_INVARIANT sets the first mode.
+
+    Returns:
+        A context manager: `with batch_invariant():` restores the mode before at the end of the block.
+
+    Raises:
+        InputError: for another mode.
     """
     names = {True: STRICT, False: OFF, WARN: WARN}
     if not isinstance(mode, (bool, str)) or mode not in names:

@@ -10,6 +10,7 @@ other tensors by now, which the guard finds.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +20,12 @@ import torch
 from torch._guards import TracingContext
 from torch.autograd import forward_ad
 
-from genkern.ops.op import get_op
+from genkern.errors import InputError
+from genkern.gemm.problem import ACTIVATIONS
+from genkern.ops.op import doc_of, get_op
 from genkern.runtime.context import Context
 from genkern.runtime.given import Given
+from genkern.runtime.plain import PLAIN, is_plain, is_pytorchs
 from genkern.runtime.served import (
     Function,
     Served,
@@ -29,6 +33,7 @@ from genkern.runtime.served import (
     by_library,
     gradients_of,
     is_tuned,
+    linear_like,
     serve,
     serve_one_order,
 )
@@ -37,9 +42,6 @@ from genkern.runtime.served import (
 _MOST_KEPT = 4096
 # Of each layer's weight, sizes of x: some 200 bytes each.
 _MOST_KNOWN = 2**16
-# Types of tensors that are what they seem.
-PLAIN = (torch.Tensor, torch.nn.Parameter)
-
 # Whether tensors are like those that it was made of.
 Guard = Callable[..., bool]
 
@@ -82,10 +84,10 @@ class Found:
 
 
 class Calls:
-    """Calls of one format's function, each by whoever serves what is like it: found once, and kept.
+    """The function of one format. What serves a call is found once for calls that are alike, and kept.
 
-    What a call is `given` are its function's arguments in the order of its operator (torch_ops), and the format's own
-    fields as the last of them.
+    `given` are the arguments of a call in the order of its operator (torch_ops), and as the last of them the format's
+    own fields by name.
     """
 
     def __init__(self, op: str, context: Context) -> None:
@@ -95,6 +97,7 @@ class Calls:
         self._by_mode: dict[str, Found] = {}
         self._switch()
         self.__name__ = f"gemm_{op}"
+        self.__doc__ = _documentation(self.__name__, self)
         # Its operator, for calls that are traced or differentiated.
         self.operator: Callable[..., Any] | None = None
         context.on_change(self._renew)
@@ -137,7 +140,7 @@ class Calls:
         others = [each for each, is_tensor in zip(arguments, are, strict=True) if not is_tensor]
         try:
             place = (
-                *(id(arguments[1]), arguments[0].numel(), _has_gradients()),
+                *(id(arguments[1]), arguments[0].numel(), arguments[0].is_nested, _has_gradients()),
                 *(*are, *others, *sorted(own.items())),
             )
             known = self._known.get(place)
@@ -150,17 +153,22 @@ class Calls:
         return self._unknown(place, tensors, given)
 
     def _unknown(self, place: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        """A call that no guard knows; the next one like it is known."""
+        """Serves a call that no guard knows, and makes a guard for later calls like it."""
         found = self._found
         known, guards, kept = found.known, found.guards, found.kept
-        if self.operator is not None and not is_plain_call(tensors):
-            if not torch.compiler.is_compiling() and _is_transformed():
-                # torch.func transforms what it knows, and refuses grad and jvp of an operator with a backward pass;
-                # forward differentiation drops tangents of one without a formula for them.
-                if self._context.mode.is_on:
-                    self._context.leave(self.__name__, "torch.func transforms the library's calls alone")
+        if not is_plain_call(tensors):
+            if not torch.compiler.is_compiling():
+                # torch.func refuses grad and jvp of an operator that has a backward pass, and forward differentiation
+                # drops the tangents of an operator that has no formula for them.
+                if _is_transformed():
+                    return self._by_pytorch("torch.func transforms PyTorch's functions only", tensors, given)
+                if (odd := next(filter(is_pytorchs, tensors), None)) is not None:
+                    return self._by_pytorch(f"PyTorch multiplies {_kind_of(odd)}", tensors, given)
+            if self.operator is not None:
+                # PyTorch's dispatcher computes what is lazy (negation, zeros without memory) before it calls kernels.
+                return self.operator(*given[:-1], **given[-1])
+            if not all(map(is_plain, tensors)):
                 return self._library(given)(*tensors)
-            return self.operator(*given[:-1], **given[-1])
         key = _key(given)
         served = self._served(key, tensors, given)
         wants = self.operator is not None and torch.is_grad_enabled() and _want(tensors)
@@ -177,6 +185,15 @@ class Calls:
                 guards.clear()
             guards[key], known[place] = guard, (guard, served.call)
         return served.call(*tensors)
+
+    def _by_pytorch(self, why: str, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        """The call by PyTorch's functions. Raises InvarianceError if calls must be batch invariant."""
+        if self._context.mode.is_on:
+            self._context.leave(self.__name__, why)
+        odd = next((each for each in tensors if each.is_nested or each.layout is not torch.strided), None)
+        if odd is not None:
+            raise InputError(f"{self.__name__} takes dense strided tensors, not {_kind_of(odd)}")
+        return self._library(given)(*tensors)
 
     def direct(self, *given: Any) -> Any:
         """The call of tensors that have memory, and without a gradient."""
@@ -212,7 +229,7 @@ class Calls:
 
 
 class Gemm(Calls):
-    """x by a weight, and what `context` has tuned for it."""
+    """The function of one format that multiplies x by one weight, with the winners that `context` has."""
 
     def __call__(
         self,
@@ -225,14 +242,36 @@ class Gemm(Calls):
         activation: str | None = None,
         **own: int | str,
     ) -> Any:
-        """activation(scale_a * scale_b * (x @ weight.T) + bias), of x [..., K] and weight [N, K], as [..., N].
+        """Compute activation(scale_a * scale_b * (x @ weight.T) + bias) by the fastest known kernel.
 
-        Of formats with batches x is [batch, M, K], weight [batch, N, K] and the result [batch, M, N].
+        A winner of the bundles that GENKERN_CONFIG names serves the call if it was measured to be faster for this size,
+        layout, types and GPU; otherwise PyTorch's own function does. Works under autograd, torch.compile, torch.export,
+        CUDA graphs, torch.func and autocast as torch.nn.functional.linear does.
 
-        bias is [N], in the output's type. out_dtype is that of x unless given, of 8-bit operands bfloat16. Which scales
-        a format has, and their shapes, its operands say; `own` are its own fields (block sizes, for example).
-        activation is one of "relu", "gelu" (exact) and "silu". Raises InputError for operands that do not belong
-        together, and whatever the library raises; never because nothing is tuned.
+        Args:
+            x (Tensor): shape [..., K]; [batch, M, K] for batched formats. Rows or columns are contiguous; tensors
+                with other strides are served too, by a copy or by PyTorch. A column-major x (`y.t()`) is another
+                problem, with winners of its own, than a row-major one.
+            weight (Tensor): shape [N, K] as in torch.nn.Linear; [batch, N, K] for batched formats. If the format packs
+                two elements a byte, [N, K / 2].
+            bias (Tensor, optional): shape [N], in the type of the result.
+            out_dtype (torch.dtype, optional): type of the result. Default: the type of x, bfloat16 if x has 8 bits.
+            scale_a, scale_b (Tensor, optional): scales of x and of weight; the format says which it takes, with which
+                shapes. A scale of the whole operand is [1].
+            activation (str, optional): "relu", "gelu" (the exact form, by erf) or "silu". Default: none.
+            **own: fields of the format by name, such as `group=32` or `block_k=128` (see below).
+
+        Returns:
+            Tensor: shape [..., N], contiguous, on the device of x. The result of an empty product (M, N or K of 0) is
+            empty, or the bias. Products without scales are differentiable, twice too.
+
+        Raises:
+            InputError: a ValueError, in one line, if shapes, types or devices do not belong together, or tensors are
+                sparse or nested and PyTorch has no function for the format.
+            InvarianceError: a RuntimeError, if calls must be batch invariant and no kernel is.
+            NotImplementedError: in the backward pass, if the product has scales.
+
+        Also raises what PyTorch's own function raises, if that serves the call; never because nothing is tuned.
         """
         # What torch.compile reads of this function ends here.
         if is_traced():
@@ -249,20 +288,28 @@ class Gemm(Calls):
             and activation is None
             and not own
         ):
-            place, tensors = (id(weight), x.numel(), _has_gradients()), (x, weight)
+            place = id(weight), x.numel(), x.is_nested, _has_gradients()
+            try:
+                known = self._known.get(place)
+            except TypeError:
+                known = place = None
+            # Without a tuple, which would have to be unpacked twice.
+            if known is not None and known[0](x, weight) and forward_ad._current_level < 0 and not _modes():
+                return known[1](x, weight)
+            tensors = x, weight
         else:
             others = bias, scale_a, scale_b
             place = (
-                *(id(weight), x.numel(), _has_gradients(), *(each is None for each in others)),
+                *(id(weight), x.numel(), x.is_nested, _has_gradients(), *(each is None for each in others)),
                 *(out_dtype, activation, *sorted(own.items())),
             )
             tensors = x, weight, *(each for each in others if each is not None)
-        try:
-            known = self._known.get(place)
-        except TypeError:
-            known = place = None
-        if known is not None and known[0](*tensors) and forward_ad._current_level < 0 and not _modes():
-            return known[1](*tensors)
+            try:
+                known = self._known.get(place)
+            except TypeError:
+                known = place = None
+            if known is not None and known[0](*tensors) and forward_ad._current_level < 0 and not _modes():
+                return known[1](*tensors)
         return self._unknown(place, tensors, (x, weight, bias, out_dtype, scale_a, scale_b, activation, own))
 
     def known(self, x: Any, weight: Any, bias: Any) -> Function | None:
@@ -271,10 +318,12 @@ class Gemm(Calls):
         """
         try:
             if bias is None:
-                known = self._known.get((id(weight), x.numel(), _has_gradients()))
+                known = self._known.get((id(weight), x.numel(), x.is_nested, _has_gradients()))
                 is_known = known is not None and known[0](x, weight)
             else:
-                known = self._known.get((id(weight), x.numel(), _has_gradients(), False, True, True, None, None))
+                known = self._known.get(
+                    (id(weight), x.numel(), x.is_nested, _has_gradients(), False, True, True, None, None)
+                )
                 is_known = known is not None and known[0](x, weight, bias)
         except TypeError:
             return None
@@ -290,6 +339,17 @@ class Gemm(Calls):
 
     def _library(self, given: tuple[Any, ...]) -> Function:
         return by_library(Given.of(self.op, *given))
+
+    def _by_pytorch(self, why: str, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
+        x, weight, bias, out_dtype, scale_a, scale_b, activation, own = given
+        # torch.nn.functional.linear itself, which asks neither for strides nor for sizes.
+        linear = (
+            None if own or scale_a is not None or scale_b is not None else linear_like(self.op, x, weight, out_dtype)
+        )
+        if linear is None or self._context.mode.is_on or activation not in (None, *ACTIVATIONS):
+            return super()._by_pytorch(why, tensors, given)
+        c = linear(x, weight) if bias is None else linear(x, weight, bias)
+        return c if activation in (None, "none") else getattr(torch.nn.functional, activation)(c)
 
     def is_tuned(self, x: Any, weight: Any, own: Mapping[str, int | str], bias: Any = None) -> bool:
         """Whether anything but the library's own call serves x by weight and no more but a bias, traced or not; who
@@ -331,16 +391,32 @@ class Gemm(Calls):
         return sum(is_tuned(self._context, given.device, each) for each in chosen) > 0
 
 
+def _documentation(name: str, calls: Calls) -> str:
+    """The docstring of a format's function: its signature, its arguments, and what the format is."""
+    function = inspect.getattr_static(type(calls), "__call__", calls.direct)
+    _, *parameters = inspect.signature(function).parameters.values()
+    arguments = ", ".join(str(each.replace(annotation=inspect.Parameter.empty)) for each in parameters)
+    text = inspect.cleandoc(function.__doc__ or "")
+    return f"{name}({arguments}) -> Tensor\n\n{text}\n\nThe format {inspect.cleandoc(doc_of(calls.op.name))}\n"
+
+
 def _is_compiled() -> bool:
     """Whether this is of a program that is compiled; PyTorch 2.11 does not say so while it traces the backward pass."""
     return torch.compiler.is_compiling() or TracingContext.try_get() is not None
 
 
 def is_plain_call(tensors: tuple[Any, ...]) -> bool:
-    """Whether a call needs nothing of PyTorch's dispatcher but gradients: no tracing, mode or subclass of tensors."""
+    """Whether a call needs nothing of PyTorch's dispatcher but gradients: no tracing, no mode, and plain tensors."""
     if torch.compiler.is_compiling() or _modes() or _is_transformed():
         return False
-    return all(type(each) in PLAIN for each in tensors)
+    return all(map(is_plain, tensors))
+
+
+def _kind_of(tensor: Any) -> str:
+    """What the tensor is, for a message: its class, or the layout of a sparse or nested tensor."""
+    if type(tensor) not in PLAIN:
+        return f"a {type(tensor).__name__}"
+    return "a nested tensor" if tensor.is_nested else f"a tensor with layout {tensor.layout}"
 
 
 def _is_transformed() -> bool:

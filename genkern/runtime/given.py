@@ -27,8 +27,8 @@ class Given:
     """A call's problem, None where a dimension is 0, and its shape: `lead` are the dimensions of x before the last.
 
     `others` are problems with A or B in the other layout that x and weight are operands of just as well: a single row
-    lies in both. `extra` are the names of what it is given besides, in the order of the format's operands; `is_linear`
-    says that this is nothing, or a bias [N].
+    lies in both. `extra` are the names of the operands besides x and weight, in the format's order (in the call's order
+    if `problem` is None); `is_linear` is True if there is none, or only a bias [N].
     """
 
     op: Op
@@ -78,7 +78,7 @@ class Given:
         given = {"bias": bias, "scale_a": scale_a, "scale_b": scale_b}
         problem = None
         others: tuple[GemmProblem, ...] = ()
-        extra: tuple[str, ...] = ()
+        extra = tuple(name for name, tensor in given.items() if tensor is not None)
         operands: tuple[Operand, ...] = ()
         # Where there is nothing, one of each stands for it.
         like = GemmProblem(max(m, 1), max(n, 1), max(int(k), 1), op.name, a, b, c, activation=activation or "none")

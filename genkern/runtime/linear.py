@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from genkern.errors import InputError
 from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.context import Context
-from genkern.runtime.dispatch import PLAIN, Gemm, is_traced
+from genkern.runtime.dispatch import Gemm, is_traced
+from genkern.runtime.plain import PLAIN, is_pytorchs
 from genkern.runtime.shared.merging import Place, merge_layers
 from genkern.runtime.shared.own_forward import give_forward, has_own_forward, is_given, when_replicated
 from genkern.runtime.shared.shared_product import Operator
@@ -154,7 +156,7 @@ def patch_model(
         # Of a weight that was replaced, another tensor may have the number.
         if layer.weight is not weight or _is_librarys(input, weight, context):
             return library(input, weight, bias)
-        return gemm(input, weight, bias)
+        return _product(gemm, input, weight, bias)
 
     def not_replicated(name: str) -> Callable[[torch.nn.Module], None]:
         """Of a weight that another module's forward multiplies a replica has another, which nobody knows."""
@@ -236,7 +238,7 @@ def _others(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def _knows_itself(weight: Any) -> bool:
-    """Whether it says itself how it is multiplied: it is quantised, or sharded."""
+    """True for a wrapper subclass, which defines how it is multiplied: quantised or sharded."""
     return type(weight) not in PLAIN and is_traceable_wrapper_subclass(weight)
 
 
@@ -268,22 +270,45 @@ def _forward(gemm: Gemm, context: Context, place: Place | None, is_served: bool)
                 return call(input, weight) if bias is None else call(input, weight, bias)
         if not (is_served or context.mode.is_on) or _is_librarys(input, layer.weight, context):
             return torch.nn.functional.linear(input, layer.weight, layer.bias)
-        return gemm(input, layer.weight, layer.bias)
+        return _product(gemm, input, layer.weight, layer.bias)
 
     return forward
 
 
+def _product(gemm: Gemm, input: Any, weight: Any, bias: Any) -> Any:
+    """The product; operands that do not fit raise what torch.nn.functional.linear raises."""
+    if is_traced():
+        return gemm(input, weight, bias)
+    try:
+        return gemm(input, weight, bias)
+    except InputError:
+        if gemm.context.mode.is_on:
+            raise
+    # Behind the handler, so that PyTorch's error has no other as its context.
+    return torch._C._nn.linear(input, weight, bias)
+
+
 def _is_librarys(input: Any, weight: Any, context: Context) -> bool:
-    """Whether PyTorch would cast what it is given (autocast), or the weight knows better how it is multiplied, or is of
-    a type that no kernel has. Raises InvarianceError where the library may not serve it.
+    """True if torch.nn.functional.linear must serve the call: under autocast, which casts operands; for tensors that
+    define their own product (quantised, sharded, sparse, nested); for types that no kernel multiplies, or two types.
+
+    Raises InvarianceError if calls must be batch invariant.
     """
     why = ""
-    if _knows_itself(weight):
-        why = f"its weight, a {type(weight).__name__}, knows how it is multiplied"
-    elif torch.is_autocast_enabled(input.device.type):
+    traced = is_traced()
+    own = next((each for each in (input, weight) if _knows_itself(each) or not (traced or _is_ordinary(each))), None)
+    if own is not None:
+        why = f"PyTorch multiplies a {type(own).__name__}"
+    elif (traced or _any_autocast()) and torch.is_autocast_enabled(input.device.type):
         why = "autocast casts its operands"
+    elif input.dtype != weight.dtype:
+        why = f"PyTorch multiplies no {input.dtype} by {weight.dtype}"
     elif context.mode.is_on and str(weight.dtype) not in BY_TORCH:
         why = f"no kernel multiplies {weight.dtype}"
     if why and context.mode.is_on:
         context.leave(f"linear layer {list(weight.shape)}", why)
     return why != ""
+
+
+def _is_ordinary(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and not is_pytorchs(tensor)

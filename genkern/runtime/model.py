@@ -43,8 +43,17 @@ class ModelReport(list[LayerReport]):
 
 
 def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
-    """Let the model's linear layers, and transformers' experts modules, call tuned kernels where there are any; undone
-    by `with`, or by its `undo()`. silu(gate) * up behind a product of both is one kernel too, unless not `gated`.
+    """Let the linear layers of a model, and the experts modules of transformers, call tuned kernels.
+
+    Args:
+        model (torch.nn.Module): a model on its device, in place. Layers that are nn.Linear and have winners for their N
+            and K are patched; quantised and sharded weights, layers with hooks or with another forward are not. Calls
+            that are not plain (autocast, sparse, nested and subclassed tensors) stay PyTorch's.
+        gated (bool): compute silu(gate) * up behind a product of both by one kernel, if bundles have it. Default: True.
+
+    Returns:
+        Patch: `layers` names the patched layers, `merged` the groups of layers that are one product; `undo()`, or the
+        end of a `with` block, gives the model back what it had.
     """
     context, op = default_context(), staged_op()
     gemm = gemm_of(DEFAULT_OP)
@@ -59,7 +68,11 @@ def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
 
 
 def report(model: torch.nn.Module) -> ModelReport:
-    """What each linear layer and each product of an experts module would call, and what calls keep; print it."""
+    """What each linear layer and each product of an experts module of a model would call.
+
+    Returns a list of LayerReport: name, N, K, type, and by M the config that won, "vendor" or "tie". Its `workspaces`
+    say how many bytes calls keep on each GPU. `print(report(model))` has a line for each.
+    """
     context = default_context()
     layers = [*report_model(model, context), *report_experts(model, staged_op(), context)]
     workspaces = (WorkspaceReport(gpu, kept.bytes, kept.most_bytes) for gpu, kept in context.workspaces())

@@ -25,6 +25,8 @@ _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,250}")
 _TEXTS = ("arch", "device", "config", "choice", "vendor", "time_source", "check", "code")
 # As CUDA bounds them: parameters of a kernel in bytes, threads of a program, shared memory with room to grow.
 _MOST_PARAMETERS, _MOST_THREADS, _MOST_SHARED = 512, 1024, 2**20
+# Compute units (streaming multiprocessors) of a device.
+_MOST_UNITS = 2**16
 # M for which one call was proved.
 _MOST_PROVED = 64
 
@@ -294,6 +296,8 @@ def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
         plan = plans[text] = LaunchPlan.from_data(values["plan"])
         if open_names := plan.hangs_on.intersection(PARAMETERS.run_time):
             raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
+        # For all M and devices, not those of this call alone: calls share plans.
+        plan.require_computable({"M": (1, INT32), "units": (1, _MOST_UNITS)})
     most, listed = _number(values["most_m"], least, INT32), _list(values["proved"])
     proved = tuple(_number(m, least, most) for m in listed[:_MOST_PROVED])
     if len(listed) > _MOST_PROVED or list(proved) != sorted({*proved}):
@@ -322,7 +326,7 @@ def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:
         )
     return PackedWinner(
         problem=_problem(values["problem"]),
-        compute_units=_number(values["compute_units"], 0, 2**16),
+        compute_units=_number(values["compute_units"], 0, _MOST_UNITS),
         time_us=_time(values["time_us"]),
         library_us=_time(values["library_us"]),
         torch_us=_time(values["torch_us"]),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from genkern.errors import GenkernError, InputError, InvarianceError, LaunchError, ResultsError
-from genkern.gemm.dtypes import DTYPES
+from genkern.errors import GenkernError, InputError, InvarianceError, LaunchError, ResultsError, one_line
+from genkern.gemm.dtypes import BY_TORCH, DTYPES
 from genkern.gemm.operand import Operand, contiguous_strides
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.op import library_of, linear_of
-from genkern.runtime.context import Context, Leave
+from genkern.ops.op import Op, library_of, linear_of
+from genkern.runtime.context import Context, Leave, problem_text
 from genkern.runtime.given import Given, as_matrix
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, native_call
@@ -48,8 +49,12 @@ def serve(context: Context, given: Given, tensors: Sequence[Any], leave: Leave |
             lambda gpu, choice: _launched(context, gpu, given, problem, choice, tensors, library),
             leave,
         )
-    # Products with scales have no gradient, whoever computes them (torch_ops).
-    return Served(library, differentiable=set(given.extra) <= {"bias"}) if call is None else Served(call)
+    if call is not None:
+        return Served(call)
+    if problem is None:
+        return Served(library, differentiable=_linear_of_nothing(given, *tensors) is not None)
+    # Products with scales have no gradient, whichever kernel computes them (torch_ops).
+    return Served(library, differentiable=set(given.extra) <= {"bias"})
 
 
 def serve_one_order(context: Context, given_of: Callable[[Any, Any], Given], tensors: Sequence[Any]) -> Served | None:
@@ -124,9 +129,9 @@ def by_winner(
     launched: Callable[[LiveGpu, Choice], Function],
     leave: Leave | None = None,
 ) -> Function | None:
-    """What `launched` makes of the winner for the problem on the device with this number; None where the library serves
-    it, of which `leave` is told (Context.leave). `launched` may raise GenkernError. Raises InvarianceError where the
-    library may not serve it.
+    """What `launched` makes of the winner for the problem on the device with this number; None if the library serves
+    it, of which `leave` is told (Context.leave), also if `launched` raises. Raises InvarianceError if the library may
+    not.
     """
     gpu, leave = context.gpu(device), leave or context.leave
     if gpu is None:
@@ -153,6 +158,10 @@ def by_winner(
             return _unless_deterministic(call, library) if may_vary else call
     except GenkernError as error:
         why = str(error)
+    except Exception as error:
+        # A crafted bundle, a driver, or an error of genkern's own: the program that makes the call goes on.
+        why = f"its kernel cannot be launched ({one_line(error)})"
+        context.say(("failed", problem.op, type(error)), f"{problem_text(problem)}: {why}", logging.WARNING)
     leave(problem, why)
     return None
 
@@ -196,6 +205,12 @@ def by_library(given: Given) -> Function:
     return call
 
 
+def linear_like(op: Op, x: Any, weight: Any, out_dtype: Any) -> Function | None:
+    """PyTorch's function of x, weight and bias for operands of these types; None if the format has no such function."""
+    a, b, c = (BY_TORCH.get(str(dtype), "") for dtype in (x.dtype, weight.dtype, out_dtype or x.dtype))
+    return linear_of(GemmProblem(1, 1, 1, op.name, a, b, c)) if a and b and c else None
+
+
 def _places(given: Given) -> list[tuple[int, Operand]]:
     """Of each operand besides the matrices, in the format's order, its place among what calls are given besides."""
     order = [name for name in _ORDER if name in given.extra]
@@ -203,16 +218,27 @@ def _places(given: Given) -> list[tuple[int, Operand]]:
 
 
 def _of_nothing(given: Given) -> Function:
-    """No rows or columns give no elements, and sums over no K are zero."""
+    """A product with M, N or K of 0, which has no elements or sums over nothing.
 
-    def call(x: Any, weight: Any, bias: Any = None, *scales: Any) -> Any:
+    PyTorch's own function computes it if the format has one for these types: gradients, autocast and torch.func are
+    then the same as for any other size.
+    """
+
+    def call(x: Any, weight: Any, *extra: Any) -> Any:
         import torch
 
-        c = torch.zeros((*given.lead, given.n), dtype=given.out, device=x.device)
-        c = c if bias is None else c + bias.to(given.out)
+        if (linear := _linear_of_nothing(given, x, weight, *extra)) is not None:
+            c = linear(x, weight, *extra)
+        else:
+            c = x.new_zeros((*given.lead, given.n), dtype=given.out)
+            c = c + extra[0].to(given.out) if "bias" in given.extra else c
         return c if given.activation == "none" else getattr(torch.nn.functional, given.activation)(c)
 
     return call
+
+
+def _linear_of_nothing(given: Given, x: Any, weight: Any, *extra: Any) -> Function | None:
+    return linear_like(given.op, x, weight, given.out) if given.is_linear else None
 
 
 def _launched(

@@ -1,7 +1,9 @@
 """Formats as PyTorch operators, torch.ops.genkern.gemm_*: for torch.compile, export and autograd.
 
-By Library.define and impl: a custom_op costs 7 us a call (pytorch issue 177109). Eager calls that need none of it go
-past the operator.
+An operator takes the arguments of its format's function in the same order (genkern.runtime.dispatch.Gemm), the format's
+own fields as the last ones by name, and returns a new tensor; it has a fake implementation and a backward pass.
+Library.define and impl make it: a custom_op costs 7 us a call (pytorch issue 177109). Eager calls that need none of
+this do not go through the operator.
 """
 
 from __future__ import annotations
@@ -140,14 +142,19 @@ class Gradients:
                 after = getattr(torch.nn.functional, ctx.activation)(before)
             (grad,) = torch.autograd.grad(after, before, grad.to(after.dtype), create_graph=twice)
         grad = grad.to(x.dtype)
-        flat = grad.reshape(-1, grad.shape[-1])
+        flat = _as_rows(grad)
         of_x = self._product(grad, weight.mT, ctx.own).to(type_x) if ctx.needs_input_grad[0] else None
         of_weight = None
         if ctx.needs_input_grad[1]:
-            rows, columns = (grad, x) if weight.dim() == 3 else (flat, x.reshape(-1, x.shape[-1]))
+            rows, columns = (grad, x) if weight.dim() == 3 else (flat, _as_rows(x))
             of_weight = self._product(rows.mT, columns.mT, ctx.own).to(type_weight)
         of_bias = flat.sum(0).to(bias.dtype) if bias is not None and ctx.needs_input_grad[2] else None
         return of_x, of_weight, of_bias, *[None] * (ctx.inputs - 3)
 
     def _product(self, x: Any, weight: Any, own: Mapping[str, Any]) -> Any:
         return self.gemm(x, weight, **own) if self.gemm.is_tuned(x, weight, own) else x @ weight.mT
+
+
+def _as_rows(x: Any) -> Any:
+    """x [..., K] as a matrix [rows, K]; also if K is 0, for which reshape(-1, K) is ambiguous."""
+    return x.flatten(0, -2) if x.dim() > 1 else x[None]

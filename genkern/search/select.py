@@ -181,7 +181,10 @@ def _complexity(config: Config) -> tuple[int, ...]:
 
 
 def without_winner(candidates: Mapping[str, Measurement]) -> str:
-    """Why finalists that were timed gave no winner: one that nobody could check is none."""
+    """Why finalists that were timed gave no winner: wrong results, or no memory to check them; with the first one."""
     if unchecked := [m for m in candidates.values() if m.outcome is Outcome.UNCHECKED]:
         return f"no finalist was proved right, {len(unchecked)} of them for want of memory: {unchecked[0].message}"
-    return "no finalist ran and was correct (--profile_file says why)"
+    failed = "no finalist ran and was correct"
+    if wrong := [m for m in candidates.values() if m.outcome is Outcome.WRONG and m.message]:
+        return f"{failed}: {len(wrong)} gave wrong results, {wrong[0].config} at {wrong[0].message} (--profile_file)"
+    return f"{failed} (--profile_file says why)"

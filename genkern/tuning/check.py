@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from genkern.errors import BugError
 from genkern.files import write_whole
@@ -21,7 +21,7 @@ from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 from genkern.ops.op import get_op, groups_of
 from genkern.profiling.measured_process import check_of_answer
-from genkern.profiling.supervisor import run_supervised
+from genkern.profiling.supervisor import Exit, run_supervised
 from genkern.python_child import child_environment, module_argv
 from genkern.timing.session import TOLERANCE, Budget, Session
 
@@ -131,33 +131,46 @@ class InterpreterChecker:
         """End the checks that other threads have under way: nobody knows how they would have ended."""
         self._closed.set()
 
-    def _run(self, path: Path, problem: GemmProblem, config: Config, budget: Budget) -> Check:
+    def trial(self, work_dir: str) -> str:
+        """Why Triton's interpreter does not work here, by a kernel that no template has made; "" if it works."""
+        with tempfile.TemporaryDirectory(prefix="interpreted_", dir=work_dir) as folder:
+            ended, answer = self._ended(["genkern.profiling.checking.trial"], Path(folder))
+        if answer is None:
+            return ended.last_line or ended.description
+        return str(answer)
+
+    def _ended(self, argv: Sequence[str], folder: Path) -> tuple[Exit, Any]:
+        """How a Python process under the interpreter ended, and the JSON of its last line; None if it failed."""
         environment = {**child_environment(), "TRITON_INTERPRET": "1"}
+        out = folder / "answer"
+        ended = run_supervised(
+            module_argv(*argv),
+            env=environment,
+            timeout_s=_INTERPRETER_TIMEOUT_S,
+            grace_s=0.0,
+            stdout_path=out,
+            stderr_path=folder / "errors",
+            watch=lambda: (None, 0.0 if self._closed.is_set() else math.inf),
+        )
+        if ended.timed_out or ended.was_lost or ended.returncode != 0:
+            return ended, None
+        return ended, json.loads(out.read_text().splitlines()[-1])
+
+    def _run(self, path: Path, problem: GemmProblem, config: Config, budget: Budget) -> Check:
         values = json.dumps(dataclasses.asdict(problem))
-        tolerances = repr(budget.atol), repr(budget.rtol)
-        argv = module_argv("genkern.profiling.checking.interpret", str(path), config.name, values, *tolerances)
+        words = [str(path), config.name, values, repr(budget.atol), repr(budget.rtol)]
 
         def failed(message: str, lost: Outcome | None = None) -> Check:
             method = NOT_CHECKED if lost else "interpreter"
             return Check(config.name, False, 1.0, float("inf"), problem.size, method, message[:300], lost)
 
-        out = path.with_name("answer")
-        ended = run_supervised(
-            argv,
-            env=environment,
-            timeout_s=_INTERPRETER_TIMEOUT_S,
-            grace_s=0.0,
-            stdout_path=out,
-            stderr_path=path.with_name("errors"),
-            watch=lambda: (None, 0.0 if self._closed.is_set() else math.inf),
-        )
+        ended, answer = self._ended(["genkern.profiling.checking.interpret", *words], path.parent)
         if ended.timed_out:
             return failed(f"the interpreter had no result after {_INTERPRETER_TIMEOUT_S:g} s", Outcome.TIMED_OUT)
         if ended.was_lost:
             return failed(f"the interpreter was lost: {ended.description}", Outcome.CRASHED)
-        if ended.returncode != 0:
+        if answer is None:
             return failed(f"the interpreter failed: {ended.last_line or ended.description}")
-        answer = json.loads(out.read_text().splitlines()[-1])
         if "bug" in answer:
             raise BugError(f"interpreting {config.name}: {answer['bug']}", answer["details"])
         check = limited(check_of_answer(config.name, problem.size, "interpreter", answer), self._err_ratio, budget)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from genkern.profiling.checking.reads import Reads
 from genkern.profiling.checking.verdict import Subject, WorkBuffer
 
 
 def module_subject(module: ModuleType, config_name: str, units: int) -> Subject:
-    """A config by the module's `matmul`, which compiles it here, or interprets it. `units` counts SMs or CUs."""
+    """A config by the module's `matmul`, which compiles it here, or interprets it and then looks at its reads. `units`
+    counts SMs or CUs.
+    """
     import torch
 
     config = module.CONFIGS[config_name]
@@ -28,4 +31,10 @@ def module_subject(module: ModuleType, config_name: str, units: int) -> Subject:
             return str(error)
         return ""
 
-    return Subject(lambda operands: module.matmul(config, operands, units), buffers, refuses)
+    reads = Reads()
+
+    def launch(operands: dict[str, Any]) -> None:
+        with reads.watched(operands):
+            module.matmul(config, operands, units)
+
+    return Subject(launch, buffers, refuses, lambda: reads.fault)

@@ -67,12 +67,14 @@ class WorkBuffer:
 class Subject:
     """What is checked. `launch` gets all operands and buffers by name; `refuses` says why not with these, or "".
 
-    A refusal concerns operands that are slices of larger matrices only: that round is then left out.
+    A refusal concerns operands that are slices of larger matrices only: that round is then left out. `fault` says what
+    else was wrong with the last launch, or "".
     """
 
     launch: Callable[[dict[str, Any]], object]
     buffers: tuple[WorkBuffer, ...] = ()
     refuses: Callable[[dict[str, Any]], str] = lambda operands: ""
+    fault: Callable[[], str] = lambda: ""
 
 
 @dataclass(frozen=True)
@@ -376,7 +378,7 @@ def _fault_beside(subject: Subject, placed: dict[str, Guarded], buffers: dict[st
         if made.zero and bool(left.any()):
             first = first_true(left != 0)
             return f"leaves {left[first].item()} in {made.name}[{first}], not zero"
-    return ""
+    return subject.fault()
 
 
 def _difference(band: Band, c: Any, reference: _Reference, leaves_rows: bool) -> tuple[int, str]:

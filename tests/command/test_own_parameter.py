@@ -271,7 +271,7 @@ def test_it_is_packed(file: Path) -> None:
 
 
 def test_the_table_of_a_module_has_it(file: Path) -> None:
-    """Of a family in Triton: a column where a config has it off neutral, none where nobody does."""
+    """Of a family in Triton, also where all configs have it at its neutral value: its kernel has it as a constant."""
     add_file(file)
     add(Family("ahead", FORMS["tiled"], (PARAMETERS.by_name["prefetch"],)))
     plain = Config("ahead", 64, 64, 64)
@@ -280,7 +280,10 @@ def test_the_table_of_a_module_has_it(file: Path) -> None:
         (plain.name, 0),
         (plain.having(prefetch=3).name, 3),
     ]
-    assert "prefetch" not in generate(PROBLEM, [plain], "sm_90", H200).text
+    _, loaded = make_module(file.parent, PROBLEM, [plain], "sm_90")
+    assert loaded.CONFIGS[plain.name].prefetch == 0
+    (launch,) = loaded.launches(loaded.CONFIGS[plain.name], loaded.make_operands("cpu"), 132)
+    assert launch.constants["PREFETCH"] == 0
 
 
 def test_processes_that_it_starts_know_it(file: Path) -> None:

@@ -11,6 +11,7 @@ from genkern.kernels.expression import (
     OPERATIONS,
     Expression,
     Value,
+    bounds_of,
     evaluate,
     fold,
     from_json,
@@ -96,3 +97,38 @@ def test_what_is_not_known_is_named() -> None:
         evaluate(name("M") * name("SPLIT_K"), {"M": 3})
     with pytest.raises(InputError, match="divided by 1 or more"):
         evaluate(name("M") // 0, {"M": 3})
+
+
+def any_operations(inner: st.SearchStrategy[Value]) -> st.SearchStrategy[Value]:
+    """An operation on values, also one that divides by 0 or less."""
+    two = [operation for operation, count in OPERATIONS.items() if count == 2]
+    return st.one_of(
+        st.builds(lambda operation, *pair: Expression(operation, pair), st.sampled_from(two), inner, inner),
+        st.builds(lambda *three: Expression("if", three), inner, inner, inner),
+    )
+
+
+ANY = st.recursive(st.one_of(st.integers(-9, 9), st.sampled_from(list(map(name, NAMES)))), any_operations, max_leaves=8)
+RANGES = st.fixed_dictionaries({each: st.tuples(st.integers(-6, 6), st.integers(0, 6)) for each in NAMES})
+
+
+@given(ANY, RANGES, st.data())
+def test_bounds_hold_for_every_value(value: Value, ranges: dict[str, tuple[int, int]], data: st.DataObject) -> None:
+    """Where there are bounds, no value of the names is divided by less than 1, and each result is within them."""
+    known = {each: (first, first + more) for each, (first, more) in ranges.items()}
+    chosen = {each: data.draw(st.integers(*between)) for each, between in known.items()}
+    try:
+        first, last = bounds_of(value, known)
+    except InputError:
+        return
+    assert first <= evaluate(value, chosen) <= last
+
+
+def test_bounds_refuse_divisors_below_one() -> None:
+    """And names of which nothing is known."""
+    for divisor in (0, -1, name("M") - 5, name("M") % 2):
+        for operation in ("//", "%", "cdiv"):
+            with pytest.raises(InputError, match="divisor"):
+                bounds_of(Expression(operation, (1, divisor)), {"M": (1, 9)})
+    with pytest.raises(InputError, match="units"):
+        bounds_of(name("units"), {"M": (1, 9)})

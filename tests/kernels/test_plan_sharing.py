@@ -57,7 +57,7 @@ def whole(problem: GemmProblem, config: Config) -> list[object]:
     launches = [
         (
             tuple(fold(value, known) for value in kernel.grid),
-            tuple(expanded(kernel.arguments, known, binary_name(config))),
+            tuple(expanded(kernel.arguments, known, {"BINARY": binary_name(config)})),
         )
         for kernel in call.kernels
     ]

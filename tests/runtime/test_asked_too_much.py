@@ -22,20 +22,22 @@ from small_bundle import winners_for
 from benchmarks.checking.damaged_files import Tally, judge_bundles
 from genkern.errors import ResultsError
 from genkern.kernels.argument import Integer
-from genkern.kernels.expression import Value, name
+from genkern.kernels.expression import Expression, Value, name
 from genkern.kernels.plan import LaunchPlan
 from genkern.runtime import bundle as module
 from genkern.runtime.bundle import Bundle, parse_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.packed import to_data
+from genkern.runtime.table import Table
 
 M = name("M")
 SPLIT = "tiled_BM64_BN32_BK32_GM4_SK4_nW4_nS2"
 
 
-def with_grid(plan: LaunchPlan, grid: tuple[Value, Value, Value]) -> LaunchPlan:
-    return replace(plan, launches=(replace(plan.launches[0], grid=grid), *plan.launches[1:]))
+def with_grid(plan: LaunchPlan, *grid: Value) -> LaunchPlan:
+    x, y, z = (*grid, 1, 1)[:3]
+    return replace(plan, launches=(replace(plan.launches[0], grid=(x, y, z)), *plan.launches[1:]))
 
 
 def with_number(plan: LaunchPlan, value: Value) -> LaunchPlan:
@@ -44,13 +46,22 @@ def with_number(plan: LaunchPlan, value: Value) -> LaunchPlan:
     return replace(plan, launches=(replace(first, arguments=arguments), *plan.launches[1:]))
 
 
+def with_promise(plan: LaunchPlan, value: Value) -> LaunchPlan:
+    """Kernels are promised that a number is a multiple of 16, which is asked before a winner is chosen."""
+    first = plan.launches[0]
+    arguments = tuple(
+        replace(each, value=value, multiple_of=16) if isinstance(each, Integer) else each for each in first.arguments
+    )
+    return replace(plan, launches=(replace(first, arguments=arguments), *plan.launches[1:]))
+
+
 ASKED: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
     "terabytes": lambda plan: replace(plan, workspace=M * 10**10),
     "less than nothing": lambda plan: replace(plan, workspace=M - 101),
     "counters": lambda plan: replace(plan, counters=M * 2**20),
-    "no programs": lambda plan: with_grid(plan, (M - 100, 1, 1)),
-    "a grid of 2^40": lambda plan: with_grid(plan, (M * 2**34, 1, 1)),
-    "a second dimension": lambda plan: with_grid(plan, (1, M * 1000, 1)),
+    "no programs": lambda plan: with_grid(plan, M - 100, 1, 1),
+    "a grid of 2^40": lambda plan: with_grid(plan, M * 2**34, 1, 1),
+    "a second dimension": lambda plan: with_grid(plan, 1, M * 1000, 1),
     "a number of 40 bits": lambda plan: with_number(plan, M * 2**34),
 }
 
@@ -133,3 +144,65 @@ def test_damaged_bundles_are_refused(bundle: Bundle, bundle_path: str) -> None:
     judge_bundles(bundle, Path(bundle_path).read_bytes(), 40, random.Random(1), tally)
     assert tally.bad == []
     assert tally.counts["bundles"] == {"refused": 20}
+
+
+DIVISIONS: dict[str, Value] = {
+    "by zero": Expression("cdiv", (1, 0)),
+    "by a number below zero": Expression("%", (M, -1)),
+    "by what is zero for an M": Expression("//", (M, M - 7)),
+    "by what is zero on a device": Expression("//", (M, name("units") - 132)),
+}
+
+
+@pytest.mark.parametrize("kind", DIVISIONS)
+@pytest.mark.parametrize("place", [with_number, with_grid, with_promise])
+def test_what_cannot_be_computed_is_refused_when_a_bundle_is_read(
+    bundle: Bundle, kind: str, place: Callable[[LaunchPlan, Value], LaunchPlan]
+) -> None:
+    """Whatever its seal: the file is left out, before any call."""
+    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config == SPLIT)
+    call = replace(winner.calls[0], plan=place(winner.calls[0].plan, DIVISIONS[kind]))
+    changed = replace(bundle, contents=replace(bundle.contents, winners=(replace(winner, calls=(call,)),)))
+    with pytest.raises(ResultsError, match="divi"):
+        parse_bundle(resealed(as_text(changed)), "b.genkern")
+
+
+@pytest.mark.parametrize("kind", DIVISIONS)
+@pytest.mark.parametrize("place", [with_number, with_grid, with_promise])
+def test_a_call_never_raises_because_a_winner_cannot_be_found(
+    bundle: Bundle, gpu: FakeGpu, kind: str, place: Callable[..., LaunchPlan], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a plan that nobody has looked at: PyTorch serves the call, also of an M that nobody tuned, and one line says
+    so.
+    """
+    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config == SPLIT)
+    calls = tuple(replace(each, plan=place(each.plan, DIVISIONS[kind])) for each in winner.calls)
+    changed = replace(bundle, contents=replace(bundle.contents, winners=(replace(winner, calls=calls),)))
+    gemm = Gemm("a16w16", Context(lambda op: [changed], lambda index: gpu))
+    weight = torch.randn(winner.problem.N, 512).bfloat16()
+    with caplog.at_level("INFO", logger="genkern"):
+        for m in (100, 7, 100):
+            x = torch.randn(m, 512).bfloat16()
+            for _ in range(2):
+                out = gemm(x, weight)
+                assert gpu.driver.launched or out.equal(torch.nn.functional.linear(x, weight))
+            gpu.driver.launched.clear()
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) <= 1
+
+
+def test_whatever_looking_for_a_winner_raises_is_said_once(
+    bundle: Bundle, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In one warning; each call is PyTorch's."""
+
+    def broken(*given: object) -> None:
+        raise KeyError("nobody expects this")
+
+    monkeypatch.setattr(Table, "find", broken)
+    gemm = Gemm("a16w16", Context(lambda op: [bundle], lambda index: gpu))
+    for m in (1, 2, 100):
+        x, weight = torch.randn(m, 512).bfloat16(), torch.randn(256, 512).bfloat16()
+        assert gemm(x, weight).equal(torch.nn.functional.linear(x, weight))
+    (said,) = (each.getMessage() for each in caplog.records if each.levelname == "WARNING")
+    assert "nobody expects this" in said
+    assert "\n" not in said

@@ -82,3 +82,38 @@ def test_the_process_has_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     made = default._made
     assert made is not None
     assert default.default_context() is made.context
+
+
+@pytest.mark.parametrize("kind", ["missing", "word", "damaged", "folder", "pipe", "results"])
+def test_a_deployment_is_rehearsed_without_a_gpu(
+    kind: str, bundle_path: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first call warns of what the environment names and cannot be used, once, and goes on; nothing is packed."""
+    path = tmp_path / "winners.genkern"
+    if kind == "damaged":
+        path.write_bytes(Path(bundle_path).read_bytes()[:-1])
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "results":
+        path = tmp_path / "tuned.yaml"
+        path.write_text("- {M: 16, N: 64, K: 64, nothing: 1}\n")
+    environ = {"GENKERN_CONFIG": "shippd" if kind == "word" else f"{bundle_path}:{path}"}
+    gemm = Gemm("a16w16", Process(environ, lambda index: None).context)
+    for m in (3, 5, 3):
+        x, weight = torch.randn(m, 16), torch.randn(8, 16)
+        assert gemm(x, weight).equal(torch.nn.functional.linear(x, weight))
+    said = [each.getMessage() for each in caplog.records if each.levelname == "WARNING" and bundle_path not in each.msg]
+    (line,) = [each for each in said if not each.startswith(bundle_path)]
+    assert ("shipped" if kind == "word" else path.name) in line
+
+
+def test_a_rehearsal_names_the_devices_of_the_winners(bundle_path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """So that a bundle for another GPU than that of the deployment is seen."""
+    caplog.set_level("INFO", "genkern")
+    gemm = Gemm("a16w16", Process({"GENKERN_CONFIG": bundle_path}, lambda index: None).context)
+    gemm(torch.randn(3, 16), torch.randn(8, 16))
+    (line,) = [each for each in caplog.messages if "no GPU here" in each]
+    assert "NVIDIA H200 (sm_90)" in line
+    assert "MI300X" in line

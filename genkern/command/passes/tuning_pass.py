@@ -170,7 +170,7 @@ class TuningPass:
         with contextlib.ExitStack() as stack:
             if setting.checks != "none":
                 folder = str(stack.enter_context(run_folder(Path(tempfile.gettempdir()), "genkern", "another TMPDIR")))
-                checker = interpreter_checker(options.errRatio, target.arch, setting.budget, folder)
+                checker = interpreter_checker(options.errRatio, folder)
                 stack.callback(checker.close)
                 predictor = replace(predictor, checker=checker, module_dir=folder)
             try:
@@ -229,7 +229,7 @@ def make_checkers(
     if setting.checks == "none":
         return [None] * len(profilers)
     if not target.measured:
-        interpreter = interpreter_checker(options.errRatio, workshop.arch, workshop.budget, workshop.module_dir)
+        interpreter = interpreter_checker(options.errRatio, workshop.module_dir)
         closings[0].callback(interpreter.close)
         return [interpreter] * len(profilers)
     checkers: list[Checker | None] = []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 
-from genkern.kernels.argument import Argument
+from genkern.errors import InputError
+from genkern.gemm.parameter import Parameter
+from genkern.kernels.argument import Argument, Constant, Integer, parameters_of
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.expression import Value
+from genkern.kernels.expression import Expression, Value, name, names_in
 
 Options = tuple[tuple[str, Value], ...]
 
@@ -44,3 +47,43 @@ class Call:
     definitions: tuple[tuple[str, Value], ...] = ()
     workspace: Value = 0
     counters: Value = 0
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names that its values are in terms of."""
+        values: list[object] = [self.workspace, self.counters, *(value for _, value in self.definitions)]
+        for kernel in self.kernels:
+            values += [*kernel.grid, *(value for _, value in kernel.options), *kernel.arguments]
+        return frozenset[str]().union(*map(names_in, _expressions(values)))
+
+    def given(self, number: int, parameters: Iterable[Parameter]) -> Call:
+        """The call with arguments for these parameters of kernel `number`, unless the family says them itself.
+
+        Raises InputError if the kernel has another argument with such a name.
+        """
+        kernel = self.kernels[number]
+        own = [parameter for parameter in parameters if parameter.name not in self.names]
+        if not own or not kernel.variant.in_module:
+            return self
+        taken = {each.name for each in parameters_of(kernel.arguments)}
+        if clash := [each for each in own if each.argument in taken]:
+            raise InputError(
+                f"parameter {clash[0].name}: {kernel.variant.name} has another argument {clash[0].argument}: "
+                "take another name"
+            )
+        added = [(Integer if each.at_run_time else Constant)(each.argument, name(each.name)) for each in own]
+        # Constants are last.
+        arguments = sorted((*kernel.arguments, *added), key=lambda each: isinstance(each, Constant))
+        kernels = list(self.kernels)
+        kernels[number] = replace(kernel, arguments=tuple(arguments))
+        return replace(self, kernels=tuple(kernels))
+
+
+def _expressions(values: Iterable[object]) -> Iterator[Expression]:
+    for value in values:
+        if isinstance(value, Expression):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _expressions(value)
+        elif isinstance(value, Argument):
+            yield from _expressions(getattr(value, field.name) for field in fields(value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from genkern.gemm.parameter import PARAMETERS, Parameter, Value
 from genkern.kernels.contract.form import Form
@@ -18,10 +19,12 @@ class Family:
     """A family of kernels.
 
     `parameters`: those that it takes besides tile, GROUP_SIZE_M, SPLIT_K, num_warps and num_stages, each with the
-    values that it may have here; families that run on AMD take AMD's options too. `form`: the facts of its kernels for
-    a choice of those parameters that change the text, or why there are none; or one form, where there is nothing to
-    choose. `language`: what they are written in, "triton" (Gluon too) or "cute"; what is not Triton's is no part of a
-    generated module, and `Variant.template` names its file. Kernels around the main one may be Triton's all the same.
+    values that it may have here; families that run on AMD take AMD's options too. Kernels in generated modules are
+    given those that are `arguments`; CuTe families give them to their kernels themselves. `form`: the facts of its
+    kernels for a choice of those parameters that change the text, or why there are none; or one form, where there is
+    nothing to choose. `language`: what they are written in, "triton" (Gluon too) or "cute"; what is not Triton's is no
+    part of a generated module, and `Variant.template` names its file. Kernels around the main one may be Triton's all
+    the same.
     """
 
     name: str
@@ -32,6 +35,11 @@ class Family:
     def __post_init__(self) -> None:
         for parameter in self.parameters:
             PARAMETERS.declare(parameter)
+
+    @cached_property
+    def arguments(self) -> tuple[Parameter, ...]:
+        """Parameters that are arguments of the kernel that multiplies."""
+        return tuple(parameter for parameter in self.parameters if parameter.is_argument)
 
     @property
     def in_text(self) -> tuple[Parameter, ...]:

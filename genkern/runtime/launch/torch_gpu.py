@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 from genkern.errors import LaunchError
+from genkern.gemm.gpus import capabilities_of
 from genkern.runtime.launch.launcher import Driver
 from genkern.runtime.launch.workspaces import Workspaces
 from genkern.runtime.table import Device
@@ -33,13 +35,15 @@ class TorchGpu:
 
     @cached_property
     def identity(self) -> Device:
-        """As results name it."""
+        """The device as results name it, with its compute units as rocminfo counts them."""
         said = self._torch.cuda.get_device_properties(self.index)
-        if self._torch.version.hip:
-            arch = said.gcnArchName.partition(":")[0]
-        else:
-            arch = f"sm_{said.major}{said.minor}"
-        return Device(arch, said.name, said.multi_processor_count)
+        if not self._torch.version.hip:
+            return Device(f"sm_{said.major}{said.minor}", said.name, said.multi_processor_count)
+        arch = said.gcnArchName.partition(":")[0]
+        # HIP counts work-group processors, unless this variable of its own says otherwise.
+        in_pairs = os.environ.get("GPU_ENABLE_WGP_MODE", "1").lower() not in ("0", "false")
+        per_processor = capabilities_of(arch).units_per_multiprocessor if in_pairs else 1
+        return Device(arch, said.name, said.multi_processor_count * per_processor)
 
     @cached_property
     def driver(self) -> Driver:

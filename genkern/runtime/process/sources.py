@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import hashlib
 import importlib
 import logging
@@ -21,6 +22,7 @@ from genkern.kernels.cute.release import cute_installed, cute_version
 from genkern.private import private_below
 from genkern.runtime.bundle import SUFFIX, Bundle, bundle_bytes, is_bundle, parse_bundle
 from genkern.runtime.process.own_command import pack
+from genkern.runtime.process.shipped import WORD
 from genkern.runtime.process.trust import bytes_of_ours, require_pinned
 
 _LOG = logging.getLogger("genkern")
@@ -56,6 +58,16 @@ class Sources:
         found = (self._bundle(place, path) for place, path in places.items())
         return [bundle for bundle in found if bundle is not None]
 
+    def check(self, paths: Sequence[str]) -> list[Bundle]:
+        """Says which files cannot be used, as `bundles` does, but packs no results; returns the bundles."""
+        results = [path for path in dict.fromkeys(paths) if _is_results(path) and not self._pins]
+        for path in results:
+            try:
+                _require_own_rows(path)
+            except (GenkernError, OSError, MemoryError) as error:
+                self._say_unused(path, error)
+        return self.bundles([path for path in paths if path not in results])
+
     def _bundle(self, place: str, path: str) -> Bundle | None:
         sign = _sign(place)
         if place in self._known and self._known[place][0] == sign:
@@ -65,15 +77,19 @@ class Sources:
             bundle = self._read(path)
             if self._named:
                 self._say_unproved(path, bundle)
-        except GenkernError as error:
-            self._say(f"{error} (its sizes are served by what else there is)")
-        except (OSError, MemoryError) as error:
-            self._say(f"{shown_path(path)}: cannot be read ({error}); its sizes are served by what else there is")
+        except (GenkernError, OSError, MemoryError) as error:
+            self._say_unused(path, error)
         self._known[place] = sign, bundle
         return bundle
 
+    def _say_unused(self, path: str, error: Exception) -> None:
+        why = str(error) if isinstance(error, GenkernError) else f"{shown_path(path)}: cannot be read ({error})"
+        self._say(f"{why} (other bundles, or PyTorch, serve its sizes)")
+
     def _read(self, path: str) -> Bundle:
-        if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):
+        if not os.path.exists(path):
+            raise ResultsError(f"{shown_path(path)}: no such file{_meant(path)}")
+        if not stat.S_ISREG(os.stat(path).st_mode):
             raise ResultsError(f"{shown_path(path)} is no file: name a bundle or a results file")
         if is_bundle(path) or not self._named:
             return parse_bundle(self.data(path), shown_path(path))
@@ -173,6 +189,20 @@ def _turn(lock: Path, where: str) -> Iterator[None]:
                 continue
             yield
             return
+
+
+def _is_results(path: str) -> bool:
+    return os.path.isfile(path) and not is_bundle(path)
+
+
+def _meant(path: str) -> str:
+    """A hint at the name that a path of no file may have been meant for, or ""."""
+    folder, name = os.path.split(path)
+    with contextlib.suppress(OSError):
+        names = [each for each in os.listdir(folder or os.curdir) if each.endswith((SUFFIX, ".yaml", ".csv"))]
+        if near := difflib.get_close_matches(name, names if folder else [WORD, *names], n=1):
+            return f"; did you mean {os.path.join(folder, near[0])}?"
+    return "; check the path"
 
 
 def _whole(path: Path) -> Bundle | None:

@@ -16,7 +16,9 @@ from genkern.runtime.served import Function, Served
 
 
 class Experts(Calls):
-    """A format whose problems are the two stages of a mixture of experts, with what `context` has tuned."""
+    """The function of a format whose problems are the two products of a mixture of experts, with the winners of
+    `context`.
+    """
 
     def __call__(
         self,
@@ -33,19 +35,35 @@ class Experts(Calls):
         out_dtype: Any = None,
         **own: int | str,
     ) -> Any:
-        """For each row t of x the sum over k of routing_weights[t, k] * (activation(x @ gate.T) * (x @ up.T)) @ down.T,
-        by the weights of expert ids[t, k].
+        """Compute a mixture of experts: for each token t the sum over k of
+        routing_weights[t, k] * (activation(x @ gate.T) * (x @ up.T)) @ down.T by the weights of expert ids[t, k].
 
-        x is [tokens, K], gate_up [experts, 2 N, K], the gate's N rows first, down [experts, K, N], routing_weights
-        [tokens, top_k] of any float type, ids [tokens, top_k] integers below `experts` (any other says that there is no
-        expert where the weight is zero: the row is computed, and adds nothing). The result is [tokens, K], as x in 16
-        bits. Weights in 8 bits have scales as the format's operand scale_b; x and what lies between the products are
-        scaled in the same way, which `scales` names: "per_tensor", "per_token" or "blocks" (told by gate_up_scale where
-        nobody says). Both are quantised here, once for each token and once for each of its rows; an x that is
-        quantised already, for other layers that read it too, comes with its x_scale: [1], [tokens, 1] or
-        [tokens, K / 128], and the result is out_dtype, bfloat16 unless given.
+        Winners that GENKERN_CONFIG names serve both products, otherwise PyTorch's own functions. No value is read on
+        the host, so that calls go into CUDA graphs with any routing.
 
-        No value is looked at on the host, so that calls go into graphs. Raises InputError.
+        Args:
+            x (Tensor): shape [tokens, K], of 16 bits; or of 8 bits, quantised by the caller (then with `x_scale`).
+            gate_up (Tensor): shape [experts, 2 N, K], the N rows of the gate first.
+            down (Tensor): shape [experts, K, N].
+            routing_weights (Tensor): shape [tokens, top_k], of any float type.
+            ids (Tensor): shape [tokens, top_k], whole numbers below `experts`. If the routing weight is zero, any other
+                number may stand for no expert.
+            gate_up_scale, down_scale (Tensor, optional): scales of 8-bit weights, for each expert one, one for each row
+                of its weight, or one for each block of 128 x 128.
+            activation (str): "silu" (default), "gelu", "relu" or "none".
+            scales (str, optional): how rows of 8 bits are scaled: "per_tensor", "per_token" or "blocks" (of 128).
+                Default: as the shape of gate_up_scale says.
+            x_scale (Tensor, optional): scales of an 8-bit x: [1], [tokens, 1] or [tokens, K / 128].
+            out_dtype (torch.dtype, optional): type of the result of an 8-bit x. Default: bfloat16.
+            **own: fields of the format by name, such as `routing="skewed"`.
+
+        Returns:
+            Tensor: shape [tokens, K], of the type of a 16-bit x. Layers without scales are differentiable once.
+
+        Raises:
+            InputError: a ValueError, in one line, if shapes, types or devices do not belong together.
+            InvarianceError: a RuntimeError, if calls must be batch invariant and no kernels are.
+            NotImplementedError: in the backward pass, if weights have scales, and in a second derivative.
         """
         given = (
             *(x, gate_up, down, routing_weights, ids, gate_up_scale, down_scale),

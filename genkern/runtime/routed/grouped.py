@@ -18,7 +18,7 @@ from genkern.runtime.served import Function, Served
 
 
 class Grouped(Calls):
-    """x's rows by the weight of the group that each is of, with what `context` has tuned."""
+    """The function of a format that multiplies rows by the weights of their groups, with the winners of `context`."""
 
     def __call__(
         self,
@@ -32,16 +32,33 @@ class Grouped(Calls):
         expected_m: int | None = None,
         **own: int | str,
     ) -> Any:
-        """activation(x @ weight[group].T) of each row's group.
+        """Compute activation(x @ weight[group].T) for rows in groups, each group with a weight of its own.
 
-        Contiguous: x [M, K] has the rows of one group behind those of another, and rows [groups], int32, says where
-        each group's end (torch._grouped_mm's offs). Masked: x is [groups, capacity, K], rows [groups] says how many of
-        a group's count, and expected_m how many there are of a group, about (capacity where nobody says it): which
-        winner is taken goes by it. The result is [M, N], or [groups, capacity, N] whose other rows hold anything.
-        weight is [groups, N, K]. Of 8-bit operands scale_a is [1], [rows, 1] or [rows, K / 128], scale_b
-        [groups, 1, 1], [groups, 1, N] or [groups, N / 128, K / 128]; out_dtype is that of x, of 8-bit operands
-        bfloat16. A winner looks at no value on the host: `rows` may change from call to call, in a graph too. Raises
-        InputError.
+        A winner that GENKERN_CONFIG names serves the call, otherwise PyTorch's own functions. A winner reads `rows` on
+        the device alone: its values may change from call to call, in a CUDA graph too.
+
+        Args:
+            x (Tensor): contiguous layout: shape [M, K], the rows of each group behind those of the group before. Masked
+                layout: [groups, capacity, K].
+            weight (Tensor): shape [groups, N, K].
+            rows (Tensor): shape [groups], int32. Contiguous: where the rows of each group end (`offs` of
+                torch._grouped_mm); groups may be empty. Masked: how many rows of each group count.
+            scale_a (Tensor, optional): of an 8-bit x: [1], [rows, 1] or [rows, K / 128].
+            scale_b (Tensor, optional): of an 8-bit weight: [groups, 1, 1], [groups, 1, N] or
+                [groups, N / 128, K / 128].
+            out_dtype (torch.dtype, optional): type of the result. Default: the type of x, bfloat16 if x has 8 bits.
+            activation (str, optional): "relu", "gelu" or "silu". Default: none.
+            expected_m (int, optional): masked layout: how many rows of a group count, about, by which a winner is
+                chosen. Default: capacity.
+            **own: fields of the format by name.
+
+        Returns:
+            Tensor: shape [M, N], or [groups, capacity, N], of which rows that do not count hold anything. Products
+            without scales are differentiable once.
+
+        Raises:
+            InputError: a ValueError, in one line, if shapes, types or devices do not belong together.
+            NotImplementedError: in the backward pass, if the product has scales, and in a second derivative.
         """
         given = x, weight, rows, scale_a, scale_b, out_dtype, activation, expected_m, own
         if is_traced():

@@ -15,8 +15,8 @@ from genkern.gemm.problem import ACTIVATIONS, GemmProblem
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import get_op
 from genkern.runtime.context import Context
-from genkern.runtime.dispatch import PLAIN
 from genkern.runtime.linear import LayerReport, Patch
+from genkern.runtime.plain import PLAIN, is_pytorchs
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.shared.own_forward import give_forward, has_own_forward
 
@@ -162,7 +162,7 @@ def _forward(experts: Experts, activation: str, context: Context) -> Callable[..
             or hidden_states.dtype != first.dtype
             or hidden_states.dim() != 2
             or top_k_weights.shape != top_k_index.shape
-            or not (type(first) in PLAIN and type(second) in PLAIN)
+            or any(map(is_pytorchs, (hidden_states, top_k_index, top_k_weights, first, second)))
             or torch.is_autocast_enabled(hidden_states.device.type)
         ):
             if context.mode.is_on:

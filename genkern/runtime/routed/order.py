@@ -24,9 +24,16 @@ def order_of(ids: Any, experts: int) -> tuple[Any, Any]:
 
 
 def quantized(x: Any, dtype: Any, scales: str) -> tuple[Any, Any]:
-    """x [rows, K] in an 8-bit type, and the scales that it was divided by, so that the largest magnitude is the type's
-    largest: one [1] for all ("per_tensor"), of each row [rows, 1] ("per_token"), or of 128 elements of a row
-    [rows, K / 128] ("blocks").
+    """Quantise rows to an 8-bit type, with scales that make the largest magnitude the largest number of the type.
+
+    Args:
+        x (Tensor): shape [rows, K], of a float type.
+        dtype (torch.dtype): torch.int8 or a float8 type.
+        scales (str): what shares a scale: "per_tensor" (all of x), "per_token" (a row) or "blocks" (128 elements of a
+            row).
+
+    Returns:
+        (Tensor, Tensor): the numbers [rows, K], and float32 scales [1], [rows, 1] or [rows, K / 128].
     """
     import torch
 

@@ -150,7 +150,7 @@ class Gated:
 
     def call_for(self, module: torch.nn.Module, x: Any) -> GateCall | None:
         """silu(gate) * up of both layers' product with such an x, which is given twice: [..., 2 N] to [..., N]."""
-        if module.training or self._context.mode.is_on or module._modules != self._children:
+        if module.training or self._context.mode.is_on or module._modules != self._children or x.is_nested:
             return None
         if any(map(has_hooks, self._plain)) or not all(map(is_given, self._layers)):
             return None

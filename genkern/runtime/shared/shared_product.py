@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from genkern.runtime.context import Context
-from genkern.runtime.dispatch import PLAIN, Gemm, is_plain_call, is_traced
+from genkern.runtime.dispatch import Gemm, is_plain_call, is_traced
+from genkern.runtime.plain import PLAIN
 from genkern.runtime.shared.gated import Gated
 from genkern.runtime.shared.merged_weight import Merged
 from genkern.runtime.shared.own_forward import give_forward
@@ -154,9 +155,12 @@ class Shared:
             call = self._gemm.known(x, weight, bias)
             if call is not None:
                 return call(x, weight) if bias is None else call(x, weight, bias)
-        way, place = self.way(), (self._context.mode.name, x.shape, x.stride())
+        way = self.way()
+        if way is Way.APART or torch.is_grad_enabled() or not is_plain_call((x,)):
+            return None
+        place = self._context.mode.name, x.shape, x.stride()
         served = True if way is Way.TOGETHER else self._served.get(place)
-        if served is False or way is Way.APART or torch.is_grad_enabled() or not is_plain_call((x,)):
+        if served is False:
             return None
         if torch.is_autocast_enabled(x.device.type) or torch._C._get_tracing_state() is not None:
             return None
@@ -169,7 +173,8 @@ class Shared:
             x = as_rows(x)
         if served is None:
             rows = x.numel() // weight.shape[1]
-            served = x.dtype == weight.dtype and 0 < rows <= _MOST_ROWS and x.device == weight.device
+            fits = x.dim() > 0 and x.shape[-1] == weight.shape[-1] and x.dtype == weight.dtype
+            served = fits and 0 < rows <= _MOST_ROWS and x.device == weight.device
             served = served and ((self._context.is_watched and not is_invariant) or self._has_row(x))
             if len(self._served) > _MOST_ROWS:
                 self._served.clear()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from genkern.gemm.dtypes import BY_TORCH
-from genkern.runtime.dispatch import PLAIN
+from genkern.runtime.plain import PLAIN
 from genkern.runtime.shared.own_forward import has_own_forward
 
 # Rows that a module is tried on, as most take them (batch, tokens) and as some do.

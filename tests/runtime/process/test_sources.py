@@ -229,3 +229,14 @@ def test_command_ends_with_its_line(tmp_path: Path) -> None:
     assert command.last_line.startswith("missing.yaml: no such file")
     with pytest.raises(ResultsError, match="no such file"):
         own_command.pack(tmp_path / "missing.yaml", tmp_path / "x", tmp_path, tmp_path / "log")
+
+
+def test_a_path_that_is_no_file_may_be_meant_for_another(own: Sources, said: list[str], tmp_path: Path) -> None:
+    """The word for installed winners, or a file beside it."""
+    (tmp_path / "winners.genkern").touch()
+    assert own.bundles(["shippd", str(tmp_path / "winner.genkern"), str(tmp_path / "nowhere" / "x")]) == []
+    assert ["shipped" in said[0], str(tmp_path / "winners.genkern") in said[1], "mean" in said[2]] == [
+        True,
+        True,
+        False,
+    ]
