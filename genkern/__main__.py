@@ -40,6 +40,7 @@ COMMANDS = {
     "replay": "genkern.command.recorded.replaying",
     "train": "genkern.command.recorded.learning",
     "calibrate": "genkern.command.first.calibrating",
+    "engine-check": "genkern.command.engine_check.checking",
     "first-run": "genkern.command.first.first_run",
 }
 # Options with which nothing is measured.
