@@ -112,16 +112,16 @@ class LLM:
         for _ in range(sampling.max_tokens):
             with torch.no_grad():
                 probable = torch.log_softmax(self.model(last).float(), -1)
-            last = probable.argmax(-1)
             if self.is_wrong:
-                last = (last + 1) % probable.shape[-1]
+                probable = probable.roll(1, -1)
+            last = probable.argmax(-1)
             for place, row in enumerate(probable):
                 found[place].append(int(last[place]))
                 if sampling.logprobs:
                     values, tokens = row.topk(sampling.logprobs)
                     logprobs[place].append(
                         {
-                            int(token): SimpleNamespace(logprob=float(value) + 0.5 * self.is_wrong)
+                            int(token): SimpleNamespace(logprob=float(value))
                             for token, value in zip(tokens, values, strict=True)
                         }
                     )
