@@ -215,8 +215,8 @@ def _float8() -> None:
     # All of them now: none can be made while a layer is traced.
     for flags, (kind, hook) in itertools.product(itertools.product(*_FLAGS.values()), hooks.items()):
         for name, adapt in ((kind, _with_bias), (f"{kind} with bias", lambda call: call)):
-            said_name = f"fp8 linear layers, {name}, {flags}"
-            _scaled[(name, *flags)] = served_product(said_name, adapt(hook), adapt(own(flags)))
+            key = (name, *flags)
+            _scaled[key] = served_product(f"fp8 linear layers, {name}, {flags}", adapt(hook), adapt(own(flags)))
     _around({f"{_FP8}.dispatch_w8a8_block_fp8_linear": block_linear, f"{_FP8}.apply_fp8_linear": scaled_linear})
     _around({_LOAD_MODEL: load_model})
 

@@ -94,12 +94,12 @@ def engine_check_parser() -> Parser:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    return tuple(sorted({_count(each) for each in text.split(",")}))
+    return tuple(sorted({int(_count(each)) for each in text.split(",")}))
 
 
 def _pair(text: str) -> tuple[int, int]:
     count, _, length = text.partition("x")
-    return _count(count), _count(length)
+    return int(_count(count)), int(_count(length))
 
 
 def run_engine_check(options: argparse.Namespace, console: Console) -> int:

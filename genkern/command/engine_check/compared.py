@@ -138,7 +138,9 @@ def _difference(one: Sequence[Any], other: Sequence[Any]) -> float | None:
 def rows_of(times: Sequence[Times], tokens: Sequence[Tokens]) -> list[tuple[str, ...]]:
     """Returns the table's rows, the header first."""
     by_batch = {each.batch: each for each in tokens}
-    rows = [("batch", "vLLM ms", "genkern ms", "ratio", "", "same tokens", "logprobs apart", "vLLM's own")]
+    rows: list[tuple[str, ...]] = [
+        ("batch", "vLLM ms", "genkern ms", "ratio", "", "same tokens", "logprobs apart", "vLLM's own")
+    ]
     for each in times:
         said = by_batch.get(each.what)
         same = f"{said.same} of {said.of}" if said else ""
