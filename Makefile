@@ -60,7 +60,7 @@ test-cluster: $(CLUSTER)
 # Engines pin other versions of what they share, and have an environment of their own.
 test-engines: $(ENGINES)/engines.stamp
 	$(ENGINES)/bin/python -m pytest -q -m "not gpu" tests/engines $(ARGS)
-	$(ENGINES)/bin/python tests/engines/releases.py $(ENGINES)/releases $(ARGS)
+	$(ENGINES)/bin/python tests/engines/engine_releases.py $(ENGINES)/releases $(ARGS)
 
 lint: $(DEV)
 	$(PY) -m ruff check .

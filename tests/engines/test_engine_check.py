@@ -31,7 +31,7 @@ class Checks:
         model.mkdir(exist_ok=True)
         (model / "config.json").write_text(json.dumps({"vocab_size": 64, "stub": stub or {}}))
         tests = HERE.parent
-        paths = [HERE / "engine_stub", HERE, tests, tests / "runtime", HERE.parents[1]]
+        paths = [HERE / "engine_stub", tests, tests / "runtime", HERE.parents[1]]
         environ = {name: value for name, value in os.environ.items() if not name.startswith("GENKERN_")}
         environ["PYTHONPATH"] = os.pathsep.join(map(str, paths))
         command = [sys.executable, "-m", "genkern", "engine-check", str(model), "--bundle", str(self.bundle), *OPTIONS]

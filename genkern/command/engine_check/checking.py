@@ -59,7 +59,7 @@ def engine_check_parser() -> Parser:
     """Returns the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern engine-check",
-        description="Start an engine on this machine's GPU without genkern and with it; compare times of decode steps,\n"
+        description="Start an engine on this GPU without genkern and with it; compare times of decode steps,\n"
         "of a prefill and of the start, and greedy tokens. Status 1 if anything is slower or different.",
     )
     group = p.add_argument_group("what to check")

@@ -1,6 +1,6 @@
 """Other releases of vLLM and SGLang for `make test-engines`: sources beside one environment, and a run with each.
 
-    python tests/engines/releases.py FOLDER [PYTEST_ARGUMENT ...]
+    python tests/engines/engine_releases.py FOLDER [PYTEST_ARGUMENT ...]
 
 Downloads each release of releases.txt that FOLDER lacks, without its dependencies, and unpacks its Python sources there
 (vLLM's compiled extensions are half a gigabyte a release, and need a GPU). Then runs the engine's tests with them in
