@@ -10,8 +10,9 @@ from typing import Any
 # Less of the engine's own speed than this is slower, if the repetitions do not overlap either.
 LEAST_RATIO = 0.995
 PREFILL = "prefill"
-# Sequences of tokens that are compared with the engine's own at another batch size.
+# How many times the engine's own difference between two batch sizes log-probabilities may differ.
 _TIMES_OWN = 2.0
+_NOTHING: Mapping[str, Any] = {"step_ms": []}
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ def times_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Times
 
 
 def pooled(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the first result with the repetitions of the second one added: two starts of one engine."""
+    """Returns the first result with the repetitions of the second one added, which may have fewer batches."""
     batches = {
-        batch: {**each, "step_ms": [*each["step_ms"], *other["batches"].get(batch, each)["step_ms"]]}
+        batch: {**each, "step_ms": [*each["step_ms"], *other["batches"].get(batch, _NOTHING)["step_ms"]]}
         for batch, each in one["batches"].items()
     }
     return {**one, "batches": batches, "prefill_ms": [*one["prefill_ms"], *other["prefill_ms"]]}
