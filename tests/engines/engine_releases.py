@@ -26,10 +26,10 @@ def main(argv: Sequence[str]) -> int:
     """Unpacks what is missing, and tests with every release."""
     folder, *more = argv
     failed = []
-    for name, version, *needs in releases():
+    for name, version in releases():
         place = Path(folder).resolve() / f"{name}-{version}"
         if not (place / name / "__init__.py").exists():
-            unpack(name, version, needs, place)
+            unpack(name, version, place)
         print(f"{name} {version}", flush=True)
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), str(HERE.parents[1])])}
         tests = [sys.executable, "-m", "pytest", "-q", "-m", "not gpu", str(HERE / f"test_{name}.py"), *more]
@@ -41,14 +41,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def releases() -> Iterator[list[str]]:
-    """Engine, version and packages that the release needs in another version."""
+    """Yields engine and version."""
     for line in (HERE / "releases.txt").read_text(encoding="utf-8").splitlines():
         if line.strip() and not line.startswith("#"):
             yield line.split()
 
 
-def unpack(name: str, version: str, needs: Sequence[str], place: Path) -> None:
-    """Downloads a release, and unpacks its sources and what it needs in another version."""
+def unpack(name: str, version: str, place: Path) -> None:
+    """Downloads a release, and unpacks its sources."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     with tempfile.TemporaryDirectory() as wheels:
         subprocess.run([*pip, "download", "--no-deps", "-d", wheels, f"{name}=={version}"], check=True)
@@ -56,8 +56,6 @@ def unpack(name: str, version: str, needs: Sequence[str], place: Path) -> None:
             with zipfile.ZipFile(wheel) as archive:
                 wanted = _WANTED[name]
                 archive.extractall(place, [each for each in archive.namelist() if each.endswith(wanted)])
-    if needs:
-        subprocess.run([*pip, "install", "--no-deps", "--upgrade", "--target", str(place), *needs], check=True)
 
 
 if __name__ == "__main__":
