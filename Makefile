@@ -26,7 +26,7 @@ help:
 	@echo 'make test     all tests but those that need a GPU'
 	@echo 'make test-long  the same, with 50 kills and many more random problems (half an hour)'
 	@echo 'make test-cluster  the tests that start clusters here: Dask, and Slurm'
-	@echo 'make test-engines  the tests of plugins, with the real vLLM, SGLang and kernels (3 GB, no GPU)'
+	@echo 'make test-engines  the tests of plugins, with several releases of vLLM and SGLang, and kernels (3 GB, no GPU)'
 	@echo 'make lint     ruff and mypy'
 	@echo 'make format   let ruff rewrite the files'
 	@echo 'make bench    the figures of benchmarks/README.md that need no GPU'
@@ -60,6 +60,7 @@ test-cluster: $(CLUSTER)
 # Engines pin other versions of what they share, and have an environment of their own.
 test-engines: $(ENGINES)/engines.stamp
 	$(ENGINES)/bin/python -m pytest -q -m "not gpu" tests/engines $(ARGS)
+	$(ENGINES)/bin/python tests/engines/engine_releases.py $(ENGINES)/releases $(ARGS)
 
 lint: $(DEV)
 	$(PY) -m ruff check .

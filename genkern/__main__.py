@@ -47,6 +47,7 @@ COMMANDS = {
     "replay": "genkern.command.recorded.replaying",
     "train": "genkern.command.recorded.learning",
     "calibrate": "genkern.command.first.calibrating",
+    "engine-check": "genkern.command.engine_check.checking",
     "first-run": "genkern.command.first.first_run",
 }
 # What a process is refused by a limit, rather than by a file.

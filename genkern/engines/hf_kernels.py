@@ -34,7 +34,6 @@ def register() -> None:
         touches = (
             Touch("kernels.replace_kernel_forward_from_hub", ("cls", "layer_name", "condition")),
             Touch("kernels.register_kernel_mapping"),
-            Touch("kernels.LocalLayerRepository"),
         )
         install("kernels", [Part("nn.Linear layers", touches, _put)])
 

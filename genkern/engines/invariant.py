@@ -65,7 +65,7 @@ def take_over(module: ModuleType) -> None:
     `module` is the one that defines them: batch_invariant_ops.batch_invariant_ops, for example. Idempotent. Raises
     Misfit, and replaces nothing, if the module has other functions.
     """
-    functions = {_MATMUL: matmul_persistent}
+    functions: dict[str, Callable[..., Any]] = {_MATMUL: matmul_persistent}
     require(getattr(module, _MATMUL, None), f"{module.__name__}.{_MATMUL}", ("a", "b", "bias"))
     if hasattr(module, _BMM):
         require(getattr(module, _BMM), f"{module.__name__}.{_BMM}", ("a", "b"))

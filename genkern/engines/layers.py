@@ -101,7 +101,7 @@ def mark(engine: str, model: Any, layer_of: Callable[[Any], Layer | None]) -> Sh
     """
     found: list[tuple[str, Layer]] = []
     for name, layer in _layers(model, layer_of):
-        if layer.served and _is_skipped(name, layer):
+        if layer.served and is_skipped(name, layer.size):
             layer = replace(layer, served=(), product=False, why=f"{SKIP} names it")
         try:
             if layer.served and layer.prepare is not None:
@@ -131,9 +131,10 @@ def _layers(model: Any, layer_of: Callable[[Any], Layer | None]) -> Iterator[tup
             yield name, layer
 
 
-def _is_skipped(name: str, layer: Layer) -> bool:
+def is_skipped(name: str, size: str) -> bool:
+    """True if GENKERN_SKIP_LAYERS names a module, or the size of its weight."""
     patterns = [each.strip() for each in os.environ.get(SKIP, "").split(",") if each.strip()]
-    return any(fnmatch.fnmatchcase(name, each) or fnmatch.fnmatchcase(layer.size, each) for each in patterns)
+    return any(fnmatch.fnmatchcase(name, each) or fnmatch.fnmatchcase(size, each) for each in patterns)
 
 
 def _report(path: str, engine: str, found: Iterable[tuple[str, Layer]]) -> None:

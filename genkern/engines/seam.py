@@ -47,7 +47,7 @@ class Touch:
         if self.parameters is not None:
             require(found, self.path, self.parameters)
         known = _field_names(found) if self.fields else ()
-        if missing := [name for name in self.fields if name not in known]:
+        if missing := [name for name in self.fields if name not in known and not hasattr(found, name)]:
             raise Misfit(f"{self.path} has no {', '.join(missing)}")
         return found
 

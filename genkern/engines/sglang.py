@@ -1,23 +1,24 @@
 """SGLang: a plugin (entry point sglang.srt.plugins) by which its layers call winners; docs/engines.md says which.
 
-Written for 0.5.23, by its HookRegistry, which applies hooks once all plugins have registered theirs.
+Hooks go through SGLang's HookRegistry, which applies them when all plugins have registered. `parts` declares what is
+touched.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from genkern.engines.seam import install, is_on, require
+from genkern.engines.seam import Part, Touch, install, is_on, served_or_own, unhooked
 
 _ENGINE = "sglang"
 _LAYERS = "sglang.srt.layers"
 _APPLY = ("self", "layer", "x", "bias")
-_BLOCK = ("weight_block_size",)
-# How a layer lets SGLang multiply, with all values that it may have.
+# How a layer lets SGLang multiply, with all values that each flag may have.
 _FLAGS = {
     "cutlass_fp8_supported": (False, True),
     "use_per_token_if_dynamic": (False, True),
@@ -29,91 +30,103 @@ _EXPERTS = (
     *("hidden_states", "w1", "w2", "topk_weights", "topk_ids", "b1", "b2", "inplace", "activation", "is_gated"),
     *("apply_router_weight_on_input", "use_fp8_w8a8", "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16"),
     *("per_channel_quant", "w1_scale", "w2_scale", "w1_zp", "w2_zp", "a1_scale", "a2_scale", "block_shape"),
-    *("no_combine", "routed_scaling_factor", "gemm1_alpha", "gemm1_limit", "filter_expert", "swiglu_limit"),
-    *("gate_up_interleaved", "a1_q", "fuse_swiglu_interleaved", "defer_sum"),
+    *("no_combine", "routed_scaling_factor"),
 )
+# Arguments of fused_experts_impl that genkern's layers follow; any other one must be its default.
+_FOLLOWED = (
+    *("hidden_states", "w1", "w2", "topk_weights", "topk_ids", "inplace", "activation", "is_gated", "use_fp8_w8a8"),
+    *("per_channel_quant", "w1_scale", "w2_scale", "block_shape", "routed_scaling_factor", "filter_expert"),
+    # How gate and up lie if an activation with a limit is given, which is another argument.
+    "gate_up_interleaved",
+)
+_UNQUANT, _FP8 = f"{_LAYERS}.quantization.unquant", f"{_LAYERS}.quantization.fp8_utils"
+_FUSED_EXPERTS = f"{_LAYERS}.moe.moe_runner.triton_utils.fused_moe.fused_experts_impl"
+_LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 _INVARIANT = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
 
-# Of hooks that were registered: SGLang puts two around a function where two are registered.
+# Targets with a hook of genkern's: SGLang would apply a second one too.
 _registered: set[str] = set()
 
 
 def register() -> None:
-    """What SGLang calls in each of its processes."""
+    """Installs the plugin in this process of SGLang. Never raises."""
     if is_on():
-        parts = {
-            "16-bit linear layers": _linears,
-            "fp8 linear layers": _float8,
-            "experts": _experts,
-            "batch-invariant products": _invariant,
-        }
-        install(_ENGINE, parts)
+        install(_ENGINE, parts())
 
 
-def _around(targets: Sequence[tuple[str, tuple[str, ...], Callable[..., Any]]]) -> None:
-    """Register hooks around functions whose arguments begin so: all, or none. Raises Misfit."""
+def parts() -> tuple[Part, ...]:
+    """Returns the parts of the plugin, with everything of SGLang that each touches."""
+    registry = "sglang.srt.plugins.hook_registry"
+    common = (
+        Touch(f"{registry}.HookRegistry.register", ("target", "hook", "hook_type")),
+        Touch(f"{registry}.HookType", fields=("AROUND",)),
+        Touch(f"{_INVARIANT}.is_batch_invariant_mode_enabled", ()),
+    )
+    load_model = Touch(_LOAD_MODEL, ("self",))
+    linears = (
+        Touch(f"{_UNQUANT}.UnquantizedLinearMethod.apply", _APPLY),
+        Touch(f"{_UNQUANT}.get_bf16_gemm_backend", ()),
+        Touch(f"{_UNQUANT}.Bf16GemmBackend", fields=("is_cutedsl", "is_gemv")),
+        Touch(f"{_LAYERS}.vocab_parallel_embedding.VocabParallelEmbedding"),
+    )
+    # The functions that quantise exist on GPUs alone: the first call finds them, or fails over to SGLang.
+    float8 = (
+        Touch(f"{_FP8}.dispatch_w8a8_block_fp8_linear"),
+        Touch(f"{_FP8}.apply_fp8_linear", _SCALED),
+    )
+    return (
+        Part("16-bit linear layers", (*common, load_model, *linears), _linears),
+        Part("fp8 linear layers", (*common, load_model, *float8), _float8),
+        Part("experts", (*common, load_model, Touch(_FUSED_EXPERTS, _EXPERTS)), _experts),
+        Part(
+            "batch-invariant products",
+            (*common, Touch(f"{_INVARIANT}.enable_batch_invariant_mode")),
+            _invariant,
+        ),
+    )
+
+
+def _around(hooks: Mapping[str, Callable[..., Any]]) -> None:
+    """Registers hooks around the functions at these paths, once each."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    require(HookRegistry.register, "HookRegistry.register", ("target", "hook", "hook_type"))
-    for target, parameters, _ in targets:
-        owner, _, name = target.rpartition(".")
-        require(getattr(_resolved(owner), name, None), target, parameters)
-    for target, _, hook in targets:
+    for target, hook in hooks.items():
         if target not in _registered:
             _registered.add(target)
             HookRegistry.register(target, hook, HookType.AROUND)
 
 
-def _resolved(name: str) -> Any:
-    """A module, or a class in one."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        module, _, attribute = name.rpartition(".")
-        if not module or error.name != name:
-            raise
-        return getattr(importlib.import_module(module), attribute, None)
-
-
 def _linears() -> None:
-    from genkern.engines.called import WIDE, operator
-
     _find_mode()
-    operator(WIDE)
-    _around(
-        [
-            (f"{_LAYERS}.quantization.unquant.UnquantizedLinearMethod.apply", _APPLY, apply),
-            ("sglang.srt.model_executor.model_runner.ModelRunner.load_model", ("self",), load_model),
-        ]
-    )
+    _around({f"{_UNQUANT}.UnquantizedLinearMethod.apply": apply, _LOAD_MODEL: load_model})
 
 
 def apply(before: Callable[..., Any], self: Any, layer: Any, x: Any, bias: Any = None) -> Any:
-    """A linear layer in 16 bits; traced: it sees an attribute, and one operator, which looks at M when it runs."""
-    # In that mode SGLang's products go to what the part on it has replaced.
-    if getattr(layer, "_genkern_serves", False) and not _mode.is_batch_invariant_mode_enabled():
-        from genkern.engines.called import OPERATORS, WIDE
-
-        return OPERATORS[WIDE](x, layer.weight, bias)
+    """Multiplies by a layer's weight in 16 bits. Tracing sees an attribute and one operator, which chooses by M."""
+    product = getattr(layer, "_genkern_product", None)
+    # In that mode SGLang's products go to the functions that the part on it has replaced.
+    if product and not _mode.is_batch_invariant_mode_enabled():
+        weight = layer.weight
+        return product([x, weight] if bias is None else [x, weight, bias], weight.shape[0], x.dtype)
     return before(self, layer, x, bias)
 
 
 def load_model(before: Callable[..., Any], self: Any, *given: Any, **named: Any) -> Any:
-    """Mark what is served once the model is there."""
+    """Switches winners on when the model is loaded."""
     found = before(self, *given, **named)
-    mark(self.model)
+    served_or_own("its search for layers", lambda runner: mark(runner.model), lambda runner: None)(self)
     return found
 
 
 def mark(model: Any) -> Any:
-    """Mark the layers of a loaded model that winners serve, and log their share."""
+    """Switches winners on in the layers of a loaded model that have any, logs their share, and returns it."""
     from genkern.engines import layers
 
     return layers.mark(_ENGINE, model, layer_of)
 
 
 def layer_of(module: Any) -> Any:
-    """What a module multiplies by, as genkern.engines.layers has it; None of a module without weights of products."""
+    """Returns what a module multiplies by as a genkern.engines.layers.Layer; None if it multiplies by no weight."""
     from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
     from genkern.engines import experts
@@ -123,39 +136,52 @@ def layer_of(module: Any) -> Any:
     if method is None or (type(module) is VocabParallelEmbedding):
         return None
     if getattr(module, "w13_weight", None) is not None:
-        return Layer.of(module, None, experts.tuned_in(module))
+        return experts.layer_in(module, module)
     weight = getattr(module, "weight", None)
     if weight is None or weight.dim() != 2:
         return None
-    return Layer.of(module, _product(module, method, weight))
+    product, why = _product(module, method, weight)
+    if product is None or product.op != _wide():
+        return Layer.of(module, product, why)
+    from genkern.engines.vllm import linear_layer
+
+    return linear_layer(module, product)
 
 
-def _product(module: Any, method: Any, weight: Any) -> Any:
-    """What genkern would compute of a layer; None of one that it does not know."""
+def _wide() -> str:
+    from genkern.engines.called import WIDE
+
+    return WIDE
+
+
+def _product(module: Any, method: Any, weight: Any) -> tuple[Any, str]:
+    """Returns what genkern would compute of a layer, or None and why it leaves the layer to SGLang."""
     import torch
     from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
     from genkern.engines.called import IN_BLOCKS, SCALED, WIDE, Product
+    from genkern.engines.layers import NO_WINNER
 
     if type(method) is UnquantizedLinearMethod:
+        if _has_backend():
+            return None, "--bf16-gemm-backend names a library"
         bias = getattr(module, "bias", None) is not None and not getattr(module, "skip_bias_add", False)
-        # An explicit --bf16-gemm-backend is what the user asked for.
-        return None if _has_backend() else Product(WIDE, weight, weight.dtype, weight.dtype, bias)
+        return Product(WIDE, weight, weight.dtype, weight.dtype, bias), NO_WINNER
+    unknown = None, f"genkern serves no {type(method).__name__}"
     if weight.dtype not in (torch.float8_e4m3fn, torch.float8_e4m3fnuz):
-        return None
+        return unknown
     out = getattr(module, "orig_dtype", None) or getattr(module, "params_dtype", None)
     out = out if out in (torch.bfloat16, torch.float16) else torch.bfloat16
     if getattr(module, "weight_scale_inv", None) is not None:
         _serves(weight, weight, out, "")
-        return Product(IN_BLOCKS, weight, weight.dtype, out)
+        return Product(IN_BLOCKS, weight, weight.dtype, out), NO_WINNER
     scale = getattr(module, "weight_scale", None)
     if scale is None:
-        return None
+        return unknown
     # SGLang keeps it as [K, N], column by column.
     scales = "per_tensor" if scale.numel() == 1 else "per_token"
     _serves(weight, weight.t(), out, scales)
-    own = (("scales", scales),)
-    return Product(SCALED, weight.t(), weight.dtype, out, own=own)
+    return Product(SCALED, weight.t(), weight.dtype, out, own=(("scales", scales),)), NO_WINNER
 
 
 def _has_backend() -> bool:
@@ -167,12 +193,11 @@ def _has_backend() -> bool:
 
 def _float8() -> None:
     from genkern.engines.called import SCALED
-    from genkern.engines.choice import opaque, quantised_or
+    from genkern.engines.choice import quantised_product, served_product
 
     _find_mode()
     library = _utils().apply_fp8_linear
     library = getattr(library, "__wrapped__", library)
-    require(library, "apply_fp8_linear", _SCALED)
     said = inspect.signature(library).parameters
     _usual.update({name: said[name].default for name in _FLAGS})
 
@@ -183,49 +208,50 @@ def _float8() -> None:
         )
 
     fields = {"accumulate": "fast"}
+    hooks = {
+        "dynamic": quantised_product(SCALED, lambda x: _token_quant()(x), fields),
+        "static": quantised_product(SCALED, lambda x, scale: _static_quant()(x, scale, repeat_scale=False), fields),
+    }
     # All of them now: none can be made while a layer is traced.
-    for flags in itertools.product(*_FLAGS.values()):
-        dynamic = quantised_or(own(flags), SCALED, lambda x: _token_quant()(x), fields)
-        static = quantised_or(
-            own(flags), SCALED, lambda x, scale: _static_quant()(x, scale, repeat_scale=False), fields
-        )
-        for name, call in (("dynamic", dynamic), ("static", static)):
-            with_bias = f"{name} with bias"
-            _scaled.update({(name, *flags): opaque(_with_bias(call)), (with_bias, *flags): opaque(call)})
-    utils = f"{_LAYERS}.quantization.fp8_utils"
-    _around(
-        [
-            (f"{utils}.dispatch_w8a8_block_fp8_linear", _BLOCK, block_linear),
-            (f"{utils}.apply_fp8_linear", _SCALED, scaled_linear),
-        ]
-    )
+    for flags, (kind, hook) in itertools.product(itertools.product(*_FLAGS.values()), hooks.items()):
+        for name, adapt in ((kind, _with_bias), (f"{kind} with bias", lambda call: call)):
+            key = (name, *flags)
+            _scaled[key] = served_product(f"fp8 linear layers, {name}, {flags}", adapt(hook), adapt(own(flags)))
+    _around({f"{_FP8}.dispatch_w8a8_block_fp8_linear": block_linear, f"{_FP8}.apply_fp8_linear": scaled_linear})
+    _around({_LOAD_MODEL: load_model})
 
 
-# Products with a scale for each row, or one for all, by whether these are quantised by what a call gives, and by flags.
+# Operators by how x is quantised, whether there is a bias, and flags.
 _scaled: dict[tuple[Any, ...], Callable[..., Any]] = {}
 # Flags of a call that does not say them.
 _usual: dict[str, Any] = {}
 
 
 def _with_bias(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same of tensors without a bias."""
+    """Returns the same function of tensors without a bias."""
     return lambda x, weight, scale, *more: call(x, weight, scale, None, *more)
 
 
 def block_linear(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """What SGLang chooses for layers with scales of blocks, and winners before it."""
-    from genkern.engines.called import IN_BLOCKS
-    from genkern.engines.choice import opaque, quantised_or
-
+    """Returns the function that SGLang chose for layers with scales of blocks, with winners before it."""
     library = before(*given, **named)
+    return served_or_own("its hook of layers in fp8 blocks", _block_linear, lambda library: library)(library)
 
-    def quantised(x: Any) -> Any:
+
+def _block_linear(library: Callable[..., Any]) -> Callable[..., Any]:
+    from genkern.engines.called import IN_BLOCKS
+    from genkern.engines.choice import quantised_product, served_product
+
+    def quantise(x: Any) -> Any:
         return _group_quant()(x, 128, column_major_scales=True)
 
-    def own(x: Any, weight: Any, scale: Any, bias: Any) -> Any:
+    def own(x: Any, weight: Any, scale: Any) -> Any:
         return library(x, weight, [128, 128], scale, None, None)
 
-    product = opaque(_with_bias(quantised_or(own, IN_BLOCKS, quantised, {})))
+    # SGLang may choose several functions in one process.
+    _block_libraries.append(library)
+    name = f"fp8 linear layers in blocks, {len(_block_libraries)}"
+    product = served_product(name, _with_bias(quantised_product(IN_BLOCKS, quantise, {})), own)
 
     def linear(
         input: Any,
@@ -249,6 +275,9 @@ def block_linear(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
     return linear
 
 
+_block_libraries: list[Callable[..., Any]] = []
+
+
 def scaled_linear(
     before: Callable[..., Any],
     input: Any,
@@ -260,9 +289,9 @@ def scaled_linear(
     *more: Any,
     **named: Any,
 ) -> Any:
-    """Layers with a scale for each row and column, or one for all of both.
+    """Multiplies by a weight with a scale for each row and column, or one for all of both.
 
-    At an M without a winner SGLang is called with their own flags; what else a call may say is SGLang's.
+    SGLang serves an M without a winner, with the call's own flags, and calls with any other argument.
     """
     flags = {**_usual, **dict(zip(_FLAGS, more, strict=False)), **named}
     n = weight.shape[1]
@@ -287,12 +316,11 @@ _known: dict[tuple[object, ...], bool] = {}
 
 
 def _serves(weight: Any, as_stored: Any, out: Any, scales: str) -> bool:
-    """Whether a layer's weight [N, K] has winners: found when its model is loaded, else at its first call; never while
-    that is traced, which cannot look for it.
+    """Returns whether a layer's weight [N, K] has winners.
+
+    Found when its model is loaded, or at its first call, but not while the layer is traced: that cannot look for them.
     """
     import torch
-
-    from genkern.engines.called import IN_BLOCKS, SCALED, Product
 
     key = tuple(as_stored.shape), weight.dtype, out, scales, weight.device
     if _mode.is_batch_invariant_mode_enabled():
@@ -300,9 +328,18 @@ def _serves(weight: Any, as_stored: Any, out: Any, scales: str) -> bool:
     if torch.compiler.is_compiling():
         return _known.get(key, False)
     if key not in _known:
-        own = (("scales", scales),) if scales else ()
-        _known[key] = bool(Product(SCALED if scales else IN_BLOCKS, as_stored, weight.dtype, out, own=own).tuned())
+        find = served_or_own("its search for winners", _find_winners, lambda *given: False)
+        _known[key] = find(weight, as_stored, out, scales)
     return _known[key]
+
+
+def _find_winners(weight: Any, as_stored: Any, out: Any, scales: str) -> bool:
+    from genkern.engines.called import IN_BLOCKS, SCALED, Product
+    from genkern.engines.layers import is_skipped
+
+    own = (("scales", scales),) if scales else ()
+    product = Product(SCALED if scales else IN_BLOCKS, as_stored, weight.dtype, out, own=own)
+    return bool(product.tuned()) and not is_skipped("", product.size)
 
 
 def _utils() -> Any:
@@ -326,48 +363,67 @@ def _static_quant() -> Callable[..., Any]:
 
 def _experts() -> None:
     _find_mode()
-    place = f"{_LAYERS}.moe.moe_runner.triton_utils.fused_moe.fused_experts_impl"
-    _around([(place, _EXPERTS, fused_experts)])
+    _around({_FUSED_EXPERTS: fused_experts, _LOAD_MODEL: load_model})
+
+
+# By weights' shape and type, so that a failure switches off no other layers.
+_expert_calls: dict[tuple[object, ...], Callable[..., Any]] = {}
 
 
 def fused_experts(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Within SGLang's operator for a layer of experts, which tracing does not look into."""
-    said = {**dict(zip(_EXPERTS, given, strict=False)), **named}
-    if not _is_plain(said):
-        return before(*given, **named)
-    from genkern.engines import experts
+    """Computes a layer of experts, inside SGLang's operator for it: tracing never sees it."""
+    weight = named.get("w1", given[1] if len(given) > 1 else None)
+    key = getattr(weight, "shape", None), getattr(weight, "dtype", None)
+    if key not in _expert_calls:
+        own = lambda before, *given, **named: before(*given, **named)  # noqa: E731
+        _expert_calls[key] = served_or_own("a layer of experts", _by_winners, own)
+    return _expert_calls[key](before, *given, **named)
 
+
+def _by_winners(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Hook: returns the layer's result if both products have winners, None otherwise."""
+    usual = _defaults(before)
+    said = {**usual, **dict(zip(usual, given, strict=False)), **named}
+    if any(_differs(said[name], usual[name]) for name in set(said) - {*_FOLLOWED}):
+        return None
+    if not _is_plain(said):
+        return None
+    from genkern.engines import experts
+    from genkern.engines.layers import is_skipped, size_of
+
+    if is_skipped("", size_of(said["w1"])):
+        return None
     x = said["hidden_states"]
     names = "hidden_states", "w1", "w2", "topk_weights", "topk_ids"
-    scales = (said["w1_scale"], said["w2_scale"]) if said.get("use_fp8_w8a8") else (None, None)
+    scales = (said["w1_scale"], said["w2_scale"]) if said["use_fp8_w8a8"] else (None, None)
     found = experts.by_winners(
         *(said[name] for name in names), *scales, invariant=bool(_mode.is_batch_invariant_mode_enabled())
     )
     if found is None:
-        return before(*given, **named)
-    if (factor := said.get("routed_scaling_factor")) not in (None, 1.0):
+        return None
+    if (factor := said["routed_scaling_factor"]) not in (None, 1.0):
         found.mul_(factor)
-    return x.copy_(found) if said.get("inplace") else found
+    return x.copy_(found) if said["inplace"] else found
+
+
+@functools.lru_cache(maxsize=16)
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    return {name: each.default for name, each in inspect.signature(unhooked(function)).parameters.items()}
+
+
+def _differs(value: Any, usual: Any) -> bool:
+    return value is not usual and not (isinstance(value, (bool, int, float, str)) and value == usual)
 
 
 def _is_plain(said: dict[str, Any]) -> bool:
-    """Whether a layer is of the kind that genkern has: gated by silu, all experts here, scales of blocks or none."""
-    others = "b1", "b2", "w1_zp", "w2_zp", "a1_scale", "a2_scale", "a1_q"
-    limits = "gemm1_alpha", "gemm1_limit", "swiglu_limit"
-    kinds = "use_int8_w8a8", "use_int8_w8a16", "use_int4_w4a16"
-    more = "apply_router_weight_on_input", "no_combine", "fuse_swiglu_interleaved", "defer_sum"
-    if any(said.get(name) is not None for name in (*others, *limits)) or any(
-        said.get(each) for each in (*kinds, *more)
-    ):
+    """True if genkern has such a layer: gated by silu, all experts on this rank, scales of blocks, rows or none."""
+    # Rows of experts that are on other ranks are left out of the sum.
+    if not said["is_gated"] or said["activation"] != "silu" or said.get("filter_expert", True):
         return False
-    gated = said.get("is_gated", True) and said.get("activation", "silu") == "silu"
-    # Of experts that are elsewhere the rows are left out.
-    if not gated or said.get("filter_expert", True):
-        return False
-    if not said.get("use_fp8_w8a8"):
+    if not said["use_fp8_w8a8"]:
         return bool(said["w1"].dtype.itemsize == 2)
-    by_blocks = list(said.get("block_shape") or ()) == [128, 128]
-    return by_blocks or (said.get("block_shape") is None and bool(said.get("per_channel_quant")))
+    by_blocks = list(said["block_shape"] or ()) == [128, 128]
+    return by_blocks or (said["block_shape"] is None and bool(said["per_channel_quant"]))
 
 
 # SGLang's module with the mode of equal bits; traced code reads it.
@@ -377,13 +433,10 @@ _mode: Any = None
 def _find_mode() -> None:
     global _mode
     _mode = importlib.import_module(_INVARIANT)
-    require(_mode.is_batch_invariant_mode_enabled, "is_batch_invariant_mode_enabled", ())
 
 
 def _invariant() -> None:
-    """What SGLang's --enable-deterministic-inference sends to batch_invariant_ops."""
+    """Takes over what SGLang's --enable-deterministic-inference sends to batch_invariant_ops."""
     from genkern.engines.invariant import take_over
 
-    module = importlib.import_module(_INVARIANT)
-    require(module.enable_batch_invariant_mode, "enable_batch_invariant_mode", ())
-    take_over(module)
+    take_over(importlib.import_module(_INVARIANT))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,12 +39,9 @@ def weight(n: int = N, k: int = K, dtype: Any = BF16) -> Any:
         (lambda: Product(SCALED, weight(), BF16, BF16), ()),
     ],
 )
-def test_a_product_is_served_where_its_weight_has_winners(product: Any, tuned: tuple[int, ...], gpu: Any) -> None:
-    """For which M; the weight need not be there yet."""
-    made = product()
-    assert made.tuned() == tuned
-    meta = Product(made.op, made.weight.to("meta"), made.dtype_x, made.dtype_out, made.bias, made.own)
-    assert meta.tuned_on(0) == tuned
+def test_a_product_is_served_if_its_weight_has_winners(product: Any, tuned: tuple[int, ...], gpu: Any) -> None:
+    """Which M, by the weight's size, layout and types."""
+    assert product().tuned() == tuned
 
 
 def test_the_share_is_of_layers_and_bytes(gpu: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -59,13 +57,11 @@ def test_the_share_is_of_layers_and_bytes(gpu: Any, caplog: pytest.LogCaptureFix
         share = layers.mark("made-up", model, layer_of)
     assert caplog.messages == [
         "genkern serves 1 of 2 layers, 25.0 % of their weights' bytes (tuned for M = 1, 16, 64) of this made-up model; "
-        "the others are served as without it"
+        "the engine's own code serves the others"
     ]
     assert str(share) in caplog.text
     assert [layers.is_served(each) for each in model] == [True, False]
-    layers.mark(
-        "made-up", model, lambda module: layers.Layer(module, 1, ()) if len(list(module.children())) == 0 else None
-    )
+    layers.mark("made-up", model, lambda module: layers.Layer(module, 1) if len(list(module.children())) == 0 else None)
     assert not layers.is_served(model[0])
     assert str(layers.Share.of([])) == "0 of 0 layers, 0.0 % of their weights' bytes"
 
@@ -79,7 +75,7 @@ def test_an_m_without_a_winner_is_the_engines(gpu: Any, launched: Any) -> None:
         calls.append((x.shape[0], len(more)))
         return torch.zeros(x.shape[0], N).bfloat16()
 
-    chosen = choice.opaque(choice.winner_or(own, IN_BLOCKS, BF16, {}))
+    chosen = choice.served_product("scaled", choice.scaled_product(IN_BLOCKS, BF16, {}), own)
     program = torch.compile(
         lambda x, scale: chosen([x, weight, scale, of_weight], N, BF16), dynamic=True, fullgraph=True, backend="eager"
     )
@@ -90,14 +86,35 @@ def test_an_m_without_a_winner_is_the_engines(gpu: Any, launched: Any) -> None:
         if rows < 5000:
             torch.testing.assert_close(out, (x.float() @ weight.float().T).bfloat16(), rtol=0.02, atol=1.0)
     assert calls == [(5000, 3)]
-    of_wide = choice.quantised_or(own, IN_BLOCKS, lambda x: (x.to(FP8), torch.ones(x.shape[0], 1)), {})
+    hook = choice.quantised_product(IN_BLOCKS, lambda x: (x.to(FP8), torch.ones(x.shape[0], 1)), {})
+    of_wide = choice.served_product("quantised", hook, own)
     for rows in (16, 5000, 5000):
-        of_wide(torch.randn(rows, K).to(BF16), weight, of_weight, None)
+        of_wide([torch.randn(rows, K).to(BF16), weight, of_weight], N, BF16)
         assert launched() == (rows < 5000)
-    assert calls[1:] == [(5000, 3)] * 2
-    # Without a kernel of its own the engine has genkern's library.
-    choice.winner_or(None, SCALED, BF16, {})(torch.zeros(5000, K).to(FP8), weight, torch.ones(1), torch.ones(1))
+    assert calls[1:] == [(5000, 2)] * 2
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("pattern", ["one", "o*", "256x128", "*x128"])
+def test_layers_are_left_to_the_engine_by_name_or_size(
+    pattern: str, gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """GENKERN_SKIP_LAYERS; GENKERN_ENGINE_REPORT has each layer, its size, and why it is not served."""
+    model = torch.nn.ModuleDict({"one": torch.nn.Linear(K, N, bias=False), "two": torch.nn.Linear(K, 3 * N)}).bfloat16()
+    monkeypatch.setenv("GENKERN_SKIP_LAYERS", f"nothing, {pattern}")
+    monkeypatch.setenv("GENKERN_ENGINE_REPORT", str(tmp_path / "report.json"))
+
+    def layer_of(module: Any) -> Any:
+        is_linear = isinstance(module, torch.nn.Linear)
+        return layers.Layer.of(module, Product(WIDE, module.weight, BF16, BF16)) if is_linear else None
+
+    assert layers.mark("made-up", model, layer_of).layers == 0
+    assert not layers.is_served(model["one"])
+    one, two = json.loads((tmp_path / "report.json").read_text())["layers"]
+    assert (one["name"], one["size"], one["bytes"], one["served"]) == ("one", f"{N}x{K}", 2 * N * K, [])
+    assert "GENKERN_SKIP_LAYERS" in one["why"]
+    assert "winner" in two["why"]
+    assert one["problems"][0]["N"] == N
 
 
 def given(rows: int, width: int = 128) -> tuple[Any, ...]:
@@ -112,11 +129,16 @@ def test_experts_are_served_up_to_twice_what_was_tuned(gpu: Any, launched: Any) 
     _, first, second, _, _ = given(1)
     assert experts.tuned_for(first, second, BF16, 2) == ROWS
     assert experts.tuned_for(first, second, BF16, 3) == ()
-    assert experts.tuned_in(SimpleNamespace(w13_weight=first, w2_weight=second, top_k=2)) == ROWS
-    narrow = SimpleNamespace(w13_weight=first.to(FP8), w2_weight=second.to(FP8), top_k=2)
-    assert experts.tuned_in(narrow) == ()
-    narrow.w13_weight_scale_inv, narrow.w2_weight_scale_inv = torch.ones(8, 2, 1), torch.ones(8, 1, 1)
-    assert experts.tuned_in(narrow) == ROWS
+    module = torch.nn.Module()
+    module.w13_weight, module.w2_weight, module.top_k = torch.nn.Parameter(first), torch.nn.Parameter(second), 2
+    layer = experts.layer_in(module, module)
+    assert (layer.served, layer.size, len(layer.problems)) == (ROWS, f"8x256x{K}", 2)
+    assert layer.bytes == first.nbytes + second.nbytes
+    assert experts.layer_in(module, module, "another kernel").why == "another kernel"
+    module.w13_weight.data, module.w2_weight.data = first.to(FP8), second.to(FP8)
+    assert experts.layer_in(module, module).served == ()
+    module.w13_weight_scale_inv, module.w2_weight_scale_inv = torch.ones(8, 2, 1), torch.ones(8, 1, 1)
+    assert experts.layer_in(module, module).served == ROWS
     for rows, served in ((1, True), (100, True), (128, True), (129, False)):
         for _ in range(2):
             found = experts.by_winners(*given(rows))

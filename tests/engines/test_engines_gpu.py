@@ -96,7 +96,8 @@ def test_linear_layers_in_fp8() -> None:
     for of_x, of_weight in ((one, one), (rows, columns)):
         given = x, weight, None, torch.bfloat16, of_x, of_weight, None
         assert torch.equal(operator(SCALED)(*given, accumulate="fast"), wanted)
-    chosen = choice.opaque(choice.winner_or(None, SCALED, torch.bfloat16, {"accumulate": "fast"}))
+    hook = choice.scaled_product(SCALED, torch.bfloat16, {"accumulate": "fast"})
+    chosen = choice.served_product("fp8 layers", hook, lambda *given: None)
     assert torch.equal(in_graph(lambda: chosen([x, weight, rows.view(-1, 1), columns], N, torch.bfloat16)), wanted)
     of_x, of_weight = torch.full((K // 128, M), 0.5, device="cuda").mT, torch.full((2, 1), 0.5, device="cuda")
     call = lambda: operator(IN_BLOCKS)(x, weight, None, torch.bfloat16, of_x, of_weight)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Tests of genkern.engines.seam: functions that are put around others, or one line that says why not."""
+"""Tests of genkern.engines.seam: what a plugin touches is verified, hooked once, and guarded when it runs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,45 @@ import logging
 import os
 import subprocess
 import sys
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from genkern.engines.seam import Misfit, Seam, install, is_on, put, taken_out
+from genkern.engines.seam import (
+    Misfit,
+    Part,
+    Touch,
+    around,
+    install,
+    is_on,
+    served_or_own,
+    taken_out,
+    unhooked,
+)
 
 
-def owner() -> Any:
-    """An engine's module with two functions."""
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """An engine's module with a class and a function, which can be imported."""
+    module = ModuleType("made_up_engine")
 
-    def first(self: Any, x: int, bias: int = 0) -> int:
-        return x + bias
+    class Kernel:
+        scale: int
 
-    def second(x: int) -> int:
+        def __init__(self) -> None:
+            self.bias = 3
+
+        def apply(self, x: int, bias: int = 0) -> int:
+            return x + bias
+
+    def negative(x: int) -> int:
         return -x
 
-    return SimpleNamespace(__name__="engine", first=first, second=second)
+    module.Kernel, module.negative = Kernel, negative  # type: ignore[attr-defined]
+    module.compiled = type("Compiled", (), {"__call__": 1, "__signature__": 1})()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
 
 
 def doubled(before: Any) -> Any:
@@ -32,55 +53,86 @@ def doubled(before: Any) -> Any:
     return lambda *given, **named: 2 * before(*given, **named)
 
 
-def test_a_function_is_put_around_once_and_taken_out() -> None:
-    """Again it does nothing, also where what is there says nothing of its arguments; taken out all is as before."""
-    engine = owner()
-    before = engine.first
-    seam = Seam(engine, "first", ("self", "x"), doubled)
-    put([seam])
-    put([seam])
-    assert engine.first(None, 3, bias=1) == 8
-    taken_out(seam)
-    taken_out(seam)
-    assert engine.first is before
+def test_a_function_is_put_around_once_and_taken_out(engine: Any) -> None:
+    """A second time does nothing, and its parameters are those of the original; taken out, all is as before."""
+    before = engine.Kernel.apply
+    touch = Touch("made_up_engine.Kernel.apply", ("self", "x"))
+    for _ in range(2):
+        touch.verify()
+        around(touch.path, doubled)
+        assert engine.Kernel().apply(3, bias=1) == 8
+    assert unhooked(engine.Kernel.apply) is before
+    taken_out(engine.Kernel, "apply")
+    taken_out(engine.Kernel, "apply")
+    assert engine.Kernel.apply is before
 
 
-@pytest.mark.parametrize("wrong", [("first", ("x",)), ("first", ("self", "x", "scale")), ("third", ())])
-def test_all_or_none(wrong: tuple[str, tuple[str, ...]]) -> None:
-    """Where one function is another than expected, none is touched, and the reason names it."""
-    engine = owner()
-    before = dict(vars(engine))
-    with pytest.raises(Misfit, match=wrong[0]):
-        put([Seam(engine, "second", ("x",), doubled), Seam(engine, *wrong, doubled)])
-    assert vars(engine) == before
-
-
-def test_a_function_that_says_no_arguments_does_not_fit() -> None:
-    """As those of compiled modules are."""
-    engine = owner()
-    engine.first = dict.fromkeys
-    engine.second = type("Compiled", (), {"__call__": 1, "__signature__": 1})()
-    for name in ("first", "second"):
-        with pytest.raises(Misfit, match=name):
-            put([Seam(engine, name, ("self",), doubled)])
-
-
-def test_parts_that_do_not_fit_are_said_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """A line for each, with the engine and what it serves without genkern; the others are installed."""
-
-    def missing() -> None:
-        raise ModuleNotFoundError("No module named 'engine.layers'")
-
-    def other() -> None:
-        raise Misfit("there is no engine.first")
-
+@pytest.mark.parametrize(
+    ("path", "parameters", "fields", "said"),
+    [
+        ("made_up_engine.Kernel.apply", ("self", "y"), (), "not (self, y)"),
+        ("made_up_engine.Kernel.apply", ("self", "x", "scale"), (), "takes (self, x, bias)"),
+        ("made_up_engine.Kernel.multiply", (), (), "no made_up_engine.Kernel.multiply"),
+        ("made_up_engine.layers.Linear", None, (), "made_up_engine.layers"),
+        ("other_engine.Kernel", None, (), "other_engine"),
+        ("made_up_engine.compiled", (), (), "made_up_engine.compiled"),
+        ("made_up_engine.Kernel", None, ("bias", "scale", "apply", "rows", "columns"), "no rows, columns"),
+    ],
+)
+def test_what_an_engine_lacks_is_said(
+    path: str, parameters: Any, fields: Any, said: str, engine: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A part that touches it is left out with one line; parts that fit are put in place."""
+    done: list[str] = []
+    parts = [
+        Part(
+            "experts",
+            (Touch("made_up_engine.negative", ("x",)), Touch(path, parameters, fields)),
+            lambda: done.append("experts"),
+        ),
+        Part("layers", (Touch("made_up_engine.Kernel", fields=("bias", "scale")),), lambda: done.append("layers")),
+    ]
     with caplog.at_level(logging.INFO, "genkern"):
-        assert install("engine", {"experts": missing, "heads": other, "layers": lambda: None}) == ("layers",)
-    lines = [record.getMessage() for record in caplog.records]
-    assert [line.count("\n") for line in lines] == [0, 0, 0]
-    assert "experts" in lines[0]
-    assert "engine.first" in lines[1]
-    assert "layers" in lines[2]
+        assert install("made-up", parts) == ("layers",)
+    assert done == ["layers"]
+    first, second = caplog.messages
+    assert "experts" in first
+    assert said in first
+    assert "layers" in second
+    assert "\n" not in first + second
+
+
+@pytest.mark.parametrize("error", [Misfit, ImportError, RuntimeError, KeyError, AssertionError, OSError])
+def test_a_part_that_fails_ends_nothing(error: type[Exception], caplog: pytest.LogCaptureFixture) -> None:
+    """While it is tried, or put in place; of whatever exception."""
+
+    def fail() -> None:
+        raise error("it is\nbroken")
+
+    parts = [Part("heads", (), fail), Part("experts", (), lambda: None, fail), Part("layers", (), lambda: None)]
+    with caplog.at_level(logging.INFO, "genkern"):
+        assert install("made-up", parts) == ("layers",)
+    lines = caplog.messages
+    assert [("heads" in line, "experts" in line) for line in lines[:2]] == [(True, False), (False, True)]
+    assert all("broken" in line and "\n" not in line for line in lines[:2])
+
+
+def test_a_hook_that_fails_gives_way_to_the_engine(caplog: pytest.LogCaptureFixture) -> None:
+    """For the call in which it failed and all after it; one warning. None: the engine computes this call."""
+    asked: list[int] = []
+
+    def hook(x: int) -> int | None:
+        asked.append(x)
+        if x > 5:
+            raise ZeroDivisionError("the winner is broken")
+        return 10 * x if x else None
+
+    call = served_or_own("a made-up layer", hook, lambda x: -x)
+    assert [call(x) for x in (1, 0, 2, 6, 1, 7)] == [10, 0, 20, -6, -1, -7]
+    assert asked == [1, 0, 2, 6]
+    (line,) = caplog.messages
+    assert "a made-up layer" in line
+    assert "the winner is broken" in line
 
 
 @pytest.mark.parametrize("later", ["", "logging.basicConfig(level=logging.WARNING)"])
@@ -89,10 +141,10 @@ def test_lines_of_engines_are_seen_once(later: str) -> None:
     program = f"""
 import logging
 from genkern.engines import layers, seam
-seam.install("engine", {{"layers": lambda: None}})
-seam.install("engine", {{}})
+seam.install("engine", [seam.Part("layers", (), lambda: None)])
+seam.install("engine", [])
 {later}
-layers.mark("engine", type("Model", (), {{"modules": lambda self: ()}})(), None)
+layers.mark("engine", type("Model", (), {{"named_modules": lambda self: ()}})(), None)
 logging.getLogger("genkern").info("unseen")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

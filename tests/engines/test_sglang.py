@@ -1,7 +1,9 @@
-"""Tests of genkern.engines.sglang against the real SGLang 0.5.23 (make test-engines), on a machine without a GPU."""
+"""Tests of genkern.engines.sglang against a real SGLang (make test-engines), on a machine without a GPU."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import logging
 import re
@@ -14,11 +16,12 @@ import pytest
 import torch
 from engine_winners import K, N
 
+from genkern.engines import choice, seam
 from genkern.engines import sglang as plugin
-from genkern.engines.seam import Misfit
 
-pytest.importorskip("sglang")
 no_torchvision.stand_in()
+pytest.importorskip("sglang")
+from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe  # noqa: E402
 from sglang.srt.layers.quantization import fp8_utils, unquant  # noqa: E402
 from sglang.srt.plugins import hook_registry  # noqa: E402
 
@@ -32,6 +35,7 @@ def plugged(gpu: Any, caplog: pytest.LogCaptureFixture) -> None:
         plugin.register()
     hook_registry.HookRegistry.apply_hooks()
     plugin._known.clear()
+    plugin._expert_calls.clear()
 
 
 class Layer(torch.nn.Module):
@@ -163,8 +167,9 @@ def test_at_an_m_without_a_winner_a_layers_flags_are_its_own(launched: Any, monk
     mode = SimpleNamespace(is_batch_invariant_mode_enabled=lambda: False)
     for name, value in {"_utils": lambda: utils, "_find_mode": lambda: None, "_mode": mode}.items():
         monkeypatch.setattr(plugin, name, value)
-    for name, value in {"_around": lambda targets: None, "_scaled": {}, "_usual": {}, "_known": {}}.items():
+    for name, value in {"_around": lambda hooks: None, "_scaled": {}, "_usual": {}, "_known": {}}.items():
         monkeypatch.setattr(plugin, name, value)
+    choice._calls.clear()
     plugin._float8()
     weight = torch.randn(N, K).to(fp8).t()
 
@@ -201,10 +206,51 @@ def test_at_an_m_without_a_winner_a_layers_flags_are_its_own(launched: Any, monk
     torch._dynamo.reset()
 
 
-def test_experts_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def failing(*given: Any, **named: Any) -> Any:
+    raise KeyError("a fault of genkern's")
+
+
+def one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "a fault of genkern's" in warning
+
+
+def test_layers_whose_winners_fail_are_sglangs(
+    launched: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In 16 bits and in fp8: SGLang's own result, and a warning for each kind of layer, once."""
+    from genkern.engines.called import WIDE
+    from genkern.runtime.torch_ops import gemm_of
+
+    module = Layer()
+    plugin.mark(module)
+    monkeypatch.setattr(gemm_of(WIDE), "direct", failing, raising=False)
+    x = torch.randn(16, K).bfloat16()
+    for _ in range(2):
+        assert torch.equal(module(x), torch.nn.functional.linear(x, module.weight))
+    one_warning(caplog)
+    caplog.clear()
+    own = lambda x, *given, **named: torch.ones(x.shape[0], N)  # noqa: E731
+    weight = torch.randn(N, K).to(torch.float8_e4m3fn)
+    linear = plugin.block_linear(lambda *given: own)
+    monkeypatch.setattr(fp8_utils, "per_token_group_quant_fp8", failing, raising=False)
+    for _ in range(2):
+        assert torch.equal(linear(x, weight, [128, 128], torch.ones(N // 128, K // 128)), torch.ones(16, N))
+    one_warning(caplog)
+    assert launched() == 0
+    # A search that fails, of a layer or of the whole model.
+    caplog.clear()
+    monkeypatch.setattr("genkern.engines.layers.mark", failing)
+    runner = SimpleNamespace(model=module)
+    assert plugin.load_model(lambda runner: 3, runner) == 3
+    one_warning(caplog)
+
+
+def test_experts_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """In place or not, times the factor of the routing; other kinds of layers are SGLang's."""
     calls = []
 
+    @functools.wraps(seam.unhooked(fused_moe.fused_experts_impl))
     def before(*given: Any, **named: Any) -> str:
         calls.append(named)
         return "SGLang's"
@@ -222,6 +268,11 @@ def test_experts_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch) ->
         assert given(16, **other) == "SGLang's"
     assert given(5000) == "SGLang's"
     assert (launched(), len(calls)) == (0, 5)
+    # Also if genkern fails: a warning says so once.
+    monkeypatch.setattr("genkern.engines.experts.by_winners", failing)
+    caplog.clear()
+    assert [given(16), given(16)] == ["SGLang's"] * 2
+    one_warning(caplog)
 
 
 def test_batch_invariant_products_go_to_winners(launched: Any, mode: Any) -> None:
@@ -246,14 +297,40 @@ def test_in_the_mode_of_equal_bits_no_other_winner_is_called(launched: Any, monk
     assert launched() == 0
 
 
-def test_another_sglang_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A method with other arguments, or none: none of that part's hooks is registered."""
+TOUCHES = {
+    (touch.path, what): touch for part in plugin.parts() for touch in part.touches for what in ("path", *touch.fields)
+}
+
+
+@pytest.mark.parametrize(("path", "what"), TOUCHES, ids=lambda each: each.rpartition(".")[2])
+def test_what_sglang_lacks_costs_a_part_and_a_line(
+    path: str, what: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each attribute that the plugin touches, removed: no exception, no hook, and a line for each part with it."""
+    owner_path, _, name = path.rpartition(".")
+    owner = seam.resolved(owner_path)
+    if what == "path" and not isinstance(owner, type):
+        monkeypatch.delattr(owner, name)
+    else:
+        kind_path = owner_path if what == "path" else path
+        missing = name if what == "path" else what
+        kind, (module, _, kind_name) = seam.resolved(kind_path), kind_path.rpartition(".")
+        names = {each for base in kind.__mro__ for each in vars(base) if not each.startswith("__")} - {missing}
+        members = {each: inspect.getattr_static(kind, each, None) for each in names}
+        monkeypatch.setattr(seam.resolved(module), kind_name, type(kind_name, (), members))
     monkeypatch.setattr(plugin, "_registered", set())
-    monkeypatch.setattr(unquant.UnquantizedLinearMethod, "apply", lambda self, given: given)
-    before = dict(hook_registry.HookRegistry._hooks)
-    with pytest.raises(Misfit, match=r"UnquantizedLinearMethod\.apply"):
-        plugin._linears()
-    assert dict(hook_registry.HookRegistry._hooks) == before
+    registered = []
+    monkeypatch.setattr(plugin, "_around", lambda hooks: registered.extend(hooks))
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "genkern"):
+        plugin.register()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    parts = [part.serves for part in plugin.parts() if any(touch.path == path for touch in part.touches)]
+    assert len(warnings) == len(parts) >= 1
+    for part, line in zip(parts, warnings, strict=True):
+        assert f" {part} without genkern" in line
+        assert (name if what == "path" else what) in line
+    assert path not in registered
 
 
 def readers(monkeypatch: pytest.MonkeyPatch, folder: Path, device: str) -> tuple[Any, Any]:

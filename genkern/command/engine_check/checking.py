@@ -1,0 +1,412 @@
+"""`genkern engine-check`: an engine with a bundle beside the engine without it: times, tokens, and what is slower."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from genkern.arguments import Parser, number
+from genkern.command.engine_check.compared import PREFILL, Times, pooled, rows_of, times_of, tokens_of
+from genkern.command.engine_check.culprits import culprits
+from genkern.command.engine_check.handed_back import handed_back
+from genkern.command.screen import aligned
+from genkern.engines.layers import REPORT, SKIP
+from genkern.engines.timed import Request
+from genkern.errors import InputError
+from genkern.files import read_text, require_writable, shown_path, write_whole
+from genkern.gemm.problem import GemmProblem
+from genkern.runtime.bundle import read_bundle, require_bundle_or_none, write_bundle
+from genkern.runtime.process.configuration import CONFIG
+
+BATCHES = 1, 16, 64, 256
+_count = number("a whole number from 1 to 65536", 1, 65536, integer=True)
+# What vLLM is started with unless the user's environment says otherwise.
+_USUAL = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_DEEP_GEMM_WARMUP": "skip"}
+_OF_LAYERS = "name", "size", "bytes", "served", "why"
+# Lines of an engine's output that are shown if it fails.
+_TAIL = 12
+_MOST_LINES = 100
+
+
+def parse_engine_check(argv: Sequence[str]) -> argparse.Namespace:
+    """Returns the options of `genkern engine-check`. Raises InputError; SystemExit(0) after printing for --help."""
+    options = engine_check_parser().parse_args(argv)
+    if options.output and options.write:
+        raise InputError("genkern engine-check: give -o FILE or --write, which replaces the bundle")
+    try:
+        options.engine_args = json.loads(options.engine_args)
+    except ValueError as error:
+        raise InputError(f"--engine_args is not JSON ({error}): give '{{\"max_model_len\": 4096}}'") from None
+    if not isinstance(options.engine_args, dict):
+        raise InputError("--engine_args is no JSON object: give '{\"max_model_len\": 4096}'")
+    return options
+
+
+def engine_check_parser() -> Parser:
+    """Returns the parser; its help is the reference of the command."""
+    p = Parser(
+        prog="genkern engine-check",
+        description="Start an engine on this GPU without genkern and with it; compare times of decode steps,\n"
+        "of a prefill and of the start, and greedy tokens. Status 1 if anything is slower or different.",
+    )
+    group = p.add_argument_group("what to check")
+    group.add_argument("model", metavar="MODEL", help="the model's folder, or its config.json")
+    group.add_argument("--engine", choices=["vllm"], default="vllm", metavar="NAME", help="vllm, as it is installed")
+    group.add_argument("--bundle", metavar="FILE", help=f"the winners (default: {CONFIG})")
+    group.add_argument("--tp", type=_count, default=1, metavar="N", help="GPUs that share each layer")
+    group.add_argument(
+        "--load_format", default="dummy", metavar="WORD", help="vLLM's: auto for real weights (default: dummy)"
+    )
+    group.add_argument("--engine_args", default="{}", metavar="JSON", help="more arguments of vllm.LLM")
+    group = p.add_argument_group("what to measure")
+    group.add_argument(
+        "--batches", type=_counts, default=BATCHES, metavar="N,N", help="prompts at a time (default: 1,16,64,256)"
+    )
+    group.add_argument("--prompt", type=_count, default=256, metavar="N", help="tokens of a prompt (default: 256)")
+    group.add_argument("--tokens", type=_count, default=128, metavar="N", help="decode steps to time (default: 128)")
+    group.add_argument(
+        "--prefill", type=_pair, default=(16, 1024), metavar="NxN", help="prompts and tokens (default: 16x1024)"
+    )
+    group.add_argument("--repeats", type=_count, default=5, metavar="N", help="times of each, whose median counts")
+    group = p.add_argument_group("what to do")
+    group.add_argument("--no_search", action="store_true", help="do not look for the layer that makes a batch slower")
+    group.add_argument(
+        "-o", "--output", metavar="FILE", help="write the bundle, with what is slower left to the engine"
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace a bundle that is there, and no other file")
+    group.add_argument("--write", action="store_true", help="the same, to the bundle itself")
+    group.add_argument("--json", metavar="FILE", help="write all figures")
+    group.add_argument("-h", "--help", action="help", help="print this and exit")
+    return p
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(sorted({int(_count(each)) for each in text.split(",")}))
+
+
+def _pair(text: str) -> tuple[int, int]:
+    count, _, length = text.partition("x")
+    return int(_count(count)), int(_count(length))
+
+
+def run_engine_check(options: argparse.Namespace, console: Console) -> int:
+    """Checks, prints a table, and writes what was asked for; returns 1 if anything is slower or different.
+
+    Raises InputError, ResultsError or OutputError.
+    """
+    bundle_path = options.bundle or os.environ.get(CONFIG, "")
+    if not bundle_path:
+        raise InputError(f"name a bundle: --bundle FILE, or {CONFIG}; `genkern model` makes one")
+    bundle = read_bundle(bundle_path)
+    output = bundle_path if options.write else options.output
+    if options.output:
+        require_bundle_or_none(options.output, options.overwrite)
+    for path in filter(None, (output, options.json)):
+        require_writable(path)
+    model, vocabulary = _model(options.model)
+    if importlib.util.find_spec("vllm") is None:
+        raise InputError(f"{sys.executable} has no vLLM: pip install vllm, or run genkern in vLLM's environment")
+    with tempfile.TemporaryDirectory(prefix="genkern_engine_check_") as folder:
+        engine = Engine(options, model, vocabulary, os.path.abspath(bundle_path), Path(folder), console)
+        checked = _checked(engine, console)
+        slow = [each for each in checked.times if each.is_slower]
+        found = {} if options.no_search or not checked.genkern else _search(engine, checked, slow, console)
+    _say(checked, console)
+    contents = bundle.contents
+    for each in slow:
+        for size in found.get(each.what, ()):
+            m = int(checked.stock["most_tokens"]) if each.what == PREFILL else int(each.what)
+            if each.what == PREFILL:
+                count, length = options.prefill
+                m = min(m or count * length, count * length)
+            console.print(f"{_called(each.what)}: the winner of layers {size} for M = {m} makes it slower")
+            contents = handed_back(contents, checked.problems(size), m)
+    if output and contents != bundle.contents:
+        write_bundle(output, contents, {name: bundle.image(name) for name in contents.binaries})
+        console.print(f"{shown_path(output)}: the engine's own products serve these rows")
+    elif output:
+        console.print(f"{shown_path(output)} is not written: no row changes")
+    if options.json:
+        write_whole(options.json, json.dumps(checked.figures(options, found), indent=1) + "\n")
+    return 1 if checked.is_bad else 0
+
+
+@dataclass
+class Checked:
+    """What both engines measured; `genkern` is None if the engine ended with genkern, `failure` has its last lines."""
+
+    stock: dict[str, Any]
+    genkern: dict[str, Any] | None
+    layers: list[dict[str, Any]] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    failure: str = ""
+
+    @property
+    def times(self) -> list[Times]:
+        return times_of(self.stock, self.genkern) if self.genkern else []
+
+    @property
+    def is_bad(self) -> bool:
+        """True if the engine ended, or anything is slower or different."""
+        if self.genkern is None:
+            return True
+        tokens = tokens_of(self.stock, self.genkern)
+        return any(each.is_slower for each in self.times) or any(each.is_different for each in tokens)
+
+    def sizes(self) -> list[str]:
+        """Returns the sizes of layers that winners serve, those with the most bytes first."""
+        found: dict[str, int] = {}
+        for layer in self.layers:
+            if layer["served"]:
+                found[layer["size"]] = found.get(layer["size"], 0) + layer["bytes"]
+        return sorted(found, key=found.__getitem__, reverse=True)
+
+    def problems(self, size: str) -> list[GemmProblem]:
+        """Returns what layers of a size compute."""
+        known = [each for layer in self.layers if layer["size"] == size for each in layer["problems"]]
+        return [GemmProblem(**{**each, "own": tuple(map(tuple, each["own"]))}) for each in known]
+
+    def figures(self, options: argparse.Namespace, found: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """Returns everything for --json."""
+        tokens = tokens_of(self.stock, self.genkern) if self.genkern else []
+        return {
+            "engine": options.engine,
+            "engine_version": self.stock.get("version", ""),
+            "model": options.model,
+            "tp": options.tp,
+            "load_format": options.load_format,
+            "engine_crashes": int(self.genkern is None),
+            "failure": self.failure,
+            "times": [
+                {
+                    "what": each.what,
+                    "stock_ms": each.stock,
+                    "genkern_ms": each.genkern,
+                    "ratio": each.ratio,
+                    "is_slower": each.is_slower,
+                    "all_stock_ms": each.stock_ms,
+                    "all_genkern_ms": each.genkern_ms,
+                }
+                for each in self.times
+            ],
+            "tokens": [{**asdict(each), "is_different": each.is_different} for each in tokens],
+            "start_s": {
+                "stock": self.stock["start_s"],
+                "genkern": self.genkern["start_s"] if self.genkern else None,
+            },
+            "layers": [
+                {name: layer[name] for name in ("name", "size", "bytes", "served", "why")} for layer in self.layers
+            ],
+            "slower_by": {what: list(sizes) for what, sizes in found.items()},
+            "log": self.lines,
+        }
+
+
+class EngineFailure(Exception):
+    """An engine's process ended before it had measured; the message has its last lines."""
+
+
+@dataclass
+class Engine:
+    """Starts the engine in processes of their own, with and without genkern."""
+
+    options: argparse.Namespace
+    model: str
+    vocabulary: int
+    bundle: str
+    folder: Path
+    console: Console
+    starts: int = 0
+
+    def run(
+        self,
+        *,
+        with_genkern: bool,
+        skip: Sequence[str] = (),
+        only: Sequence[str] | None = None,
+    ) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+        """Returns what one start measured, its report of layers, and genkern's lines of its log.
+
+        `skip` are sizes of layers that the engine's own products serve; `only` names the batches to measure, all of
+        them if it is None. Raises EngineFailure.
+        """
+        self.starts += 1
+        place = self.folder / str(self.starts)
+        place.mkdir()
+        batches = [each for each in self.options.batches if only is None or str(each) in only]
+        prefill = self.options.prefill if only is None or PREFILL in only else (0, 0)
+        request = Request(
+            model=self.model,
+            output=str(place / "result.json"),
+            batches=tuple(batches),
+            prefill=prefill,
+            tokens=self.options.tokens,
+            prompt=self.options.prompt,
+            repeats=self.options.repeats,
+            vocabulary=self.vocabulary,
+            tp=self.options.tp,
+            load_format=self.options.load_format,
+            engine_args=self.options.engine_args,
+        )
+        asked = place / "request.json"
+        asked.write_text(json.dumps(asdict(request)), encoding="utf-8")
+        environ = self._environ(with_genkern, skip, place)
+        log = place / "log"
+        status = _run([sys.executable, "-m", "genkern.engines.timed", str(asked)], environ, log)
+        text = log.read_text(encoding="utf-8", errors="replace")
+        if status != 0 or not Path(request.output).exists():
+            tail = [line for line in text.splitlines() if line.strip()][-_TAIL:]
+            raise EngineFailure("\n".join([f"it ended with status {status}", *tail]))
+        result = json.loads(Path(request.output).read_text(encoding="utf-8"))
+        report = place / "report.json"
+        layers = json.loads(report.read_text(encoding="utf-8"))["layers"] if report.exists() else []
+        return (
+            result,
+            layers,
+            [line for line in text.splitlines() if "genkern" in line and "engines.py" not in line][:100],
+        )
+
+    def _environ(self, with_genkern: bool, skip: Sequence[str], place: Path) -> dict[str, str]:
+        environ = {**_USUAL, **os.environ}
+        for name in list(environ):
+            if name in (REPORT, SKIP) or name == CONFIG or name.startswith(f"{CONFIG}_"):
+                del environ[name]
+        if self.options.tp == 1:
+            # In one process what fails is seen, and nothing is left behind.
+            environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+        if with_genkern:
+            environ |= {CONFIG: self.bundle, REPORT: str(place / "report.json")}
+            if skip:
+                environ[SKIP] = ",".join(skip)
+        return environ
+
+
+def _run(command: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
+    """Runs a program in a session of its own, whose processes all end with it, and returns its status."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            return process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _checked(engine: Engine, console: Console) -> Checked:
+    """Measures without genkern, then with it; both again, the other way round, if anything seems slower."""
+    console.print("vLLM without genkern ...")
+    try:
+        stock, _, _ = engine.run(with_genkern=False)
+    except EngineFailure as failure:
+        where = shown_path(engine.options.model)
+        raise InputError(f"vLLM does not run {where} without genkern: {_line(failure)}") from None
+    console.print(f"vLLM {stock['version']} with genkern ...")
+    try:
+        genkern, layers, lines = engine.run(with_genkern=True)
+        checked = Checked(stock, genkern, layers, lines)
+        slow = [each.what for each in checked.times if each.is_slower]
+        if slow:
+            console.print(f"{', '.join(map(_called, slow))}: slower; both engines once more")
+            again, _, _ = engine.run(with_genkern=True, only=slow)
+            stock_again, _, _ = engine.run(with_genkern=False, only=slow)
+            checked.stock, checked.genkern = pooled(stock, stock_again), pooled(genkern, again)
+        return checked
+    except EngineFailure as failure:
+        return Checked(stock, None, failure=str(failure))
+
+
+def _line(failure: EngineFailure) -> str:
+    return " | ".join(str(failure).splitlines())[-600:]
+
+
+def _search(engine: Engine, checked: Checked, slow: Sequence[Times], console: Console) -> dict[str, list[str]]:
+    """Returns, for each batch that is slower, the sizes of layers whose winners make it so."""
+    found: dict[str, list[str]] = {}
+    sizes = checked.sizes()
+    measured: dict[tuple[str, ...], dict[str, Any]] = {}
+    batches = [each.what for each in slow]
+
+    def slower_for(what: str) -> Callable[[Sequence[str]], bool]:
+        def is_slow(kept: Sequence[str]) -> bool:
+            key = tuple(sorted(kept))
+            if key not in measured:
+                console.print(f"with winners of layers {', '.join(key)} alone ...")
+                skip = [size for size in sizes if size not in kept]
+                measured[key], _, _ = engine.run(with_genkern=True, skip=skip, only=batches)
+            return any(each.what == what and each.is_slower for each in times_of(checked.stock, measured[key]))
+
+        return is_slow
+
+    for what in batches:
+        try:
+            found[what] = culprits(sizes, slower_for(what))
+        except EngineFailure as failure:
+            console.print(f"{_called(what)}: the search ended: {_line(failure)}")
+    return found
+
+
+def _say(checked: Checked, console: Console) -> None:
+    """Prints the table, the start times, and what is served."""
+    if checked.genkern is None:
+        console.print("the engine ENDED with genkern:")
+        for line in checked.failure.splitlines():
+            console.print(f"  {line}", markup=False)
+        return
+    rows = rows_of(checked.times, tokens_of(checked.stock, checked.genkern))
+    for line in aligned(rows, rows[0][1:4]):
+        console.print(line, markup=False)
+    console.print(f"start: {checked.stock['start_s']:.1f} s, with genkern {checked.genkern['start_s']:.1f} s")
+    of_bytes = sum(layer["bytes"] for layer in checked.layers)
+    served = [layer for layer in checked.layers if layer["served"]]
+    share = 100 * sum(layer["bytes"] for layer in served) / max(of_bytes, 1)
+    console.print(f"winners serve {len(served)} of {len(checked.layers)} layers, {share:.1f} % of their weights' bytes")
+    groups: dict[tuple[str, str], int] = {}
+    for layer in checked.layers:
+        tuned = ", ".join(map(str, layer["served"]))
+        said = f"served, M = {tuned}" if tuned else f"not served: {layer['why']}"
+        groups[layer["size"], said] = groups.get((layer["size"], said), 0) + 1
+    for (size, said), count in groups.items():
+        console.print(f"  {count} x {size}: {said}", markup=False)
+    for line in checked.lines:
+        if "without genkern" in line or "genkern failed" in line:
+            console.print(f"  {line}", markup=False)
+
+
+def _called(what: str) -> str:
+    return what if what == PREFILL else f"batch {what}"
+
+
+def _model(path: str) -> tuple[str, int]:
+    """Returns a model's folder, and its vocabulary's size. Raises InputError."""
+    folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
+    file = os.path.join(folder, "config.json")
+    try:
+        config = json.loads(read_text(file))
+        text = config.get("text_config") or config
+        vocabulary = int(text["vocab_size"])
+    except (ValueError, AttributeError):
+        raise InputError(f"{shown_path(file)} is not a model's config.json") from None
+    except (KeyError, TypeError):
+        raise InputError(f"{shown_path(file)} does not say vocab_size") from None
+    return os.path.abspath(folder), vocabulary

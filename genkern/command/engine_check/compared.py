@@ -1,0 +1,157 @@
+"""Compared: figures of an engine without genkern and with it, and what is slower or different beyond noise."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Less of the engine's own speed than this is slower, if the repetitions do not overlap either.
+LEAST_RATIO = 0.995
+PREFILL = "prefill"
+# How many times the engine's own difference between two batch sizes log-probabilities may differ.
+_TIMES_OWN = 2.0
+_NOTHING: Mapping[str, Any] = {"step_ms": []}
+
+
+@dataclass(frozen=True)
+class Times:
+    """Repeated times of one batch or of the prefill, in milliseconds, without genkern and with it."""
+
+    what: str
+    stock_ms: tuple[float, ...]
+    genkern_ms: tuple[float, ...]
+
+    @property
+    def stock(self) -> float:
+        return statistics.median(self.stock_ms)
+
+    @property
+    def genkern(self) -> float:
+        return statistics.median(self.genkern_ms)
+
+    @property
+    def ratio(self) -> float:
+        """Returns the engine's own time over genkern's: above 1, genkern is faster."""
+        return self.stock / self.genkern
+
+    @property
+    def is_slower(self) -> bool:
+        """True if genkern is slower by more than LEAST_RATIO and by more than repetitions differ.
+
+        Repetitions overlap if genkern's lower quartile is below the engine's upper quartile.
+        """
+        return self.ratio < LEAST_RATIO and _quartiles(self.genkern_ms)[0] > _quartiles(self.stock_ms)[1]
+
+
+def _quartiles(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def times_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Times]:
+    """Returns the times of each batch that both measured, then of the prefill."""
+    found = [
+        Times(batch, tuple(each["step_ms"]), tuple(genkern["batches"][batch]["step_ms"]))
+        for batch, each in stock["batches"].items()
+        if batch in genkern["batches"]
+    ]
+    if stock["prefill_ms"] and genkern["prefill_ms"]:
+        found.append(Times(PREFILL, tuple(stock["prefill_ms"]), tuple(genkern["prefill_ms"])))
+    return found
+
+
+def pooled(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the first result with the repetitions of the second one added, which may have fewer batches."""
+    batches = {
+        batch: {**each, "step_ms": [*each["step_ms"], *other["batches"].get(batch, _NOTHING)["step_ms"]]}
+        for batch, each in one["batches"].items()
+    }
+    return {**one, "batches": batches, "prefill_ms": [*one["prefill_ms"], *other["prefill_ms"]]}
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Greedy tokens of one batch: how many of all are the same until a sequence first differs, and log-probabilities.
+
+    `apart` is the largest difference of a log-probability between the engine and genkern, `own` that between the
+    engine's own batch sizes for the same prompts; None if it is not known.
+    """
+
+    batch: str
+    same: int
+    of: int
+    apart: float | None
+    own: float | None
+
+    @property
+    def is_different(self) -> bool:
+        """True if tokens differ, and by more than the engine's own products do from one batch size to another."""
+        if self.same == self.of:
+            return False
+        return self.apart is None or self.own is None or self.apart > _TIMES_OWN * self.own
+
+
+def tokens_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Tokens]:
+    """Returns the comparison of each batch that both ran."""
+    own = _own_difference(stock["batches"])
+    found = []
+    for batch, each in stock["batches"].items():
+        other = genkern["batches"].get(batch)
+        if other is None:
+            continue
+        pairs = list(zip(each["tokens"], other["tokens"], strict=False))
+        same = sum(_same_start(one, two) for one, two in pairs)
+        apart = _difference(each["logprobs"], other["logprobs"])
+        found.append(Tokens(batch, same, sum(len(one) for one, _ in pairs), apart, own))
+    return found
+
+
+def _same_start(one: Sequence[int], other: Sequence[int]) -> int:
+    """Returns how many tokens are equal before the first that is not: after it, the prompts differ."""
+    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
+
+
+def _own_difference(batches: Mapping[str, Any]) -> float | None:
+    """Returns the largest difference between an engine's own results for equal prompts in batches of several sizes."""
+    kept = [each["logprobs"] for each in batches.values() if each["logprobs"]]
+    found = [_difference(kept[0], other) for other in kept[1:]]
+    return max((each for each in found if each is not None), default=None)
+
+
+def _difference(one: Sequence[Any], other: Sequence[Any]) -> float | None:
+    """Returns the largest difference of a log-probability, over prompts, places and tokens that both have.
+
+    A place counts while the tokens before it are equal: the most probable token is the one that was taken.
+    """
+    found = []
+    for places, others in zip(one, other, strict=False):
+        for a, b in zip(places, others, strict=False):
+            found += [abs(a[token] - b[token]) for token in set(a) & set(b)]
+            if max(a, key=a.__getitem__) != max(b, key=b.__getitem__):
+                break
+    return max(found, default=None)
+
+
+def rows_of(times: Sequence[Times], tokens: Sequence[Tokens]) -> list[tuple[str, ...]]:
+    """Returns the table's rows, the header first."""
+    by_batch = {each.batch: each for each in tokens}
+    rows: list[tuple[str, ...]] = [
+        ("batch", "vLLM ms", "genkern ms", "ratio", "", "same tokens", "logprobs apart", "vLLM's own")
+    ]
+    for each in times:
+        said = by_batch.get(each.what)
+        same = f"{said.same} of {said.of}" if said else ""
+        apart, own = (_number(said.apart), _number(said.own)) if said else ("", "")
+        verdict = " ".join(["slower"] * each.is_slower + ["different"] * (said is not None and said.is_different))
+        rows.append(
+            (each.what, f"{each.stock:.3f}", f"{each.genkern:.3f}", f"{each.ratio:.3f}", verdict, same, apart, own)
+        )
+    return rows
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
