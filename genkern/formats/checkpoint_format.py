@@ -40,7 +40,9 @@ _MERGED = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     **dict.fromkeys(("gate_proj", "up_proj"), "gate_up_proj"),
 }
-# An entry that has no character with a meaning in a regular expression but the dot.
+# ModelOpt's names of fp8 weights with a scale for each block.
+_MODELOPT_BLOCKS = ("FP8_PB_WO", "FP8_BLOCK_SCALES")
+# An entry that is a name: its only character with a meaning in a regular expression is the dot.
 _LITERAL = re.compile(r"[\w.\-/: ]*")
 
 
@@ -235,7 +237,7 @@ def _also_known_as(name: str) -> tuple[str, ...]:
     """The name, and the names that it may have in lists which other releases of a library wrote."""
     if name in _HEADS:
         return (name, *(each for each in _HEADS if each != name))
-    for prefix in _PREFIXES[:2]:
+    for prefix in _PREFIXES:
         if name.startswith(prefix):
             return (name, *(each + name[len(prefix) :] for each in _PREFIXES if each != prefix))
     return (name,)
@@ -281,6 +283,14 @@ def _pieces(name: str) -> Iterator[str]:
             yield ".".join(parts[first:end])
 
 
+def _ends_of(name: str) -> Iterator[str]:
+    """The dotted name, and what is left of it without its first parts."""
+    yield name
+    while "." in name:
+        name = name.partition(".")[2]
+        yield name
+
+
 def _parents(name: str) -> Iterator[str]:
     """The modules that hold this one, the nearest first."""
     while "." in name:
@@ -292,6 +302,12 @@ def _merged(name: str) -> str:
     """The name of the layer that engines merge this one into; the name itself if they do not."""
     parent, _, last = name.rpartition(".")
     return f"{parent}.{_MERGED[last]}" if last in _MERGED else name
+
+
+def _siblings(name: str) -> list[str]:
+    """The names of all layers that engines merge with this one, its own included; [] if they merge none with it."""
+    parent, _, last = name.rpartition(".")
+    return [f"{parent}.{each}" for each, merged in _MERGED.items() if merged == _MERGED.get(last)]
 
 
 def _container(name: str) -> str:
@@ -320,6 +336,16 @@ class _Patterns:
     def first(self, names: Sequence[str], default: Any) -> Any:
         """The value of the first that matches from the start of a name, or the default."""
         return next((value for pattern, value in self.items if _is_met(pattern, pattern.matches, names)), default)
+
+    def first_of_merged(self, names: Sequence[str], default: Any) -> Any:
+        """The value of the first that matches the name of the merged layer, and of none of the layers in it."""
+        for pattern, value in self.items:
+            for name in names:
+                siblings = _siblings(name)
+                of_merged = bool(siblings) and not pattern.denies and pattern.matches(_merged(name))
+                if of_merged and not any(map(pattern.matches, siblings)):
+                    return value
+        return default
 
 
 def _is_met(pattern: NamePattern, test: Callable[[str], object], names: Sequence[str]) -> bool:
@@ -350,13 +376,14 @@ class _ExactOrPattern:
 
 class _SkipList:
     """transformers' lists of modules that stay as they are (`should_convert_module`): an entry is the start of a name
-    up to a dot, a regular expression for such a start, or the end of a name.
+    up to a dot, a regular expression for such a start, or the end of a name. A dot may stand behind the last part of an entry.
     """
 
     def __init__(self, entries: Sequence[str], steps: Steps):
         literal = [entry for entry in entries if _LITERAL.fullmatch(entry)]
-        self._ends = tuple(entries)
-        self._literal = re.compile(rf"(?:{'|'.join(literal)})(?:(?<=\.)|(?=\.|$))") if literal else None
+        self._ends = tuple({*entries, *(entry.rstrip(".") for entry in entries)} - {""})
+        self._names = frozenset(entries)
+        self._literal = re.compile(rf"(?:{'|'.join(map(re.escape, literal))})(?:(?<=\.)|(?=\.|$))") if literal else None
         self._patterns = _Patterns(steps)
         for entry in entries:
             if not _LITERAL.fullmatch(entry):
@@ -364,6 +391,9 @@ class _SkipList:
 
     def has(self, names: Sequence[str]) -> bool:
         if any(name.endswith(self._ends) or (self._literal and self._literal.match(name)) for name in names):
+            return True
+        # Lists written for vLLM and SGLang may name merged layers.
+        if any(each in self._names for name in names if _siblings(name) for each in _ends_of(_merged(name))):
             return True
         return any(_is_met(pattern, partial(_ends_at_dot, pattern), names) for pattern, _ in self._patterns.items)
 
@@ -466,7 +496,8 @@ def _compressed_tensors(quantization: Mapping[str, Any], steps: Steps) -> Rule:
         for name in (*names, *map(_merged, names), *map(_container, names)):
             if name in exact:
                 return exact[name]
-        scheme: Scheme | None = patterns.first(names, of_class)
+        # vLLM's files may have patterns for merged layers.
+        scheme: Scheme | None = patterns.first(names, of_class or patterns.first_of_merged(names, None))
         return scheme
 
     return rule
@@ -616,7 +647,8 @@ def _modelopt(quantization: Mapping[str, Any], steps: Steps) -> Rule:
     layers = _modelopt_layers(said)
     if algorithm == "MIXED_PRECISION" and not layers:
         raise Unread("quant_algo is MIXED_PRECISION and there are no quantized_layers")
-    whole = None if algorithm in ("", "MIXED_PRECISION") else _modelopt_scheme(algorithm)
+    group = _whole(said, "group_size", default=128)
+    whole = None if algorithm in ("", "MIXED_PRECISION") else _modelopt_scheme(algorithm, group)
 
     def rule(names: Sequence[str]) -> Scheme | None:
         # Releases before 0.39 list parts of names; vLLM takes an entry that is part of a module's name as well.
@@ -629,7 +661,10 @@ def _modelopt(quantization: Mapping[str, Any], steps: Steps) -> Rule:
     return rule
 
 
-def _modelopt_scheme(algorithm: str) -> Scheme:
+def _modelopt_scheme(algorithm: str, group: int = 128) -> Scheme:
+    if algorithm in _MODELOPT_BLOCKS:
+        # Servers give each token a scale for each group along K.
+        return Scheme(_FP8, "block", (group, group), _FP8, "group")
     if algorithm == "FP8":
         return Scheme(_FP8, "tensor", (), _FP8, "tensor")
     if algorithm == "FP8_PER_CHANNEL_PER_TOKEN":
@@ -643,7 +678,8 @@ def _modelopt_layers(said: Mapping[str, Any]) -> dict[str, Scheme]:
     for name, layer in _object(said, "quantized_layers").items():
         if not isinstance(layer, dict) or not isinstance(layer.get("quant_algo"), str):
             raise Unread(f"quantized_layers: {name[:60]} has no quant_algo")
-        found[name] = _modelopt_scheme(layer["quant_algo"][:40].upper())
+        group = _whole(layer, "group_size", default=128)
+        found[name] = _modelopt_scheme(layer["quant_algo"][:40].upper(), group)
     return found
 
 
