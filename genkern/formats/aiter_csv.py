@@ -110,6 +110,8 @@ def _expert_items(text: str, where: str) -> Iterator[SizeItem]:
     if reasons and not items:
         raise InputError(f"{where}: genkern has no kernels for its {left_out.total()} rows: {'; '.join(reasons)}")
     notes = tuple(f"left out: {reason}" for reason in reasons)
+    if never_read := aiter_fmoe.never_read(int(str(item.values["M"])) for item in items):
+        notes += (never_read,)
     yield from (replace(item, file_notes=notes) for item in items[:1])
     yield from items[1:]
 
@@ -122,7 +124,10 @@ def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
     """
     ops = sorted({problem.op for problem in problems})
     if len(ops) != 1:
-        raise InputError(f"{where}: AITER has a list for each format, and these are {', '.join(ops)}: name a YAML file")
+        raise InputError(
+            f"{where}: AITER has a list for each format, and these are {', '.join(ops)}: name a YAML file, or split them "
+            "by `genkern merge --op`"
+        )
     columns = UNTUNED_BY_OP.get(ops[0], ())
     for problem in problems:
         if reason := obstacle(problem) or ("" if columns else f"AITER has no untuned list of {ops[0]} here"):

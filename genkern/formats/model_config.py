@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -54,6 +55,16 @@ class ModelConfig:
     quantization: Mapping[str, Any]
     outer: str = ""
     document: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def hints(self) -> list[str]:
+        """The keys that speak of quantised weights in a config.json without a quantization_config, such as
+        use_fp8_experts.
+        """
+        if self.quantization:
+            return []
+        values = {**self.values, **self.document}
+        return [key[:60] for key, value in values.items() if _FEW_BITS.search(key) and value not in (None, False, 0)]
 
     @property
     def family(self) -> str:
@@ -109,6 +120,8 @@ class ModelConfig:
         return CheckpointFormats(self.quantization, self.plain, tied=self.values.get("tie_word_embeddings") is True)
 
 
+# Keys of config.json that name a type of weights.
+_FEW_BITS = re.compile(r"(?:^|_)(?:mx|nv)?(?:fp[468]|int[48])(?:_|$)")
 # Files beside config.json in which some libraries describe the quantisation, and the library if the file names none.
 _BESIDE = {
     "hf_quant_config.json": "modelopt",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from genkern.formats.kind import LIST_HELP, list_text, require_list_or_none
 from genkern.formats.sizes import SizeList, parse_sizes
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.ops.op import op_names
 from genkern.runtime.process.recorded_sizes import PREFIX, PREFIXES
 
 
@@ -40,6 +42,7 @@ def merge_parser() -> Parser:
     )
     group.add_argument("-o", "--output", metavar="FILE", required=True, help=LIST_HELP)
     group.add_argument("--overwrite", action="store_true", help="replace a list that is there; never results")
+    group.add_argument("--op", choices=op_names(), metavar="OP", help="only sizes of this format: AITER has a list each")
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="for sizes that do not name their types")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -70,6 +73,13 @@ def run_merge(options: argparse.Namespace, console: Console) -> int:
     if not found:
         why = f"{unread[0]}" if unread else f"no sizes in {files} files"
         raise InputError(f"nothing to join: {why}")
+    if options.op:
+        others = Counter(problem.op for problem in found if problem.op != options.op)
+        for op, count in others.items():
+            console.print(f"left out: {count} sizes of {op}")
+        found = {problem: None for problem in found if problem.op == options.op}
+        if not found:
+            raise InputError(f"nothing to join: no size is of {options.op}")
     write_whole(options.output, list_text(sorted(found, key=_order), options.output))
     console.print(
         f"{len(found)} sizes, of {entries} in {files - len(unread)} files, are in {shown_path(options.output)}"

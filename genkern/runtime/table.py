@@ -87,12 +87,16 @@ class Table:
         self._rows: dict[GemmProblem, tuple[PackedWinner, Bundle]] = {}
         self.doubled: list[PackedWinner] = []
         self.elsewhere: set[str] = set()
+        # The other devices that each problem was tuned for, whatever its M.
+        self._elsewhere: dict[GemmProblem, set[str]] = defaultdict(set)
         for bundle in bundles:
             for winner in bundle.winners:
                 if device.has(winner):
                     self._take(winner, bundle)
                 else:
-                    self.elsewhere.add(f"{winner.device} ({winner.arch}, {winner.compute_units} units)")
+                    named = f"{winner.device} ({winner.arch}, {winner.compute_units} units)"
+                    self.elsewhere.add(named)
+                    self._elsewhere[replace(winner.problem, M=1)].add(named)
         self.predicted = sum(winner.is_predicted for winner, _ in self._rows.values())
         self._by_m: dict[Relatives, list[GemmProblem]] = defaultdict(list)
         self._tuned: dict[GemmProblem, list[PackedWinner]] = defaultdict(list)
@@ -119,10 +123,17 @@ class Table:
         self._rows[winner.problem] = winner, bundle
 
     def find(self, problem: GemmProblem) -> Choice:
-        """What serves the problem: its own row, else that of another M by the rule, else the library.
+        """Returns what serves the problem: its own row, else that of another M by the rule, else the library.
 
-        Kernels with full sums serve a problem for which fast ones will do where they are believed more, or faster.
+        Kernels with full sums serve a problem for which fast ones will do if their times are more reliable or smaller.
+        `why` names the other devices that a problem without a row for this one was tuned for.
         """
+        chosen = self._whatever_sums(problem)
+        if chosen.why == _UNTUNED and (devices := self._elsewhere.get(replace(problem, M=1))):
+            return replace(chosen, why=f"{_UNTUNED} for this device, but for {'; '.join(sorted(devices))}")
+        return chosen
+
+    def _whatever_sums(self, problem: GemmProblem) -> Choice:
         chosen = self._find(problem)
         if not multiplies_float8(problem):
             return chosen

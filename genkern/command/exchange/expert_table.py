@@ -68,6 +68,8 @@ def write_table(path: str, problems: Collection[GemmProblem], setting: Setting, 
         compute_units=key.compute_units,
     )
     write_whole(path, text)
+    if note := aiter_fmoe.never_read(size.problem.M for size in found):
+        console.print(f"note: {note}")
     console.print(f"AITER's table: {shown_path(path)}")
 
 

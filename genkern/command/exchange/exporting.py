@@ -16,7 +16,7 @@ from genkern.arguments import Parser, underscored
 from genkern.command.exchange.candidate_times import read_times
 from genkern.errors import InputError, OutputError, ResultsError
 from genkern.files import require_absent, require_writable, shown_path, write_whole
-from genkern.formats.exchange import aiter_triton, aiter_triton_flat, aiter_triton_named, tunableop
+from genkern.formats.exchange import aiter_fmoe, aiter_triton, aiter_triton_flat, aiter_triton_named, tunableop
 from genkern.formats.exchange.peer_config import PeerFile
 from genkern.formats.exchange.peers import NEAREST, PEERS, unreached
 from genkern.formats.exchange.timed_size import TimedSize
@@ -111,7 +111,7 @@ def sizes_of(
     """
     left_out: Counter[str] = Counter()
     rows = list(rows)
-    sizes = [size for row in rows if (size := _sized(row, peer, times, said, left_out))]
+    sizes = _once([size for row in rows if (size := _sized(row, peer, times, said, left_out))], left_out)
     if peer.NAME in NEAREST and not said.partial:
         sizes = _reached([row for row in rows if not peer.obstacle(row.problem)], sizes, peer.NAME, said, left_out)
     for reason, count in left_out.items():
@@ -122,6 +122,18 @@ def sizes_of(
         )
         raise ResultsError(f"nothing to export to {peer.NAME}: {reasons if left_out else 'the results are empty'}")
     return sizes
+
+
+def _once(sizes: Sequence[TimedSize], left_out: Counter[str]) -> list[TimedSize]:
+    """The sizes without slower rows of the same problem and device, which are counted."""
+    fastest: dict[tuple[GemmProblem, str, str], TimedSize] = {}
+    for size in sizes:
+        key = size.problem, size.arch, size.device
+        if key in fastest:
+            left_out["of which another row is as fast or faster"] += 1
+        if key not in fastest or size.best_us < fastest[key].best_us:
+            fastest[key] = size
+    return list(fastest.values())
 
 
 def _reached(
@@ -172,6 +184,8 @@ def write_files(peer: PeerFile, sizes: Sequence[TimedSize], output: str, overwri
             f"give --to {aiter_triton.NAME} with the folder of configs as -o"
         )
     texts = peer.render(sizes)
+    if peer.NAME == aiter_fmoe.NAME and (note := aiter_fmoe.never_read(size.problem.M for size in sizes)):
+        console.print(f"note: {note}")
     for name in _defaults_of_others(texts, Path(output)):
         console.print(f"kept: {shown_path(os.path.join(output, name))}, which serves N and K without a file")
         del texts[name]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from genkern.errors import InputError
@@ -36,8 +36,11 @@ TUNED_COLUMNS = (
     *("gfx", "cu_num", *UNTUNED_COLUMNS, "block_m", "ksplit", "us1", "kernelName1", "err1", "us2", "kernelName2"),
     *("err2", "us", "run_1stage", "xbf16", "flat", "tflops", "bw"),
 )
+# Below so many tokens AITER looks up the next power of two (get_padded_M in aiter/fused_moe.py, 2026-08).
+_FIRST_TIER = 32768
 # Before a config's name where AITER has the name of a kernel.
 _OURS = "genkern_"
+_MOST_LISTED = 10
 _SCALES = {"QuantType.per_Tensor": "per_tensor", "QuantType.per_Token": "per_token", "QuantType.per_1x128": "blocks"}
 _NOT_QUANTISED = "QuantType.No"
 _ACTIVATIONS = {"ActivationType.Silu": "silu", "ActivationType.Gelu": "gelu"}
@@ -65,6 +68,9 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
             imported.left_out[reason] += 1
         else:
             imported.candidates.append(Candidate(problem))
+    tokens = [candidate.problem.M for candidate in imported.candidates]
+    if note := never_read(tokens):
+        imported.notes[f"sizes: {note}"] += sum(bool(never_read([each])) for each in tokens)
     return imported
 
 
@@ -108,6 +114,23 @@ def _of_row(cells: Mapping[str, str]) -> tuple[dict[str, object], ...] | str:
     gate = {"M": tokens, "N": width, "K": hidden, "stage": "gate_up", "activation": _ACTIVATIONS[act]}
     down = {"M": tokens, "N": hidden, "K": width, "stage": "down", "activation": "none"}
     return {**common, **gate}, {**common, **down}
+
+
+def never_read(tokens: Iterable[int]) -> str:
+    """What to say of rows for these numbers of tokens that AITER never looks up; "" if it looks up all of them."""
+    unread = sorted({each for each in tokens if each < _FIRST_TIER and each & (each - 1)})
+    if not unread:
+        return ""
+    wanted = sorted({1 << each.bit_length() for each in unread})
+    return (
+        f"AITER rounds tokens up to a power of two below {_FIRST_TIER}, so it never looks up rows of "
+        f"{_listed(unread)} tokens: tune {_listed(wanted)}"
+    )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    more = f" and {len(numbers) - _MOST_LISTED} more" if len(numbers) > _MOST_LISTED else ""
+    return ", ".join(map(str, numbers[:_MOST_LISTED])) + more
 
 
 def obstacle(problem: GemmProblem) -> str:

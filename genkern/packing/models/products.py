@@ -64,7 +64,10 @@ def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int
     """
     formats, notes, listed = config.formats, _Notes(), engine.layers(config, tp)
     parts = [own for part in listed.parts for own in _by_format(part, formats, notes)]
-    unread = []
+    unread = [
+        f"{config.where}: {key} is no quantization_config: all weights are taken as {formats.plain.dtype_b}"
+        for key in config.hints
+    ]
     if formats.unread:
         # Any rule may be wrong if one is not understood.
         name = f"{config.where}: quantization_config" + (f" ({formats.method})" if formats.method else "")
