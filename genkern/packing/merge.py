@@ -42,7 +42,9 @@ def merge_parser() -> Parser:
     )
     group.add_argument("-o", "--output", metavar="FILE", required=True, help=LIST_HELP)
     group.add_argument("--overwrite", action="store_true", help="replace a list that is there; never results")
-    group.add_argument("--op", choices=op_names(), metavar="OP", help="only sizes of this format: AITER has a list each")
+    group.add_argument(
+        "--op", choices=op_names(), metavar="OP", help="only sizes of this format: AITER has a list each"
+    )
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="for sizes that do not name their types")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p

@@ -131,7 +131,10 @@ def test_mixed_precision_without_a_list_of_exclusions() -> None:
 @pytest.mark.parametrize("algorithm", ["FP8_PB_WO", "FP8_BLOCK_SCALES"])
 def test_blocks_in_mixed_precision(algorithm: str) -> None:
     """sglang#38726: both names are fp8 with a scale a block; group_size is its side."""
-    layers = {f"{LAYER}mlp.experts": {"quant_algo": algorithm, "group_size": 64}, f"{LAYER}o": {"quant_algo": algorithm}}
+    layers = {
+        f"{LAYER}mlp.experts": {"quant_algo": algorithm, "group_size": 64},
+        f"{LAYER}o": {"quant_algo": algorithm},
+    }
     said = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
     found = CheckpointFormats(said, PLAIN)
     experts, other = (found.of(LAYER + name).stored for name in ("mlp.experts.0.up_proj", "o"))
