@@ -63,7 +63,9 @@ EXTRA_COLUMNS = (
 # What it adds behind those where AITER has a table a format, whose rows do not say which, nor what kernels are of.
 SAYING_COLUMNS = ("libtype", "op", "dtype_a")
 _TUNED = tuple(name for columns in TUNED_COLUMNS.values() for name in columns)
-_KNOWN = tuple(dict.fromkeys((*UNTUNED_COLUMNS, *_TUNED, *EXTRA_COLUMNS, *SAYING_COLUMNS)))
+# AITER's own remark on a row, for example that another row is preferred (since 2026-03).
+REMARKS = ("_tag",)
+_KNOWN = tuple(dict.fromkeys((*UNTUNED_COLUMNS, *_TUNED, *EXTRA_COLUMNS, *SAYING_COLUMNS, *REMARKS)))
 # Columns of AITER's other operators: batched GEMM with scales of 32, fused MoE, gated delta net.
 _OTHER_OPERATORS = {
     "b": "a batched GEMM with a scale for each 32",

@@ -19,6 +19,7 @@ from dataclasses import replace
 from genkern.errors import InputError, ResultsError
 from genkern.formats.aiter_columns import (
     EXTRA_COLUMNS,
+    REMARKS,
     ROWWISE,
     SAYING_COLUMNS,
     TUNED_COLUMNS,
@@ -125,8 +126,8 @@ def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
     ops = sorted({problem.op for problem in problems})
     if len(ops) != 1:
         raise InputError(
-            f"{where}: AITER has a list for each format, and these are {', '.join(ops)}: name a YAML file, or split them "
-            "by `genkern merge --op`"
+            f"{where}: AITER has a list for each format, and these are {', '.join(ops)}: name a YAML file, or take one "
+            "of them by `genkern merge --op`"
         )
     columns = UNTUNED_BY_OP.get(ops[0], ())
     for problem in problems:
@@ -176,7 +177,7 @@ def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[st
     op = winners[0].problem.op if winners else "a16w16"
     columns = _columns(head) or _all_columns(op)
     lines = [
-        _line([cells[name] for name in columns]) for cells in (_cells(winner, compute_units) for winner in winners)
+        _line([cells.get(name) for name in columns]) for cells in (_cells(winner, compute_units) for winner in winners)
     ]
     return head or _line(columns), lines
 
@@ -213,7 +214,7 @@ def no_room(ops: Sequence[str], head: str) -> str:
         return f"AITER has no table for {ops[0]}"
     own, columns = TUNED_COLUMNS[ops[0]], _columns(head)
     # Earlier versions of genkern had fewer columns of their own.
-    if head and (columns[: len(own)] != own or not {*columns[len(own) :]} <= {*_all_columns(ops[0])}):
+    if head and (columns[: len(own)] != own or not {*columns[len(own) :]} <= {*_all_columns(ops[0]), *REMARKS}):
         return f"it has the columns {','.join(columns)}, this run writes {','.join(own)}"
     return ""
 

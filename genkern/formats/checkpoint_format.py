@@ -376,7 +376,7 @@ class _ExactOrPattern:
 
 class _SkipList:
     """transformers' lists of modules that stay as they are (`should_convert_module`): an entry is the start of a name
-    up to a dot, a regular expression for such a start, or the end of a name. A dot may stand behind the last part of an entry.
+    up to a dot, a regular expression for such a start, or the end of a name. An entry may end with a dot.
     """
 
     def __init__(self, entries: Sequence[str], steps: Steps):

@@ -14,12 +14,16 @@ from made_winners import write_results
 from peer_files import VLLM, VLLM_NAME
 from small_gemms import specs_of
 
+from genkern.formats.exchange import vllm
 from genkern.formats.kind import read_results
+from genkern.formats.model_config import read_model
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import Target
+from genkern.packing.models.engines import SERVERS
+from genkern.packing.models.products import products_of
 from genkern.packing.rows import rows_of
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
@@ -37,13 +41,15 @@ Capsys = pytest.CaptureFixture[str]
         ("0x75b0", False),
         ("Tesla_T4", False),
         ("NVIDIA_GB10", False),
+        ("Radeon_8060S_Graphics", False),
+        ("AMD_Radeon_Graphics", False),
         ("NVIDIA_RTX_PRO_6000_Blackwell_Max-Q_Workstation_Edition", True),
         ("NVIDIA_GeForce_RTX_5090", True),
     ],
 )
 def test_names_of_devices(device: str, is_known: bool, tmp_path: Path, capsys: Capsys) -> None:
-    """vllm#57492, #32347, #52192, sglang#28189, vllm#48732: a file of a GPU that genkern does not know is refused alone
-    with the way out, and beside others it is counted."""
+    """vllm#57492, #32347, #52192, #44331, #50951, #48732, sglang#28189: a file of a GPU that genkern does not know is
+    refused with the way out if it is alone, and counted beside others."""
     own = tmp_path / VLLM_NAME.replace("NVIDIA_H200", device)
     own.write_text(VLLM)
     ran = run_here(capsys, "import", own, "-o", tmp_path / "alone.yaml")
@@ -68,8 +74,8 @@ def test_names_of_devices(device: str, is_known: bool, tmp_path: Path, capsys: C
 def test_experts_tuned_for_decoding_alone(
     tokens: tuple[int, ...], is_whole: bool, to: str, tmp_path: Path, capsys: Capsys
 ) -> None:
-    """vllm#52192, #32930: the reader takes the nearest number of tokens, so that prefill would get the config of 8 or of
-    64. Such a file is refused by name; --partial writes it."""
+    """vllm#52192, #32930: the reader takes the nearest number of tokens, so that prefill would get the config of 8 or
+    64 tokens. Such a file is refused by name; --partial writes it."""
     problems = [
         GemmProblem(m, n, k, "fused_moe", activation=act, own=(("experts", 512), ("top_k", 8), *stage))
         for m in tokens
@@ -105,6 +111,31 @@ def test_rows_of_another_count_of_units_serve_nothing(tmp_path: Path) -> None:
     assert "256 units" in missed.why
     assert "256 units" in other.find(replace(found.problem, M=33)).why
     assert "units" not in other.find(replace(found.problem, N=2624)).why
+
+
+def test_experts_of_one_gpu(tmp_path: Path) -> None:
+    """sglang#22791, vllm#39263, aiter#5469: files say how many experts a GPU has, and how wide its part of each is.
+    Numbers come from the model's own keys, whatever they are called."""
+    pytest.importorskip("transformers", minversion="5.0")
+    config = {
+        "model_type": "lfm2_moe",
+        "hidden_size": 2048,
+        "intermediate_size": 11776,
+        "moe_intermediate_size": 1536,
+        "num_experts": 64,
+        "num_experts_per_tok": 4,
+        "num_dense_layers": 1,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 65536,
+        "layer_types": ["conv", "full_attention"],
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    products, _ = products_of(read_model(str(tmp_path)), SERVERS, 8, (16,))
+    (gate_up,) = (problem for each in products for problem in each.problems if ("stage", "gate_up") in problem.own)
+    assert (gate_up.N, gate_up.K, dict(gate_up.own)["experts"], dict(gate_up.own)["top_k"]) == (192, 2048, 64, 4)
+    assert vllm.file_of(gate_up, "NVIDIA H200") == "E=64,N=192,device_name=NVIDIA_H200.json"
 
 
 def test_scales_of_rows_that_do_not_count() -> None:

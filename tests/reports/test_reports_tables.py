@@ -10,6 +10,7 @@ from command import run_here
 from made_winners import winner as made
 from made_winners import write_results
 
+from benchmarks.checking.round_trips import cases
 from genkern.formats.exchange import aiter_fmoe
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
@@ -17,8 +18,7 @@ from genkern.formats.sizes import read_sizes
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.ops.fields import fields_of
-from genkern.ops.op import get_op, op_names
+from genkern.ops.op import op_names
 from genkern.packing.rows import rows_of
 from genkern.runtime.process.recorded_sizes import SizeRecorder
 
@@ -153,7 +153,8 @@ def test_a_table_of_a_header_alone(command: str, tmp_path: Path, capsys: Capsys)
 
 @pytest.mark.parametrize("to", ["aiter_triton", "tunableop"])
 def test_a_size_in_two_tables(to: str, tmp_path: Path, capsys: Capsys) -> None:
-    """aiter#2376, #2503, #3422: of one size in two files the faster row is taken, whatever their order, and the other one counted."""
+    """aiter#2376, #2503, #3422: of one size in two files the faster row is taken, whatever their order, and the other
+    one is counted."""
     slow = table(tmp_path / "a_tuned_gemm.csv", row("gfx942", 304, "genkern", 9.0))
     fast = table(tmp_path / "b_tuned_gemm.csv", row("gfx942", 304, "genkern", 5.0, FAST.name))
     for order in ((slow, fast), (fast, slow)):
@@ -184,19 +185,30 @@ def test_a_compute_type_is_part_of_a_size(tmp_path: Path) -> None:
     assert packed.left_out == {}
 
 
-@pytest.mark.parametrize("op", op_names())
-def test_every_field_is_part_of_a_size(op: str) -> None:
-    """flashinfer#3363: a cache whose key lacks the layout of the scales mixes two kernels. Lines of two sizes that
-    differ in a field, a layout, a type or an activation differ."""
-    types = get_op(op).default_dtypes("gfx942")
-    base = GemmProblem(16, 256, 512, op, *types)
-    sizes = {base}
-    for field in fields_of(get_op(op).fields):
-        sizes |= {GemmProblem(16, 256, 512, op, *types, own=((field.name, word),)) for word in field.words[1:]}
-    for more in ({"row_major_a": False}, {"row_major_b": True}, {"bias": True}, {"activation": "silu"}):
-        sizes.add(GemmProblem(16, 256, 512, op, *types, **more))  # type: ignore[arg-type]
-    assert len({size_line(each) for each in sizes}) == len(sizes)
+def test_every_field_is_part_of_a_size() -> None:
+    """flashinfer#3363, aiter#5469: a key without the layout of the scales, or with another count of experts, serves the
+    wrong kernel. Lines of two sizes that differ in any field, layout, type or activation differ."""
+    sizes = cases("gfx942")
+    assert len({size_line(each) for each in sizes}) == len({*sizes}) == len(sizes)
     assert len({size_line(each, TILED, "gfx942") for each in sizes}) == len(sizes)
+    assert {each.op for each in sizes} == {*op_names()}
+
+
+def test_a_column_of_remarks(tmp_path: Path, capsys: Capsys) -> None:
+    """aiter#2376, #5275: tables have a column _tag, which most rows leave empty. They are read, and take new rows."""
+    sizes = tmp_path / "bf16_untuned_gemm.csv"
+    types = "False,torch.bfloat16,torch.bfloat16,False,False"
+    sizes.write_text(f"M,N,K,bias,dtype,outdtype,scaleAB,bpreshuffle\n16,512,512,{types}\n")
+    theirs = [f"{row('gfx942', 304, 'hipblaslt', 3.0, 'other', m)},{tag}" for m, tag in ((16, ""), (32, "fallback"))]
+    out = tmp_path / "bf16_tuned_gemm.csv"
+    out.write_text("\n".join((f"{TUNED},_tag", *theirs)) + "\n")
+    assert [each.M for each in read_sizes(str(out), GemmDefaults(), "gfx942").problems] == [16, 32]
+    ran = run_here(capsys, "-i", sizes, "--arch", "gfx942", "--profiler", "predict", "-o", out)
+    assert ran.status == 0, ran
+    with out.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [(each["N"], each["_tag"]) for each in found] == [("4096", ""), ("4096", "fallback"), ("512", "")]
+    assert [each.problem.N for each in read_results(str(out))] == [4096, 4096, 512]
 
 
 def test_a_config_of_another_size_is_checked_again(tmp_path: Path) -> None:
