@@ -59,7 +59,7 @@ test-cluster: $(CLUSTER)
 
 # Engines pin other versions of what they share, and have an environment of their own.
 test-engines: $(ENGINES)/engines.stamp
-	$(ENGINES)/bin/python -m pytest -q -m "not gpu" tests/engines $(ARGS)
+	GENKERN_ENGINE_TESTS=1 $(ENGINES)/bin/python -m pytest -q -m "not gpu" tests/engines $(ARGS)
 	$(ENGINES)/bin/python tests/engines/engine_releases.py $(ENGINES)/releases $(ARGS)
 
 lint: $(DEV)

@@ -81,7 +81,7 @@ def folder() -> Path:
 
 
 def is_tuned(layer: Any) -> bool:
-    """Whether a layer's weight has winners: asked of each by `kernelize`."""
+    """Returns True if a layer has winners for its weight; `kernelize` asks for each layer."""
     import torch
 
     from genkern.engines.called import WIDE, Product

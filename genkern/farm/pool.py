@@ -191,10 +191,10 @@ _fork_exec = fork_exec.fork_exec
 fork_exec.fork_exec = _start_worker
 
 
-def _spawn_python(path: bytes, argv: Sequence[str], passed: Sequence[int]) -> int:
+def _spawn_python(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
     """Start `python ... -c CODE` as multiprocessing does, without the current folder on its sys.path."""
-    program = [code_argument(part) if before == "-c" else part for before, part in zip(("", *argv), argv, strict=False)]
-    return _spawnv_passfds(path, program, passed)
+    program = [code_argument(part) if before == "-c" else part for before, part in zip(("", *args), args, strict=False)]
+    return _spawnv_passfds(path, program, passfds)
 
 
 _spawnv_passfds = multiprocessing.util.spawnv_passfds

@@ -107,7 +107,7 @@ def _expert_items(text: str, where: str) -> Iterator[SizeItem]:
     """
     left_out: Counter[str] = Counter()
     items = [SizeItem(row.line, values, UNTYPED) for row, values in aiter_fmoe.stages(text, where, left_out)]
-    reasons = [f"{count} of {why}" for why, count in left_out.items()]
+    reasons = [f"{count} {why}" for why, count in left_out.items()]
     if reasons and not items:
         raise InputError(f"{where}: genkern has no kernels for its {left_out.total()} rows: {'; '.join(reasons)}")
     notes = tuple(f"left out: {reason}" for reason in reasons)

@@ -120,14 +120,19 @@ def fitted_times(known: Sequence[KnownTimes], ranking: Ranking) -> Times:
         raise InputError(f"absolute times need {FOLDS} sizes with finals: record more")
     told = list(_told(known, ranking))
     errors = np.concatenate([each.errors for each in told])
-    # By it half of all finalists are predicted too fast, half too slow.
     octaves = np.concatenate([each.octaves for each in told])
+    fastest = np.array([(each.octaves[place], each.errors[place]) for each in told for place in [each.fastest]]).T
+
+    def is_too_slow(best: float) -> bool:
+        """True if configs of the finals, and the fastest of each size, are predicted too slow in the median of both."""
+        left = [np.median(np.maximum(0.0, its - best) - off) for its, off in ((octaves, errors), fastest)]
+        return float(sum(left)) > 0
+
     # The loss falls as best_octaves rises, and so does what is predicted: bisection.
     low, high = float(octaves.min()) - 1.0, float(octaves.max())
     for _ in range(40):
         middle = (low + high) / 2
-        too_slow = float(np.median(np.maximum(0.0, octaves - middle) - errors)) > 0
-        low, high = (middle, high) if too_slow else (low, middle)
+        low, high = (middle, high) if is_too_slow(middle) else (low, middle)
     best = (low + high) / 2
     slow_octaves, slow_errors = _slow(known, ranking)
     is_slow = slow_octaves - best > _SLOW_OCTAVES
@@ -164,6 +169,11 @@ class _Told:
     kind: str
     octaves: Numbers
     errors: Numbers
+
+    @property
+    def fastest(self) -> int:
+        """The place of the fastest config."""
+        return int(self.errors.argmin())
 
 
 def _told(known: Sequence[KnownTimes], ranking: Ranking) -> Iterator[_Told]:

@@ -44,7 +44,7 @@ def test_a_new_architecture_is_compiled_for(
     (tmp_path / "space.yaml").write_text(SPACE.format(arch=like, more=more))
     results = tmp_path / "results.yaml"
     given = ("--space", tmp_path / "space.yaml", "-o", results, "--cache_dir", tmp_path / "cache")
-    ran = run(*SIZE, "--arch", arch, *given, env={**os.environ, **files})
+    ran = run(*SIZE, "--arch", arch, "--compile", *given, env={**os.environ, **files})
     assert ran.status == 0, ran
     assert f"{name} ({arch})" in ran.out
     (row,) = read_results(str(results))

@@ -16,6 +16,11 @@ from genkern.__main__ import main
 from genkern.runtime.bundle import read_bundle
 
 HERE = Path(__file__).parent
+# Each starts an engine four to eight times. `make test` runs one that starts it twice.
+starts_many_engines = pytest.mark.skipif(
+    not os.environ.keys() & {"GENKERN_ENGINE_TESTS", "GENKERN_LONG_TESTS"},
+    reason="starts many engines: make test-engines, or make test-long",
+)
 OPTIONS = ("--batches", "1,4", "--tokens", "4", "--prompt", "8", "--prefill", "2x8", "--repeats", "3")
 
 
@@ -67,6 +72,7 @@ def test_an_engine_that_gains_passes(check: Checks) -> None:
     assert "64x128: not served" in done.stdout
 
 
+@starts_many_engines
 def test_a_layer_that_makes_a_batch_slower_is_found_and_left_to_the_engine(check: Checks, tmp_path: Path) -> None:
     """Status 1, the layer's size and M; with the bundle that was written, the engine's own product serves it."""
     written = tmp_path / "changed.genkern"
@@ -83,6 +89,7 @@ def test_a_layer_that_makes_a_batch_slower_is_found_and_left_to_the_engine(check
     assert (done.returncode, figures["slower_by"]) == (0, {})
 
 
+@starts_many_engines
 def test_an_engine_with_other_tokens_fails(check: Checks) -> None:
     """Status 1 if they differ by more than the engine's own products do from one batch size to another."""
     done, figures = check("--no_search", stub={"wrong": True})
@@ -92,6 +99,7 @@ def test_an_engine_with_other_tokens_fails(check: Checks) -> None:
     assert "different" in done.stdout
 
 
+@starts_many_engines
 def test_an_engine_that_ends_with_genkern_fails(check: Checks) -> None:
     """Status 1, the last lines of its output, and one crash in the figures."""
     done, figures = check(stub={"ends": True})
@@ -99,6 +107,7 @@ def test_an_engine_that_ends_with_genkern_fails(check: Checks) -> None:
     assert "the stub's engine ends here" in done.stdout
 
 
+@starts_many_engines
 def test_an_engine_that_does_not_run_the_model_is_the_users(check: Checks) -> None:
     """Status 2, and the last lines of its output."""
     done, _ = check(stub={"never_starts": True})

@@ -360,7 +360,7 @@ def test_aiters_own_files() -> None:
     assert {problem.op for problem in mixtures.problems} == {"fused_moe"}
     assert [problem.size for problem in mixtures.problems[:2]] == ["512x4096x6144", "512x6144x4096"]
     assert len(mixtures.problems) == 24
-    assert mixtures.notes[0].startswith("left out: 1 of fused MoE ")
+    assert mixtures.notes[0].startswith("left out: 1 fused MoE ")
 
 
 @needs_shared

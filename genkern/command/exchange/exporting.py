@@ -183,6 +183,11 @@ def write_files(peer: PeerFile, sizes: Sequence[TimedSize], output: str, overwri
             f"-o {shown_path(output)}: AITER reads no file there, since {shown_path(default)} exists: "
             f"give --to {aiter_triton.NAME} with the folder of configs as -o"
         )
+    if peer.NAME == aiter_triton.NAME and (default := _default_of_older_layout(sizes, Path(output))):
+        raise OutputError(
+            f"-o {shown_path(output)}: this release of AITER has the older layout ({shown_path(default)}), and would "
+            f"ignore its own files of the family: give --to {aiter_triton_flat.NAME} with that folder as -o"
+        )
     texts = peer.render(sizes)
     if peer.NAME == aiter_fmoe.NAME and (note := aiter_fmoe.never_read(size.problem.M for size in sizes)):
         console.print(f"note: {note}")
@@ -212,6 +217,18 @@ def _defaults_of_others(names: Iterable[str], folder: Path) -> list[str]:
     ours = losses.read_text(encoding="utf-8", errors="replace") if losses.is_file() else ""
     defaults = [name for name in names if os.path.basename(name) == aiter_triton.DEFAULT]
     return [name for name in defaults if (folder / name).exists() and f"\n{name}," not in ours]
+
+
+def _default_of_older_layout(sizes: Sequence[TimedSize], configs: Path) -> str:
+    """The default file of one of these families in the older layout, unless the newer one has a default too; "" if
+    there is none."""
+    families = [
+        family
+        for family in aiter_triton.families_of(sizes)
+        if not (configs / aiter_triton.folder_of(*family) / aiter_triton.DEFAULT).exists()
+    ]
+    found = (configs / "gemm" / aiter_triton.flat(*family)[0] for family in families)
+    return next((str(path) for path in found if path.exists()), "")
 
 
 def _default_of_newer_layout(sizes: Sequence[TimedSize], folder: Path) -> str:

@@ -75,6 +75,11 @@ def test_the_defaults_of_an_installed_aiter_stay(tmp_path: Path, capsys: pytest.
     refusal = run_here(capsys, *argv, "aiter_triton_flat", "-o", configs / "gemm").refusal
     assert "DEFAULT.json" in refusal
     assert not (configs / "gemm").exists()
+    # A release with the older layout would ignore its own files for a folder of the newer one.
+    (tmp_path / "old" / "gemm").mkdir(parents=True)
+    (tmp_path / "old" / "gemm" / "gfx950-GEMM-A16W16.json").write_text("{}")
+    assert "aiter_triton_flat" in run_here(capsys, *argv, "aiter_triton", "-o", tmp_path / "old").refusal
+    assert not (tmp_path / "old" / "gfx950").exists()
     assert run_here(capsys, *argv, "aiter_triton_flat", "-o", tmp_path / "older").status == 0
     assert (tmp_path / "older" / "gfx950-GEMM-A16W16-N=4096-K=4096.json").exists()
 
