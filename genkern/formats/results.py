@@ -9,6 +9,7 @@ from pathlib import Path
 
 from genkern.errors import InputError, ResultsError
 from genkern.files import is_stream, read_text, shown_path, write_whole
+from genkern.formats.exchange import aiter_fmoe
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import Kind, kind_of
 from genkern.formats.tuned_row import DeviceKey, TunedRow
@@ -190,6 +191,9 @@ def require_same_run(path: str, facts: RunFacts, defaults: GemmDefaults) -> None
     if is_stream(path) or not Path(path).exists() or not (text := read_text(path, ResultsError)).strip():
         return
     kind = kind_of(path)
+    if aiter_fmoe.is_table(text.partition("\n")[0].strip().split(",")):
+        # Not the results of the run, which lie beside it (command/exchange/expert_table.py).
+        return
     for row in itertools.islice(kind.read_rows(text, shown_path(path), defaults), _FIRST_ROWS):
         if _is_result_of(row, facts, kind):
             _refuse_other_run(path, row, facts)
