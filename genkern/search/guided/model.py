@@ -31,7 +31,7 @@ _LEARNED = Path(__file__).parent
 _GROUPED = 8
 # Networks see the configs that trees put so many octaves behind their own first ones at most. At 56 of the recorded
 # sizes the first choice of both together is 0.09 octaves behind that of the trees at most (2026-11-28).
-_PREFERRED_OCTAVES = 0.3
+_PREFERRED_OCTAVES = 0.2
 # How alike configs are is told by one tree of so many: all say the same, in as many times the time.
 _OF_TREES = 4
 # Where nothing was learned, configs err less alike by one standard deviation for each of these steps between them.
