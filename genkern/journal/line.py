@@ -23,6 +23,10 @@ _PLAIN_BYTES = 1000
 _HEADER = "header"
 
 
+# Pairs, which JSON has as lists.
+_INTERVALS = ("interval_us", "vendor_interval_us", "predicted_interval_us")
+
+
 def journal_line(fact: str, value: Any, problem: int | None = None) -> bytes:
     """One fact as it stands in a journal; `problem` is the problem's number.
 
@@ -110,7 +114,7 @@ def winner_of(values: dict[str, Any], problem: GemmProblem) -> Winner:
     check = check_of(values["check"]) if values["check"] else None
     versions = tuple((str(k), str(v)) for k, v in values["versions"])
     config = Config.parse(values["config"])
-    intervals = {name: _pair(values.get(name)) for name in ("interval_us", "vendor_interval_us")}
+    intervals = {name: _pair(values.get(name)) for name in _INTERVALS}
     peers = tuple((name_today(name), float(us)) for name, us in values.get("peer_us", ()))
     names = {"config": config, "runner_up": name_today(values.get("runner_up", "")), "peer_us": peers}
     winner = Winner(**{**values, **intervals, **names, "problem": problem, "check": check, "versions": versions})

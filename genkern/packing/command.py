@@ -124,6 +124,8 @@ def pack_rows(
     console.print(f"{_summary(contents)}: {size} bytes in {options.output}")
     if rows.left_out:
         console.print(f"note: left out: {_counted(rows.left_out)}")
+    if rows.in_doubt:
+        console.print(f"note: packed, but {_counted(rows.in_doubt)}")
     if predicted := [winner for winner in winners if winner.is_predicted]:
         alone = ": each serves its own M alone, where no larger M of its N and K was measured"
         reach = "" if any(winner.batch_invariant for winner in predicted) else alone

@@ -39,10 +39,11 @@ class PackedRow:
 
 @dataclass(frozen=True)
 class Rows:
-    """What is to be packed, and how many rows are left out, by why."""
+    """What is to be packed, and by reason how many rows are left out, and how many of the packed ones are in doubt."""
 
     packed: tuple[PackedRow, ...]
     left_out: dict[str, int]
+    in_doubt: dict[str, int]
 
 
 def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Rows:
@@ -55,6 +56,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
     """
     best: dict[object, _Row] = {}
     left_out: dict[str, int] = defaultdict(int)
+    in_doubt: dict[str, int] = defaultdict(int)
     for measured in found:
         row = _as_called(measured)
         if row is not measured:
@@ -70,9 +72,11 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
         if is_packed and row.config and (reason := legal(row.problem, row.config, gpu)):
             left_out[f"not legal: {reason}"] += 1
             continue
-        if _is_of_another_gpu(row, gpu):
-            left_out[f"with times that {gpu.name} does not have (was their device changed? --device predicts)"] += 1
+        if _is_predicted_otherwise(row, gpu):
+            left_out[f"predicted for another GPU than {gpu.name}, which they name (--device predicts for it)"] += 1
             continue
+        if _is_faster_than_memory(row, gpu):
+            in_doubt[f"measured faster than the memory of {gpu.name} allows: was their device changed?"] += 1
         here = _Row(row, target, gpu)
         if row.batch_invariant and row.config and sums_of(row.problem, row.config, target) != row.sums:
             left_out["batch invariant in an order of sums that their config no longer has: tune them again"] += 1
@@ -91,7 +95,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
     for sizes in tuned.values():
         sizes.sort()
     packed = {key: _packed(here, tuned[Relatives.of(here.problem), here.beside]) for key, here in best.items()}
-    return Rows(tuple(_with_every_m(packed).values()), dict(left_out))
+    return Rows(tuple(_with_every_m(packed).values()), dict(left_out), dict(in_doubt))
 
 
 @dataclass(frozen=True)
@@ -183,22 +187,25 @@ def _device(row: TunedRow) -> str:
     return (row.device or "").removesuffix(NOT_PRESENT)
 
 
-def _is_of_another_gpu(row: TunedRow, gpu: Gpu) -> bool:
-    """True if the row's time is another GPU's: a prediction that the model does not make for this one, or a
-    measurement that moves bytes faster than this one's memory does.
+def _is_predicted_otherwise(row: TunedRow, gpu: Gpu) -> bool:
+    """True if the row has a predicted time with an interval, and the model predicts another time for the GPU.
+
+    Rows without an interval are of the cost model, whose constants a calibration changes.
     """
-    if row.duration_us is None or row.config is None:
+    if not (row.predicted and row.duration_us and row.config and row.predicted_interval_us):
         return False
-    if row.predicted:
-        # Rows without an interval were predicted by the cost model, whose constants a calibration changes.
-        if row.predicted_interval_us is None:
-            return False
-        expected_us = predicted_times(row.problem, [row.config], gpu)[0].us
-        return abs(expected_us / row.duration_us - 1) > _SAME_PREDICTION
-    moved = bytes_moved(row.problem)
+    expected_us = predicted_times(row.problem, [row.config], gpu)[0].us
+    return abs(expected_us / row.duration_us - 1) > _SAME_PREDICTION
+
+
+def _is_faster_than_memory(row: TunedRow, gpu: Gpu) -> bool:
+    """True if the row was measured, and its operands, which no cache of the GPU holds, came faster than from memory."""
     # Of groups, how many have rows is an expectation.
-    may_be_cached = groups_of(row.problem) is not None or moved <= _CACHED * gpu.last_level_cache_mib * 2**20
-    return not may_be_cached and row.duration_us < _FASTEST * moved / gpu.memory_tb_per_s * 1e-6
+    if not row.measured or row.duration_us is None or groups_of(row.problem) is not None:
+        return False
+    moved = bytes_moved(row.problem)
+    in_cache = moved <= _CACHED * gpu.last_level_cache_mib * 2**20
+    return not in_cache and row.duration_us < _FASTEST * moved / gpu.memory_tb_per_s * 1e-6
 
 
 def rank_of(row: TunedRow) -> tuple[Standing, float]:

@@ -9,8 +9,10 @@ from small_gemms import GEMV, TILED, WARP_SPECIALIZED_SWAPPED
 
 from genkern.errors import InputError
 from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.gpus import gpu_of_product
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.packing.rows import rows_of, without_kernels
+from genkern.search.predicted_times import predicted_times
 
 PROBLEM = GemmProblem(100, 200, 512)
 ROW = TunedRow(
@@ -136,3 +138,24 @@ def test_an_architecture_must_be_known() -> None:
         rows_of([row], None, False)
     (packed,) = rows_of([row], "gfx942", False).packed
     assert (packed.winner.arch, packed.winner.compute_units) == ("gfx942", 304)
+
+
+def test_a_predicted_row_of_another_gpu_is_left_out() -> None:
+    """The model predicts another time for the GPU that the row names."""
+    (time,) = predicted_times(PROBLEM, [TILED], gpu_of_product("h200"))
+    row = replace(
+        ROW, duration_us=time.us, time_source="predicted", predicted_interval_us=time.interval_us, vendor_us=None
+    )
+    assert len(rows_of([row], None, True).packed) == 1
+    found = rows_of([replace(row, device="NVIDIA H100 (not present)")], None, True)
+    assert found.packed == ()
+    assert any("NVIDIA H100" in why for why in found.left_out)
+
+
+def test_a_measurement_that_beats_the_memory_of_its_gpu_is_in_doubt() -> None:
+    """Of an H200's, whose memory is 1.4 times as fast as an H100's."""
+    row = replace(ROW, problem=GemmProblem(1, 28672, 8192), duration_us=107.0)
+    assert not rows_of([row], None, False).in_doubt
+    found = rows_of([replace(row, device="NVIDIA H100 80GB HBM3")], None, False)
+    assert len(found.packed) == 1
+    assert any("NVIDIA H100" in why for why in found.in_doubt)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 
@@ -39,12 +39,14 @@ from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.interpreter import interpreter_checker
 from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
-from genkern.tuning.predicted import Predictor
 from genkern.tuning.processes.crew import Crew, crew_of
 from genkern.tuning.processes.driver_process import Shared, driver_processes
 from genkern.tuning.processes.foresight import foresights
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Report, Tuner
+
+if TYPE_CHECKING:
+    from genkern.tuning.predicted import Predictor
 
 # Fewer sizes than these do not pay for a further process; a process predicts so many before it answers.
 _LEAST_OF_PROCESS, _MOST_AT_ONCE = 4, 16
@@ -157,6 +159,9 @@ class TuningPass:
         with the sizes that its results lack.
         """
         setting, target, options = self.setting, self.setting.target, self.setting.options
+        # NumPy, which nothing else at the start of a run needs.
+        from genkern.tuning.predicted import Predictor
+
         versions = tuple(sorted(setting.versions.items()))
         predictor = Predictor(
             self.spaces,

@@ -18,6 +18,8 @@ from genkern.recorded.parquet import add
 from genkern.recorded.reading import recorded_problems
 from genkern.search.guided.judged import Judged
 from genkern.search.guided.learned import Learned
+from genkern.search.guided.model import path_of
+from genkern.search.guided.times import Times
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +127,20 @@ def test_nothing_recorded_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert done.status == 2
     assert len(done.err.splitlines()) == 1
     assert not (tmp_path / "model.npz").exists()
+
+
+def test_only_absolute_times_of_a_model_that_is_there_are_fitted_anew(
+    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a results file's winners too; the ranking stays, and folds have no part in it."""
+    model = tmp_path / "m.npz"
+    model.write_bytes(Path(path_of("sm_90") or "").read_bytes())
+    before = Learned.read(model)
+    winners = Path(__file__).parents[3] / "results" / "nvidia_h200" / "llama-3.1-8b_tp1_bf16.yaml"
+    ran = run_here(capsys, "train", tables, "--winners", winners, "--times_only", "-o", model)
+    assert ran.status == 0, ran
+    times = Times.read(str(model))
+    assert times is not None
+    assert times.devices == ("NVIDIA H200",)
+    assert (Learned.read(model).trees.value == before.trees.value).all()
+    assert "--times_only" in run_here(capsys, "train", tables, "--times_only", "--folds", "2").refusal
