@@ -110,7 +110,7 @@ def winner(problem: GemmProblem, arch: str) -> Winner:
     """
     config = _config(problem, arch)
     assert config is not None, problem
-    return Winner(problem, config, 1e4, 0.1, 60, "cudagraph", arch, gpu_for_arch(arch).name, _VERSIONS)
+    return Winner(problem, config, 1e6, 0.1, 60, "cudagraph", arch, gpu_for_arch(arch).name, _VERSIONS)
 
 
 @lru_cache(maxsize=4096)

@@ -20,7 +20,7 @@ from genkern.formats.tuned_row import DeviceKey
 FACTS = RunFacts(DeviceKey("gfx942", "AMD Instinct MI300X", 304), {"triton": "3.7.0"}, predicted=False)
 MADE = [winner(16), winner(64, 3.0, arch="gfx950", device="AMD Instinct MI355X"), winner(1, 2.5)]
 FOREIGN = (
-    "gfx942,304,2,8,8,False,torch.bfloat16,torch.bfloat16,False,{},asm,5,13,3.9,_ZN5k,0.0,1,1,,,,,,,,,,,,,,,,,,,,\n"
+    "gfx942,304,2,8,8,False,torch.bfloat16,torch.bfloat16,False,{},asm,5,13,3.9,_ZN5k,0.0,1,1,,,,,,,,,,,,,,,,,,,,,,\n"
 )
 VALID = {
     "r.yaml": results_text(MADE),
