@@ -81,7 +81,10 @@ def near_shares(k: int, block: int, count: int) -> tuple[int, ...]:
 
 
 def equal_shares(k: int, block: int, count: int) -> tuple[int, ...]:
-    """Return the lengths of `count` shares of K with equal numbers of blocks; the last ones may be shorter or omitted."""
+    """Return the lengths of `count` shares of K with equal numbers of blocks.
+
+    The last share may be shorter. Empty shares are omitted.
+    """
     blocks = -(-k // block)
     each = -(-blocks // count)
     return _lengths(k, block, [min(number * each, blocks) for number in range(count + 1)])
@@ -114,5 +117,5 @@ def own_finish(problem: GemmProblem, language: str) -> str:
 
 
 def like(config: Config) -> str:
-    """Return the config's name without the parameters that are not compiled into its main kernel."""
+    """Return the config's name with GROUP_SIZE_M and SPLIT_K set to 1: its main kernel is compiled without them."""
     return config.having(GROUP_SIZE_M=1, SPLIT_K=1).name
