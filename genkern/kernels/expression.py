@@ -121,7 +121,7 @@ def evaluate(value: Value, known: Mapping[str, Value]) -> int:
 
 def _computed(operation: str, left: int, right: int) -> int:
     if operation in ("//", "%", "cdiv") and right < 1:
-        raise InputError(f"{left} {operation} {right}: the divisor must be 1 or more")
+        raise InputError(f"{left} {operation} {right}: values can only be divided by 1 or more")
     return _RESULTS[operation](left, right)
 
 
@@ -179,5 +179,5 @@ def _read(data: Any, names: frozenset[str], depth: int, left: Iterator[int]) -> 
         if OPERATIONS.get(operation) == len(operands) and next(left, None) is not None:
             return Expression(operation, tuple(_read(operand, names, depth + 1, left) for operand in operands))
     raise InputError(
-        f"{str(data)[:80]!r} is no number, none of {', '.join(sorted(names))}, and no valid operation on them"
+        f"{str(data)[:80]!r} is no number, none of {', '.join(sorted(names))}, and no operation on them"
     )

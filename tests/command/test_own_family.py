@@ -121,7 +121,7 @@ def test_it_compiles(example: Path) -> None:
         (
             "from dataclasses import replace\nfrom genkern.kernels.cute.dense import CUTE_WGMMA\n"
             "FAMILY = replace(CUTE_WGMMA, name='cute_ping_pong')\n",
-            "cute_wgmma was called cute_ping_pong before: take another name",
+            "cute_wgmma was called cute_ping_pong before: choose another name",
         ),
     ],
 )

@@ -206,7 +206,7 @@ def test_blocks_by_form(stem: str, field: str, good: int, bad: int) -> None:
         ("warp_specialized", "BLOCK_SIZE_K", 256, ""),
         (
             *("warp_specialized", "BLOCK_SIZE_K", 32),
-            "32 is not 64, 128 or 256: one, two or four times what a row of the ring has of 16-bit elements",
+            "32 is not 64, 128 or 256: one, two or four rows of the ring, which hold 64 16-bit elements each",
         ),
         ("warp_specialized", "BLOCK_SIZE_M", 2048, "2048 is not from 16 to 1024"),
     ],

@@ -184,7 +184,7 @@ def test_which_families_take_it() -> None:
     blocks = {stem for stem in FORMS if not legal_problem(problem_of(1, 128, 1024, BLOCKS), *PLACES[stem], where)}
     assert blocks == pointers - {"gemv", "skinny"}
     assert "through pointers" in legal(problem_of(64, 128, 1024), TILED_TMA, where)
-    assert "no multiple of the 16 elements" in legal(problem_of(4, 128, 1024), replace(FEW_ROWS, BLOCK_SIZE_K=8), where)
+    assert "not a multiple of the 16 elements" in legal(problem_of(4, 128, 1024), replace(FEW_ROWS, BLOCK_SIZE_K=8), where)
     assert "must divide the 128" in legal(problem_of(64, 128, 1024, BLOCKS), replace(TILED, BLOCK_SIZE_K=256), where)
 
 
