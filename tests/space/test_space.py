@@ -159,7 +159,7 @@ MALFORMED = {
     "field twice": (GOOD.replace("    num_stages", "    num_warps: [8]\n    num_stages"), "'num_warps' is given twice"),
     "value twice": (GOOD.replace("[64, 128]", "[64, 128, 64]"), "BLOCK_SIZE_M: 64 is listed twice"),
     "scalar range": (GOOD.replace("[64, 128]", "64"), "BLOCK_SIZE_M = 64 is not a list of values"),
-    "empty range": (GOOD.replace("[64, 128]", "[]"), "BLOCK_SIZE_M is empty: list one value at least"),
+    "empty range": (GOOD.replace("[64, 128]", "[]"), "BLOCK_SIZE_M is empty: list at least one value"),
     "one value": (GOOD.replace("[64, 128]", "64"), "BLOCK_SIZE_M = 64 is not a list of values"),
     "text value": (GOOD.replace("[64, 128]", "[64, big]"), "'big' is not a whole number"),
     "boolean value": (GOOD.replace("[1, 8]", "[true]"), "True is not a whole number"),
