@@ -178,6 +178,4 @@ def _read(data: Any, names: frozenset[str], depth: int, left: Iterator[int]) -> 
         operation, *operands = data
         if OPERATIONS.get(operation) == len(operands) and next(left, None) is not None:
             return Expression(operation, tuple(_read(operand, names, depth + 1, left) for operand in operands))
-    raise InputError(
-        f"{str(data)[:80]!r} is no number, none of {', '.join(sorted(names))}, and no operation on them"
-    )
+    raise InputError(f"{str(data)[:80]!r} is no number, none of {', '.join(sorted(names))}, and no operation on them")

@@ -136,10 +136,11 @@ def _drawn(tokens: int, groups: int, top_k: int, skewed: bool, seed: int) -> tup
 
 # The text of this function is copied into generated modules.
 def routing(tokens, groups, top_k, skewed, seed):  # type: ignore[no-untyped-def]
-    """Rows of each group [groups], and slots (token * top_k + number) by group [tokens * top_k], int32 on the CPU.
+    """Return the rows of each group [groups], and the slots (token * top_k + number) by group [tokens * top_k].
 
-    Each token has top_k different groups, drawn by Gumbel noise on the logarithm of their popularity (Kool, van Hoof
-    and Welling, "Stochastic beams and where to find them", ICML 2019): that is even, or where skewed 1 / rank.
+    Both are int32 on the CPU. Each token has top_k different groups, drawn by Gumbel noise on the logarithm of their
+    popularity (Kool, van Hoof and Welling, "Stochastic beams and where to find them", ICML 2019). All groups are
+    equally popular, or if `skewed` their popularity is 1 / rank.
     """
     import torch
 

@@ -157,10 +157,10 @@ def rows_of_warp(config: Config) -> int:
 
 
 def _most_held(problem: GemmProblem, config: Config, rows: int) -> int:
-    """Return the number of steps of A, or of group scales, that fit in shared memory with `rows` rows of A."""
+    """Return the number of steps whose `rows` rows of A fit in shared memory, and whose scales fit in as much again."""
     step, group = config.BLOCK_SIZE_K, get_op(problem.op).shared_scale(problem)[2]
     scales = config.BLOCK_SIZE_N * max(step // group, step // WARP_K) if group > 1 else 0
-    # In elements of 16 bits.
+    # In elements of 16 bits. Scales may take as many bytes as A.
     room = min(_MOST_HELD_BYTES // (2 if config.num_warps > 8 else 4), _MOST_HELD_EACH * 32 * config.num_warps)
     return room // max(rows * step, scales)
 

@@ -38,14 +38,15 @@ Width = TypeVar("Width", int, Expression)
 
 # The texts of the next two functions are copied into generated modules, whose kernels and launches call them.
 def powers_of(width: int) -> tuple[int, ...]:
-    """The powers of two, largest first, that add up to a multiple of 8 up to 256."""
+    """Return the powers of two, largest first, that add up to `width`, a multiple of 8."""
     return tuple(1 << bit for bit in range(8, 2, -1) if width & (1 << bit))
 
 
 def parts_of(width: int, cluster: int = 1, most: int = 256) -> tuple[tuple[int, int, int], ...]:
-    """(program of the cluster, first column, columns) of what each copy takes to C.
+    """Return (program of the cluster, first column, columns) for each part of a tile that is stored to C by one copy.
 
-    Each program has a share of the columns, by eights, which is cut into powers of two up to `most`, largest first.
+    Each of the `cluster` programs has an equal share of the columns, in multiples of 8. A share is cut into powers of
+    two up to `most`, largest first.
     """
     parts = []
     for owner in range(cluster):

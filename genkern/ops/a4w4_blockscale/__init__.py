@@ -64,7 +64,7 @@ def _legal(problem: GemmProblem, config: Config) -> str:
     if config.BLOCK_SIZE_K % mx.GROUP:
         return f"BLOCK_SIZE_K is no multiple of the {mx.GROUP} elements that share an exponent"
     if problem.dtype_a == problem.dtype_b == _STORAGE and config.BLOCK_SIZE_K < _E2M1_K:
-        return f"BLOCK_SIZE_K is below {_E2M1_K}, the elements along K of an instruction for e2m1"
+        return f"BLOCK_SIZE_K is below the {_E2M1_K} elements along K of an instruction for e2m1"
     return ""
 
 

@@ -53,7 +53,7 @@ def _no_vendor(problem: GemmProblem) -> str:
     if problem.dtype_a == "int8":
         return "the library has no int8 product with scales of blocks"
     if problem.own:
-        return "the library has only scales of 1x128 and 128x128 blocks"
+        return "the library has scales of 1x128 and 128x128 blocks only"
     if problem.M % 4 or -(-problem.K // 128) % 4:
         return "cuBLASLt needs an M and a number of blocks along K that are multiples of 4"
     return ""
