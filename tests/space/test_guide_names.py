@@ -144,7 +144,7 @@ def test_other_entries_stay(entry: object) -> None:
     [
         ({"family": "tiled"}, "are for cute_wgmma and cute_tcgen05, not for 'tiled'"),
         ({"family": None}, "not for 'None'"),
-        ({"use_2cta_instrs": [True]}, r"use_2cta_instrs is \[false\]: wgmma"),
+        ({"use_2cta_instrs": [True]}, r"use_2cta_instrs must be \[false\]: wgmma"),
         ({"use_2cta_instrs": "no"}, "use_2cta_instrs is not a list of true and false"),
         ({"mma_tiler_mn": [128, 128]}, r"mma_tiler_mn: 128 is no pair of whole numbers \[m, n\]"),
         ({"mma_tiler_mn": [[128, True]]}, "is no pair"),

@@ -173,7 +173,7 @@ MALFORMED = {
     "list in itself": (GOOD.replace("[1, 8]", "&a [1, *a]"), "a list is not a whole number"),
     "tma splits k": (GOOD.replace("tiled", "persistent_tma"), "SPLIT_K must be [1]"),
     "bad arch": (GOOD.replace("sm_90", "hopper"), "'hopper' is not an architecture"),
-    "mixed archs": (GOOD.replace("[sm_90]", "[sm_90, gfx942]"), "a space each"),
+    "mixed archs": (GOOD.replace("[sm_90]", "[sm_90, gfx942]"), "need separate spaces"),
     "arch number": (GOOD.replace("[sm_90]", "[90]"), "archs: 90 is not a name"),
     "no archs": (GOOD.replace("[sm_90]", "[]"), "archs is empty"),
     "rules is text": (GOOD.replace("[split_k_short]", "split_k_short"), "'split_k_short' is not a list of names"),
