@@ -78,7 +78,7 @@ PROMOTED = "cute/promoted_sm90.py"
 FULL_SUMS = "cute/compiled_only/full_sm90.py"
 _TURNS = name("turns")
 Side = TypeVar("Side")
-# Longest height and width of a tile, by whether one warpgroup has the tile (True) or several share it (False).
+# Largest height and width of a tile, by whether the schedule is ping_pong.
 _HIGHEST = {True: 128, False: 256}
 _WIDEST = {True: tile.WIDEST, False: tile.WIDEST_OF_TWO}
 # Without guaranteed divisors, so that one binary serves all sizes.
@@ -276,7 +276,7 @@ def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) 
     if left and config.num_warps == 2 * tile.GROUP_WARPS and not promotes:
         groups = 2
     if config.num_warps != groups * tile.GROUP_WARPS:
-        return f"num_warps must be {groups * tile.GROUP_WARPS} for this tile: its warpgroups that multiply"
+        return f"num_warps must be {groups * tile.GROUP_WARPS} for this tile: four for each warpgroup that multiplies"
     if right > tile.WIDEST:
         return f"a warpgroup can multiply at most {tile.WIDEST} columns"
     if any(k_major and side // sharers > tile.WIDEST for side, k_major, sharers in _shares(shape, problem, config)):

@@ -45,8 +45,8 @@ def powers_of(width: int) -> tuple[int, ...]:
 def parts_of(width: int, cluster: int = 1, most: int = 256) -> tuple[tuple[int, int, int], ...]:
     """Return (program of the cluster, first column, columns) for each part of a tile that is stored to C by one copy.
 
-    Each of the `cluster` programs has a share of the columns. Shares are multiples of 8 and differ by 8 at most. A share
-    is cut into powers of two up to `most`, largest first.
+    Each of the `cluster` programs has a share of the columns. Shares are multiples of 8 and differ by 8 at most. A
+    share is cut into powers of two up to `most`, largest first.
     """
     parts = []
     for owner in range(cluster):
