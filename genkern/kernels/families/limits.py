@@ -92,7 +92,7 @@ def dot_limit(
     if gpu is None or gpu.vendor != "nvidia":
         return ""
     if config.BLOCK_SIZE_K > PROMOTED_K and promotes_products(problem, gpu.arch):
-        return f"with accumulate: full, BLOCK_SIZE_K may be at most {PROMOTED_K}, after which sums are added in float32"
+        return f"BLOCK_SIZE_K is above {PROMOTED_K}, the most elements summed before float32 (accumulate: full)"
     if config.BLOCK_SIZE_K < _DOT_K_8_BITS and DTYPES[problem.dtype_a].size_bytes == 1:
         return f"Triton refuses a product of 8-bit operands with BLOCK_SIZE_K below {_DOT_K_8_BITS} on NVIDIA"
     if not gpu.has.of_warpgroups or config.num_warps < gpu.has.matrix_warps:
