@@ -1,4 +1,4 @@
-"""Kernel families: what is legal, what is compiled, what is launched; and the generation of modules.
+"""Kernel families: which configs are legal, what is compiled, what is launched; and the generation of modules.
 
-May import: gemm, ops, templates.
+Imports genkern.gemm, genkern.ops and genkern.templates.
 """

@@ -1,7 +1,8 @@
-"""Argument: one parameter of a kernel and what it is given; of the ordered list, header, signature and launch are made.
+"""`Argument`: one parameter of a kernel, and the value that a launch passes for it.
 
-Numbers and boxes may hang on a config's fields (genkern.kernels.expression). What stands for several parameters
-(Descriptors) is `expanded` once the config is known.
+The kernel's header, its compile signature and its launch are derived from one ordered list of arguments. Numbers and
+boxes may be expressions of a config's parameters (genkern.kernels.expression). `expanded` evaluates them for a config
+and replaces a `Descriptors` by one descriptor per parameter.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ from genkern.gemm.operand import Operand
 from genkern.kernels.expression import Expression, Value, evaluate, fold, name
 from genkern.kernels.families.gluon_tile import WIDEST, parts_of
 
-# In the boxes of Descriptors: how many columns the part has.
+# Name, in the boxes of `Descriptors`, for the number of columns of a part.
 WIDTH = name("WIDTH")
-# The compile-time part of the config's name, a text, as the value of a Constant.
+# Placeholder value of a `Constant` for the part of the config's name that is compiled in.
 BINARY = name("BINARY")
 
 
-# No vector load is wider, in bytes, and no type smaller than one.
+# Largest divisor that a kernel is promised. No vector load is wider than 16 bytes, and no type is smaller than one
+# byte.
 MOST_PROMISED = 16
 
 
 def alignment_of(number: int) -> int:
-    """The largest power of two up to MOST_PROMISED that divides the number: what a kernel can be promised of it."""
+    """Return the largest power of two that divides `number`, at most MOST_PROMISED."""
     return gcd(number, MOST_PROMISED)
 
 
 @dataclass(frozen=True)
 class Pointer:
-    """Address of the operand's first element; the kernel relies on its being a multiple of 16 bytes."""
+    """Address of the operand's first element. The kernel relies on a multiple of 16 bytes."""
 
     name: str
     operand: str
@@ -40,11 +42,13 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """TMA descriptor of the operand as it is stored, for boxes of `box` elements, the contiguous dimension last.
+    """TMA descriptor of an operand as it is stored. The matrices of a batch are stacked without gaps.
 
-    Of a batch it is of all matrices as one, each below the one before, without a gap.
-    `transposed`: the operand is stored as its transpose. `swizzled`: a box lies in shared memory as wgmma reads it
-    (Gluon's NVMMASharedLayout).
+    name: the parameter's name.
+    operand: the operand's name.
+    box: shape of a copy in elements, the contiguous dimension last.
+    transposed: True if the operand is stored as its transpose.
+    swizzled: True if a box lies in shared memory as wgmma reads it (Gluon's NVMMASharedLayout).
     """
 
     name: str
@@ -56,10 +60,10 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class Copied(Descriptor):
-    """TMA descriptor as in Descriptor, of the operand's copy that an earlier launch has left in the workspace.
+    """TMA descriptor of the operand's copy, which an earlier launch of the same call leaves in the workspace.
 
-    Rows of the copy are `pitch` elements apart and as long as the operand's; it begins `first` elements behind the
-    workspace's address. Elements are the operand's.
+    first: offset of the copy from the workspace's address, in elements of the operand.
+    pitch: elements from one row of the copy to the next. The rows are as long as the operand's.
     """
 
     first: Value = 0
@@ -68,9 +72,9 @@ class Copied(Descriptor):
 
 @dataclass(frozen=True)
 class Map:
-    """TMA descriptor as in Descriptor, by itself: the 128 bytes, without the sizes and strides that Triton adds.
+    """A bare TMA descriptor of 128 bytes, without the sizes and strides that Triton adds. Otherwise as `Descriptor`.
 
-    `swizzle` is CUtensorMapSwizzle: how a box lies in shared memory, by so many bytes (0: none, 3: 128).
+    swizzle: value of CUtensorMapSwizzle for the layout of a box in shared memory (0: none, 3: 128 bytes).
     """
 
     name: str
@@ -82,9 +86,13 @@ class Map:
 
 @dataclass(frozen=True)
 class Descriptors:
-    """`count` parameters, `each` with the width of another part of `width` columns as WIDTH in its box.
+    """Several descriptors of one operand, one for each part of a tile's width.
 
-    The parts are those of parts_of, for so many `owners` and `most` columns. Names are that of `each` and a number.
+    each: the descriptor of one part. Its box may use WIDTH, the columns of the part; its name gets a number appended.
+    count: number of parameters.
+    width: columns that are divided into parts by `parts_of`.
+    owners: number of programs that divide the columns.
+    most: largest number of columns in a part.
     """
 
     each: Descriptor
@@ -100,7 +108,7 @@ class Descriptors:
 
 @dataclass(frozen=True)
 class Integer:
-    """A number of 32 bits; the kernel relies on its being a multiple of `multiple_of`: 1, 2, 4, 8 or 16."""
+    """A 32-bit number. The kernel relies on a multiple of `multiple_of`: 1, 2, 4, 8 or 16."""
 
     name: str
     value: Value
@@ -109,9 +117,9 @@ class Integer:
 
 @dataclass(frozen=True)
 class Leading:
-    """Leading dimension of an operand in elements, 32 bits: what lies between neighbouring rows as they are stored.
+    """Leading dimension of an operand: elements from one stored row to the next, in 32 bits.
 
-    The kernel relies on its being a multiple of `multiple_of`: 1, 2, 4, 8 or 16.
+    The kernel relies on a multiple of `multiple_of`: 1, 2, 4, 8 or 16.
     """
 
     name: str
@@ -121,9 +129,9 @@ class Leading:
 
 @dataclass(frozen=True)
 class Stride:
-    """Elements from one matrix of an operand in a batch to the next, 32 bits.
+    """Elements from one matrix of a batched operand to the next, in 32 bits.
 
-    The kernel relies on its being a multiple of `multiple_of`: 1, 2, 4, 8 or 16.
+    The kernel relies on a multiple of `multiple_of`: 1, 2, 4, 8 or 16.
     """
 
     name: str
@@ -133,7 +141,7 @@ class Stride:
 
 @dataclass(frozen=True)
 class Workspace:
-    """Address of the workspace: what a call may write, of the accumulators' type."""
+    """Address of the workspace, with elements of type `dtype` (the accumulator's)."""
 
     name: str
     dtype: str
@@ -141,26 +149,27 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Counters:
-    """Address of the counters (int32), which are zero before a call and after it."""
+    """Address of the int32 counters, which are zero before and after each call."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Constant:
-    """Known when the kernel is compiled. `value` may be the name of a word, as BINARY is, until the config is known."""
+    """A compile-time constant. `value` may be the name of a word, such as BINARY, until the config is known."""
 
     name: str
     value: Value | str
 
 
-# In what follows `expanded`, the values of Integers may hang on the number of units, and where copies lie on M.
+# After `expanded`, only an Integer's value and a copy's place may still be expressions, of the number of units and of
+# M.
 Argument = Pointer | Descriptor | Map | Descriptors | Integer | Leading | Stride | Workspace | Counters | Constant
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel's header, as it stands there in Triton (`tl`) and in Gluon (`gl`)."""
+    """One parameter in a kernel's header, as text for Triton (`tl`) and for Gluon (`gl`)."""
 
     name: str
     constant: bool
@@ -175,7 +184,7 @@ class Parameter:
 
 
 def parameters_of(arguments: Iterable[Argument]) -> Iterator[Parameter]:
-    """The header's parameters, in order."""
+    """Yield the header's parameters in order."""
     for argument in arguments:
         if isinstance(argument, Descriptors):
             yield from (Parameter(f"{argument.name}_{number}", False) for number in range(argument.count))
@@ -184,10 +193,10 @@ def parameters_of(arguments: Iterable[Argument]) -> Iterator[Parameter]:
 
 
 def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], words: Mapping[str, str]) -> Iterator[Argument]:
-    """One argument for each parameter of a kernel, in order, with the values of names put in; boxes and constants have
-    no names left.
+    """Yield one argument per parameter, in order, with names replaced by their values.
 
-    `known` are values of names that are numbers, `words` texts of names that are words, BINARY among them.
+    `known` must contain every number that boxes and constants name; `words` has the texts of names that are words,
+    BINARY among them.
     """
     for argument in arguments:
         if isinstance(argument, Descriptors):
@@ -221,7 +230,7 @@ def _placed(descriptor: Descriptor, known: Mapping[str, Value]) -> Descriptor:
 
 
 def triton_type(argument: Argument, operands: Mapping[str, Operand]) -> str:
-    """Triton's name for the type of an expanded argument that is no constant."""
+    """Return Triton's type name for an expanded argument that is not a constant."""
     if isinstance(argument, Pointer):
         return f"*{DTYPES[operands[argument.operand].dtype].triton}"
     if isinstance(argument, Descriptor):
@@ -236,18 +245,18 @@ def triton_type(argument: Argument, operands: Mapping[str, Operand]) -> str:
 
 
 def promised(argument: Argument) -> int:
-    """What the kernel is compiled for a multiple of, 1, 2, 4, 8 or 16: an address in bytes, or a number."""
+    """Return the divisor (1, 2, 4, 8 or 16) that the kernel is compiled for: of an address in bytes, or of a number."""
     if isinstance(argument, (Integer, Leading, Stride)):
         return argument.multiple_of
     return MOST_PROMISED if isinstance(argument, (Pointer, Workspace, Counters)) else 1
 
 
 def passed(arguments: Iterable[Argument]) -> tuple[Argument, ...]:
-    """Those that a launch passes: constants are compiled in."""
+    """Return the arguments that a launch passes, which are all except constants."""
     return tuple(argument for argument in arguments if not isinstance(argument, Constant))
 
 
 def constants_of(arguments: Iterable[Argument]) -> tuple[tuple[str, int | str], ...]:
-    """Names and values of the constants among expanded arguments."""
+    """Return names and values of the constants among expanded arguments."""
     constants = (argument for argument in arguments if isinstance(argument, Constant))
     return tuple((each.name, each.value) for each in constants if not isinstance(each.value, Expression))

@@ -1,4 +1,4 @@
-"""The kernel families there are, and what follows from the family and the parameters of a config."""
+"""The registered kernel families, and properties that follow from a config's family and parameters."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ FAMILIES = {
         *(CUTE_WGMMA, CUTE_TCGEN05),
     )
 }
-# Those of genkern's in CuTe DSL, which is an optional extra.
+# genkern's own families in CuTe DSL, which is an optional extra.
 CUTE = (CUTE_WGMMA.name, CUTE_TCGEN05.name)
 _FORMS: dict[tuple[str, Others], Form | str] = {}
-# What is wrong with values of a form's block sizes and warps.
+# Cache of `_values_problem`: why a form cannot have these block sizes and warps, or "".
 _CHECKED: dict[tuple[str, Others, tuple[int, int, int], int], str] = {}
 
 
 def add_file(file: str | Path) -> str:
-    """The name of the family that a file declares, which is one of FAMILIES from here on, and in what this one starts.
+    """Register the family that a Python file defines, here and in processes started from here, and return its name.
 
-    Raises InputError for a file that declares none, or one that genkern has or had.
+    Raises InputError if the file defines no family, or one whose name genkern uses or used before.
     """
     file = Path(file).resolve()
     family = own.family_of(file)
     if family.name in FAMILIES and file not in own.files():
-        raise InputError(f"{file}: there is a family {family.name} already: take another name")
+        raise InputError(f"{file}: there is a family {family.name} already: choose another name")
     if family.name in FORMER:
-        # Names of its configs would be read as those of that family.
-        raise InputError(f"{file}: {FORMER[family.name][0]} was called {family.name} before: take another name")
+        # Config names of the new family would be read as names of the former one.
+        raise InputError(f"{file}: {FORMER[family.name][0]} was called {family.name} before: choose another name")
     add(family)
     own.remember(file)
     return family.name
 
 
 def add(family: Family) -> None:
-    """Make a family known to this process, in the place of one of its name."""
+    """Register a family in this process. It replaces a family of the same name."""
     FAMILIES[family.name] = family
     for key in [key for key in _FORMS if key[0] == family.name]:
         del _FORMS[key]
@@ -69,7 +69,7 @@ for _file in own.files():
 
 
 def form_of(config: Config) -> Form:
-    """The facts of a config's kernels. Raises InputError for a family or parameters that there are not."""
+    """Return the form of a config's kernels. Raises InputError for an unknown family or impossible parameters."""
     form = _FORMS.get((config.family, config.others)) or formed(config.family, config.others)
     if form.__class__ is Form:
         return form
@@ -77,7 +77,7 @@ def form_of(config: Config) -> Form:
 
 
 def formed(family: str, others: Others) -> Form | str:
-    """The facts of kernels of a family with these parameters off their neutral values, or why there are none."""
+    """Return the form of a family for its non-neutral parameters `others`, or why there is none."""
     form = _FORMS.get((family, others))
     if form is None:
         _FORMS[family, others] = form = _formed(family, others)
@@ -97,7 +97,7 @@ def _formed(name: str, others: Others) -> Form | str:
 
 
 def forms_of(family: str) -> dict[Others, Form]:
-    """All forms of a family, by the parameters off their neutral values."""
+    """Return all forms of a family, by their non-neutral parameters."""
     found: dict[Others, Form] = {}
     for choice in FAMILIES[family].choices():
         others = Config(family, 1, 1, 1, **choice).others  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ def forms_of(family: str) -> dict[Others, Form]:
 
 
 def parameters_of(family: str) -> dict[str, Parameter]:
-    """All parameters of a family's configs by name, in the order of names, with the values that they may have."""
+    """Return all parameters of a family's configs by name, in the order of config names, with their allowed values."""
     of_family = {parameter.name: parameter for parameter in (*CORE, *FAMILIES[family].parameters)}
     return {name: of_family[name] for name in PARAMETERS.by_name if name in of_family}
 
@@ -119,31 +119,32 @@ def arguments_of(family: str) -> tuple[Parameter, ...]:
 
 
 def language_of(config: Config) -> str:
-    """What the kernels of a config are written in, "triton" (Gluon too) or "cute"."""
+    """Return the language of a config's kernels: "triton" (also for Gluon) or "cute"."""
     return FAMILIES[config.family].language
 
 
 def sides(config: Config) -> tuple[int, int]:
-    """The side of a tile that the rows of the matrix instruction go along, and its width."""
+    """Return the sides of a tile as (along the rows of the matrix instruction, along its columns)."""
     if form_of(config).swapped:
         return config.BLOCK_SIZE_N, config.BLOCK_SIZE_M
     return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
 
 
 def k_shares(config: Config) -> int:
-    """Programs that share K of a tile: SPLIT_K of them, or those of its cluster."""
+    """Return the number of programs that share K of a tile: SPLIT_K times the programs of its cluster."""
     return config.SPLIT_K * form_of(config).cluster_k
 
 
 def together(config: Config, element_bytes: int = 2) -> int:
-    """Buffers of a Gluon kernel's ring that are filled one after the other, with neighbours along K."""
+    """Return how many buffers of a Gluon kernel's ring are filled together, with neighbouring parts of K."""
     return config.BLOCK_SIZE_K // ring_k(element_bytes)
 
 
 def block_problem(form: Form, field: str, value: int, language: str, tile_rows: int = 16) -> str:
-    """Why kernels cannot have this block size ("" when they can); `field` is BLOCK_SIZE_M, _N or _K.
+    """Return why kernels cannot have this block size, or "".
 
-    `tile_rows`: the fewest rows of a tile that a target multiplies (Capabilities.tile_rows_min).
+    `field` is BLOCK_SIZE_M, BLOCK_SIZE_N or BLOCK_SIZE_K. `tile_rows` is the smallest number of rows of a tile that the
+    GPU multiplies (Capabilities.tile_rows_min).
     """
     sides = form.sides
     least, most = (16 if form.uses_dot else 1), BLOCK_SIZE_N.values[-1]
@@ -161,7 +162,7 @@ def block_problem(form: Form, field: str, value: int, language: str, tile_rows: 
             return f"{value} is not 32, 64 or 128"
         if language != "cute" and value not in (64, 128, 256):
             return (
-                f"{value} is not 64, 128 or 256: one, two or four times what a row of the ring has of 16-bit elements"
+                f"{value} is not 64, 128 or 256: one, two or four rows of the ring, which hold 64 16-bit elements each"
             )
     elif sides.height_step:
         if value % sides.height_step:
@@ -172,7 +173,7 @@ def block_problem(form: Form, field: str, value: int, language: str, tile_rows: 
 
 
 def warps_problem(language: str, value: int) -> str:
-    """Why kernels cannot have so many warps ("" when they can, or when that hangs on the tile)."""
+    """Return why no kernel of the language can have `value` warps, or "". Further limits depend on the tile."""
     if value < 1:
         return f"{value} is below 1"
     if language == "triton" and value & (value - 1):
@@ -181,7 +182,10 @@ def warps_problem(language: str, value: int) -> str:
 
 
 def values_problem(config: Config) -> str:
-    """What of a config its family can never have, whatever the problem and the device, as "NAME: why not", or ""."""
+    """Return which value of a config its family can never have, as "NAME: why not", or "".
+
+    The answer holds for every problem and every device.
+    """
     form = formed(config.family, config.others)
     if isinstance(form, str):
         return form
@@ -210,29 +214,30 @@ def _values_problem(family: str, others: Others, blocks: tuple[int, int, int], n
 
 
 def is_deterministic(problem: GemmProblem, config: Config) -> bool:
-    """False for float sums whose order is that in which programs happen to run.
+    """Return False if float sums are added in the order in which programs happen to run.
 
-    int32 sums (int8 operands) are exact in any order, so they count as deterministic.
+    Sums of int32 (int8 operands) are exact in any order, so they count as deterministic.
     """
     return form_of(config).deterministic or get_op(problem.op).accumulator(problem) == "int32"
 
 
 def sums_of(problem: GemmProblem, config: Config, arch: str) -> str:
-    """The order in which a config adds up K on `arch`: the same for configs that give equal rows equal bits there.
+    """Return the order of sums of a config on `arch` as text.
 
-    M is not read. "" where bits may hang on M or on a row's place, or where nobody says on what.
+    Configs with equal text compute equal bits for equal rows of A. M is not read. "" if the order is unknown or depends
+    on M or on a row's place.
     """
     if arch not in known_archs():
         return ""
     made = form_of(config).sums(problem, config, arch)
     if made is None:
         return ""
-    # What a step or a finish of someone else's does, compilers make of it as they find it.
+    # Compilers may treat the step or epilogue of a format from outside genkern differently in each kernel.
     return replace(made, like=like(config)).text if is_outside(problem.op) else made.text
 
 
 def numbers_of(config: Config) -> dict[str, int]:
-    """Every parameter of a config that is a number, by name: what expressions of its family may be in terms of."""
+    """Return all numeric parameters of a config by name, for use in its family's expressions."""
     values: dict[str, Value] = {**PARAMETERS.neutral, **config.values}
     return {name: value for name, value in values.items() if isinstance(value, int)}
 

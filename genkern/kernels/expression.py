@@ -1,7 +1,7 @@
-"""Expression: a whole number that follows from a config, a size and a device, as data: grids, boxes, workspaces.
+"""`Expression`: an integer formula over a config, a problem size and a device, as data.
 
-Written with Python's operators where a family says them, evaluated by one pure function, stored as JSON, and spelled as
-Python in generated modules.
+Grids, boxes and workspaces are expressions. Families write them with Python's operators; one pure function evaluates
+them. They are stored as JSON, and written as Python in generated modules.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Union
 
 from genkern.errors import InputError
 
-# Of a number nothing is left to say; a name or an operation is an Expression.
+# An int is a known value; an Expression is a name or an operation.
 Value = Union[int, "Expression"]
-# How many operands each operation takes.
+# Number of operands of each operation.
 OPERATIONS = {"+": 2, "-": 2, "*": 2, "//": 2, "%": 2, ">": 2, "cdiv": 2, "min": 2, "max": 2, "if": 3}
 _RESULTS: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
@@ -29,18 +29,18 @@ _RESULTS: dict[str, Callable[[int, int], int]] = {
     "max": max,
 }
 _DIVISIONS = ("//", "%", "cdiv")
-# How tightly Python binds the operators; the others are calls, or stand in brackets.
+# Precedence of Python's operators. Other operations are calls, or written in brackets.
 _BINDING = {">": 1, "+": 2, "-": 2, "*": 3, "//": 3, "%": 3}
-# Nothing that a family says is nested deeper, nor takes so many numbers, names and operations, nor has such numbers:
-# they bound what it takes to read and to evaluate what a file says.
+# Bounds on depth, number of parts and size of numbers. No family's expressions exceed them; they limit the work of
+# reading and evaluating an untrusted file.
 _MOST_DEPTH, _MOST_PARTS, _MOST_NUMBER = 32, 1000, 2**63
 
 
 @dataclass(frozen=True)
 class Expression:
-    """An operation on values; with the operation "name", that name in `name`.
+    """An operation on values; if the operation is "name", a reference to the value called `name`.
 
-    `if` is its second operand where the first is not 0, else its third. `cdiv` divides and rounds up.
+    `if` is its second operand if the first is not 0, else its third. `cdiv` divides and rounds up.
     """
 
     operation: str
@@ -70,32 +70,32 @@ class Expression:
 
 
 def name(text: str) -> Expression:
-    """What is known by this name only later."""
+    """Return a reference to the value of this name, which is known only later."""
     return Expression("name", (), text)
 
 
 def cdiv(value: Value, by: Value) -> Expression:
-    """Divided and rounded up."""
+    """Return `value` divided by `by`, rounded up."""
     return Expression("cdiv", (value, by))
 
 
 def least(one: Value, other: Value) -> Expression:
-    """The smaller one."""
+    """Return the smaller value."""
     return Expression("min", (one, other))
 
 
 def most(one: Value, other: Value) -> Expression:
-    """The larger one."""
+    """Return the larger value."""
     return Expression("max", (one, other))
 
 
 def where(condition: Value, then: Value, otherwise: Value) -> Expression:
-    """`then` where the condition is not 0, else `otherwise`."""
+    """Return `then` if the condition is not 0, else `otherwise`."""
     return Expression("if", (condition, then, otherwise))
 
 
 def fold(value: Value, known: Mapping[str, Value]) -> Value:
-    """The value with the names that are known replaced, and computed where nothing else is left."""
+    """Return the value with known names replaced and every operation on numbers computed."""
     if isinstance(value, int):
         return value
     if value.operation == "name":
@@ -113,16 +113,16 @@ def fold(value: Value, known: Mapping[str, Value]) -> Value:
 
 
 def evaluate(value: Value, known: Mapping[str, Value]) -> int:
-    """The number. Raises InputError where a name is not known."""
+    """Return the value as a number. Raises InputError if a name is not in `known`."""
     result = fold(value, known)
     if isinstance(result, int):
         return result
-    raise InputError(f"nothing is known of {', '.join(sorted(names_in(result)))}: give their values")
+    raise InputError(f"no values are known for {', '.join(sorted(names_in(result)))}: give their values")
 
 
 def _computed(operation: str, left: int, right: int) -> int:
     if operation in _DIVISIONS and right < 1:
-        raise InputError(f"{left} {operation} {right}: sizes are divided by 1 or more only")
+        raise InputError(f"{left} {operation} {right}: values can only be divided by 1 or more")
     return _RESULTS[operation](left, right)
 
 
@@ -159,14 +159,17 @@ def bounds_of(value: Value, known: Mapping[str, Bounds]) -> Bounds:
 
 
 def names_in(value: Value) -> frozenset[str]:
-    """The names that a value is not known without."""
+    """Return the names that a value refers to."""
     if isinstance(value, int):
         return frozenset()
     return frozenset({value.name} if value.name else ()).union(*map(names_in, value.operands))
 
 
 def spelled(value: Value, spell: Callable[[str], str], outer: int = 0) -> str:
-    """As Python; `spell` says how a name is written. `outer` is how tightly what is around it binds."""
+    """Return the value as Python text.
+
+    `spell` returns the text for a name. `outer` is the precedence of the surrounding operator.
+    """
     if isinstance(value, int):
         return str(value)
     if value.operation == "name":
@@ -179,20 +182,23 @@ def spelled(value: Value, spell: Callable[[str], str], outer: int = 0) -> str:
         return f"{function}({', '.join(spelled(operand, spell) for operand in value.operands)})"
     binding = _BINDING[value.operation]
     left, right = value.operands
-    # Python chains comparisons: a > b > c would say something else.
+    # Python chains comparisons, so a comparison on the left side needs brackets.
     text = f"{spelled(left, spell, binding + (binding == 1))} {value.operation} {spelled(right, spell, binding + 1)}"
     return f"({text})" if binding < outer else text
 
 
 def to_json(value: Value) -> Any:
-    """A number, a name, or a list of an operation and its operands."""
+    """Return the value as JSON data: a number, a name, or a list of an operation and its operands."""
     if isinstance(value, int):
         return value
     return value.name or [value.operation, *map(to_json, value.operands)]
 
 
 def from_json(data: Any, names: frozenset[str]) -> Value:
-    """Inverse of to_json. Raises InputError for what it does not give, and for names besides `names`."""
+    """Return the value that `to_json` has turned into `data`.
+
+    Raises InputError for any other data and for names that are not in `names`.
+    """
     return _read(data, names, 0, iter(range(_MOST_PARTS)))
 
 

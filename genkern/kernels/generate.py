@@ -1,4 +1,4 @@
-"""Generation: one Python module per GEMM, holding its kernels and the table of every pruned config."""
+"""Generation of one Python module per problem, with its kernels and a table of all its configs."""
 
 from __future__ import annotations
 
@@ -42,17 +42,20 @@ from genkern.ops.templates import environment_of
 
 @dataclass(frozen=True)
 class GeneratedModule:
-    """Text of one module for `arch`, and the sha256 of each kernel's text (with its helpers) by kernel name.
+    """The text of a problem's module for `arch`, in whole and in parts.
 
-    `source` has these texts, the helpers that a kernel calls before its own.
+    For configs in CuTe DSL, the module contains only the operands, the reference, the library call and the Triton
+    kernels around the main one. The main kernels are files of their own (genkern.kernels.cute.source_file), and launch
+    plans launch them.
 
-    Of configs whose kernels are not Triton's it has the operands, reference, library call and the kernels around these
-    alone: they lie in files of their own (`source_file`), and all are launched by their plans.
-
-    `kernels_text` is the module without its table of configs and what launches them, all that compile workers need.
-    `measured_text` are the operands, the reference and the library's call, all that measured processes need, which
-    have no need of Triton. Importing 20,000 configs takes half a second, in each of them and for each size. `text`, the
-    whole, is made when it is asked for.
+    problem: the problem.
+    arch: the architecture.
+    kernels_text: the module without the table of configs and the launch code, which is all that compile workers need.
+    measured_text: operands, reference and library call, which is all that measured processes need. It does not import
+        Triton. Importing a table of 20,000 configs would take half a second per process and problem.
+    source_sha256: sha256 of each kernel's text including the helpers that it calls, by kernel name.
+    source: the texts of each kernel by name: first the helpers that it calls, then its own.
+    render: function that returns the whole module; `text` calls it on first use.
     """
 
     problem: GemmProblem
@@ -65,7 +68,7 @@ class GeneratedModule:
 
     @cached_property
     def text(self) -> str:
-        """The module as people keep it."""
+        """The whole module, for users to keep."""
         return self.render()
 
     @property
@@ -73,13 +76,13 @@ class GeneratedModule:
         return f"gemm_{self.problem.name}.py"
 
     def source_digest(self, config: Config, gpu: Gpu) -> str:
-        """Which program a config of this module is on `gpu` (genkern.kernels.specs.source_digest)."""
+        """Return the digest of a config's program on `gpu` (genkern.kernels.specs.source_digest)."""
         product = product_of(self.problem, get_op(self.problem.op), self.arch)
         return source_digest(product, config, gpu, self.arch, self.source, self.source_sha256)
 
 
 class _Rows:
-    """The table of a module, a row for each config; its texts are made as they are read."""
+    """The rows of a module's table, one per config. Each row's text is made when it is read."""
 
     def __init__(self, kernels: Sequence[str], configs: Sequence[Config]) -> None:
         self._kernels, self._configs = kernels, configs
@@ -94,10 +97,10 @@ class _Rows:
 
 
 def _columns(configs: Sequence[Config]) -> list[str]:
-    """The parameters that a module's table has: those of all configs, those that kernels have as arguments, and those
-    that a config has off its neutral value.
+    """Return the parameters in a module's table: those of all configs, those that kernels take as arguments, and those
+    that are not neutral in some config.
 
-    Parameters that change the text of kernels are said by the kernel's name.
+    Parameters that change the kernel text are omitted, since the kernel's name tells them.
     """
     off = {name for config in configs for name, _ in config.others if not PARAMETERS.by_name[name].in_text}
     off |= {each.name for family in {config.family for config in configs} for each in arguments_of(family)}
@@ -113,7 +116,7 @@ def _row(kernel: str, stem: str, config: Config, columns: Sequence[str]) -> str:
 
 
 def _wrapped(row: str) -> str:
-    """A row in lines of the module's table, broken at spaces, of which names and numbers have none."""
+    """Break a row of the table into lines, at spaces, which occur neither in names nor in numbers."""
     lines, room = [], _LINE - len(_INDENT)
     while len(row) > room:
         at = row.rfind(" ", 0, room + 1)
@@ -123,11 +126,12 @@ def _wrapped(row: str) -> str:
 
 
 def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gpu | None = None) -> GeneratedModule:
-    """Render the module of `problem` for `configs` (at least one).
+    """Render the module of `problem` for `configs`, of which there must be at least one.
 
-    `gpu` says how many XCDs the device has, for configs with xcd_remap; by default it is the first of `arch`. Raises
-    InputError for a config that is not legal there; for an `arch` that nobody knows, such as "any", anywhere, and then
-    for xcd_remap without a `gpu` too.
+    gpu: tells the number of XCDs of the device, for configs with xcd_remap. By default the first GPU of `arch`.
+
+    Raises InputError for a config that is not legal on the GPU. If `arch` is unknown, such as "any", configs must be
+    legal on every GPU, and xcd_remap requires `gpu`.
     """
     if gpu is None and arch in known_archs():
         gpu = gpu_for_arch(arch)
@@ -149,7 +153,9 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     forms_here = {form.stem: form for form in map(form_of, configs)}
     xcd_remap = any(config.xcd_remap for config in configs)
     if xcd_remap and gpu is None:
-        raise InputError(f"xcd_remap needs the number of XCDs, which {arch!r} does not tell: give the GPU")
+        raise InputError(
+            f"xcd_remap needs the number of XCDs, which does not follow from the architecture {arch!r}: give the GPU"
+        )
     context: dict[str, Any] = {
         "problem": problem,
         "version": __version__,
@@ -184,10 +190,10 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "converts_b": op.converts_b,
         "promotes": op.promoted(problem),
         "full_sums": full_sums,
-        # Products of each buffer of a ring are made for themselves, of some of the rows at a time.
+        # The sum of each ring buffer is formed separately, for part of the rows at a time.
         "in_parts": op.promoted(problem) or full_sums,
         "fast_sums": adds_up_fast(problem, arch),
-        # Of a word of 32 bits, where B's elements are of fewer than A's.
+        # Pairs of B's elements in a 32-bit word, for a B of fewer bits than A.
         "pairs_b": 2 * b.packed,
         "operands": op.operands(problem),
         "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},
@@ -199,7 +205,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "tolerance": op.worst_row_limit(problem),
         "extra_pointers": [f"{operand.name}_ptr" for operand in op.extra_operands(problem)],
         "step_pointers": [f"{operand.name}_ptr" for operand in op.step_operands(problem)],
-        # Those of which each group has its own part.
+        # Operands of which each group has a part of its own.
         "group_pointers": [f"{operand.name}_ptr" for operand in op.extra_operands(problem) if len(operand.shape) == 3],
         "finish_pointers": [f"{operand.name}_ptr" for operand in op.finish_operands(problem)],
         "stems": [*forms_here],
@@ -207,7 +213,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         "tma_families": sorted(stem for stem, form in forms_here.items() if form.uses_tma or form.aligned_rows),
         "tma_stores": sorted(stem for stem, form in forms_here.items() if form.stores_tma),
         "has_tma_in_triton": any(form.uses_tma and not form.in_ring for form in forms_here.values()),
-        # Of these forms some copy the operands that are not aligned, all of them the same.
+        # The realigned forms of a module all copy the same operands.
         "copied": [*copied_operands(problem)] if any(form.realigned for form in forms_here.values()) else [],
         "has_gluon": any(not form.interpreted for form in forms_here.values()),
         "clusters": any(form.in_clusters for form in forms_here.values()),
@@ -219,7 +225,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     stacked = frozenset(operand.name for operand in product.operands if len(operand.shape) == 3)
     made_of = {name: kernel for name, kernel in others.items() if name not in files}
     mains: list[str] = []
-    # How calls are launched by form, and the form by the kernel that multiplies.
+    # Launch code by form, and the form by main kernel.
     forms: dict[str, CallText] = {}
     launched_by: dict[str, str] = {}
     for config in configs:
@@ -235,7 +241,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
             forms.setdefault(form, call_text(form, call, main, stacked))
     rows = _Rows(mains, configs)
     environment = environment_of(tuple(op_folders().items()))
-    # The reduction comes last: it is the second kernel of every split-K config.
+    # Second kernels come last in the module.
     ordered = sorted(made_of, key=lambda name: (name in (REDUCE.name, SUM_SLOTS.name), name))
     kernels = {name: _kernel_text(made_of[name], context) for name in ordered}
     templates = (*_HELPERS, f"{op.folder}/functions.py.j2") if op.has_functions else _HELPERS
@@ -256,9 +262,9 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
     }
     module = environment.get_template(f"{op.folder}/module.py.j2")
     whole = module.new_context(whole_context)
-    # The interpreter is not where kernels are measured.
+    # Measurements never run under Triton's interpreter, so the measured part needs no stand-in types.
     around = module.new_context({**whole_context, "stand_ins": {}})
-    # Beginning to render the whole finds the blocks of the template that it extends.
+    # Starting to render the whole template resolves the blocks that it inherits.
     for each in (whole, around):
         next(iter(module.root_render_func(each)), None)
     (kernels_text,) = _blocks(whole, "kernels")
@@ -276,18 +282,18 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
 
 
 def _blocks(context: Context, *names: str) -> Iterator[str]:
-    """What blocks of a template render as."""
+    """Yield the rendered text of a template's blocks."""
     return ("".join(context.blocks[name][0](context)) for name in names)
 
 
 @lru_cache(maxsize=16)
 def source_of(function: Callable[..., Any]) -> str:
-    """The text of a function of genkern's that generated modules have as well."""
+    """Return the source text of a function of genkern that generated modules contain too."""
     return inspect.getsource(function).strip()
 
 
 def _untyped(text: str) -> str:
-    """Without the comment that is for genkern's own type checker."""
+    """Remove the comment for genkern's own type checker."""
     return text.replace("  # type: ignore[no-untyped-def]", "")
 
 
@@ -298,9 +304,9 @@ def _kernel_text(kernel: Kernel, context: Mapping[str, Any]) -> str:
     ).strip()
 
 
-# Characters of a line of a module, and what rows of its table begin with.
+# Longest line of a module, and the indentation of its table's rows.
 _LINE, _INDENT = 120, "    "
-# Functions that kernels call, and one another.
+# Templates of functions that kernels and other helpers call.
 _HELPERS = (
     "gemm/order.py.j2",
     "gemm/first_tile.py.j2",
@@ -338,7 +344,7 @@ _HELPERS = (
 
 
 def _called(kernel: str, helpers: Sequence[str]) -> list[str]:
-    """Those of the helpers' texts that define what the kernel calls, or what these call."""
+    """Return the helpers that define what the kernel calls, directly or through other helpers."""
     found: dict[str, None] = {}
     texts = [kernel]
     while texts:
@@ -347,29 +353,29 @@ def _called(kernel: str, helpers: Sequence[str]) -> list[str]:
             if helper not in found and named & _names(helper)[1]:
                 found[helper] = None
                 texts.append(helper)
-    # In the module's order: the same whatever else it holds.
+    # In the module's order, so that the result does not depend on the rest of the module.
     return [helper for helper in helpers if helper in found]
 
 
 @lru_cache(maxsize=1024)
 def _names(text: str) -> tuple[frozenset[str], frozenset[str]]:
-    """What a text names, and what functions it defines."""
+    """Return the names that a text uses, and the functions that it defines."""
     nodes = list(ast.walk(ast.parse(text)))
     named = frozenset(node.id for node in nodes if isinstance(node, ast.Name))
     return named, frozenset(node.name for node in nodes if isinstance(node, ast.FunctionDef))
 
 
 def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
-    """What the kernels in Gluon must know of the operands' types."""
+    """Return the template variables for Gluon kernels that depend on the operands' types."""
     a = DTYPES[problem.dtype_a]
     narrow = a.bits == 8
     return {
         "ring_k": ring_k(a.size_bytes),
         "functions_of_parts": [source_of(function) for function in (powers_of, parts_of)],
-        # What wgmma adds up in, which is not what formats that promote do.
+        # The type of wgmma's accumulators, which for promoting formats is not the type of the sums.
         "product_dtype": "tl.int32" if a.is_integer else "tl.float32",
         "acc_gl": f"gl.{DTYPES[accumulator].language}",
-        # In descriptors: what wgmma multiplies, and C of 32 bits.
+        # Types in TMA descriptors: the types that wgmma multiplies, and C of 32 bits.
         "descriptor_types": sorted(
             (row for row in DTYPES.values() if (row.ptx or row.name == "fp32") and (narrow or row.bits > 8)),
             key=lambda row: (row.bits == 8, row.torch),
@@ -382,12 +388,12 @@ def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
 
 
 def _sha256(texts: Sequence[str]) -> str:
-    """Of a kernel's text with the helpers that it calls."""
+    """Return the sha256 of a kernel's text with its helpers."""
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def _stand_ins(operands: Iterable[Operand]) -> dict[str, str]:
-    """Of PyTorch's types that inputs have, those that the interpreter lacks, and what stands for them."""
+    """Return input types of PyTorch that Triton's interpreter lacks, each with the type that replaces it."""
     inputs = {DTYPES[operand.dtype] for operand in operands if operand.role in ("activation", "weight")}
     return {row.torch: DTYPES[row.interpreted_as].torch for row in inputs if row.interpreted_as}
 

@@ -1,4 +1,4 @@
-"""KernelSpec: everything that decides one binary, and the content address that follows from it."""
+"""`KernelSpec`: everything that determines one binary, and its content address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 from genkern.kernels.cute.release import cute_version
 from genkern.kernels.lowering import LOWERING, with_layouts
 
-# Settings of Triton that change what it compiles; where files lie and what is printed does not.
+# Prefixes of the environment variables that change what Triton compiles; exceptions that only set folders or output.
 _ENVIRONMENT_PREFIXES = ("TRITON_", "LLVM_", "MLIR_", "AMDGCN_", "DISABLE_")
 _ENVIRONMENT_HARMLESS = (
     "TRITON_CACHE_DIR",
@@ -23,13 +23,12 @@ _ENVIRONMENT_HARMLESS = (
     "TRITON_PRINT_AUTOTUNING",
 )
 
-# Names and values of environment variables.
 Environment = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Target:
-    """What Triton compiles for: backend "cuda" or "hip", its architecture (90, "gfx942"), threads per warp."""
+    """Target of a compilation: backend "cuda" or "hip", its architecture (90, "gfx942"), and threads per warp."""
 
     backend: str
     arch: int | str
@@ -38,12 +37,16 @@ class Target:
 
 @dataclass(frozen=True)
 class KernelSpec:
-    """One kernel of the generated module with its compile-time choices.
+    """One kernel with its compile-time choices.
 
-    `signature` lists the run-time arguments in order with Triton's type names, `constants` the
-    compile-time ones that follow them. `divisible` names those that are promised to be multiples of 2, 4, 8 or 16 (of a
-    pointer: its address). `source_sha256` is that of the kernel's text, helpers included.
-    A kernel that is no Triton's has its `language`, and the `file` that it is in (genkern.kernels.cute.source_file).
+    function: name of the kernel function in the generated module.
+    source_sha256: sha256 of the kernel's text and its helpers.
+    signature: run-time arguments in order, as (name, Triton's type name).
+    constants: compile-time arguments as (name, value). They follow the run-time arguments.
+    divisible: guaranteed divisors as (argument, 2, 4, 8 or 16); for a pointer, the divisor of its address in bytes.
+    options: compiler options as (name, value).
+    language: "triton" or "cute".
+    file: file of a kernel that is not part of a generated module (genkern.kernels.cute.source_file).
     """
 
     function: str
@@ -52,19 +55,20 @@ class KernelSpec:
     constants: tuple[tuple[str, int | str], ...]
     divisible: tuple[tuple[str, int], ...]
     options: tuple[tuple[str, int | str], ...]
-    # Not in the text that is digested: `key` says for which languages each counts.
+    # Excluded from repr(), which `key` digests. `key` adds the language for CuTe DSL.
     language: str = field(default="triton", repr=False)
     file: str = field(default="", repr=False)
 
     def key(self, target: Target, triton_version: str, environment: Environment | None = None) -> str:
-        """Content address (sha256, hex): equal work has an equal key on every node, wherever its file lies.
+        """Return the content address (sha256, hexadecimal): equal compile work has an equal key on every machine.
 
-        All that decides the binary is in it: the spec, its descriptors' layouts (of whichever kernels use them), the
-        target, Triton's version, the environment, and the version of genkern's own lowering.
-        `environment` is `compile_environment()`, for whoever asks for many keys: it takes longer than all the rest.
+        It covers everything that determines the binary: the spec, the layouts of its descriptors, the target, Triton's
+        version, the environment, and the version of genkern's own lowering. It does not cover file paths. `environment`
+        is `compile_environment()` by default; pass it when computing many keys, because reading it takes longer than
+        the rest.
         """
         if self.language == "cute":
-            # Whoever compiles it reads no setting of the environment.
+            # CuTe DSL's compile workers read no environment settings.
             return hashlib.sha256(repr((self, self.language, target, cute_version())).encode()).hexdigest()
         environment = compile_environment() if environment is None else environment
         layouts = with_layouts(self.signature)
@@ -73,13 +77,13 @@ class KernelSpec:
 
     @property
     def said(self) -> tuple[object, ...]:
-        """What it is compiled with besides its text, which may have comments, and the compiler's release."""
+        """What the kernel is compiled with, except its text (which may have comments) and the compiler's version."""
         return self.function, self.signature, self.constants, self.divisible, self.options, self.language
 
 
 @lru_cache(maxsize=1024)
 def program_text(text: str) -> str:
-    """Python without what no compiler reads: comments, docstrings, blank lines, blanks at the ends of lines."""
+    """Return Python text without comments, docstrings, blank lines and trailing spaces."""
     lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -94,12 +98,15 @@ def program_text(text: str) -> str:
 
 
 def symbol_of(function: str, binary: str, language: str) -> str:
-    """A kernel's name in its binary: CuTe DSL counts the kernels of a compilation, and each of ours has one."""
+    """Return a kernel's symbol in its binary.
+
+    CuTe DSL appends the number of the kernel in its compilation, which is always 0.
+    """
     return f"{function}_{binary}" + "_0" * (language == "cute")
 
 
 def compile_environment() -> Environment:
-    """The environment variables that change what Triton compiles, sorted."""
+    """Return the environment variables that change what Triton compiles, sorted."""
     return tuple(
         sorted(
             (name, value)

@@ -1,4 +1,4 @@
-"""How a generated module launches: a Call in Python, for every config that has its kernels."""
+"""The launch code of generated modules: a `Call` as Python text that serves every config with the same kernels."""
 
 from __future__ import annotations
 
@@ -26,14 +26,20 @@ from genkern.kernels.expression import Value, names_in, spelled
 from genkern.kernels.families.common import CONSTANTS
 from genkern.kernels.families.gluon_tile import WIDEST
 
-# Columns of a line of arguments.
+# Longest line of arguments, in characters.
 _LINE = 100
 
 
 @dataclass(frozen=True)
 class LaunchText:
-    """One launch: Python texts of the kernel and its grid; lines of its arguments, and of its constants and options;
-    programs of a cluster.
+    """Python text of one launch.
+
+    kernel: expression for the kernel.
+    grid: expression for the grid.
+    arguments: lines of arguments.
+    constants: lines of constants.
+    options: lines of options.
+    cluster: programs in a cluster.
     """
 
     kernel: str
@@ -46,9 +52,14 @@ class LaunchText:
 
 @dataclass(frozen=True)
 class CallText:
-    """One call: its `name`, and texts of `launches`, of what they and the workspace are in terms of, and of its sizes.
+    """Python text of one call. Equal for calls that differ only in the text of their main kernel.
 
-    Equal for calls that differ in the text of their main kernel only.
+    name: the form's name.
+    definitions: names and expressions that the launches use.
+    launches: the launches in order.
+    workspace_definitions: names and expressions that the sizes of workspace and counters use.
+    workspace: expression for the workspace's elements.
+    counters: expression for the number of counters.
     """
 
     name: str
@@ -60,12 +71,15 @@ class CallText:
 
     @property
     def has_workspace(self) -> bool:
-        """Whether a call may need any."""
+        """Whether a call may need workspace or counters."""
         return (self.workspace, self.counters) != ("0", "0")
 
 
 def call_text(name: str, call: Call, main: Variant, stacked: frozenset[str]) -> CallText:
-    """The Python of a call whose main kernel, `main`, is the config's own; `stacked` operands are several matrices."""
+    """Return the Python text of a call.
+
+    `main` is the variant of the config's main kernel. `stacked` are the operands with several matrices.
+    """
     launches = tuple(_launch(kernel, kernel.variant == main, stacked) for kernel in call.kernels)
     launched = [value for kernel in call.kernels for value in _values(kernel)]
     return CallText(
@@ -79,7 +93,7 @@ def call_text(name: str, call: Call, main: Variant, stacked: frozenset[str]) -> 
 
 
 def _needed(call: Call, values: list[Value]) -> tuple[tuple[str, str], ...]:
-    """Those of the call's definitions that the values are in terms of."""
+    """Return the call's definitions that the values use, directly or through other definitions."""
     needed = frozenset().union(*map(names_in, values)) if values else frozenset[str]()
     for name, value in reversed(call.definitions):
         if name in needed:
@@ -105,7 +119,7 @@ def _launch(kernel: Kernel, is_main: bool, stacked: frozenset[str]) -> LaunchTex
 
 
 def _lines(texts: Sequence[str]) -> tuple[str, ...]:
-    """The texts with commas between and after them, as many to a line as fit."""
+    """Join the texts with commas, as many to a line as fit, with a comma after the last."""
     lines: list[str] = []
     for text in texts:
         if "\n" in text:

@@ -1,9 +1,9 @@
-"""LaunchPlan: one call of a config as data, for whoever launches its binaries without Triton or a generated module.
+"""`LaunchPlan`: one call of a config as data, which needs neither Triton nor a generated module to be launched.
 
-A plan hangs on the number of units (SMs or CUs) of the device, on M where it serves several, on where the operands lie,
-and until it is `closed` on what a config sets at run time: configs with the same binaries share one plan. What a binary
-alone knows (threads, shared memory, how its descriptors are encoded) stays with the binary: binaries that are launched
-alike share one, too (genkern.kernels.specs.plan_text).
+The values of a plan may depend on the device's number of units (SMs or CUs), on M if the plan serves several M, on the
+operands' addresses, and, until it is `closed`, on parameters that a config sets at run time. Configs with the same
+binaries share one plan. Facts about a binary (threads, shared memory, encoding of descriptors) are kept with the
+binary, so that binaries which are launched alike share a plan, too (genkern.kernels.specs.plan_text).
 """
 
 from __future__ import annotations
@@ -42,27 +42,28 @@ from genkern.kernels.expression import (
     to_json,
 )
 
-# Of plans as JSON; another number means other fields, or other meanings.
+# Version of the JSON format. It changes with the fields or their meaning.
 VERSION = 4
 _Grid = tuple[Value, Value, Value]
-# Programs that any GPU starts together.
+# Largest number of programs that any GPU can start together.
 _MOST_CLUSTER = 16
 
 
 def _free(others: Iterable[str]) -> frozenset[str]:
-    """What may be left to say of a value, and is when the plan is used: SMs or CUs, rows of A and C, what a config
-    tells its binaries when they are launched, and these.
-    """
+    """Return the names that a stored value may use: units, M, run-time parameters, and `others`."""
     return frozenset({"units", "M", *PARAMETERS.run_time, *others})
 
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """One launch: programs in three dimensions, and its arguments in order, constants last.
+    """One launch.
 
-    `symbol` is the kernel's name in its binary, or in a plan that binaries share what their names begin with. `cluster`
-    programs share their memory and start together.
-    `starts_early`: it may be on the device while the launch before it runs (CUDA's programmatic dependent launch).
+    symbol: the kernel's name in its binary. In a plan that several binaries share, the prefix of their names.
+    grid: number of programs in three dimensions.
+    cluster: number of programs that share their memory and start together.
+    starts_early: True if the kernel may be on the device while the launch before it runs (CUDA's programmatic dependent
+        launch).
+    arguments: the arguments in order, constants last.
     """
 
     symbol: str
@@ -72,22 +73,25 @@ class PlannedLaunch:
     arguments: tuple[Argument, ...]
 
     def programs(self, known: Mapping[str, Value]) -> tuple[int, int, int]:
-        """The grid, where "units" is known, "M" if the plan is for any, and what else it hangs on."""
+        """Return the grid as numbers. `known` must have a value for each name in it, such as "units" or "M"."""
         x, y, z = (evaluate(value, known) for value in self.grid)
         return x, y, z
 
     def closed(self, known: Mapping[str, Value]) -> PlannedLaunch:
-        """With what is known put in."""
+        """Return the launch with known names replaced by their values."""
         x, y, z = (fold(value, known) for value in self.grid)
         return replace(self, grid=(x, y, z), arguments=tuple(_closed(argument, known) for argument in self.arguments))
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """One call: `launches` in order, one binary for each, and what they share.
+    """One call.
 
-    The workspace has `workspace` elements of `workspace_dtype`, and there are so many `counters` (int32), which are
-    zero before the first call; each call leaves them so. Kernels that take one and need none take any 16 bytes.
+    launches: the launches in order, each with one binary.
+    workspace: size of the workspace in elements. A kernel whose workspace has no elements takes the address of any 16
+        bytes.
+    workspace_dtype: type of the workspace's elements.
+    counters: number of int32 counters. They are zero before the first call, and each call leaves them zero.
     """
 
     launches: tuple[PlannedLaunch, ...]
@@ -96,12 +100,12 @@ class LaunchPlan:
     counters: Value
 
     def workspace_elements(self, known: Mapping[str, Value]) -> tuple[int, int]:
-        """Elements of the workspace and of the counters, where the same is known."""
+        """Return the elements of the workspace and the number of counters. `known` must have a value for each name."""
         return evaluate(self.workspace, known), evaluate(self.counters, known)
 
     @property
     def hangs_on(self) -> frozenset[str]:
-        """The names of what must be known to launch it, besides where the operands lie."""
+        """The names whose values a launch needs, besides the operands' addresses."""
         return frozenset[str]().union(*map(names_in, self._values))
 
     @property
@@ -120,7 +124,7 @@ class LaunchPlan:
             bounds_of(value, known)
 
     def keeps_promises(self, m: int) -> bool:
-        """Whether numbers that hang on M alone are multiples of what its kernels were compiled for, for this one."""
+        """Return whether the numbers that depend only on M have the divisors that the kernels rely on, at M = `m`."""
         return all(
             evaluate(argument.value, {"M": m}) % argument.multiple_of == 0
             for launch in self.launches
@@ -129,7 +133,7 @@ class LaunchPlan:
         )
 
     def closed(self, known: Mapping[str, Value]) -> LaunchPlan:
-        """With what is known put in: a config's values of what it sets at run time, say."""
+        """Return the plan with known names replaced by their values, such as a config's run-time parameters."""
         return replace(
             self,
             launches=tuple(launch.closed(known) for launch in self.launches),
@@ -138,7 +142,7 @@ class LaunchPlan:
         )
 
     def to_json(self) -> str:
-        """As text, for files and other processes."""
+        """Return the plan as JSON text, for files and other processes."""
         data = {
             "version": VERSION,
             "launches": [_launch_data(launch) for launch in self.launches],
@@ -150,20 +154,20 @@ class LaunchPlan:
 
     @classmethod
     def from_json(cls, text: str, others: Iterable[str] = ()) -> LaunchPlan:
-        """Inverse of to_json. Raises InputError for anything that it does not give.
+        """Return the plan that `to_json` has turned into `text`. Raises InputError for any other text.
 
-        `others` are names that it may hang on where nobody has declared them here: parameters of someone's own that a
-        config sets at run time.
+        `others` are additional names that its values may use: run-time parameters that a user's family declares and
+        that this process does not know.
         """
         try:
             data = json.loads(text)
         except (ValueError, RecursionError):
-            raise InputError(f"{text[:80]!r} is no launch plan: it is not JSON") from None
+            raise InputError(f"{text[:80]!r} is no launch plan: not JSON") from None
         return cls.from_data(data, others)
 
     @classmethod
     def from_data(cls, data: Any, others: Iterable[str] = ()) -> LaunchPlan:
-        """As from_json, of what JSON holds."""
+        """Like `from_json`, for parsed JSON."""
         names = {"version", "launches", "workspace", "workspace_dtype", "counters"}
         if not isinstance(data, dict) or set(data) != names or data["version"] != VERSION:
             raise InputError(f"{str(data)[:80]!r} is no launch plan of version {VERSION}")
@@ -177,7 +181,7 @@ class LaunchPlan:
         )
 
 
-# How arguments are called in JSON.
+# Name of each kind of argument in JSON.
 _KINDS: dict[str, type[Argument]] = {
     "pointer": Pointer,
     "descriptor": Descriptor,
@@ -190,7 +194,7 @@ _KINDS: dict[str, type[Argument]] = {
     "counters": Counters,
     "constant": Constant,
 }
-# Which fields of theirs may hang on what is known when the plan is used.
+# Fields of each kind that may be expressions.
 _VALUES: dict[type[Argument], tuple[str, ...]] = {Integer: ("value",), Copied: ("first", "pitch")}
 _KIND_OF = {kind: name for name, kind in _KINDS.items()}
 
@@ -222,7 +226,7 @@ def _argument_data(argument: Argument) -> dict[str, Any]:
 def _launch(data: Any, free: frozenset[str]) -> PlannedLaunch:
     names = [field.name for field in fields(PlannedLaunch)]
     if not isinstance(data, dict) or sorted(data) != sorted(names):
-        raise InputError(f"{str(data)[:80]!r} is no launch: it has other fields than {', '.join(names)}")
+        raise InputError(f"{str(data)[:80]!r} is no launch: its fields are not {', '.join(names)}")
     arguments = _checked(data["arguments"], "a list", lambda it: isinstance(it, list))
     grid = _checked(data["grid"], "three values", lambda it: isinstance(it, list) and len(it) == 3)
     x, y, z = (_ranged("a grid", value, free, 1) for value in grid)
@@ -280,7 +284,7 @@ _FIELDS: dict[str, tuple[str, Callable[[object], bool]]] = {
 
 
 def _ranged(what: str, data: Any, free: frozenset[str], least: int) -> Value:
-    """A value that, where it hangs on nothing, is in the range that whoever launches it holds it to."""
+    """Return a value from JSON data. A plain number must be from `least` to 2^31 - 1."""
     value = from_json(data, free)
     if isinstance(value, int) and not least <= value < INT32:
         raise InputError(f"a launch plan has {what} of {value}, not from {least} to {INT32 - 1}")
@@ -289,5 +293,5 @@ def _ranged(what: str, data: Any, free: frozenset[str], least: int) -> Value:
 
 def _checked(value: Any, said: str, holds: Callable[[Any], bool]) -> Any:
     if not holds(value):
-        raise InputError(f"a launch plan has {str(value)[:80]!r} where {said} belongs")
+        raise InputError(f"a launch plan has {str(value)[:80]!r} instead of {said}")
     return value

@@ -1,7 +1,7 @@
-"""What is said of a kernel by those who compile and launch it, told from faults of genkern's own.
+"""Tells what compilers, drivers and devices say of a kernel from bugs in genkern.
 
-A refusal is a property of the kernel on this device, and may be remembered. Everything else that is raised on the way
-is a bug: in a template, in a generated module, or in genkern.
+A refusal is a property of the kernel on this device, and may be cached. Any other exception is a bug: in a template, in
+a generated module or in genkern.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import traceback
 import genkern
 from genkern.errors import machine_fault, one_line
 
-# What Triton's front end raises of a tile, a layout or an option, and LLVM's passes of a whole kernel. Python raises
-# other errors by itself, for a name, an attribute or an argument that is not there: then the text is wrong.
+# What Triton's front end raises about a tile, a layout or an option, and LLVM's passes about a kernel. For a missing
+# name, attribute or argument Python raises other exceptions: then the kernel's text is wrong.
 _SAID_BY_TRITON = (ValueError, AssertionError, RuntimeError, subprocess.CalledProcessError, MemoryError)
-# Drivers and PyTorch's C++ say all with these.
+# Drivers and PyTorch's C++ code raise only these.
 _SAID_BY_A_DEVICE = (RuntimeError, MemoryError)
-# Of what it does not support, a library of kernels says so with more of them (PyTorch's TORCH_CHECK_VALUE, _TYPE).
+# A library raises further exceptions for what it does not support (PyTorch's TORCH_CHECK_VALUE, _TYPE).
 _SAID_BY_A_LIBRARY = (*_SAID_BY_A_DEVICE, ValueError, TypeError, IndexError)
-# A function without lines of its own, of PyTorch's C++ say, seems to raise where it is called.
+# Exceptions that do not blame the line that they point to: C++ functions have no frames of their own, so that their
+# exceptions seem to come from the caller.
 _OF_THE_MACHINE = (RuntimeError, MemoryError, OSError)
-# PyTorch's allocators, drivers and cuBLAS, where there is no memory.
+# Messages of PyTorch's allocators, drivers and cuBLAS if memory is exhausted.
 _NO_MEMORY = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not enough memory")
 # A line of ptxas about the kernel: "ptxas FILE, line 4; error   : ..." or "ptxas error   : Entry function ...". Its
 # "fatal" lines are about files and memory, but for that of the register allocator.
@@ -39,17 +40,18 @@ _OWN = os.path.dirname(os.path.abspath(genkern.__file__)) + os.sep
 
 
 def refused_by_compiler(error: BaseException, module_path: str) -> bool:
-    """Whether `error`, out of `triton.compile`, is what Triton, LLVM or an assembler says of a kernel.
+    """Return whether `error`, raised by `triton.compile`, is what Triton, LLVM or an assembler says of the kernel.
 
-    Triton wraps whatever a line of a kernel raises in a CompilationError of that line; what was raised is the cause, or
-    is kept as the context. Raised by a function of the module at `module_path` itself it is no word of Triton's.
+    Triton wraps what a line of a kernel raises in a CompilationError, with the original as its cause or context. An
+    exception that a function of the module at `module_path` raises itself is not a statement of Triton.
     """
     from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
     from triton.errors import TritonError
 
     error = _cause(error)
     if isinstance(error, CompilationError):
-        # A kernel that asserts says itself that it cannot be; the rest is about texts that are not Triton's language.
+        # A failed static assertion is the kernel's own refusal. Every other CompilationError means that the text is not
+        # valid in Triton's language.
         return isinstance(error, CompileTimeAssertionFailure)
     return isinstance(error, (TritonError, *_SAID_BY_TRITON)) and not _is_raised_here(error, module_path)
 
@@ -92,7 +94,7 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def said_by_compiler(error: BaseException) -> str:
-    """What was raised, on one line, without the lines of the kernel that Triton quotes before it."""
+    """Return the original exception's text in one line, without the kernel's lines that Triton quotes."""
     from triton.compiler.errors import CompilationError
 
     cause = _cause(error)
@@ -100,7 +102,7 @@ def said_by_compiler(error: BaseException) -> str:
 
 
 def refused_by_device(error: BaseException) -> bool:
-    """Whether `error`, out of loading, launching or timing, is what the device, its driver or their memory says."""
+    """Return whether `error`, raised by loading, launching or timing, comes from the device, its driver or memory."""
     if "triton" not in sys.modules:
         return isinstance(error, _SAID_BY_A_DEVICE)
     from triton.compiler.errors import CompilationError
@@ -110,22 +112,22 @@ def refused_by_device(error: BaseException) -> bool:
 
 
 def refused_by_library(error: BaseException) -> bool:
-    """As `refused_by_device`, of the vendor library's call."""
+    """Like `refused_by_device`, for a call of the vendor's library."""
     return refused_by_device(error) or isinstance(error, _SAID_BY_A_LIBRARY)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that there is no memory, of the device or the host, and nothing else of a kernel."""
+    """Return whether `error` only says that memory of the device or the host is exhausted."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(said in str(error) for said in _NO_MEMORY)
     )
 
 
 def is_bug_when_interpreted(error: BaseException, module_path: str) -> bool:
-    """Whether `error`, out of a run under Triton's interpreter, was raised by a line of the module, or of genkern.
+    """Return whether `error`, raised under Triton's interpreter, was raised by a line of the module or of genkern.
 
-    The interpreter runs a kernel's lines as Python, so that a name that is not there is an error of that line. What
-    Triton's functions and NumPy say of it may be about the kernel, or about them.
+    The interpreter runs a kernel's lines as Python, so a missing name is an error of that line. Exceptions of Triton's
+    functions and NumPy may be about the kernel.
     """
     return _is_raised_here(_cause(error), module_path) and not isinstance(_cause(error), _OF_THE_MACHINE)
 
@@ -141,7 +143,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _is_raised_here(error: BaseException, module_path: str) -> bool:
-    """Whether the innermost function of its traceback is the module's, or one of genkern."""
+    """Return whether the innermost frame of the traceback is in the module or in genkern."""
     frames = traceback.extract_tb(error.__traceback__)
     file = os.path.abspath(frames[-1].filename) if frames else ""
     return file == os.path.abspath(module_path) or file.startswith(_OWN)

@@ -1,6 +1,6 @@
-"""Which kernels a config consists of, what each is compiled with, and how they are launched.
+"""The kernels of a config, what each is compiled with, and how they are launched.
 
-A kernel's text depends on the problem's layout and on where tiles overhang, not on its size: so equal
+A kernel's text depends on the problem's layout and on the dimensions that tiles overhang, not on its size. So equal
 kernels of different sizes share one binary.
 """
 
@@ -43,23 +43,23 @@ def _call(form: Form, parameters: tuple[Parameter, ...], product: Product, varia
 
 
 def call_of(product: Product, config: Config) -> Call:
-    """What one call of `config` launches; one object for all configs that have the same kernels."""
+    """Return what one call of `config` launches. Configs with the same kernels get the same object."""
     form = form_of(config)
     return _call(form, arguments_of(config.family), product, form.variant(product.problem, config))
 
 
 def main_variant(problem: GemmProblem, config: Config) -> Variant:
-    """The kernel of `config` that multiplies."""
+    """Return the text of the kernel of `config` that multiplies."""
     return form_of(config).variant(problem, config)
 
 
 def main_binary(config: Config, binaries: Sequence[Binary]) -> Binary:
-    """Of the binaries of `config`, in launch order, that of the kernel that multiplies."""
+    """Return the binary of the kernel that multiplies. `binaries` are those of `config` in launch order."""
     return binaries[form_of(config).kernels_before]
 
 
 def binary_name(config: Config) -> str:
-    """What the kernel's symbol ends in: the compile-time part of the config's name, without what its text says."""
+    """Return the suffix of the kernel's symbol: the parameters that are compiled in and do not change its text."""
     core = (
         f"BM{config.BLOCK_SIZE_M}_BN{config.BLOCK_SIZE_N}_BK{config.BLOCK_SIZE_K}"
         f"_nW{config.num_warps}_nS{config.num_stages}"
@@ -73,23 +73,23 @@ def _is_in_symbol(parameter: str) -> bool:
 
 
 def compile_options(kernel: Kernel, config: Config) -> tuple[tuple[str, int | str], ...]:
-    """Triton's options of a kernel; AMD's at their neutral values are left to Triton."""
+    """Return a kernel's options for Triton. Neutral AMD options are left to Triton's defaults."""
     known = numbers_of(config)
     options = tuple((name, evaluate(value, known)) for name, value in kernel.options)
     if not kernel.takes_amd_options:
         return options
-    # What is at its neutral value is left out of `others`, and left to Triton.
+    # Neutral options are not in `others`.
     amd = (other for other in config.others if PARAMETERS.by_name[other[0]].together == "amd")
     return (*options, *amd)
 
 
 def known_of(problem: GemmProblem, config: Config) -> dict[str, Value]:
-    """What a problem and a config say of the names in a call's values."""
+    """Return the values that a problem and a config give to the names in a call's expressions."""
     return {"M": problem.M, "N": problem.N, "K": problem.K, "BATCH": problem.batch, **numbers_of(config)}
 
 
 def _written(kernel: Kernel, config: Config) -> tuple[str, str]:
-    """The language of a kernel, and the file that it is in where that is not the generated module."""
+    """Return the kernel's language, and its file if it is not in the generated module."""
     if kernel.variant.in_module:
         return "triton", ""
     return language_of(config), kernel.variant.template
@@ -120,39 +120,42 @@ def _specs(product: Product, config: Config, hashes: tuple[tuple[str, str], ...]
 def kernel_specs(
     problem: GemmProblem, config: Config, op: Op, source_sha256: dict[str, str], arch: str
 ) -> tuple[KernelSpec, ...]:
-    """What to compile for one call of `config` on `arch`; `source_sha256` is by kernel name.
+    """Return what to compile for one call of `config` on `arch`. `source_sha256` maps kernel names to digests.
 
-    Configs that differ in run-time arguments only share their specs.
+    Configs that differ only in run-time parameters share their specs.
     """
     return _specs(product_of(problem, op, arch), compiled_in(config), tuple(source_sha256.items()))
 
 
 def compiled_in(config: Config) -> Config:
-    """One config for all that have its binaries: with the run-time arguments 1, or neutral; a SPLIT_K of 2, or 1."""
+    """Return one config for all configs with the same binaries.
+
+    Its GROUP_SIZE_M is 1, its other run-time parameters are neutral, and its SPLIT_K is 2 if K is split, else 1.
+    """
     others = tuple(other for other in config.others if not PARAMETERS.by_name[other[0]].at_run_time)
     return replace(config, GROUP_SIZE_M=1, SPLIT_K=2 if config.SPLIT_K > 1 else 1, others=others)
 
 
 def run_time_values(config: Config) -> dict[str, int]:
-    """What `config` sets at run time: what is left open in a plan that it shares."""
+    """Return the parameters that `config` sets at run time. A shared plan leaves them open."""
     return {field: getattr(config, field) for field in PARAMETERS.run_time}
 
 
 def launch_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False) -> LaunchPlan:
-    """The plan of one call of `config` on devices of this kind, or on partitions of them.
+    """Return the plan of one call of `config` on devices of this kind, or on partitions of them.
 
-    `any_m`: for other M than the problem's too, as far as the kernels of `config` are the same for them.
+    With `any_m` the plan also serves other M, as far as the kernels of `config` are the same for them.
     """
     return open_plan(product, config, gpu, any_m=any_m).closed(run_time_values(config))
 
 
 def open_plan(product: Product, config: Config, gpu: Gpu, *, any_m: bool = False) -> LaunchPlan:
-    """The same for all configs with these binaries: their `run_time_values` are left open."""
+    """Return the plan that all configs with these binaries share: their `run_time_values` are left open."""
     call, known = call_of(product, config), known_of(product.problem, config)
     if any_m:
         del known["M"]
     for field in PARAMETERS.run_time:
-        # Where K is not split, SPLIT_K is compiled in.
+        # Unsplit kernels have SPLIT_K compiled in.
         if field != "SPLIT_K" or config.SPLIT_K > 1:
             del known[field]
     known |= {"XCDS": gpu.xcds, "UNITS_PER_XCD": gpu.compute_units // gpu.xcds}
@@ -173,9 +176,9 @@ def _plan_text(product: Product, one: Config, gpu: Gpu) -> str:
 
 
 def plan_text(product: Product, config: Config, gpu: Gpu) -> str:
-    """The plan of `config` as JSON, without what its binaries say themselves: how their symbols end, and constants.
+    """Return the plan of `config` as JSON, without what its binaries tell: suffixes of symbols, and constants.
 
-    It is one object for all configs with the same binaries, and for all binaries that are launched alike.
+    All configs with the same binaries, and all binaries that are launched alike, get the same string object.
     """
     return _plan_text(product, compiled_in(config), gpu)
 
@@ -194,7 +197,7 @@ def _planned(
 
 def _of_kernel(kernel: Kernel, known: dict[str, Value], words: Mapping[str, str], language: str) -> PlannedLaunch:
     arguments = tuple(expanded(kernel.arguments, known, words))
-    # A binary's name is its kernel's and that of what it was compiled with (_symbol in the generated module).
+    # A symbol is the kernel's name followed by its compiled-in parameters (_symbol in the generated module).
     (name,) = (each.value for each in arguments if isinstance(each, Constant) and each.name == "BINARY")
     x, y, z = (fold(value, known) for value in kernel.grid)
     return PlannedLaunch(
@@ -209,11 +212,11 @@ def _of_kernel(kernel: Kernel, known: dict[str, Value], words: Mapping[str, str]
 def source_digest(
     product: Product, config: Config, gpu: Gpu, arch: str, sources: Mapping[str, Sequence[str]], hashes: dict[str, str]
 ) -> str:
-    """16 hexadecimal digits that say which program a config is, whatever compiles it, and told without compiling.
+    """Return 16 hexadecimal digits that identify a config's program, computed without compiling it.
 
-    Two configs with one digest are made of the same kernels, compiled with the same constants and options, and launched
-    alike. What no compiler reads is left out, and so are the releases of Triton and CuTe DSL, which results say beside
-    it. `sources` are the texts of each kernel of the generated module, `hashes` their digests.
+    Two configs with equal digests consist of the same kernels, compiled with the same constants and options and
+    launched alike. Comments are not digested, and neither are the versions of Triton and CuTe DSL, which results files
+    state separately. `sources` maps kernels of the generated module to their texts, `hashes` kernels to digests.
     """
     specs = _specs(product, compiled_in(config), tuple(hashes.items()))
     texts = [
@@ -221,7 +224,7 @@ def source_digest(
         for spec in specs
     ]
     programs = [list(map(program_text, each)) for each in texts]
-    # A plan says of grids, workspaces and arguments what no kernel's text does.
+    # The plan covers grids, workspaces and arguments, which are not in the kernels' texts.
     launched = plan_text(product, config, gpu)
     said = arch, triton_target(gpu), programs, [spec.said for spec in specs], launched, _lowering()
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
@@ -229,5 +232,5 @@ def source_digest(
 
 @lru_cache(maxsize=1)
 def _lowering() -> list[str]:
-    """What genkern makes of a kernel before Triton compiles it."""
+    """Return the texts of the modules that transform a kernel before Triton compiles it."""
     return [program_text(inspect.getsource(module)) for module in (lowering, source)]

@@ -1,4 +1,4 @@
-"""The GEMM formats that genkern tunes, one folder each.
+"""The number formats that genkern tunes, one folder each.
 
-May import: gemm.
+Imports genkern.gemm only.
 """

@@ -1,10 +1,13 @@
-"""How sums of fp8 products are made, which is part of the problem of formats that multiply fp8: `accumulate`.
+"""The field `accumulate`, by which formats that multiply fp8 say how sums of products are formed.
 
-The matrix units of some GPUs keep few bits of a sum of fp8 products (gpus.yaml: fp8_sum_bits). `full`: the products of
-at most 128 elements along K are added up there, and their sums in float32, as CUTLASS and cuBLASLt do, and
-torch._scaled_mm where nobody says otherwise. `fast`: in the matrix units all along K, as torch._scaled_mm with
-use_fast_accum=True, cuBLASLt with CUBLASLT_MATMUL_DESC_FAST_ACCUM, and Triton's tl.dot on sm_90. A fast problem may be
-computed in full. Where matrix units add up in float32 there is no difference, and a problem does not say it.
+The tensor cores of some GPUs keep only few bits of a sum of fp8 products (gpus.yaml: fp8_sum_bits).
+
+full: the tensor cores add up at most 128 products along K, and the partial sums are added in float32. CUTLASS and
+    cuBLASLt do so by default, and so does torch._scaled_mm.
+fast: the tensor cores add up all of K, as torch._scaled_mm does with use_fast_accum=True, cuBLASLt with
+    CUBLASLT_MATMUL_DESC_FAST_ACCUM, and Triton's tl.dot on sm_90. A kernel may compute such a problem in full.
+
+On GPUs whose tensor cores add in float32 the two do not differ, and problems do not set the field.
 """
 
 from __future__ import annotations
@@ -22,17 +25,20 @@ from genkern.ops.fields import word
 
 ACCUMULATE = "accumulate"
 FAST, FULL = "fast", "full"
-# Products that matrix units may add up before their sum is added in float32: four instructions of 32 along K, as
-# CUTLASS promotes them (mma_promotion_interval of its collectives for fp8).
+# Products that tensor cores add up before the sum is added in float32: four instructions of 32 elements along K, as in
+# CUTLASS (mma_promotion_interval of its collectives for fp8).
 PROMOTED_K = 128
 
 
 def accumulate_field() -> Any:
-    """The field of a format that multiplies fp8: calls where nobody says it mean what PyTorch's own call computes."""
+    """Return the dataclass field of a format that multiplies fp8.
+
+    Run-time calls default to `full`, which is what PyTorch's own call computes.
+    """
     return word(
         FAST,
         FULL,
-        help="fp8 where matrix units keep 14 bits of sums: these, or float32 every 128 of K",
+        help="fp8 on GPUs whose tensor cores keep 14 bits of sums: sum in these bits, or in float32 every 128 of K",
         in_calls=FULL,
     )
 
@@ -43,48 +49,54 @@ def is_full(problem: GemmProblem) -> bool:
 
 
 def multiplies_float8(problem: GemmProblem) -> bool:
-    """Whether fp8 is what is multiplied: where one of A and B is wider, both are made of its type."""
+    """Whether the kernel multiplies fp8. If one of A and B has a wider type, the other is converted to it."""
     return DTYPES[problem.dtype_a].is_float8 and DTYPES[problem.dtype_b].is_float8
 
 
 def keeps_few_bits(arch: str) -> bool:
-    """Whether matrix units keep few bits of such sums; nobody knows it of an architecture that is not known."""
+    """Return True if the tensor cores accumulate fp8 products in fewer bits than float32.
+
+    True for unknown architectures, to be safe.
+    """
     return arch not in known_archs() or capabilities_of(arch).fp8_sum_bits < FLOAT32_BITS
 
 
 def promotes_products(problem: GemmProblem, arch: str) -> bool:
-    """Whether kernels for `arch` must add up in float32 what the matrix units have added up of PROMOTED_K elements."""
+    """Whether kernels for `arch` must add the tensor cores' sums of PROMOTED_K elements in float32."""
     return is_full(problem) and keeps_few_bits(arch)
 
 
 def adds_up_fast(problem: GemmProblem, arch: str) -> bool:
-    """Whether sums of few bits are good enough for the problem where `arch` has them."""
+    """Whether the problem accepts sums of few bits and `arch` forms such sums."""
     return multiplies_float8(problem) and not is_full(problem) and arch in known_archs() and keeps_few_bits(arch)
 
 
 def refuse_full(problem: GemmProblem, *, in_blocks: bool = False) -> str:
-    """Why sums are made in one way only, or "": where scales are of blocks, each block's sum is promoted."""
+    """Return why the problem cannot ask for full sums, or "".
+
+    With scales of blocks (`in_blocks`), sums are always promoted per block.
+    """
     if is_full(problem) and (in_blocks or not multiplies_float8(problem)):
-        return f"{ACCUMULATE} = {FULL} is for fp8 without scales of blocks, of which alone there are other sums"
+        return f"{ACCUMULATE} = {FULL} is only for fp8 without scales of blocks"
     return ""
 
 
 def as_called(problem: GemmProblem, operands: Iterable[Operand]) -> GemmProblem:
-    """A call's problem, which asks for full sums where nobody says it: only where there are others."""
+    """Return a call's problem, without full sums if its format has only one kind of sums."""
     others = multiplies_float8(problem) and not any(operand.in_step for operand in operands)
     return problem if others or not is_full(problem) else as_fast(problem)
 
 
 def on_arch(problem: GemmProblem, arch: str) -> GemmProblem:
-    """The problem as results for `arch` have it: where matrix units add up in float32, nobody asks for that."""
+    """Return the problem as results files for `arch` state it: without full sums if its tensor cores add in float32."""
     return as_fast(problem) if is_full(problem) and not keeps_few_bits(arch) else problem
 
 
 def as_fast(problem: GemmProblem) -> GemmProblem:
-    """The problem that does not ask for it."""
+    """Return the problem with fast sums."""
     return replace(problem, own=tuple(pair for pair in problem.own if pair[0] != ACCUMULATE))
 
 
 def as_full(problem: GemmProblem) -> GemmProblem:
-    """The problem that does, of a format that has the field."""
+    """Return the problem with full sums. Its format must have the field."""
     return replace(problem, own=tuple(sorted((*as_fast(problem).own, (ACCUMULATE, FULL)))))

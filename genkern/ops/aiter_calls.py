@@ -1,6 +1,6 @@
-"""AITER's calls for a problem: what a format's aiter.py knows of them. None has run on AMD hardware here.
+"""AITER's functions for a problem, as a format's aiter.py declares them. No call has been run on an AMD GPU.
 
-Source: ROCm/aiter e4048607 (2026-08). Weights are [N, K]; AITER knows neither activations nor other layouts.
+Source: ROCm/aiter e4048607 (2026-08). Weights are [N, K]. AITER has no activations and no other layouts.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from genkern.ops.op import op_folder, op_names
 
 @dataclass(frozen=True)
 class AiterCall:
-    """`launch` writes C of a problem's operands, which it takes by name. `module` is the one of AITER's that it is in,
-    which AITER builds, in minutes, when it is first called; "" where it is in none.
+    """One function of AITER.
+
+    launch: function that takes a problem's operands by name and writes C.
+    module: the module of AITER that the function is in; AITER compiles it at the first call, which takes minutes. ""
+        for functions that need no compilation.
     """
 
     launch: Callable[[Mapping[str, Any]], None]
@@ -27,14 +30,15 @@ class AiterCall:
 
 
 def asked() -> dict[str, Mapping[str, str]]:
-    """The formats of genkern's that have calls, each with the problem fields that AITER asks for."""
+    """Return the formats that AITER has functions for, each with the problem fields that AITER requires."""
     having = [name for name in op_names() if (op_folder(name) / "aiter.py").exists()]
     return {name: getattr(importlib.import_module(f"genkern.ops.{name}.aiter"), "ASKED", {}) for name in having}
 
 
 def aiter_calls(aiter: Any, problem: GemmProblem) -> Mapping[str, AiterCall]:
-    """By name in results (genkern.timing.libraries) those that this aiter has for the problem; none where the format's
-    folder knows of none.
+    """Return the functions that this AITER has for the problem, by their names in results (genkern.timing.libraries).
+
+    Empty if the format has no aiter.py, or if AITER lacks the problem's layout or activation.
     """
     if problem.activation != "none" or not problem.row_major_a or problem.row_major_b:
         return {}
@@ -47,7 +51,7 @@ def aiter_calls(aiter: Any, problem: GemmProblem) -> Mapping[str, AiterCall]:
 
 
 def is_built(aiter: Any, call: AiterCall) -> bool:
-    """Whether nothing is compiled when it is called (aiter/jit/core.py: get_user_jit_dir)."""
+    """Whether a call compiles nothing, since its module is already built (aiter/jit/core.py: get_user_jit_dir)."""
     if not call.module:
         return True
     try:
@@ -57,7 +61,7 @@ def is_built(aiter: Any, call: AiterCall) -> bool:
 
 
 def weight_of(operands: Mapping[str, Any], problem: GemmProblem) -> Any:
-    """B as AITER has it, [N, K], shuffled or not: the same memory."""
+    """Return B as AITER takes it, [N, K], shuffled or not, without a copy."""
     return operands["b"].mT.reshape(problem.N, problem.K)
 
 
@@ -67,7 +71,11 @@ def calls_of(
     functions: Mapping[str, tuple[str, str]],
     others: Callable[[Mapping[str, Any]], Sequence[Any]],
 ) -> dict[str, AiterCall]:
-    """Calls of those `functions` that this aiter has, each with its module: of A, B, and what `others` gives."""
+    """Return calls of those `functions` that this AITER has.
+
+    `functions` maps names in results to (function, module). Each function is called with A, B and what `others` returns
+    for the operands.
+    """
 
     def launch(function: Any, operands: Mapping[str, Any]) -> None:
         function(operands["a"], weight_of(operands, problem), *others(operands))

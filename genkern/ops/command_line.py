@@ -1,4 +1,4 @@
-"""What formats add to a command line: their names, the folders of those that are not genkern's, their own fields."""
+"""Command-line options that formats add: --op with names or folders, and options for the formats' own fields."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from pathlib import Path
 from genkern.ops.fields import fields_of
 from genkern.ops.op import add_op, get_op, op_folders, op_names
 
-# In front of a field's name, where the options are kept.
+# Prefix of the fields' names in the parsed options.
 _KEPT = "own_"
 
 
 def add_folders(argv: Sequence[str]) -> None:
-    """Make the format known that --op names by its folder, for it may have options of its own. Raises InputError."""
+    """Register the format whose folder --op names, before the options are parsed, since it may add options.
+
+    Raises InputError if the folder holds no format.
+    """
     for place, argument in enumerate(argv):
         name, equals, value = argument.partition("=")
         folder = value if equals else "".join(argv[place + 1 : place + 2])
@@ -24,16 +27,19 @@ def add_folders(argv: Sequence[str]) -> None:
 
 
 def op_name(text: str) -> str:
-    """The name of a format; of one that is not genkern's, by its folder (see add_folders)."""
+    """Return the name of a format, given its name or the folder of a registered format (see `add_folders`)."""
     if text in op_names():
         return text
     if name := next((name for name, folder in op_folders().items() if folder == Path(text).resolve()), ""):
         return name
-    raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(op_names())}, and no folder")
+    raise argparse.ArgumentTypeError(f"{text[:40]!r} is none of {', '.join(op_names())}, and not a folder")
 
 
 def default_types(place: int) -> str:
-    """The default types of A (0), B (1) or C (2): the commonest, and the others with the formats that have them."""
+    """Return the help text for the default type of A (0), B (1) or C (2).
+
+    It has the most common default, then the others with their formats.
+    """
     of: dict[str, list[str]] = {}
     for name in op_names():
         of.setdefault(get_op(name).default_dtypes("")[place], []).append(name)
@@ -42,13 +48,14 @@ def default_types(place: int) -> str:
 
 
 def add_fields(group: argparse._ArgumentGroup) -> None:
-    """An option for each field that formats ask for; values are checked when it is known which format a problem has."""
+    """Add an option for every field of every format. Values are checked once the problem's format is known."""
     helps: dict[str, list[str]] = {}
     for op in op_names():
         for field in fields_of(get_op(op).fields):
             of = ", ".join(field.words) if field.words else f"{field.least} to {field.most}"
             said = f"{field.help}: {of}; {field.default} is the default"
-            # Formats that lay their weights out otherwise have the fields of the format that they are of.
+            # Formats with shuffled weights have the same fields, with the same help, as the format that they derive
+            # from.
             if said not in helps.setdefault(field.name, []):
                 helps[field.name].append(said)
     for name, lines in helps.items():
@@ -56,6 +63,6 @@ def add_fields(group: argparse._ArgumentGroup) -> None:
 
 
 def said_fields(options: argparse.Namespace) -> tuple[tuple[str, object], ...]:
-    """The fields that the command line names, with what it says of each."""
+    """Return the fields that the command line sets, with their values as given."""
     kept = ((name, value) for name, value in vars(options).items() if name.startswith(_KEPT))
     return tuple((name.removeprefix(_KEPT), value) for name, value in kept if value is not None)

@@ -1,8 +1,8 @@
-"""What a format asks of a problem besides its size and types, declared once as a frozen dataclass; the rest follows.
+"""The fields of a format: what it asks of a problem besides size and types, declared as a frozen dataclass.
 
-A format's dataclass has a field for each, made by `word` or `number`, all with defaults. A problem keeps those that
-differ from their default, in the order of their names (`GemmProblem.own`): so equal problems are equal whoever made
-them, and what reads or writes problems needs to know no field by name.
+The dataclass has one field each, made by `word` or `number`, all with defaults. A problem stores the fields that differ
+from their default, sorted by name (`GemmProblem.own`), so that equal problems compare equal, and readers and writers of
+problems need not know any field.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class NoFields:
-    """Of a format that asks for nothing more."""
+    """The fields of a format that has none."""
 
 
 @dataclass(frozen=True)
 class Field:
-    """One field as files and the command line have it: one of `words`, or a number from `least` to `most`.
+    """One field in files and on the command line: one of `words`, or a number from `least` to `most`.
 
-    Calls that do not say a word have the one that fits their operands, or `in_calls`.
+    `in_calls` is the value of run-time calls that do not set the field, if it differs from the default.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Field:
     in_calls: str = ""
 
     def parse(self, value: object) -> int | str:
-        """The value as a problem keeps it. Raises InputError for any other than the field may have."""
+        """Return the value as a problem stores it. Raises InputError for a value that the field cannot have."""
         if self.words:
             if value not in self.words:
                 raise InputError(f"{self.name} = {str(value)[:40]!r} is not one of {', '.join(self.words)}")
@@ -54,42 +54,45 @@ class Field:
 
 
 def word(*words: str, help: str, in_calls: str = "") -> Any:
-    """A field that has one of these words; the first is the default, and `in_calls` that of calls."""
+    """Declare a field that has one of these words.
+
+    The first word is the default. `in_calls` is the default of run-time calls, if it differs.
+    """
     metadata = {"help": help, "words": words, "in_calls": in_calls}
     return dataclasses.field(default=words[0], metadata=metadata)
 
 
 def number(default: int, least: int, most: int, help: str) -> Any:
-    """A field that has a number from `least` to `most`."""
+    """Declare a field that has a number from `least` to `most`."""
     return dataclasses.field(default=default, metadata={"help": help, "least": least, "most": most})
 
 
-# Pruning asks it of every config.
+# Cached because pruning calls it for every config.
 @functools.lru_cache(maxsize=64)
 def fields_of(kind: type) -> tuple[Field, ...]:
-    """The fields that a format's dataclass declares."""
+    """Return the fields that a format's dataclass declares."""
     declared: Iterable[Any] = dataclasses.fields(kind)
     return tuple(Field(field.name, default=field.default, **field.metadata) for field in declared)
 
 
 def own_values(kind: type[T], problem: GemmProblem) -> T:
-    """The problem's own fields, as its format declares them."""
+    """Return the problem's own fields as an instance of its format's dataclass."""
     return kind(**dict(problem.own))
 
 
 def words_in_calls(kind: type) -> dict[str, int | str]:
-    """What calls mean that do not say it, of fields whose default is another."""
+    """Return the values of fields in run-time calls that do not set them, if they differ from the defaults."""
     return {field.name: field.in_calls for field in fields_of(kind) if field.in_calls}
 
 
 def parse_own(kind: type, values: Mapping[str, object]) -> Own:
-    """What a problem keeps of `values`, which may name other things too. Raises InputError for a value that is none."""
+    """Return what a problem stores of `values`, which may have other keys too. Raises InputError for invalid values."""
     found = ((field, field.parse(values[field.name])) for field in fields_of(kind) if field.name in values)
     return tuple(sorted((field.name, value) for field, value in found if value != field.default))
 
 
 def problem_cells(problem: GemmProblem) -> dict[str, str]:
-    """All that tells problems apart, as texts for a row of a table; columns as in genkern's YAML, and `own`."""
+    """Return everything that distinguishes problems as texts of a table row, with the columns of genkern's YAML."""
     names = ("M", "N", "K", "op", "dtype_a", "dtype_b", "dtype_c")
     layout = {"rowMajorA": "NT"[problem.row_major_a], "rowMajorB": "NT"[problem.row_major_b]}
     more = {"bias": str(problem.bias), "activation": problem.activation, "own": own_text(problem.own)}
@@ -97,5 +100,5 @@ def problem_cells(problem: GemmProblem) -> dict[str, str]:
 
 
 def own_text(own: Iterable[tuple[str, object]]) -> str:
-    """For one cell of a table, and for people: `block_k=64 block_n=64`; "" where there is none."""
+    """Return a format's own fields as one text, such as `block_k=64 block_n=64`; "" if there are none."""
     return " ".join(f"{name}={value}" for name, value in own)

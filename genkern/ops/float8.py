@@ -1,4 +1,4 @@
-"""Which fp8 encodings a target has, for formats that hold operands in them."""
+"""The fp8 encodings that a target computes in, for formats with fp8 operands."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from genkern.gemm.gpus import capabilities_of, gpu_for_arch, known_archs
 
 
 def has_fp8(arch: str) -> bool:
-    """Whether the target has fp8; results files need not say their arch, and those get the benefit of the doubt."""
+    """Whether the target has fp8 matrix instructions.
+
+    True for unknown targets, since results files may omit the target.
+    """
     return arch not in known_archs() or "fp8" in gpu_for_arch(arch).peak_tflops
 
 
 def fp8_refusal(dtype: DType, arch: str) -> str:
-    """Why the target does not take operands of this type, or ""; any type but fp8 it takes."""
+    """Return why the target does not take operands of this type, or "". Types other than fp8 are always accepted."""
     if not dtype.is_float8:
         return ""
     if not has_fp8(arch):

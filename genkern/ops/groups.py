@@ -1,4 +1,4 @@
-"""Groups: rows of A that go to one of many weights each, as a router sends tokens to experts."""
+"""Groups: rows of A of which each group has a weight of its own, as when a router sends tokens to experts."""
 
 from __future__ import annotations
 
@@ -10,22 +10,30 @@ from typing import Any
 
 from genkern.gemm.operand import Operand
 
-# What a made-up router draws for in memory: so many numbers, one for each row and group.
+# Most random numbers that the synthetic router draws, one per row and group. They are held in memory.
 MOST_DRAWN = 2**26
-# Beyond so many standard deviations nothing is expected.
+# Group sizes beyond this many standard deviations are neglected.
 _DEVIATIONS = 6
 
 
 @dataclass(frozen=True)
 class Groups:
-    """How the rows of a problem's A are shared among `count` groups, each with a weight [K, N] of its own.
+    """How the rows of A are divided among groups, each of which has a weight [K, N] of its own.
 
-    Each of the problem's M tokens has `top_k` rows, in as many groups. Without a `capacity` the rows of a group come
-    right behind those of the group before, and the index operand `ends` [count] says where each group's end; with one,
-    every group has memory for so many rows, and `counts` [count] says how many it has: kernels touch no others.
-    `slots` [M * top_k], where there is one, has for each row in that order token * top_k + number, its slot: A is the
-    tokens themselves then, [M, K], if they are `gathered`; and C the sums of each token's rows, if these are `summed`.
-    Groups are drawn for timing and for checks from `seed`, evenly or `skewed`.
+    Each of the problem's M tokens has `top_k` rows in as many groups. The index operand is `ends` or `counts`.
+
+    count: number of groups.
+    top_k: rows per token.
+    capacity: 0 if each group's rows directly follow the rows of the group before; `ends` [count] says where each group
+        ends. Else each group has memory for this many rows, and `counts` [count] says how many of them exist; kernels
+        touch no other rows.
+    gathered: True if A is the tokens [M, K], and kernels gather the rows of the groups from it.
+    summed: True if a row of C is the sum of a token's rows.
+    skewed: True if the synthetic groups for timing and checks are unequal (see `routing`).
+    seed: seed of the synthetic groups.
+
+    If `gathered` or `summed`, the operand `slots` [M * top_k] has the slot of each row in the order of groups: token *
+    top_k + number.
     """
 
     count: int
@@ -41,48 +49,51 @@ class Groups:
 
     @property
     def sorted_slots(self) -> bool:
-        """Whether rows have slots."""
+        """Whether the problem has the operand `slots`."""
         return self.gathered or self.summed
 
     @property
     def index(self) -> str:
-        """The name of the operand that says where groups end, or how many rows they have."""
+        """Name of the operand that says where groups end or how many rows they have."""
         return "counts" if self.capacity else "ends"
 
     def rows(self, tokens: int) -> int:
-        """Rows of all groups that there is memory for."""
+        """Return the rows of all groups for which memory exists."""
         return self.count * self.capacity or tokens * self.top_k
 
     def most_tiles(self, tokens: int, block_m: int) -> int:
-        """Tiles of block_m rows, each of one group, that there are at most, however the rows are shared."""
+        """Return the largest number of tiles of `block_m` rows, each of one group, over all divisions of the rows."""
         if self.capacity:
             return self.count * -(-self.capacity // block_m)
         rows = tokens * self.top_k
         return (rows + min(self.count, rows) * (block_m - 1)) // block_m
 
     def expected_used(self, tokens: int) -> float:
-        """Groups that have any row, on average where they are chosen evenly."""
+        """Return the mean number of groups that have any rows, if groups are chosen evenly."""
         share = self.top_k / self.count
         return self.count * (1 - (1 - share) ** tokens)
 
     def expected_tiles(self, tokens: int, block_m: int) -> int:
-        """About how many tiles of block_m rows there are, where rows are shared evenly."""
+        """Return the mean number of tiles of `block_m` rows, rounded, if groups are chosen evenly."""
         return max(1, round(self.count * _tiles_of_group(tokens, self.top_k / self.count, block_m)))
 
     def usual_rows(self, tokens: int) -> int:
-        """Rows that few groups have more of, where rows are shared evenly: the mean and two standard deviations."""
+        """Return a number of rows that few groups exceed if groups are chosen evenly.
+
+        It is the mean plus two standard deviations.
+        """
         share = self.top_k / self.count
         return max(1, round(tokens * share + 2 * math.sqrt(tokens * share * (1 - share))))
 
     def operands(self, tokens: int) -> tuple[Operand, ...]:
-        """The index operands, in the order in which kernels take them."""
+        """Return the index operands in the order in which kernels take them."""
         index = Operand(self.index, "index", (self.count,), "int32")
         return (index, Operand("slots", "index", (tokens * self.top_k,), "int32")) if self.sorted_slots else (index,)
 
     def refusal(self, tokens: int) -> str:
-        """Why there are no such groups, or ""."""
+        """Return why such groups are impossible, or ""."""
         if self.top_k > self.count:
-            return f"{self.top_k} groups of {self.count} are none that a token goes to"
+            return f"a token cannot have rows in {self.top_k} groups: there are {self.count}"
         if self.capacity and tokens * self.top_k > self.count * self.capacity:
             return f"{self.count} groups of {self.capacity} rows have no room for {tokens * self.top_k} rows"
         if tokens * self.count > MOST_DRAWN:
@@ -90,22 +101,24 @@ class Groups:
         return ""
 
     def values(self, tokens: int, operand: Operand) -> Any:
-        """The values of an index operand that timing and checks have, int32 on the CPU: a tensor that is nobody's."""
+        """Return the values of an index operand for timing and checks: int32, on the CPU, in a new tensor."""
         counts, slots = _drawn(tokens, self.count, self.top_k, self.skewed, self.seed)
         if operand.name == "slots":
             return slots.clone()
         return counts.clamp(max=self.capacity) if self.capacity else counts.cumsum(0).to(counts.dtype)
 
 
-# Of a problem whose rows all have one weight.
+# Placeholder for problems whose rows all have the same weight.
 NO_GROUPS = Groups(0)
 
 
-# Asked of every config of a space.
+# Cached because it is called for every config of a space.
 @lru_cache(maxsize=4096)
 def _tiles_of_group(tokens: int, share: float, block_m: int) -> float:
-    """On average, where each token goes to the group with this probability: the sum, over i, of that of more than
-    i * block_m rows; these are binomial, and of many nearly normal.
+    """Return the mean number of tiles of a group if each token goes to it with probability `share`.
+
+    It is the sum over i of the probability that the group has more than i * block_m rows. The number of rows is
+    binomial, for which the normal distribution is used.
     """
     mean, deviation = tokens * share, math.sqrt(tokens * share * (1 - share))
     found = 1 - (1 - share) ** tokens
@@ -121,12 +134,13 @@ def _drawn(tokens: int, groups: int, top_k: int, skewed: bool, seed: int) -> tup
     return draw(tokens, groups, top_k, skewed, seed)
 
 
-# Its text is in generated modules as well.
+# The text of this function is copied into generated modules.
 def routing(tokens, groups, top_k, skewed, seed):  # type: ignore[no-untyped-def]
-    """Rows of each group [groups], and slots (token * top_k + number) by group [tokens * top_k], int32 on the CPU.
+    """Return the rows of each group [groups], and the slots (token * top_k + number) by group [tokens * top_k].
 
-    Each token has top_k different groups, drawn by Gumbel noise on the logarithm of their popularity (Kool, van Hoof
-    and Welling, "Stochastic beams and where to find them", ICML 2019): that is even, or where skewed 1 / rank.
+    Both are int32 on the CPU. Each token has top_k different groups, drawn by Gumbel noise on the logarithm of their
+    popularity (Kool, van Hoof and Welling, "Stochastic beams and where to find them", ICML 2019). All groups are
+    equally popular, or if `skewed` their popularity is 1 / rank.
     """
     import torch
 

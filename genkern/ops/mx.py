@@ -1,7 +1,7 @@
-"""Numbers in the OCP Microscaling Formats 1.0: e2m1 two a byte along K, and a power of two (e8m0) for each 32 of them.
+"""Numbers of the OCP Microscaling Formats 1.0: e2m1, packed two per byte along K, with a power of two (e8m0) per 32.
 
-Of two numbers in a byte the first is in its low half. Bytes are int8, as genkern stores what is no number of its type;
-those that are handed in may be uint8 too.
+The first number of a byte is in its low half. Bytes have type int8, as genkern's storage types do; uint8 is accepted,
+too.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-# Numbers along K with a power of two in common.
+# Numbers along K that share a power of two.
 GROUP = 32
-# The integer up to which e2m1 has all, of either sign.
+# All integers up to this magnitude are e2m1 numbers.
 LARGEST_E2M1 = 4
 _BIAS = 127
 _NAN = 255
-# By code, the magnitudes of e2m1 and then what is below zero (section 5.3.3).
+# e2m1 numbers by code: the non-negative ones, then the negative ones (section 5.3.3).
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _E2M1 = (*_MAGNITUDES, *(-each for each in _MAGNITUDES))
-# Between neighbouring magnitudes.
+# Midpoints between neighbouring magnitudes.
 _BETWEEN = tuple((low + high) / 2 for low, high in itertools.pairwise(_MAGNITUDES))
 
 
 def e2m1_codes(numbers: Any) -> Any:
-    """The codes, int64, of what is nearest to numbers of any shape."""
+    """Return the codes (int64) of the e2m1 numbers nearest to `numbers`, which may have any shape."""
     import torch
 
     between = torch.tensor(_BETWEEN, device=numbers.device)
@@ -31,7 +31,7 @@ def e2m1_codes(numbers: Any) -> Any:
 
 
 def packed(codes: Any) -> Any:
-    """Codes of four bits [..., K], two a byte: int8 [..., K / 2], rounded up."""
+    """Pack 4-bit codes [..., K] two per byte: int8 [..., K / 2], rounded up."""
     import torch
 
     codes = torch.nn.functional.pad(codes, (0, codes.shape[-1] % 2)).to(torch.uint8)
@@ -39,7 +39,7 @@ def packed(codes: Any) -> Any:
 
 
 def unpacked(both: Any) -> Any:
-    """The codes of four bits, int32 [..., K], of bytes [..., K / 2]."""
+    """Return the 4-bit codes (int32, [..., K]) of bytes [..., K / 2]."""
     import torch
 
     both = both.contiguous().view(torch.uint8).int()
@@ -47,21 +47,21 @@ def unpacked(both: Any) -> Any:
 
 
 def e2m1_numbers(codes: Any) -> Any:
-    """What codes of e2m1 stand for, float32."""
+    """Return the float32 numbers of e2m1 codes."""
     import torch
 
     return torch.tensor(_E2M1, device=codes.device)[codes]
 
 
 def exponents(numbers: Any) -> Any:
-    """The powers of two nearest to positive numbers, as e8m0 in int8."""
+    """Return the powers of two nearest to positive numbers, as e8m0 codes in int8."""
     import torch
 
     return (torch.log2(numbers).round() + _BIAS).to(torch.uint8).view(torch.int8)
 
 
 def powers(stored: Any) -> Any:
-    """What bytes of e8m0 stand for, float32: from 2^-127 to 2^127, and NaN."""
+    """Return the float32 values of e8m0 codes: from 2^-127 to 2^127, and NaN."""
     import torch
 
     codes = stored.contiguous().view(torch.uint8).float()

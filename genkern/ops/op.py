@@ -1,4 +1,4 @@
-"""Op: what one GEMM format says of itself, so that the rest of the pipeline need not know it."""
+"""`Op`: everything that the rest of genkern needs to know about a number format."""
 
 from __future__ import annotations
 
@@ -24,48 +24,54 @@ from genkern.ops.groups import Groups
 
 @dataclass(frozen=True)
 class Op:
-    """One GEMM format.
+    """One number format.
 
-    `folder`: its folder of templates, with module.py.j2 (reference and vendor call) and kernel.py.j2 (what its kernels
-    do where formats differ; the simplest one in templates says how).
-    `input_types`: types that A and B may have. Where a problem says its types but no format, they mean the one that is
-    chosen `by_types`.
-    `default_dtypes`: (dtype_a, dtype_b, dtype_c) for an architecture.
-    `refuse`: why a problem does not fit the format on an architecture, or "".
-    `accumulator`: "fp32" or "int32" for a problem: what partial sums are kept in.
-    `operands`: A, B, C, then the others in the order in which kernels take them.
-    `worst_row_limit`: the largest relative error of a row of C that still counts as correct.
-    `fields`: what the format asks of a problem besides (genkern.ops.fields).
-    `no_vendor`: "" where module.py.j2's `vendor` computes the whole problem by the vendor library, with scales, bias,
-    activation and cast; else why there is no such call, and so no vendor time.
-    `legal`: why a config cannot compute a problem in this format whatever the device, or ""; it is asked besides the
-    family, and does not read GROUP_SIZE_M or SPLIT_K.
-    `shared_scale`: how many rows of A, columns of B and elements of K have a scale in common, if they have: a reduced
-    size for the interpreter has whole blocks of them, and the same rest.
-    `converts_b`: its kernel.py.j2 has a macro `convert` too, which makes numbers of what is loaded of B, and its step
-    is that and a product: families without a dot call it, and so may read operands of the step.
-    `promotes`: its kernel.py.j2 has a macro `scale_functions` too, by which families in Gluon multiply the products of
-    each 128 bytes along K, where they have operands of the step, before they add them up (templates/gemm/promote.py.j2
-    says how).
-    `in_registers`: its kernel.py.j2 has a macro `register_functions` too, by which skinny_dot makes numbers of words of
-    B's elements, where instructions want them (templates/gemm/skinny_dot.py.j2 says how).
-    `has_functions`: its folder of templates has functions.py.j2 too, with functions that the macros of its kernel.py.j2
-    call.
-    `exact_inputs`: what is stored for `numbers`, by (problem, operand, numbers, generator): of those operands whose
-    elements are no numbers of their storage type (packed ones, indices, and by `encoded` others: exponents). `numbers`
-    has the operand's logical shape on the device that the input is for: integers and powers of two in exact rounds,
-    deviates in the random one, which are rounded to what the type holds, toward either side alike; None for an index,
-    which is made with torch's `generator`. The result has the shape `Operand.tensor_shape` and the storage type; of
-    rows that are `together` it may be the numbers, in their places.
-    `as_tf32`: whether operands in float32 are multiplied as tf32, which drops the last 13 bits of each.
-    `plain_finish`: its finish is no more than float32 sums times its scales of A and B, if it has any, plus the bias,
-    then the activation: kernels that are no templates do that too.
-    `largest_exact`: the integer up to which A and B hold every one, of either sign: of int4 7, of e2m1 4.
-    `groups`: how rows go to weights, of formats with many; their index operands are made by that, and C's elements
-    that no call writes are NaN in the reference.
-    `error_beside`: by how much more than a sum's a result may be off: as a factor, relative to the sum of the products'
-    magnitudes besides, and the largest number that an activation's result, and its error, is multiplied by.
-    `by_rows`: its reference makes as many rows of C as it is given of A, so that a check can go by bands of them.
+    name: the format's name.
+    folder: its folder of templates, with module.py.j2 (reference and library call) and kernel.py.j2 (macros for what
+        differs between formats in kernels; the comments of the simplest one explain them).
+    input_types: types that A and B may have.
+    default_dtypes: function that returns (dtype_a, dtype_b, dtype_c) for an architecture.
+    refuse: function that returns why a problem does not fit the format on an architecture, or "".
+    accumulator: function that returns the type of partial sums for a problem, "fp32" or "int32".
+    operands: function that returns A, B, C, then the other operands in the order in which kernels take them.
+    worst_row_limit: function that returns the largest relative error of a row of C that counts as correct.
+    no_vendor: function that returns "" if `vendor` in module.py.j2 computes the whole problem with the vendor's library
+        (scales, bias, activation and conversion included); else why no such call, and so no library time, exists.
+    by_types: True if a problem that states these types but no format means this one.
+    fields: dataclass of the format's own problem fields (genkern.ops.fields).
+    legal: function that returns why a config cannot compute a problem in this format on any device, or "". It is called
+        in addition to the family's check and must not read GROUP_SIZE_M or SPLIT_K.
+    shared_scale: function that returns how many rows of A, columns of B and elements of K share a scale. Problems that
+        are made smaller for Triton's interpreter keep whole blocks of these sizes, and the same remainder.
+    converts_b: True if kernel.py.j2 has a macro `convert`, which converts loaded elements of B to numbers, and the
+        format's step is this conversion and a product. Families without tl.dot call it, and so can read the operands of
+        the step.
+    promotes: True if kernel.py.j2 has a macro `scale_functions`, with which Gluon families scale the products of each
+        128 bytes along K before adding them up (see templates/gemm/promote.py.j2).
+    in_registers: True if kernel.py.j2 has a macro `register_functions`, with which skinny_dot converts words of B's
+        elements to numbers in the instruction's layout (see templates/gemm/skinny_dot.py.j2).
+    has_functions: True if the folder of templates has functions.py.j2, with functions that the macros of kernel.py.j2
+        call.
+    exact_inputs: function of (problem, operand, numbers, generator) that returns the stored values of an operand whose
+        elements are not numbers of their storage type: packed operands, and the operands in `encoded`. `numbers` has
+        the operand's logical shape and is on the input's device: integers and powers of two in exact rounds; in the
+        random round normal deviates, which are rounded to what the type holds, up and down alike; None for an index
+        operand, which is drawn with torch's `generator`. The result has the storage type and the shape
+        `Operand.tensor_shape`; for operands whose rows are stored together, it may be the numbers in their places.
+    encoded: names of operands that need `exact_inputs` although they are not packed, such as exponents.
+    as_tf32: function that returns whether float32 operands are multiplied as tf32, which drops the last 13 bits of
+        each.
+    largest_exact: function that returns the largest n such that A and B can hold all integers from -n to n: 7 for int4,
+        4 for e2m1.
+    groups: function that returns how rows map to weights, for formats with several weights. It also makes the index
+        operands. Elements of C that no call writes are NaN in the reference.
+    error_beside: function that returns how much larger the error of a result may be than that of a plain sum: a factor,
+        an additional error relative to the sum of the products' magnitudes, and the largest number by which an
+        activation's result and its error are multiplied.
+    plain_finish: True if the epilogue is only: float32 sums times the scales of A and B (if any), plus the bias, then
+        the activation. Kernels that are not templates implement that too.
+    by_rows: True if the reference computes as many rows of C as it gets of A, so that a check can compute it in bands
+        of rows.
     """
 
     name: str
@@ -99,7 +105,10 @@ class Op:
         return operand.name in self.encoded or not operand.is_plain
 
     def encode(self, problem: GemmProblem, operand: Operand, numbers: Any, generator: Any) -> Any:
-        """What is stored for an operand's numbers (see `exact_inputs`); None where these are."""
+        """Return what is stored for an operand's numbers (see `exact_inputs`), or None.
+
+        None means that the numbers themselves are stored.
+        """
         if operand.role == "index" and self.groups is not None:
             return self.groups(problem).values(problem.M, operand).to(generator.device)
         if self.exact_inputs is None or not self.encodes(operand):
@@ -108,32 +117,32 @@ class Op:
 
     @property
     def batched(self) -> bool:
-        """Whether operands have a dimension more, of the products of a batch."""
+        """Whether operands have a leading dimension for the products of a batch."""
         return any(field.name == "batch_size" for field in fields_of(self.fields))
 
     def extra_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
-        """The operands besides A, B and C, in the order in which kernels take them."""
+        """Return the operands after A, B and C, in the order in which kernels take them."""
         return self.operands(problem)[3:]
 
     def step_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
-        """Those of `extra_operands` that are read at every step over K."""
+        """Return the `extra_operands` that the loop over K reads."""
         return tuple(operand for operand in self.extra_operands(problem) if operand.in_step)
 
     def finish_operands(self, problem: GemmProblem) -> tuple[Operand, ...]:
-        """Those of `extra_operands` that are read once, when the sums are complete."""
+        """Return the `extra_operands` that only the epilogue reads."""
         return tuple(operand for operand in self.extra_operands(problem) if not operand.in_step)
 
     def promoted(self, problem: GemmProblem) -> bool:
-        """Whether families in Gluon and in CuTe DSL scale the products of each step before they add them up."""
+        """Whether Gluon and CuTe DSL families scale the products of each step before adding them up."""
         return self.promotes and bool(self.step_operands(problem))
 
     def finishes(self, problem: GemmProblem) -> bool:
-        """Whether anything but the cast to C's type is left to do when the sums are complete."""
+        """Whether the epilogue does more than convert the sums to C's type."""
         return problem.activation != "none" or bool(self.finish_operands(problem))
 
 
 def matrices(problem: GemmProblem) -> tuple[Operand, Operand, Operand]:
-    """A [M, K], B [K, N] and C [M, N] of a plain product; B is the weight, and rotates."""
+    """Return A [M, K], B [K, N] and C [M, N] of a single product. B is the weight, of which timing rotates copies."""
     M, N, K = problem.M, problem.N, problem.K
     return (
         Operand("a", "activation", (M, K), problem.dtype_a, problem.row_major_a),
@@ -143,12 +152,12 @@ def matrices(problem: GemmProblem) -> tuple[Operand, Operand, Operand]:
 
 
 def in_batch(problem: GemmProblem, operands: Iterable[Operand]) -> tuple[Operand, ...]:
-    """The operands with as many matrices, one behind the other, as the problem has products."""
+    """Return the operands with a leading dimension of the problem's batch size."""
     return tuple(replace(operand, shape=(problem.batch, *operand.shape)) for operand in operands)
 
 
 def bias_of(problem: GemmProblem) -> tuple[Operand, ...]:
-    """The bias vector [N] in C's type, where the problem has one."""
+    """Return the bias vector [N] in C's type as a tuple, empty if the problem has no bias."""
     return (Operand("bias", "bias", (problem.N,), problem.dtype_c),) if problem.bias else ()
 
 
@@ -158,22 +167,22 @@ def _own_names() -> tuple[str, ...]:
 
 
 def op_names() -> tuple[str, ...]:
-    """The formats there are: one folder each in genkern/ops, and those that were added."""
+    """Return the names of all formats: the folders in genkern/ops, then the added ones."""
     return (*_own_names(), *op_folders())
 
 
 def op_folders() -> dict[str, Path]:
-    """The folders of the formats that are not genkern's, by name."""
+    """Return the folders of added formats by name."""
     return _outside_names(outside.folders())
 
 
 def is_outside(name: str) -> bool:
-    """Whether a format is none of genkern's own."""
+    """Whether a format is not one of genkern's own."""
     return name not in _own_names()
 
 
 def op_folder(name: str) -> Path:
-    """The folder of a format, where its spaces lie too, if it has any."""
+    """Return the folder of a format, which may also hold its spaces."""
     return op_folders().get(name) or Path(genkern.ops.__path__[0]) / name
 
 
@@ -185,26 +194,28 @@ def _outside_names(folders: tuple[Path, ...]) -> dict[str, Path]:
 def _outside_op(folder: Path) -> Op:
     op = getattr(outside.load_package(folder), "OP", None)
     if not isinstance(op, Op) or op.folder != op.name or not op.name.isidentifier():
-        raise InputError(f"{folder}/__init__.py has no OP = Op(name=NAME, folder=NAME, ...) (docs/your_own_format.md)")
+        raise InputError(
+            f"{folder}/__init__.py has no OP = Op(name=NAME, folder=NAME, ...): see docs/your_own_format.md"
+        )
     if op.name in _own_names():
-        raise InputError(f"{folder}/__init__.py: {op.name} is a format of genkern's own: give yours another name")
+        raise InputError(f"{folder}/__init__.py: genkern already has a format {op.name}: choose another name")
     for name in ("kernel.py.j2", "module.py.j2"):
         if not (folder / name).is_file():
-            raise InputError(f"{folder} has no {name} (docs/your_own_format.md)")
+            raise InputError(f"{folder} has no {name}: see docs/your_own_format.md")
     return op
 
 
 def add_op(path: str) -> Op:
-    """Make a format of someone's own known, here and in processes that are started from now on.
+    """Register a user's format, for this process and processes that it starts from now on, and return it.
 
-    `path` is its folder: a Python package with OP, kernel.py.j2, module.py.j2, and spaces as *.yaml. Raises InputError
-    where it is not such a folder.
+    `path` is its folder: a Python package with OP, kernel.py.j2, module.py.j2, and optional spaces (*.yaml). Raises
+    InputError if it is not such a folder.
     """
     folder = Path(path).resolve()
     op = _outside_op(folder)
     taken = op_folders().get(op.name, folder)
     if taken != folder:
-        raise InputError(f"{folder}: the format {op.name} is in {taken} already")
+        raise InputError(f"{folder}: the format {op.name} is already defined in {taken}")
     outside.add_folder(folder)
     return op
 
@@ -217,13 +228,13 @@ def doc_of(name: str) -> str:
 
 
 def op_by_type(dtype: str) -> Op:
-    """The format that operands of this type mean where nothing names one."""
+    """Return the format that operands of this type mean if none is named."""
     ops = (get_op(name) for name in op_names())
     return next((op for op in ops if op.by_types and dtype in op.input_types), get_op(DEFAULT_OP))
 
 
 def get_op(name: str) -> Op:
-    """The op of that name. Raises InputError when there is none."""
+    """Return the format of this name. Raises InputError if it does not exist."""
     if name in _own_names():
         return _own_op(name)
     if name not in op_names():
@@ -232,34 +243,35 @@ def get_op(name: str) -> Op:
     return op
 
 
-# Asked of every config, and a format of someone else's cannot take one of these names.
+# Cached because it is called for every config. Added formats cannot take the name of an own one.
 @functools.lru_cache(maxsize=64)
 def _own_op(name: str) -> Op:
     op: Op = importlib.import_module(f"genkern.ops.{name}").OP
     return op
 
 
-# C of a problem [M, N], without its activation, of its operands by name, as PyTorch tensors.
+# Function that returns C [M, N] of a problem, without its activation, from its operands by name as PyTorch tensors.
 Library = Callable[[GemmProblem, Mapping[str, Any]], Any]
 
 
-# C [..., N] of x [..., K] and weight [N, K], as PyTorch tensors, and the bias [N] of a problem that has one.
+# Function that returns C [..., N] from x [..., K], weight [N, K] and, if the problem has one, bias [N], as PyTorch
+# tensors.
 Linear = Callable[..., Any]
 
 
 def library_of(name: str) -> Library | None:
-    """The function `library` in library.py of the format's folder: its product by PyTorch's own calls on any device.
+    """Return the function `library` in library.py of the format's folder, which computes the product with PyTorch.
 
-    None where a format of someone's own has none.
+    It runs on any device. None if an added format has no such function.
     """
     library: Library | None = getattr(_library_module(name), "library", None)
     return library
 
 
 def linear_of(problem: GemmProblem) -> Linear | None:
-    """What `linear` in the same file gives for a problem: one function of PyTorch's that is the whole product.
+    """Return the single PyTorch function that computes the whole product, or None, as for most formats.
 
-    None where there is none, as for most formats.
+    It is what `linear` in library.py of the format's folder returns for the problem.
     """
     linear = getattr(_library_module(problem.op), "linear", None)
     found: Linear | None = linear(problem) if linear is not None else None
@@ -279,20 +291,23 @@ def _library_module(name: str) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def operands_of(problem: GemmProblem) -> tuple[Operand, ...]:
-    """What the problem's format declares for it: A, B, C, then the others in the order in which kernels take them."""
+    """Return the problem's operands: A, B, C, then the others in the order in which kernels take them."""
     return get_op(problem.op).operands(problem)
 
 
 @functools.lru_cache(maxsize=4096)
 def element_bytes(problem: GemmProblem) -> tuple[float, float]:
-    """Of an element of A, and of B: a part of a byte where several are packed in one."""
+    """Return the bytes of an element of A and of B; a fraction if several elements are packed in a byte."""
     a, b, *_ = operands_of(problem)
     return DTYPES[a.dtype].size_bytes / a.packed, DTYPES[b.dtype].size_bytes / b.packed
 
 
 @functools.lru_cache(maxsize=4096)
 def has_exponents(problem: GemmProblem) -> bool:
-    """Whether both operands have scales of a byte along K: matrix units take these, or both become bf16."""
+    """Whether A and B have one-byte scales along K.
+
+    The tensor cores multiply both operands with their exponents, or the kernel converts both to bf16.
+    """
     scaled = {
         each.scales
         for each in operands_of(problem)
@@ -303,10 +318,10 @@ def has_exponents(problem: GemmProblem) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def bytes_moved(problem: GemmProblem) -> int:
-    """Least traffic with device memory: each input read once, the output written once.
+    """Return the least traffic with device memory in bytes: each input is read once, the output is written once.
 
-    Of weights of groups, those of as many as have rows on average where rows are shared evenly; of memory for more rows
-    than there are, what is used.
+    For groups chosen evenly, only weights of the mean number of groups with rows count; for groups with a capacity,
+    only existing rows count.
     """
     op = get_op(problem.op)
     moved = {operand.name: operand.size_bytes for operand in operands_of(problem)}
@@ -324,25 +339,25 @@ def bytes_moved(problem: GemmProblem) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def columns_of_b(problem: GemmProblem) -> int:
-    """How many columns of B a column of C is made of: of a gate and of what it lets through, two."""
+    """Return the columns of B that one column of C is computed from: two for a gate and its up projection, else one."""
     return operands_of(problem)[1].shape[-1] // problem.N
 
 
 @functools.lru_cache(maxsize=4096)
 def groups_of(problem: GemmProblem) -> Groups | None:
-    """How the problem's rows go to weights, where it has many."""
+    """Return how the problem's rows map to weights; None if there is one weight."""
     groups = get_op(problem.op).groups
     return groups(problem) if groups is not None else None
 
 
 def row_tiles(problem: GemmProblem, block_m: int) -> int:
-    """Tiles along the rows of one product: of groups, about how many there are where rows are shared evenly."""
+    """Return the tiles along the rows of one product; for groups, the mean number if groups are chosen evenly."""
     groups = groups_of(problem)
     return -(-problem.M // block_m) if groups is None else groups.expected_tiles(problem.M, block_m)
 
 
 def gb_per_s(problem: GemmProblem, time_us: float) -> float:
-    """Achieved GB/s (10^9 bytes) of `bytes_moved` at `time_us` microseconds."""
+    """Return the achieved GB/s (10^9 bytes) of `bytes_moved` in `time_us` microseconds."""
     return bytes_moved(problem) / time_us * 1e-3
 
 
@@ -358,7 +373,7 @@ def refusal(problem: GemmProblem, arch: str = "") -> str:
 
 
 def check_problem(problem: GemmProblem, arch: str) -> None:
-    """Raise InputError when the problem's types do not fit its op on `arch`, or the op cannot make its inputs."""
+    """Raise InputError if the problem does not fit its format on `arch`, or no inputs can be made for it."""
     op = get_op(problem.op)
     reason = op.refuse(problem, arch)
     if not reason and op.exact_inputs is None and op.groups is None:

@@ -1,4 +1,4 @@
-"""Templates as jinja2 loads them, genkern's and those of formats outside it, and what it compiles them to."""
+"""The Jinja environment of genkern's templates and those of users' formats, with a cache of compiled templates."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ import jinja2
 from jinja2.bccache import Bucket
 
 _WHITESPACE: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-# What the code is besides made of and for.
+# Versions and settings that the compiled code depends on besides the template.
 _MADE_FOR = f"{jinja2.__version__} {sys.version} {_WHITESPACE}"
 
 
 @lru_cache(maxsize=4)
 def environment_of(outside: tuple[tuple[str, Path], ...]) -> jinja2.Environment:
-    """genkern's templates; those of other formats lie in their folders, by the formats' names."""
+    """Return the environment for genkern's templates; templates of users' formats have the format's name as prefix."""
     others = {name: jinja2.FileSystemLoader(folder) for name, folder in outside}
     return jinja2.Environment(
         loader=jinja2.ChoiceLoader([jinja2.PackageLoader("genkern.templates", ""), jinja2.PrefixLoader(others)]),
         undefined=jinja2.StrictUndefined,
         bytecode_cache=_Compiled(),
-        # Nobody changes them under a process that runs, and each module asks for thirty.
+        # Templates do not change while a process runs, and each module uses about thirty.
         auto_reload=False,
         **_WHITESPACE,
     )
 
 
 class _Compiled(jinja2.BytecodeCache):
-    """Python's way with its own modules: in __pycache__ beside the template, and not where Python would write none.
+    """Caches compiled templates in __pycache__ beside the template, unless Python is told to write no bytecode.
 
-    jinja2 takes longer to make code of the templates of one module than to render it, and each process began with that.
-    The code lies with the templates and not with the binaries, whose folder people share who do not run each other's
-    programs. A file that is damaged, or of another text, is as if it were not there.
+    Compiling the templates of a module takes longer than rendering it, and otherwise every process would do it. The
+    code lies beside the templates instead of in the folder of binaries, since users may share that folder without
+    trusting each other's code. A file that is damaged or belongs to another text is ignored.
     """
 
     def get_cache_key(self, name: str, filename: str | None = None) -> str:
-        """The file."""
+        """Return the path of the cache file."""
         return importlib.util.cache_from_source(filename or name)
 
     def load_bytecode(self, bucket: Bucket) -> None:
@@ -70,5 +70,5 @@ class _Compiled(jinja2.BytecodeCache):
 
 
 def _sealed(bucket: Bucket, code: bytes) -> bytes:
-    """The code behind a digest of it and of all that it was made of."""
+    """Return the code after a digest of the code and everything it depends on."""
     return hashlib.sha256(f"{_MADE_FOR} {bucket.checksum} ".encode() + code).digest() + code

@@ -1,4 +1,4 @@
-"""Which configs may be tried: space files, pruning and its rules.
+"""The configs that a search may try: space files, pruning, and pruning rules.
 
-May import: gemm, ops, kernels.
+Imports genkern.gemm, genkern.ops and genkern.kernels.
 """

@@ -1,4 +1,4 @@
-"""What --explain says of a space besides what its rules drop: the parameters in which its families' configs differ."""
+"""The table of parameters that --explain prints beside the table of pruned configs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from genkern.space.space import Space
 
 
 def parameters_table(space: Space) -> str:
-    """A line for each parameter of a family that the space lists off its neutral value; "" where it lists none.
+    """Return a table of the family parameters that the space varies, or "" if it varies none.
 
-    The family, the parameter with the values that are listed, and what it means.
+    Each line has the family, the parameter with its listed values, and the parameter's meaning. Parameters that are
+    listed at their neutral value only are omitted, as are those that every family has, such as the tile sizes.
     """
     core = {parameter.name for parameter in CORE}
     listed: dict[tuple[str, str], list[Value]] = {}
@@ -28,4 +29,4 @@ def parameters_table(space: Space) -> str:
         return ""
     widths = [max(len(row[place]) for row in rows) for place in (0, 1)]
     lines = [f"{family:<{widths[0]}}  {said:<{widths[1]}}  {meaning}" for family, said, meaning in rows]
-    return "\n".join(["parameters beside the tile, and what they mean:", *lines])
+    return "\n".join(["parameters other than the tile, with their meaning:", *lines])

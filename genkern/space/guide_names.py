@@ -1,4 +1,4 @@
-"""Entries of space files in the names of NVIDIA's guide to autotuning CuTe DSL GEMMs, as entries in genkern's own.
+"""Translation of space-file entries that use the names of NVIDIA's guide to autotuning CuTe DSL GEMMs.
 
     - family: cute_wgmma
       schedule: [ping_pong]
@@ -9,11 +9,14 @@
       num_stages: [4, 5]
       GROUP_SIZE_M: [4, 8]
 
-They are aliases of parameters: cluster_shape_mn of `cluster`, use_2cta_instrs of `ctas`, use_tma_store of `store`; and
-mma_tiler_mn of BLOCK_SIZE_M and BLOCK_SIZE_N, as pairs, of which num_warps follows where an entry has none. The guide
-lists tiles as pairs, genkern's ranges are a product: so an entry stands for one of each number of rows (of swapped
-tiles, whose instruction has its rows along N, of columns). As in the guide, what of the product of the lists does not
-go together is left out: two programs for a tile of 64 rows, or in a cluster of one along M; one for 256 rows.
+The guide's names are aliases of genkern's parameters: cluster_shape_mn of `cluster`, use_2cta_instrs of `ctas`,
+use_tma_store of `store`, and mma_tiler_mn of pairs of BLOCK_SIZE_M and BLOCK_SIZE_N. num_warps follows from the tile if
+an entry omits it.
+
+The guide lists tiles as pairs, whereas the ranges of genkern's entries are multiplied. So one entry becomes one genkern
+entry for each height of a tile (the side along the instruction's rows: M, or N in swapped tiles). As in the guide,
+combinations that do not fit together are omitted: two programs for a tile of 64 rows or with a cluster that is odd
+along M, and one program for 256 rows.
 """
 
 from __future__ import annotations
@@ -32,18 +35,18 @@ from genkern.kernels.cute.tile_sm100 import ROWS, STORING_WARPS
 
 KEYS = ("mma_tiler_mn", "cluster_shape_mn", "use_2cta_instrs", "use_tma_store")
 WGMMA, TCGEN05 = CUTE
-# Where an entry does not say it: what fits is for legality to say.
+# Values of fields that an entry may omit. Legality checks drop what does not fit.
 _DEFAULTS: dict[str, list[Any]] = {"BLOCK_SIZE_K": [64, 128], "SPLIT_K": [1]}
 _SIDES: dict[str, list[Any]] = {"schedule": ["cooperative"], "swapped": [0]}
 _BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
-# What the guide's names stand for, which an entry says once.
+# genkern's names of what the guide's names say, which an entry must not set, too.
 _STAND_FOR = ("cluster", "ctas", "store")
 
 
 def in_own_names(entry: object) -> list[object]:
-    """The entry as one or more in genkern's names of today; alone and as it is where it has no others.
+    """Return the entry as one or more entries with genkern's current names; unchanged if it uses no others.
 
-    Raises InputError, one line that names the key.
+    Raises InputError, in one line that names the key.
     """
     if not isinstance(entry, dict):
         return [entry]
@@ -52,13 +55,15 @@ def in_own_names(entry: object) -> list[object]:
         return [entry]
     family = entry.get("family")
     if family not in CUTE:
-        raise InputError(f"{KEYS[0]} and its like are for {' and '.join(CUTE)}, not for {str(family)[:40]!r}")
+        raise InputError(
+            f"{KEYS[0]} and NVIDIA's other names are for {' and '.join(CUTE)}, not for {str(family)[:40]!r}"
+        )
     for key in KEYS:
         if key not in entry and key != "use_2cta_instrs":
             raise InputError(f"{family}: field {key!r} is missing")
     for key in (*_BLOCKS, *_STAND_FOR):
         if key in entry:
-            raise InputError(f"{family}: {key} is said by NVIDIA's names already ({', '.join(KEYS)})")
+            raise InputError(f"{family}: {key} is already given by NVIDIA's names ({', '.join(KEYS)})")
     tiles = _pairs(family, "mma_tiler_mn", entry["mma_tiler_mn"])
     clusters = _pairs(family, "cluster_shape_mn", entry["cluster_shape_mn"])
     pairs = _flags(family, "use_2cta_instrs", entry.get("use_2cta_instrs", [False]))
@@ -67,30 +72,30 @@ def in_own_names(entry: object) -> list[object]:
     if family == TCGEN05:
         found = list(_of_tcgen05(tiles, clusters, pairs))
     elif any(pairs):
-        raise InputError(f"{family}: use_2cta_instrs is [false]: wgmma, which it multiplies by, has no such form")
+        raise InputError(f"{family}: use_2cta_instrs must be [false]: wgmma has no form for two programs")
     else:
         found = list(_of_wgmma(tiles, clusters, rest))
     if not found:
-        raise InputError(f"{family}: none of these tiles goes with any of these clusters (docs/cute.md)")
+        raise InputError(f"{family}: none of these tiles fits any of these clusters (docs/cute.md)")
     said = {key: value for key, value in rest.items() if key == "num_warps"}
     return [{**rest, "store": stores, **each, **said} for each in found]
 
 
 def _today(entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry with the family's name of today, and what its name said as lists of one value."""
+    """Return the entry with the family's current name, and with the parameters that its former name implied."""
     former = FORMER.get(str(entry.get("family")))
     if former is None:
         return entry
     family, others = former
     said = {name: [value] for name, value in others}
     if any(key in entry for key in KEYS):
-        # The way to store is in the guide's names.
+        # The guide's use_tma_store gives the value of `store`.
         said.pop("store", None)
     return {**said, **entry, "family": family}
 
 
 def in_guide_names(config: Config) -> dict[str, Any]:
-    """The entry that stands for one config of these families, a SPLIT_K of 1 left out."""
+    """Return the entry in the guide's names that stands for exactly one config. A SPLIT_K of 1 is omitted."""
     sides = {name: [getattr(config, name)] for name in _SIDES if name in parameters_of(config.family)}
     return {
         "family": config.family,
@@ -110,7 +115,7 @@ def in_guide_names(config: Config) -> dict[str, Any]:
 def _of_wgmma(
     tiles: list[tuple[int, int]], clusters: list[tuple[int, int]], rest: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """By side, schedule, and the rows of tiles with the warps that multiply them."""
+    """Yield one entry for each side, schedule, and height of a tile with the number of warps that multiply it."""
     sides = {key: rest.get(key, default) for key, default in _SIDES.items()}
     for key, values in sides.items():
         if not isinstance(values, list):
@@ -137,7 +142,7 @@ def _of_wgmma(
 def _of_tcgen05(
     tiles: list[tuple[int, int]], clusters: list[tuple[int, int]], pairs: list[bool]
 ) -> Iterator[dict[str, Any]]:
-    """By programs of a tile, and its rows; four warps bring C."""
+    """Yield one entry for each number of programs per tile and each number of rows. Four warps store C."""
     for pair in pairs:
         able = [cluster for cluster in clusters if not (pair and cluster[0] % 2)]
         widths: dict[int, list[int]] = defaultdict(list)
@@ -164,7 +169,7 @@ def _pairs(family: object, key: str, value: Any) -> list[tuple[int, int]]:
     found = []
     for pair in value:
         if not isinstance(pair, list) or len(pair) != 2 or not all(type(side) is int and side > 0 for side in pair):
-            raise InputError(f"{family}: {key}: {str(pair)[:40]} is no pair of whole numbers [m, n] from 1 on")
+            raise InputError(f"{family}: {key}: {str(pair)[:40]} is no pair of whole numbers [m, n], each at least 1")
         if tuple(pair) in found:
             raise InputError(f"{family}: {key}: {pair} is listed twice")
         found.append((pair[0], pair[1]))

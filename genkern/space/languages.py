@@ -1,4 +1,4 @@
-"""Which families of a space are tried where only some languages may win (--libtype), and CuTe DSL's besides."""
+"""Selection of a space's families by the languages that may win (--libtype), and addition of CuTe DSL families."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from genkern.kernels.catalogue import FAMILIES
 from genkern.space.space import SHIPPED_SPACES, Space, load_space, read_space
 from genkern.timing.libraries import CUTE, OURS, TRITON
 
-# The shipped spaces of families in CuTe DSL, by the capability that these need; added to the default space.
+# Shipped spaces of CuTe DSL families, by the GPU feature that the families need. They are added to the default space.
 _CUTE_SPACES = {"wgmma": "nvidia_sm90_cute", "tcgen05": "nvidia_sm100_cute"}
 
 
 def space_for_libraries(path: str | None, arch: str, op: str, libraries: Collection[str]) -> Space:
-    """The space to search, as `load_space` reads it, for `libraries` that may win.
+    """Return the space to search if only `libraries` may win.
 
-    A default space has the families in CuTe DSL too where these may win, and only them where nothing in Triton may. Of
-    a space that was asked for (`path`) the families stay whose language may win. Where no kernel of genkern's may,
-    those in Triton are tried all the same. Raises InputError where nothing is left, and as load_space does.
+    Without `path`, the default space is used, with CuTe DSL families added if they may win. Families whose language may
+    not win are removed. If no kernel of genkern may win, Triton families are tried anyway. Raises InputError if no
+    family is left, and whenever `load_space` does.
     """
     languages = [name for name in OURS if name in libraries] or [TRITON]
     if path is None:
@@ -33,7 +33,7 @@ def space_for_libraries(path: str | None, arch: str, op: str, libraries: Collect
         raise InputError(f"--libtype: the space {space.name} has no families in {names} for {op} on {arch}")
     if len(kept) == len(space.families):
         return space
-    # Those of families that are gone would stand in --explain's table with nothing to drop.
+    # Without this, --explain's table would list rules of removed families, which have nothing to drop.
     rules = space.rules if any(family.rules is None for family in kept) else ()
     return replace(space, families=kept, rules=rules)
 
@@ -45,6 +45,6 @@ def _with_cute(space: Space, arch: str, op: str) -> Space:
     more = read_space(SHIPPED_SPACES / f"{name}.yaml")
     if op not in more.ops:
         return space
-    # Their rules are others.
+    # The CuTe DSL families keep the rules of their own space.
     families = tuple(replace(family, rules=family.rules or more.rules) for family in more.families)
     return replace(space, name=f"{space.name}+{more.name}", families=(*space.families, *families))

@@ -1,6 +1,6 @@
-"""Pruning: a space, a problem and a GPU in; the configs worth compiling out, with a reason for every other one.
+"""Pruning: from a space, a problem and a GPU to the configs worth compiling, with a reason for every other config.
 
-Legality is asked first and always (genkern.kernels.legality), then the space's rules.
+Legality is always checked first (genkern.kernels.legality), then the space's rules.
 """
 
 from __future__ import annotations
@@ -34,19 +34,22 @@ from genkern.space.shares import Shares
 from genkern.space.space import Part, Space, listed_problem
 
 Answer = TypeVar("Answer")
-# Parts of more configs than this are shared out in pieces: all others together take less than the largest one.
+# Parts of at least this many configs are divided among processes in pieces. All other parts together take less time
+# than the largest part.
 _LARGE = 100_000
-# What is known of a config first.
+# Parameters of a config that are set first.
 _TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps")
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What pruning left, in the order of the space.
+    """The result of pruning, in the order of the space.
 
-    `illegal` counts configs by the reason why they cannot compute the problem on the GPU. `dropped` counts those that
-    can by the first rule, in the space's order of rules, that drops them; rules that dropped none are there with 0.
-    `total` is the size of the space: sum(illegal.values()) + sum(dropped.values()) + len(kept).
+    kept: configs worth compiling.
+    dropped: number of legal configs by the first rule that drops them, in the space's order of rules. Rules that drop
+        none have 0.
+    total: size of the space, which is len(kept) + sum(dropped.values()) + sum(illegal.values()).
+    illegal: number of configs by the reason why they cannot compute the problem on the GPU.
     """
 
     kept: list[Config]
@@ -56,7 +59,10 @@ class Pruned:
 
     @property
     def binaries(self) -> int:
-        """Main kernels to compile: what is set at run time (GROUP_SIZE_M, the value of SPLIT_K) is in none."""
+        """Number of main kernels to compile.
+
+        Configs that differ only in run-time parameters (GROUP_SIZE_M, the value of SPLIT_K) share them.
+        """
         return len({(c.SPLIT_K > 1 and form_of(c).split_apart, *_of_tile(c), _others_in_binary(c)) for c in self.kept})
 
 
@@ -68,9 +74,9 @@ def _others_in_binary(config: Config) -> Others:
 
 
 def prune(space: Space, problem: GemmProblem, gpu: Gpu, shares: Shares | None = None) -> Pruned:
-    """Leave out every config that is not legal for this problem on this GPU, and every other that some rule drops.
+    """Return the configs that are legal for this problem on this GPU and that no rule drops, and counts of the others.
 
-    Others may have `shares` in that.
+    With `shares`, worker processes take part of the work.
     """
     pruning = _Pruning(problem, gpu)
     dropped = dict.fromkeys(itertools.chain(space.rules, *(family.rules or () for family in space.families)), 0)
@@ -89,7 +95,7 @@ def prune(space: Space, problem: GemmProblem, gpu: Gpu, shares: Shares | None = 
     illegal = {why: count for why, count in pruning.illegal.items() if count}
     kept, dropped = pruning.kept, {**dropped, **pruning.dropped}
     if space.order:
-        # Asked of all configs first it would take ten times as long as all the rest.
+        # Checked last: checking all configs first would take ten times as long as everything else.
         drop = other_order(space.order)
         kept = [config for config in kept if not drop(problem, config, gpu)]
         dropped[order_rule(space.order)] = len(pruning.kept) - len(kept)
@@ -97,7 +103,7 @@ def prune(space: Space, problem: GemmProblem, gpu: Gpu, shares: Shares | None = 
 
 
 def _pieces(part: Part) -> list[Part]:
-    """The part itself, or where it is large one for each value of the parameter that configs differ in first."""
+    """Return the part itself, or for a large part one piece for each value of BLOCK_SIZE_M."""
     if part.size < _LARGE:
         return [part]
     (sides,) = (values for name, values in part.ranges if name == _TILE[0])
@@ -116,13 +122,13 @@ def _found_of(problem: GemmProblem, gpu: Gpu, asked: tuple[Part, Sequence[str]])
     return pruning.kept, pruning.dropped, pruning.illegal
 
 
-# What is not known of a config yet, with the values that it may have.
+# Parameters of a config that are not set yet, with their possible values.
 _Open = tuple[tuple[str, Sequence[Value]], ...]
 _Question = tuple[str, Asked[bool]]
 
 
 class _Pruning:
-    """What is left of a space so far."""
+    """Accumulates the results of pruning."""
 
     def __init__(self, problem: GemmProblem, gpu: Gpu) -> None:
         self.kept: list[Config] = []
@@ -131,20 +137,21 @@ class _Pruning:
         self._problem, self._gpu = problem, gpu
 
     def join(self, kept: Sequence[Config], dropped: Counter[str], illegal: Counter[str]) -> None:
-        """Take over what is left of the parts that come next."""
+        """Add the results of the parts that come next."""
         self.kept += kept
         self.dropped += dropped
         self.illegal += illegal
 
     def add(self, part: Part, names: Sequence[str]) -> None:
-        """Ask all of these configs, and the rules of these names."""
+        """Prune the configs of a part by legality and by the rules of these names."""
         if why := legal_problem(self._problem, part.family, part.chosen, self._gpu):
             self.illegal[why] += part.size
             return
         form = formed(part.family, part.chosen)
         assert isinstance(form, Form)
         ranges = dict(part.ranges)
-        # What no config of the form ever has is not there where a file was read.
+        # Reading a space file already refuses values that no config of the form can have, so this check is needed only
+        # for spaces made in other ways.
         compiled = legal_compiled if listed_problem(part) else legal_kernel
         asking = _Asking(self, self._problem, self._gpu, form, _same(part), ranges, names, compiled)
         neutral = {name: PARAMETERS.neutral[name] for name in ranges if name in PARAMETERS.neutral}
@@ -156,7 +163,7 @@ class _Pruning:
 
 
 def _same(part: Part) -> dict[str, Any]:
-    """What all configs of the part have in common."""
+    """Return the values that all configs of the part share."""
     others = tuple(part.others())
     differ = {name for name, values in part.ranges if len(values) > 1}
     same: dict[str, Any] = {name: values[0] for name, values in part.ranges}
@@ -167,17 +174,17 @@ def _same(part: Part) -> dict[str, Any]:
 
 
 def _ends(values: Sequence[Value]) -> set[Value]:
-    """The least and the largest."""
+    """Return the smallest and the largest value."""
     numbers = [value for value in values if isinstance(value, int)]
     return {min(numbers), max(numbers)}
 
 
 class _Asking:
-    """What configs of one form are asked.
+    """Evaluates legality and rules for the configs of one form.
 
-    Legality is asked first, then one rule after the other; the first that says so drops a config. Each is asked only
-    where its answer can differ (Asked): of a tile, then of its number of stages, then of SPLIT_K and GROUP_SIZE_M, as
-    long as any rule is open that comes before the one that drops it.
+    Legality is checked first, then one rule after the other; the first rule that returns True drops a config. A
+    predicate is evaluated only if something that it reads has changed (`Asked`): per tile, then per number of stages,
+    then per SPLIT_K and GROUP_SIZE_M, as long as an undecided rule precedes the rule that drops the config.
     """
 
     def __init__(
@@ -201,12 +208,13 @@ class _Asking:
         self._splits_of: Sequence[Value] = ranges["SPLIT_K"]
         self._group_sizes_of: Sequence[Value] = ranges["GROUP_SIZE_M"]
         self._split_ends, self._group_ends = _ends(self._splits_of), _ends(self._group_sizes_of)
-        # Of each tile this is asked once.
+        # Called once per tile, so results need not be stored.
         self._stages = form.stages and asked(form.stages, recalls=False)
         self._compiled, self._split, self._group = asked(compiled), asked(legal_split), asked(legal_group)
         group_sizes = tuple(size for size in ranges["GROUP_SIZE_M"] if isinstance(size, int))
         rules = ((name, asked(rule_for(name, group_sizes))) for name in names if is_for(name, form))
-        # Rules that drop nothing whatever the tile, and run-time values that are legal with all, are not asked of each.
+        # Rules that drop nothing for any tile, and run-time values that are legal for every tile, are not evaluated per
+        # tile.
         self._rules = [(name, rule) for name, rule in rules if rule.of({}) is not False]
         # The parameter on which a rule hung the last time.
         self._hangs_on: dict[Asked[bool], str] = {}
@@ -214,7 +222,7 @@ class _Asking:
         self._groups_differ = any(self._group.of({"GROUP_SIZE_M": end}) for end in self._group_ends)
 
     def tile(self, known: dict[str, Any]) -> None:
-        """Ask the configs of which all is known but the number of stages, SPLIT_K and GROUP_SIZE_M."""
+        """Prune the configs with these values; only num_stages, SPLIT_K and GROUP_SIZE_M are not set yet."""
         stages, splits, group_sizes = self._stages_of, self._splits_of, self._group_sizes_of
         each = len(splits) * len(group_sizes)
         if (why := self._compiled.of(known)) is PENDING:
@@ -224,7 +232,7 @@ class _Asking:
             return
         if self._stages is not None:
             stages = self._that_fit(self._stages.of(known), stages, each)
-        # What is legal for the least and the largest is so for those between.
+        # Values between the smallest and the largest are legal if both of these are.
         if self._splits_differ and any(self._at(self._split, known, "SPLIT_K", end) for end in self._split_ends):
             splits = self._legal(self._split, known, "SPLIT_K", splits, len(stages) * len(group_sizes))
         if self._groups_differ and any(self._at(self._group, known, "GROUP_SIZE_M", end) for end in self._group_ends):
@@ -233,7 +241,7 @@ class _Asking:
             self._ask(self._rules, known, (("num_stages", stages), ("SPLIT_K", splits), ("GROUP_SIZE_M", group_sizes)))
 
     def _that_fit(self, problem_of: Callable[[int], str], stages: Sequence[Value], each: int) -> Sequence[Value]:
-        """Those numbers of stages that fit."""
+        """Return the numbers of stages that fit, and count the configs of the others as illegal."""
         kept = []
         for value in stages:
             if why := problem_of(int(value)):
@@ -245,7 +253,7 @@ class _Asking:
     def _legal(
         self, question: Asked[str], known: dict[str, Any], name: str, values: Sequence[Value], each: int
     ) -> Sequence[Value]:
-        """The values with which configs are legal; of others the configs of a value, so many, are counted."""
+        """Return the values with which configs are legal; count the `each` configs of all other values as illegal."""
         kept = []
         for value in values:
             if why := self._at(question, known, name, value):
@@ -258,14 +266,15 @@ class _Asking:
         known[name] = value
         answer = question.of(known)
         del known[name]
-        # Each part of legality reads what genkern.kernels.legality says, and nothing else is open.
+        # Each part of legality reads only what genkern.kernels.legality says, so its answer is known.
         assert answer is not PENDING, f"what is legal reads more than the tile and {name}"
         return answer
 
     def _ask(self, rules: Sequence[_Question], known: dict[str, Any], is_open: _Open) -> None:
-        """Drop what rules drop of the configs of which so much is known, and keep the others.
+        """Drop or keep the configs that have the values in `known`.
 
-        Of `rules` the last may be known to (_SETTLED).
+        `is_open` has the parameters that are not set yet. The last of `rules` may be _SETTLED: a rule that is known to
+        drop the configs unless an earlier one does.
         """
         left: list[_Question] = []
         for rule in rules:
@@ -277,7 +286,7 @@ class _Asking:
                 if not left:
                     self._result.dropped[name] += math.prod(len(values) for _, values in is_open)
                     return
-                # One that is open and comes before it may drop some of them.
+                # An undecided rule before this one may drop some of the configs, which then count for it.
                 left.append((name, _SETTLED))
                 break
         self._ask_open(left, known, is_open)
@@ -343,7 +352,7 @@ _SETTLED: Asked[bool] = Asked(lambda config: True, watching({}))
 
 
 def explain(pruned: Pruned) -> str:
-    """A table for people: how many configs are not legal and how many each rule dropped, with the reasons."""
+    """Return a table for users: how many configs are illegal and how many each rule dropped, with the reasons."""
     rows = [("illegal", count, why) for why, count in pruned.illegal.items()]
     rows += [(name, count, reason(name)) for name, count in pruned.dropped.items()]
     rows.append(("kept", len(pruned.kept), f"in {pruned.binaries:,} binaries"))

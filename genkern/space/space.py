@@ -1,4 +1,4 @@
-"""Space: the configs that may be tried, read from a YAML file whose format the shipped files document."""
+"""`Space`: the configs that a search may try, read from a YAML file. The shipped files document the format."""
 
 from __future__ import annotations
 
@@ -31,15 +31,17 @@ SHIPPED_SPACES = Path(__file__).parent / "spaces"
 
 _KEYS = ("archs", "ops", "default", "families", "rules")
 _CORE = tuple(parameter.name for parameter in CORE)
-# More than enough to tune for days, and still enumerated within a minute.
+# Enough to tune for days, and still enumerated within a minute.
 _MOST_CONFIGS = 10_000_000
 
 
 @dataclass(frozen=True)
 class FamilySpace:
-    """The values of one kernel family, by parameter in the order of names; the configs are their product.
+    """The values of one family's parameters, in the order of config names. Its configs are their product.
 
-    `rules` replace the space's for this family where they are given.
+    family: the family's name.
+    ranges: parameters with their values.
+    rules: rules for this family instead of the space's; None for the space's rules.
     """
 
     family: str
@@ -47,7 +49,7 @@ class FamilySpace:
     rules: tuple[str, ...] | None = None
 
     def values(self, parameter: str) -> tuple[int, ...]:
-        """The listed values of a whole-number parameter."""
+        """Return the listed values of an integer parameter."""
         return tuple(value for value in dict(self.ranges).get(parameter, ()) if isinstance(value, int))
 
     @property
@@ -55,7 +57,7 @@ class FamilySpace:
         return math.prod(len(values) for _, values in self.ranges)
 
     def parts(self) -> Iterator[Part]:
-        """Its configs, by those of their parameters that change the text of kernels."""
+        """Yield the configs in parts, one for each choice of the parameters that change the kernel text."""
         in_text = {name: values for name, values in self.ranges if PARAMETERS.by_name[name].in_text}
         rest = tuple((name, values) for name, values in self.ranges if name not in in_text)
         for chosen in itertools.product(*in_text.values()):
@@ -66,7 +68,12 @@ class FamilySpace:
 
 @dataclass(frozen=True)
 class Part:
-    """Configs of one form: `chosen` are the parameters that change the text, `ranges` the values of the others."""
+    """Configs of one form.
+
+    family: the family's name.
+    chosen: non-neutral parameters that change the kernel text.
+    ranges: values of all other parameters.
+    """
 
     family: str
     chosen: Others
@@ -77,7 +84,7 @@ class Part:
         return math.prod(len(values) for _, values in self.ranges)
 
     def others(self) -> Iterator[Others]:
-        """The parameters beside the core of a config that are off their neutral values, each time in other ones."""
+        """Yield the non-neutral parameters (except the core ones such as tile sizes) of every combination of values."""
         more = {name: values for name, values in self.ranges if name not in _CORE}
         for values in itertools.product(*more.values()):
             named = [*self.chosen, *zip(more, values, strict=True)]
@@ -87,9 +94,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space before pruning; `name` is the file's name without its suffix.
+    """A search space before pruning.
 
-    With an `order` only configs are left, after all rules, that add up K in it (genkern.kernels.contract.sums).
+    name: the file's name without its suffix.
+    archs: architectures that the space is for.
+    ops: number formats that the space is for.
+    families: values of the families' parameters.
+    rules: names of the pruning rules.
+    default: True if this is the default space of its architectures and formats.
+    order: if not "", only configs with this order of sums are kept after all rules (genkern.kernels.contract.sums).
     """
 
     name: str
@@ -106,12 +119,12 @@ class Space:
         return sum(family.size for family in self.families)
 
     def of_order(self, order: str) -> Space:
-        """This space, of configs that add up K in that order, whatever family would win in another."""
+        """Return this space restricted to one order of sums, without rules that prefer one family to another."""
         own = (replace(each, rules=each.rules and _within_families(each.rules)) for each in self.families)
         return replace(self, families=tuple(own), rules=_within_families(self.rules), order=order)
 
     def asked_first(self, rule: str) -> Space:
-        """This space with one more rule, which every family is asked before any other."""
+        """Return this space with `rule` before all other rules of every family."""
         own = (
             family if family.rules is None else replace(family, rules=(rule, *family.rules)) for family in self.families
         )
@@ -123,18 +136,19 @@ def _within_families(rules: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def shipped_names() -> tuple[str, ...]:
-    """Names that --space takes besides file names."""
+    """Return the names of the shipped spaces, which --space takes in place of a file name."""
     return tuple(sorted(path.stem for path in SHIPPED_SPACES.glob("*.yaml")))
 
 
 def load_space(path: str | None, arch: str, op: str) -> Space:
-    """Read the space to search on `arch` for `op`.
+    """Return the space to search on `arch` for format `op`.
 
-    `path` is a YAML file, the name of a shipped space, or None for the default of the architecture, which
-    is a space in the format's own folder where there is one.
-    An architecture whose entry in the GPU table says what it is `like` has the spaces of that one.
-    `arch` may carry ROCm's feature flags (`gfx942:sramecc+:xnack-`). Raises InputError for a file that is
-    missing or malformed, and for a space that is not meant for this architecture or op.
+    path: a YAML file, the name of a shipped space, or None for the default: a space in the format's own folder if there
+        is one, else the architecture's default.
+    arch: the architecture. ROCm's feature flags are ignored (`gfx942:sramecc+:xnack-`). An architecture that is
+        declared to be `like` another in the GPU table has that one's spaces.
+
+    Raises InputError for a missing or malformed file, and for a space that is not for this architecture or format.
     """
     targets = {*archs_for_spaces(arch)}
     if path is None:
@@ -147,7 +161,7 @@ def load_space(path: str | None, arch: str, op: str) -> Space:
             if space.default and targets & {*space.archs} and op in space.ops:
                 return space
         raise InputError(
-            f"no default space for {op} on {arch}: give one with --space FILE (docs in genkern/space/spaces/*.yaml)"
+            f"no default space for {op} on {arch}: give one with --space FILE (see genkern/space/spaces/*.yaml)"
         )
     file = Path(path)
     if path in shipped_names() and not file.exists():
@@ -168,7 +182,7 @@ def load_space(path: str | None, arch: str, op: str) -> Space:
 
 
 def read_space(file: Path) -> Space:
-    """Read and check one space file. Raises InputError, one line that names the file and the key."""
+    """Read and check one space file. Raises InputError, in one line that names the file and the key."""
     if not file.is_file():
         shipped = ", ".join(shipped_names())
         raise InputError(f"{file}: no such space file: give a YAML file, or one of {shipped}")
@@ -184,15 +198,15 @@ def read_space(file: Path) -> Space:
         raise InputError(f"{file}: not valid YAML: {_one_line(error)}") from None
 
 
-# The default of an architecture is found by reading one shipped space after the other, for every size of a list.
+# Cached because finding an architecture's default reads one shipped space after the other, for every problem of a list.
 @lru_cache(maxsize=64)
 def _read(name: str, text: str, ops: tuple[str, ...], is_ours: bool) -> Space:
-    """`ops` are those that there are, which the space may name."""
+    """Parse a space file's text. `ops` are the known formats; they are part of the cache key."""
     return _space(name, yaml.load(text, Loader=_FastLoader if is_ours else _StrictLoader))
 
 
 class _Strict(yaml.constructor.SafeConstructor):
-    """Refuses a key given twice instead of taking the last."""
+    """Refuses a key that is given twice, instead of using the last value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -205,11 +219,11 @@ class _Strict(yaml.constructor.SafeConstructor):
 
 
 class _StrictLoader(_Strict, yaml.SafeLoader):
-    """Plain data only."""
+    """Loads plain data only."""
 
 
 class _FastLoader(_Strict, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The same with the parser in C, for files that are genkern's own: deep nesting would end the process."""
+    """The same with the C parser. It is only for genkern's own files, since deep nesting would crash the process."""
 
 
 def _one_line(error: Exception) -> str:
@@ -217,7 +231,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _shown(value: object) -> str:
-    """`value` for a one-line message: short, and safe for structures that aliases make huge or cyclic."""
+    """Return `value` for a one-line message: short, and safe for structures that aliases make huge or cyclic."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "a mapping"
     try:
@@ -250,7 +264,7 @@ def _space(name: str, document: object) -> Space:
         if not ARCH.fullmatch(arch):
             raise InputError(f"archs: {_shown(arch)} {NO_ARCH}")
     if len({*map(arch_vendor, archs)}) > 1:
-        raise InputError("archs: AMD and NVIDIA targets need a space each")
+        raise InputError("archs: AMD and NVIDIA targets need separate spaces")
     ops = _strings("ops", document["ops"])
     for op in ops:
         if op not in op_names():
@@ -296,13 +310,13 @@ def _family(number: int, entry: object, archs: Sequence[str]) -> FamilySpace:
     if not isinstance(family, str) or family not in FAMILIES:
         raise _unknown("family", family, FAMILIES)
     parameters, vendor = parameters_of(family), arch_vendor(archs[0])
-    # Of architectures that a file of one's own may add nothing is known yet.
+    # An architecture that is not in the GPU table has no known features.
     gpus = [gpu_for_arch(arch) for arch in archs if arch in known_archs()]
     if all(_lacking(form, gpus) for form in forms_of(family).values()):
         raise InputError(_not_there(family, next(iter(forms_of(family).values())), gpus))
     wanted = {name: each for name, each in parameters.items() if each.vendor in ("", vendor)}
     if vendor == "amd":
-        # Asked for of every family, so that one reads what is left to Triton.
+        # Required of every family on AMD, so that a reader sees what is left to Triton.
         wanted |= {each.name: each for each in AMD_OPTIONS if each.name not in wanted}
     for field in entry:
         if field in PARAMETERS.by_name and PARAMETERS.by_name[field].vendor not in ("", vendor):
@@ -336,7 +350,7 @@ def _neutral(parameter: Parameter) -> Value:
 
 
 def _lacking(form: Form, gpus: Sequence[Gpu]) -> str:
-    """What kernels of this form use and none of the GPUs has, or ""."""
+    """Return a feature that kernels of this form need and none of the GPUs has, or ""."""
     return next(filter(None, map(form.lacks, gpus)), "") if gpus and all(map(form.lacks, gpus)) else ""
 
 
@@ -346,7 +360,7 @@ def _not_there(family: str, form: Form, gpus: Sequence[Gpu]) -> str:
 
 
 def _check_part(part: Part, form: Form, gpus: Sequence[Gpu]) -> None:
-    """Raise InputError for values that kernels of this form never have."""
+    """Raise InputError for values that kernels of this form can never have."""
     family = part.family
     if _lacking(form, gpus):
         raise InputError(_not_there(family, form, gpus))
@@ -359,12 +373,12 @@ def _check_part(part: Part, form: Form, gpus: Sequence[Gpu]) -> None:
             raise InputError(f"{family}: SPLIT_K must be [1]: this family does not split K")
 
 
-# Asked again for every size.
+# Cached because pruning calls it again for every problem.
 @lru_cache(maxsize=4096)
 def listed_problem(part: Part, tile_rows: int = 1) -> str:
-    """Which of the blocks and warps that are listed its kernels never have, and why, or "".
+    """Return which listed block size or number of warps the part's kernels can never have, and why, or "".
 
-    `tile_rows`: the fewest rows of a tile that the targets multiply.
+    `tile_rows` is the smallest number of rows of a tile that the targets multiply.
     """
     form, language = formed(part.family, part.chosen), FAMILIES[part.family].language
     assert isinstance(form, Form)
@@ -392,7 +406,7 @@ def _values(where: str, parameter: Parameter, values: object) -> tuple[Value, ..
     if not isinstance(values, list):
         raise InputError(f"{where} = {_shown(values)} is not a list of values")
     if not values:
-        raise InputError(f"{where} is empty: list one value at least")
+        raise InputError(f"{where} is empty: list at least one value")
     for value in values:
         if problem := parameter.problem(value):
             raise InputError(f"{where}: {_shown(value)} {problem}")

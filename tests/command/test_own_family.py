@@ -124,18 +124,18 @@ def test_it_compiles(example: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "is no Python file with a family"),
+        (None, "is not a Python file that defines a family"),
         ("1 / 0\n", "cannot be imported: ZeroDivisionError"),
-        ("FAMILY = 1\n", "says no FAMILY"),
+        ("FAMILY = 1\n", "does not define FAMILY"),
         (
             "from genkern.kernels.families.tiled import TILED as FAMILY\n",
-            "a family has language = 'cute', and a name that begins with 'cute_'",
+            "a family must have language = 'cute' and a name that begins with 'cute_'",
         ),
         ("from genkern.kernels.cute.dense import CUTE_WGMMA as FAMILY\n", "there is a family cute_wgmma already"),
         (
             "from dataclasses import replace\nfrom genkern.kernels.cute.dense import CUTE_WGMMA\n"
             "FAMILY = replace(CUTE_WGMMA, name='cute_ping_pong')\n",
-            "cute_wgmma was called cute_ping_pong before: take another name",
+            "cute_wgmma was called cute_ping_pong before: choose another name",
         ),
     ],
 )

@@ -117,7 +117,7 @@ def test_packed_operands_without_their_inputs_are_refused(tmp_path: Path, exampl
         ("__init__.py", "import nothing_of_this_name\n", "cannot be imported: ModuleNotFoundError"),
         ("__init__.py", "def (\n", "cannot be imported: SyntaxError"),
         ("kernel.py.j2", None, "has no kernel.py.j2"),
-        ("__init__.py", FILES["__init__.py"].replace('"squared_relu"', '"a16w16"'), "is a format of genkern's own"),
+        ("__init__.py", FILES["__init__.py"].replace('"squared_relu"', '"a16w16"'), "genkern already has a format"),
     ],
 )
 def test_a_folder_that_is_no_format_is_refused(example: Path, name: str, text: str | None, said: str) -> None:

@@ -105,7 +105,7 @@ def test_what_changes_no_text_changes_no_form() -> None:
         (Config("tiled_tma", 64, 64, 64, swapped=1, realigned=1), "swapped tiles are neither realigned"),
         (Config("warp_specialized", 64, 64, 64, cluster="4x1"), "cluster 4x1 is not one of"),
         (Config("warp_specialized", 64, 64, 64, cluster_k=6), "cluster_k 6 is not one of"),
-        (Config("cute_tcgen05", 128, 128, 64, ctas=2), "clusters of 2 programs a tile are 2x1"),
+        (Config("cute_tcgen05", 128, 128, 64, ctas=2), "with 2 programs per tile, cluster must be one of 2x1"),
         (Config("tiled", 64, 64, 64, kpack=3), "kpack 3 is not one of 0, 1, 2"),
         (Config("tiled", 8, 64, 64), ""),
         (Config("tiled", 2, 64, 64), "BLOCK_SIZE_M: 2 is not from 4"),
@@ -206,7 +206,7 @@ def test_blocks_by_form(stem: str, field: str, good: int, bad: int) -> None:
         ("warp_specialized", "BLOCK_SIZE_K", 256, ""),
         (
             *("warp_specialized", "BLOCK_SIZE_K", 32),
-            "32 is not 64, 128 or 256: one, two or four times what a row of the ring has of 16-bit elements",
+            "32 is not 64, 128 or 256: one, two or four rows of the ring, which hold 64 16-bit elements each",
         ),
         ("warp_specialized", "BLOCK_SIZE_M", 2048, "2048 is not from 16 to 1024"),
     ],

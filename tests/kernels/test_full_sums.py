@@ -70,7 +70,7 @@ def test_kernels_without_matrix_units_make_full_sums_anyway(config: Config) -> N
 def test_a_step_of_the_matrix_units_is_no_longer_than_128() -> None:
     """Of kernels in Triton; a buffer of the others is 128 long. Nowhere else is there a limit."""
     longer = TILED.having(BLOCK_SIZE_K=256)
-    assert "at most 128 elements along K (accumulate: full)" in legal(FULL, longer, SM_90)
+    assert "BLOCK_SIZE_K is above 128" in legal(FULL, longer, SM_90)
     assert not legal(as_fast(FULL), longer, SM_90)
     assert not legal(FULL, longer, gpu_for_arch("gfx950"))
     assert not legal(FULL, made("warp_specialized", 64, 64, 1, 4, 2, 1, 4), SM_90)

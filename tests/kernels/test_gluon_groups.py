@@ -307,4 +307,4 @@ def test_what_takes_groups() -> None:
     assert "not split along K" in legal(problem, made(UPRIGHT, 64, 48, 2, 4, 3), h200)
     assert "multiples of 16 bytes" in legal(grouped(300, 124, 252, 5), tile, h200)
     gate = GemmProblem(300, 128, 256, "fused_moe", activation="silu", own=(("experts", 8), ("stage", "gate_up")))
-    assert "not those of tokens anywhere" in legal(gate, tile, h200)
+    assert "not rows gathered by token" in legal(gate, tile, h200)

@@ -129,7 +129,7 @@ def gluon_problem(dtype: str, dtype_c: str) -> GemmProblem:
     return GemmProblem(100, 2112, 7168, "a16w16", dtype, dtype, dtype_c, bias=True, activation="gelu")
 
 
-RING_SMALLER = "the ring must be larger than what C takes of shared memory"
+RING_SMALLER = "the ring must be larger than the part of C in shared memory"
 
 
 def behind_ring_bytes(llir: str) -> int:

@@ -60,7 +60,7 @@ def test_weights_are_a_quarter_of_the_bytes() -> None:
     [
         ({"rowMajorB": "T"}, "packed along K"),
         ({"group": 48}, "group = 48 is not one of"),
-        ({"weights": "mxfp4", "group": 64}, "mxfp4 has an exponent for each 32"),
+        ({"weights": "mxfp4", "group": 64}, "mxfp4 has one exponent per 32"),
         ({"dtype_b": "fp16"}, "dtype_b = fp16"),
         ({"dtype_a": "fp32"}, "dtype_a = fp32"),
     ],
@@ -148,7 +148,7 @@ def test_which_families_take_it() -> None:
         reason = legal(problem_of(64, 128, k), replace(TILED_TMA_SPLIT, SPLIT_K=1), where)
         assert said in reason
         assert bool(said) == bool(reason)
-    assert "shorter than the 16 bytes" in legal(problem_of(64, 128, 64), Config("tiled_tma", 64, 64, 16), where)
+    assert "shorter than 16 bytes" in legal(problem_of(64, 128, 64), Config("tiled_tma", 64, 64, 16), where)
 
 
 def test_what_the_interpreter_checks_has_whole_groups() -> None:

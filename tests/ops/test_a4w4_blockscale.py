@@ -54,11 +54,11 @@ def test_operands_are_a_quarter_of_the_bytes() -> None:
 @pytest.mark.parametrize(
     ("said", "arch", "reason"),
     [
-        ({"rowMajorB": "T"}, "sm_90", "lie along K"),
-        ({"rowMajorA": "N"}, "sm_90", "lie along K"),
-        ({"K": 80}, "sm_90", "K = 80 is no multiple of 32, .* pad it with zeros"),
+        ({"rowMajorB": "T"}, "sm_90", "contiguous along K"),
+        ({"rowMajorA": "N"}, "sm_90", "contiguous along K"),
+        ({"K": 80}, "sm_90", "K = 80 is no multiple of the 32 elements .* pad it with zeros"),
         ({"dtype_a": "bf16", "dtype_b": "bf16"}, "sm_90", "dtype_a = bf16"),
-        ({"dtype_a": "int8", "dtype_b": "fp8"}, "sm_90", "swap them"),
+        ({"dtype_a": "int8", "dtype_b": "fp8"}, "sm_90", "swap the types"),
         ({"dtype_a": "fp8", "dtype_b": "int8"}, "gfx942", "dtype_a = fp8e4m3fnuz is not one of"),
         ({"dtype_a": "fp8e4m3fn", "dtype_b": "int8"}, "sm_80", "sm_80 has none of OCP's fp8"),
     ],

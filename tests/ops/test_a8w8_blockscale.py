@@ -116,9 +116,9 @@ def test_families_that_leave_the_scales_out_are_refused() -> None:
     for stem, form in FORMS.items():
         knows = form.reads in ("steps", "promoted")
         where = gpu_for_arch("sm_100" if "tcgen05" in form.needs else "sm_90")
-        assert ("in its steps over K" in legal_problem(problem, *PLACES[stem], where)) is not knows
+        assert ("the loop over K of this family" in legal_problem(problem, *PLACES[stem], where)) is not knows
         plain = GemmProblem(1, 128, 1024, "a8w8", *FP8, "bf16")
-        assert "in its steps" not in legal_problem(plain, *PLACES[stem], where)
+        assert "the loop over K of this family" not in legal_problem(plain, *PLACES[stem], where)
 
 
 def test_parts_of_k_are_not_promoted() -> None:
@@ -180,7 +180,7 @@ def test_its_own_spaces_hold_what_it_can_compute(turn: int, arch: str) -> None:
         (Config("warp_specialized", 16, 64, 256, 1, 1, 4, 4, swapped=1), (), ""),
         (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_k", 256),), ""),
         (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_k", 64),), "divide the 64 elements"),
-        (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_n", 100),), "have several scales"),
+        (Config("warp_specialized", 128, 128, 128, 1, 1, 8, 4), (("block_n", 100),), "eight columns at a time"),
         (Config("warp_specialized", 16, 64, 128, 1, 1, 4, 4, swapped=1), (("block_n", 100),), ""),
     ],
 )

@@ -114,7 +114,7 @@ def test_faults_are_found(interpreter: Interpreter, fault: str) -> None:
         ({"bias": True}, "experts have no bias"),
         ({"stage": "gate_up"}, "a gate needs an activation"),
         ({"activation": "silu"}, "has no activation"),
-        ({"top_k": 8}, "8 groups of 4 are none"),
+        ({"top_k": 8}, "rows in 8 groups: there are 4"),
         ({"top_k": 0}, "is not a whole number from 1 to 32"),
         ({"scales": "per_token"}, "16-bit operands have no scales"),
         ({"stage": "up"}, "is not one of down, gate_up"),

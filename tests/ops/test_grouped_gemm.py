@@ -131,7 +131,7 @@ def test_which_configs_take_it() -> None:
         "warp_specialized_swapped",
     }
     assert "not split along K" in legal(problem, replace(TILED, SPLIT_K=2), H200)
-    assert "own order" in legal(problem, replace(TILED, xcd_remap=1), gpu_for_arch("gfx942"))
+    assert "order of their own" in legal(problem, replace(TILED, xcd_remap=1), gpu_for_arch("gfx942"))
     assert "rowMajorA: T" in legal_problem(replace(problem, row_major_a=False), "tiled", (), H200)
     blocks = problem_of(100, 128, 1024, 4, FP8, (("scales", "blocks"),))
     assert "BLOCK_SIZE_K must divide" in legal(blocks, replace(TILED, BLOCK_SIZE_K=256), H200)

@@ -74,7 +74,7 @@ def test_capacity_bounds_rows() -> None:
 
 def test_what_is_refused() -> None:
     """More groups of a token than there are, rows without memory, and more than anyone draws."""
-    assert "none that a token goes to" in Groups(4, 5).refusal(1)
+    assert "cannot have rows in 5 groups" in Groups(4, 5).refusal(1)
     assert "no room for 9 rows" in Groups(4, capacity=2).refusal(9)
     assert "rows times groups" in Groups(1024).refusal(2**20)
     assert not Groups(4, 4, capacity=9).refusal(9)

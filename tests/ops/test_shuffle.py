@@ -90,10 +90,10 @@ def test_what_has_no_such_layout_is_refused(shape: tuple[int, ...], layout: tupl
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ({"N": 24}, "N in multiples of 16 and K in multiples of 32"),
-        ({"K": 48}, "K in multiples of 32"),
-        ({"rowMajorB": "T"}, "rows along K"),
-        ({"layout": "n32k16", "N": 48}, "N in multiples of 32"),
+        ({"N": 24}, "N that is a multiple of 16 and a K that is a multiple of 32"),
+        ({"K": 48}, "K that is a multiple of 32"),
+        ({"rowMajorB": "T"}, "contiguous along K"),
+        ({"layout": "n32k16", "N": 48}, "N that is a multiple of 32"),
         ({"layout": "16x16"}, "is not one of n16k16, n32k16, n8k16"),
         ({"dtype_a": "bf16", "dtype_b": "bf16"}, "must both be int8 or both fp8"),
     ],
@@ -183,8 +183,8 @@ def test_which_families_take_it() -> None:
     assert {stem for stem in FORMS if not legal_problem(problem_of(1, 128, 1024), *PLACES[stem], where)} == pointers
     blocks = {stem for stem in FORMS if not legal_problem(problem_of(1, 128, 1024, BLOCKS), *PLACES[stem], where)}
     assert blocks == pointers - {"gemv", "skinny"}
-    assert "through pointers" in legal(problem_of(64, 128, 1024), TILED_TMA, where)
-    assert "no multiple of the 16 elements" in legal(problem_of(4, 128, 1024), replace(FEW_ROWS, BLOCK_SIZE_K=8), where)
+    assert "loaded without TMA" in legal(problem_of(64, 128, 1024), TILED_TMA, where)
+    assert "multiple of the 16 elements" in legal(problem_of(4, 128, 1024), replace(FEW_ROWS, BLOCK_SIZE_K=8), where)
     assert "must divide the 128" in legal(problem_of(64, 128, 1024, BLOCKS), replace(TILED, BLOCK_SIZE_K=256), where)
 
 

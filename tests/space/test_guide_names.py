@@ -144,7 +144,7 @@ def test_other_entries_stay(entry: object) -> None:
     [
         ({"family": "tiled"}, "are for cute_wgmma and cute_tcgen05, not for 'tiled'"),
         ({"family": None}, "not for 'None'"),
-        ({"use_2cta_instrs": [True]}, r"use_2cta_instrs is \[false\]: wgmma"),
+        ({"use_2cta_instrs": [True]}, r"use_2cta_instrs must be \[false\]: wgmma"),
         ({"use_2cta_instrs": "no"}, "use_2cta_instrs is not a list of true and false"),
         ({"mma_tiler_mn": [128, 128]}, r"mma_tiler_mn: 128 is no pair of whole numbers \[m, n\]"),
         ({"mma_tiler_mn": [[128, True]]}, "is no pair"),
@@ -154,8 +154,8 @@ def test_other_entries_stay(entry: object) -> None:
         ({"mma_tiler_mn": [[64, 64], [64, 64]]}, "is listed twice"),
         ({"schedule": "ping_pong"}, "cute_wgmma: schedule = ping_pong is not a list of values"),
         ({"use_tma_store": [True, True]}, "use_tma_store: True is listed twice"),
-        ({"BLOCK_SIZE_N": [64]}, "cute_wgmma: BLOCK_SIZE_N is said by NVIDIA's names already"),
-        ({"cluster": ["2x1"]}, "cluster is said by NVIDIA's names already"),
+        ({"BLOCK_SIZE_N": [64]}, "cute_wgmma: BLOCK_SIZE_N is already given by NVIDIA's names"),
+        ({"cluster": ["2x1"]}, "cluster is already given by NVIDIA's names"),
     ],
 )
 def test_what_is_wrong_is_said(change: dict[str, object], message: str) -> None:
@@ -206,7 +206,7 @@ def test_two_programs_for_a_tile() -> None:
     assert {each["num_warps"][0] for each in own(entry)} == {4}
     # A number of rows that no tile has is not left out, but refused by whoever reads the entry.
     assert own({**entry, "mma_tiler_mn": [[96, 128]]}) != []
-    with pytest.raises(InputError, match="none of these tiles goes with any of these clusters"):
+    with pytest.raises(InputError, match="none of these tiles fits any of these clusters"):
         own({**entry, "cluster_shape_mn": [[1, 1]], "use_2cta_instrs": [True]})
 
 

@@ -1,4 +1,4 @@
-"""What a family says of itself, as records: its forms, the calls that they launch, the terms of their cost.
+"""Records by which a family describes its kernels: forms (`Form`), launches (`Call`), cost terms (`Cost`).
 
-Imports gemm, ops, and of kernels the arguments and expressions that these are made of.
+This package imports genkern.gemm, genkern.ops and, of genkern.kernels, only the arguments and expressions.
 """

@@ -1,4 +1,4 @@
-"""Call: the kernels that one call of a config launches, as data that hangs on no config's numbers."""
+"""`Call`: the kernels that one call of a config launches, as symbolic data that holds for every config of a form."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ Options = tuple[tuple[str, Value], ...]
 class Kernel:
     """One kernel of a call.
 
-    `arguments` are those of its parameters, constants last. `grid` is how many programs there are in three dimensions.
-    `options` are Triton's; with `takes_amd_options` those of a config's AMD fields that are set come after them.
-    `steps`: names of pointers, and of how far they go from one product of a batch to the next (`for_batch`), or from
-    the weight of one group to the next (`for_groups`).
-    `walks_batch`: its programs walk over the tiles of all products of a batch, so that its grid has no third dimension,
-    and its binary is for any step from one product to the next.
+    variant: the kernel's text.
+    arguments: its arguments in the order of its parameters, constants last.
+    grid: number of programs along x, y and z.
+    options: options of Triton's compiler.
+    takes_amd_options: if True, the AMD options that the config sets follow `options`.
+    steps: pairs of names: a pointer, and the argument that says how many elements lie between one product of a batch
+        and the next (`for_batch`) or between the weights of one group and the next (`for_groups`).
+    walks_batch: True if the programs walk over the tiles of all products of a batch. The grid then has no third
+        dimension, and one binary serves every distance between products.
     """
 
     variant: Variant
@@ -37,10 +40,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Call:
-    """What one call of a config launches, in order, and what it needs.
+    """Everything that one call of a config launches, in order, with the memory that it needs.
 
-    `definitions` are values by name, each in terms of those before it, that the others are in terms of. `workspace` is
-    in elements of the accumulators' type, `counters` in elements of int32.
+    kernels: the kernels, in the order of their launches.
+    definitions: named values that the grids and arguments use. Each may use the names defined before it.
+    workspace: size of the workspace in elements of the accumulator's type.
+    counters: number of int32 counters.
     """
 
     kernels: tuple[Kernel, ...]

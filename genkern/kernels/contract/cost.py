@@ -1,24 +1,30 @@
-"""Cost: the terms of what a kernel costs, as its family says them; genkern.search.predict adds them up."""
+"""`Cost`: the cost terms that a family declares for its kernels. genkern.search.predict adds them up."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# The edges of the smallest matrix instruction along M and along N; a shorter tile pads up to them.
+# Rows (M) and columns (N) of the smallest matrix instruction. A smaller tile is padded to this size.
 EDGES, SWAPPED_EDGES = (16, 16), (8, 16)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What the clusters of a persistent kernel make in one turn, and how.
+    """What the clusters of a persistent kernel compute in one step of their walk over C, and how they do it.
 
-    `tiles_m` and `tiles_n`: tiles of a cluster along M and along N. `programs_of_tile` share one, `programs` are a
-    cluster. `hides_stores`: a tile is multiplied while the one before it goes out. `width_step`: what widths of tiles
-    are multiples of. `swapped`: these are along M, and the rows of the matrix instruction along N.
-    `swaps_for_few`: the family computes few rows swapped instead. `full_rows`: rows of a program's tile below which the
-    matrix unit is not kept busy. `tma_store`: C goes out by TMA; `tma_stores`: sizes of its elements in bytes with
-    which it could. `units`: how many SMs clusters have at a time, of so many.
+    tiles_m: tiles of one cluster along M.
+    tiles_n: tiles of one cluster along N.
+    programs_of_tile: programs that compute one tile together.
+    programs: programs in a cluster.
+    tma_store: True if C is stored by TMA.
+    tma_stores: element sizes of C, in bytes, for which the family has a form that stores by TMA.
+    hides_stores: True if a cluster multiplies one tile while it stores the tile before.
+    width_step: tile widths are multiples of this.
+    units: function from the number of SMs of a GPU to the number that clusters can occupy at the same time.
+    swapped: True if the width of a tile lies along M and the rows of the matrix instruction along N.
+    swaps_for_few: True if the family has a swapped form for problems with few rows.
+    full_rows: rows of a program's tile below which the tensor cores are not fully used; 0 if there is no such limit.
     """
 
     tiles_m: int
@@ -35,23 +41,25 @@ class Turn:
     full_rows: int = 0
 
     def sides(self, along_m: int, along_n: int) -> tuple[int, int]:
-        """What is of M and of N, as that of the instruction's rows and that of its columns."""
+        """Return lengths along M and N as (along the instruction's rows, along its columns)."""
         return (along_n, along_m) if self.swapped else (along_m, along_n)
 
     def at_once(self, units: int) -> int:
-        """Clusters that run at a time on so many SMs."""
+        """Return the number of clusters that run at the same time on a GPU with `units` SMs, at least 1."""
         return max(1, self.units(units) // self.programs)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Terms of the cost of a form's kernels, besides what the form says of loads, clusters and copies.
+    """Cost terms of a form's kernels that follow from neither its loads, its clusters nor its copies.
 
-    `edges`: of its smallest instruction, along M and along N. `vector`: it multiplies without matrix instructions.
-    `turn`: its clusters walk over C and hide what can be hidden, so that whole waves of them count; None: programs of
-    one tile each, or whose tiles come one after the other. `reduces`: how the parts of SPLIT_K are added up: by a
-    "kernel" behind; by the last program of a tile ("semaphore"), which waits for what others have stored; by those that
-    share the tiles beyond the last full wave ("shares").
+    edges: rows and columns of the form's smallest matrix instruction, along M and N.
+    vector: True if the kernels multiply without matrix instructions.
+    turn: how the clusters of a persistent kernel walk over C, so that the cost model counts whole waves of them. None
+        if each program computes one tile, or its tiles strictly one after the other.
+    reduces: what adds up the partial sums of SPLIT_K. "kernel": a second kernel. "semaphore": the last program of each
+        tile, once the other programs have stored their sums. "shares": the programs that share the tiles beyond the
+        last full wave.
     """
 
     edges: tuple[int, int] = EDGES

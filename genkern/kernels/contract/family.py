@@ -1,4 +1,4 @@
-"""Family: kernels of one design, with the parameters that tell them apart."""
+"""`Family`: kernels of one design, and the parameters that tell them apart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import cached_property
 from genkern.gemm.parameter import PARAMETERS, Parameter, Value
 from genkern.kernels.contract.form import Form
 
-# Values of those of a family's parameters that change its text, by name.
+# Values of the parameters that change a family's kernel text, by name.
 Choice = dict[str, Value]
 
 
@@ -18,13 +18,16 @@ Choice = dict[str, Value]
 class Family:
     """A family of kernels.
 
-    `parameters`: those that it takes besides tile, GROUP_SIZE_M, SPLIT_K, num_warps and num_stages, each with the
-    values that it may have here; families that run on AMD take AMD's options too. Kernels in generated modules are
-    given those that are `arguments`; CuTe families give them to their kernels themselves. `form`: the facts of its
-    kernels for a choice of those parameters that change the text, or why there are none; or one form, where there is
-    nothing to choose. `language`: what they are written in, "triton" (Gluon too) or "cute"; what is not Triton's is no
-    part of a generated module, and `Variant.template` names its file. Kernels around the main one may be Triton's all
-    the same.
+    Every family takes the tile sizes, GROUP_SIZE_M, SPLIT_K, num_warps and num_stages.
+
+    name: the family's name in configs.
+    form: a function from the values of the parameters that change the kernel text to the `Form`, or to a reason why no
+        such kernel exists. A single `Form` if no parameter changes the text.
+    parameters: further parameters, each with the values that this family allows. A family that runs on AMD GPUs lists
+        the AMD options here. Kernels of generated modules receive those that are `arguments`; CuTe families pass them
+        to their kernels themselves.
+    language: "triton" (also for Gluon) or "cute". The main kernel of a "cute" family is not part of a generated module:
+        `Variant.template` names its file. Its helper kernels may still be written in Triton.
     """
 
     name: str
@@ -43,18 +46,18 @@ class Family:
 
     @property
     def in_text(self) -> tuple[Parameter, ...]:
-        """Those of its parameters that change the text."""
+        """The parameters that change the kernel text."""
         return tuple(parameter for parameter in self.parameters if parameter.in_text)
 
     def formed(self, choice: Choice) -> Form | str:
-        """The form for these values; those that are not given are neutral."""
+        """Return the form for these values, or why there is none. Missing values are neutral."""
         if isinstance(self.form, Form):
             return self.form
         neutral = {parameter.name: PARAMETERS.neutral[parameter.name] for parameter in self.in_text}
         return self.form({**neutral, **choice})
 
     def choices(self) -> Iterator[Choice]:
-        """All choices of the parameters that change the text for which there is a form."""
+        """Yield every combination of values of the text-changing parameters for which a form exists."""
         names = [parameter.name for parameter in self.in_text]
         for values in itertools.product(*(parameter.values for parameter in self.in_text)):
             choice = dict(zip(names, values, strict=True))

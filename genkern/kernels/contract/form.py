@@ -1,4 +1,4 @@
-"""Form: what kernels of a family are and can do with one choice of its parameters that change their text."""
+"""`Form`: what the kernels of a family are and can do for one choice of the parameters that change their text."""
 
 from __future__ import annotations
 
@@ -17,29 +17,34 @@ from genkern.kernels.families.gluon_tile import WIDEST
 
 
 def takes_any(problem: GemmProblem, gpu: Gpu | None) -> str:
-    """Of a family that computes every problem on every GPU that it runs on."""
+    """Return "": the family computes every problem on every GPU that it runs on."""
     return ""
 
 
 def any_config(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Of a family that asks for nothing besides what holds for all (genkern.kernels.legality)."""
+    """Return "": the family restricts configs no further than genkern.kernels.legality does for all families."""
     return ""
 
 
 def unknown_sums(problem: GemmProblem, config: Config, arch: str) -> Sums | None:
-    """Of a family that does not say in which order it adds up K."""
+    """Return None: the family does not state the order in which it adds up K."""
     return None
 
 
 @dataclass(frozen=True)
 class Sides:
-    """What the sides of a tile may be.
+    """Limits on the sides of a tile.
 
-    BLOCK_SIZE_M from `least_m` to `most_m`, BLOCK_SIZE_K up to `most_k`. `width_step`: the side that the matrix
-    instruction's rows do not go along may be any multiple of this, not only a power of two (0: it may not), up to
-    `widest`; that is BLOCK_SIZE_N, or with swapped operands BLOCK_SIZE_M. `height_step`: the other side may be any
-    multiple of this (0: a power of two). `few_m`: unless 0, the least BLOCK_SIZE_M where a GPU multiplies tiles of
-    fewer rows than `least_m` (Capabilities.tile_rows_min).
+    least_m: smallest BLOCK_SIZE_M.
+    most_m: largest BLOCK_SIZE_M.
+    most_k: largest BLOCK_SIZE_K.
+    width_step: if not 0, the tile's width may be any multiple of this up to `widest`; if 0, it is a power of two. The
+        width is the side along the columns of the matrix instruction: BLOCK_SIZE_N, or BLOCK_SIZE_M if the operands are
+        swapped.
+    widest: largest width if `width_step` is not 0.
+    height_step: if not 0, the other side may be any multiple of this; if 0, it is a power of two.
+    few_m: if not 0, the smallest BLOCK_SIZE_M on GPUs that multiply tiles with fewer than `least_m` rows
+        (Capabilities.tile_rows_min).
     """
 
     least_m: int = 16
@@ -51,47 +56,56 @@ class Sides:
     few_m: int = 0
 
     def least_rows(self, tile_rows: int) -> int:
-        """The least BLOCK_SIZE_M on a GPU that multiplies tiles of so many rows at least."""
+        """Return the smallest BLOCK_SIZE_M on a GPU whose matrix products need at least `tile_rows` rows."""
         return min(self.least_m, max(self.few_m, tile_rows)) if self.few_m else self.least_m
 
 
 @dataclass(frozen=True)
 class Form:
-    """Facts of one text of a family, the text of its main kernel for a config (`variant`), and what a `call` launches.
+    """Facts about one kernel text of a family.
 
-    `stem` is what its kernels are called after. What it cannot compute, as why not or "", in three parts
-    (genkern.kernels.legality says when they are asked): `takes`: problems; without a GPU, as far as that holds on all.
-    `legal`: configs, and of these reads neither GROUP_SIZE_M nor SPLIT_K. `shares`: a SPLIT_K, and then all larger
-    ones; of the other parameters this reads BLOCK_SIZE_M, _N and _K.
+    The functions `takes`, `legal`, `shares` and `stages` return "" if the form can compute something, else the reason
+    why not. genkern.kernels.legality says in which order it calls them.
 
-    `stages`: of kernels that know it before they are compiled, why a number of stages is none for a config, whose own
-    it does not read: so it is asked once for all of them.
-
-    `sums`: for a problem and a config on an architecture that is known the order in which K is added up; of the problem
-    it does not read M. None where it hangs on M or on a row's place too, or nobody says it.
-    `cost`: terms of what it costs, which the predictor adds up. `sides`: of its tiles.
-    `reads`: what its steps over K read besides plain A and B: "steps", whatever the format's step reads; "converted",
-    a B that becomes numbers as the format says once it is loaded (Op.converts_b); "promoted", scales by which the
-    products of each buffer of its ring are multiplied (Op.promotes); "registers", a B whose elements become numbers in
-    registers (Op.in_registers); "" nothing.
-    `uses_tma`: loads A and B through descriptors; `stores_tma`: stores C so. `aligned_rows`: without `uses_tma`, its
-    loads ask for rows of A and B that begin at multiples of 16 bytes, too.
-    `splits_k`: takes SPLIT_K above 1; `split_apart`: has a kernel of its own for that.
-    `needs`: what its kernels use, by the names of genkern.gemm.gpu.Capabilities. `interpreted`: runs under Triton's
-    interpreter (Gluon does not).
-    `uses_dot`: multiplies by tl.dot or wgmma, so that blocks have 16 elements at least.
-    `in_ring`: is written in Gluon, for wgmma, with a ring of buffers that a warp fills.
-    `helper_warps`: warps that it runs beyond num_warps.
-    `places_loads`: takes xcd_remap and cache_modifier.
-    `deterministic`: two runs agree to the bit, whatever the type.
-    `swapped`: computes C transposed, so that N takes the long side of the matrix instruction.
-    `cluster_k`: programs that make a tile together, each over a share of K (sm_90: a cluster's blocks).
-    `cluster`: programs of a cluster along M and along N that have tiles of their own, and load for one another.
-    `kernels_before`: kernels that it launches before its main one. `realigned`: one of these copies operands, whose
-    rows may then start anywhere.
-    `batches`: its kernels find the product of a batch that they are for (genkern.kernels.contract.several).
-    `groups`: its kernels find the group that a tile's rows are of. `gathers`: also rows of A that lie anywhere, and
-    rows of C that are sums of several.
+    stem: prefix of the kernels' names.
+    variant: function that returns the text of the main kernel for a problem and a config.
+    call: function that returns what a call launches for a product and a variant.
+    takes: says which problems the form computes on a GPU. With None for the GPU it checks only what holds on every GPU.
+    legal: says which configs the form computes. It must not read GROUP_SIZE_M or SPLIT_K.
+    shares: says which SPLIT_K the form computes. If it refuses one value, it must refuse all larger ones. Of the other
+        parameters it may read only BLOCK_SIZE_M, BLOCK_SIZE_N and BLOCK_SIZE_K.
+    stages: for kernels whose use of shared memory is known before they are compiled: function that returns a check of
+        num_stages. It must not read the config's own num_stages, so that one call serves all values.
+    sums: function that returns the order in which K is added up for a problem and a config on a known architecture. It
+        must not read M. None if the order depends on M or on the place of a row, or is unknown.
+    cost: cost terms, which the cost model adds up.
+    sides: limits on the sides of its tiles.
+    reads: what the loop over K can read besides plain A and B. "steps": everything that the format's step reads.
+        "converted": a B that the format converts to numbers after the load (Op.converts_b). "promoted": scales that
+        multiply the products of each buffer of the ring (Op.promotes). "registers": a B whose elements become numbers
+        in registers (Op.in_registers). "": nothing else.
+    uses_tma: True if A and B are loaded through TMA descriptors.
+    stores_tma: True if C is stored through TMA descriptors.
+    aligned_rows: True if the loads need rows of A and B that start at multiples of 16 bytes although `uses_tma` is
+        False.
+    splits_k: True if SPLIT_K may be above 1.
+    split_apart: True if SPLIT_K above 1 uses a kernel text of its own.
+    needs: GPU features that the kernels use, by their names in genkern.gemm.gpu.Capabilities.
+    interpreted: True if the kernels run under Triton's interpreter. Gluon kernels do not.
+    uses_dot: True if the kernels multiply by tl.dot or wgmma, which need blocks of at least 16 elements.
+    in_ring: True if the kernels are written in Gluon for wgmma, with a ring of buffers that one warp fills.
+    helper_warps: number of warps in addition to num_warps.
+    places_loads: True if the form takes xcd_remap and cache_modifier.
+    deterministic: True if two runs give equal bits for every type.
+    swapped: True if the kernels compute the transpose of C, so that N lies along the long side of the instruction.
+    cluster_k: number of programs that compute one tile together, each over a share of K (the blocks of an sm_90
+        cluster).
+    cluster: number of programs of a cluster along M and N. Each has a tile of its own, and they load for each other.
+    kernels_before: number of kernels launched before the main kernel.
+    realigned: True if one of the kernels before copies operands, so that their rows may start at any address.
+    batches: True if the kernels find their product in a batch (genkern.kernels.contract.several).
+    groups: True if the kernels find the group to which the rows of a tile belong.
+    gathers: True if the kernels also take rows of A from any place, and add up several rows for one row of C.
     """
 
     stem: str
@@ -127,11 +141,11 @@ class Form:
     gathers: bool = False
 
     def lacks(self, gpu: Gpu) -> str:
-        """What its kernels use and a GPU has not, or ""."""
+        """Return the name of a feature that the kernels need and `gpu` lacks, or ""."""
         missing = next((name for name in self.needs if not getattr(gpu.has, name)), "")
         return "TMA" if missing == "tma" else missing
 
     @property
     def in_clusters(self) -> bool:
-        """Whether several programs are a cluster, for whatever reason."""
+        """Whether the programs run in clusters, for whichever reason."""
         return self.cluster_k > 1 or self.cluster != (1, 1)

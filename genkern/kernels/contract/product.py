@@ -1,4 +1,4 @@
-"""Product: a GEMM as kernels see it, and copies of operands that some of them multiply."""
+"""`Product`: a GEMM as kernels see it, and the copies of operands that some kernels multiply."""
 
 from __future__ import annotations
 
@@ -17,8 +17,13 @@ from genkern.ops.op import Op, groups_of
 
 @dataclass(frozen=True)
 class Copy:
-    """An operand's copy in the workspace, as it is stored: `rows` of `columns` elements, `pitch` apart, the first one
-    `first` elements behind the workspace's address.
+    """A copy of an operand in the workspace, in the operand's own layout.
+
+    operand: the operand's name.
+    rows: number of rows.
+    columns: elements in a row.
+    pitch: elements from the start of one row to the start of the next.
+    first: offset of the first element from the workspace's address, in elements.
     """
 
     operand: str
@@ -30,10 +35,14 @@ class Copy:
 
 @dataclass(frozen=True)
 class Product:
-    """A GEMM as kernels see it: `operands` are A, B, C and the others in the order in which kernels take them.
+    """A GEMM as kernels see it.
 
-    `accumulator` is "fp32" or "int32".
-    `starts_early`: as the function of that name says of the architecture. Descriptors are of `copies` where they are.
+    problem: the GEMM.
+    operands: A, B, C and the other operands, in the order of the kernels' parameters.
+    accumulator: type of the sums, "fp32" or "int32".
+    starts_early: True if a kernel may start before the kernel that it depends on has ended (see the function
+        `starts_early`).
+    copies: copies of operands. Descriptors refer to a copy instead of the operand if there is one.
     """
 
     problem: GemmProblem
@@ -44,35 +53,39 @@ class Product:
 
     @cached_property
     def by_name(self) -> dict[str, Operand]:
-        """The operands by their names."""
+        """The operands by name."""
         return {operand.name: operand for operand in self.operands}
 
     @cached_property
     def groups(self) -> Groups | None:
-        """How rows go to weights, where there are many."""
+        """How rows map to weights; None for a problem without groups."""
         return groups_of(self.problem)
 
     @cached_property
     def extra(self) -> tuple[Argument, ...]:
-        """What a kernel that does all of the product takes besides A, B and C."""
+        """Pointers to every operand after A, B and C, for a kernel that computes the whole product."""
         return _pointers(self.operands[3:])
 
     @cached_property
     def in_step(self) -> tuple[Argument, ...]:
-        """What a kernel that leaves partial sums takes besides A and B."""
+        """Pointers to further operands that the loop over K reads, for a kernel that leaves partial sums."""
         return _pointers(operand for operand in self.operands[3:] if operand.in_step)
 
     @cached_property
     def at_end(self) -> tuple[Argument, ...]:
-        """What a kernel that makes C of partial sums takes besides C."""
+        """Pointers to further operands that only the epilogue reads, for a kernel that computes C from partial sums."""
         return _pointers(operand for operand in self.operands[3:] if not operand.in_step)
 
     def leading(self, name: str, operand: str) -> Leading:
-        """The operand's leading dimension; codegen uses what divides it without gaps between rows."""
+        """Return the argument for the operand's leading dimension, with the divisor that a gapless row guarantees."""
         return Leading(name, operand, alignment_of(self.by_name[operand].storage_shape[-1]))
 
     def descriptor(self, name: str, operand: str, box: tuple[Value, Value], *, swizzled: bool = False) -> Descriptor:
-        """A descriptor for boxes of these rows and columns of the operand, however it is stored, and packed."""
+        """Return a TMA descriptor argument for the operand, or for its copy if there is one.
+
+        `box` is (rows, columns) of the operand in logical order; the descriptor's box follows the storage order and
+        counts packed elements.
+        """
         facts = self.by_name[operand]
         outer, inner = box if facts.row_major else (box[1], box[0])
         packed = cdiv(inner, facts.packed) if facts.packed > 1 else inner
@@ -87,13 +100,13 @@ def _pointers(operands: Iterable[Operand]) -> tuple[Argument, ...]:
 
 @lru_cache(maxsize=256)
 def product_of(problem: GemmProblem, op: Op, arch: str) -> Product:
-    """What kernels see of a problem on `arch`."""
+    """Return the product for a problem of format `op` on architecture `arch`."""
     return Product(problem, op.operands(problem), op.accumulator(problem), starts_early(arch))
 
 
 def starts_early(arch: str) -> bool:
-    """Whether a kernel may be on the device, and wait there, before the one that it depends on has ended.
+    """Whether a kernel may be resident and wait on the device before the kernel that it depends on has ended.
 
-    CUDA's programmatic dependent launch. Triton's option is launch_pdl.
+    This is CUDA's programmatic dependent launch; Triton's option is launch_pdl.
     """
     return capabilities_of(arch).dependent_launches

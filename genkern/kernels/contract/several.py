@@ -1,4 +1,4 @@
-"""Calls for several products at once: all of a batch, and rows in groups that each have a weight of their own."""
+"""Calls that compute several products: the products of a batch, or groups of rows with one weight each."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from genkern.kernels.expression import cdiv, least
 
 
 def for_batch(product: Product, call: Call) -> Call:
-    """The call for all products of a batch, of formats that have it: they go along the third dimension of the grid, or
-    programs walk over them.
+    """Return the call that computes all products of a batch; `call` itself if the format has no batches.
+
+    The products lie along the third dimension of the grid, or the programs walk over them (`Kernel.walks_batch`).
     """
     if len(product.operands[0].shape) == 2:
         return call
@@ -30,12 +31,12 @@ def _for_batch(product: Product, call: Call, kernel: Kernel) -> Kernel:
     for argument in kernel.arguments:
         step = f"{argument.name.removesuffix('_ptr')}_step"
         if isinstance(argument, Workspace):
-            # Whole tiles of sums, or matrices of N columns.
+            # The step is a number of whole tiles, or of matrices with N columns: N's divisor divides both.
             steps[argument.name] = Integer(step, call.workspace, alignment_of(product.problem.N))
         elif isinstance(argument, Counters):
             steps[argument.name] = Integer(step, call.counters)
         elif isinstance(argument, Pointer) and len((operand := product.by_name[argument.operand]).shape) == 3:
-            # Whatever M is: a row without gaps is so long.
+            # A batch step without gaps is a multiple of the row length, whatever M is.
             multiple_of = 1 if kernel.walks_batch else alignment_of(operand.storage_shape[-1])
             steps[argument.name] = Stride(step, argument.operand, multiple_of)
     constants = tuple(argument for argument in kernel.arguments if isinstance(argument, Constant))
@@ -50,8 +51,10 @@ def _for_batch(product: Product, call: Call, kernel: Kernel) -> Kernel:
 
 
 def for_groups(product: Product, call: Call) -> Call:
-    """The call for rows in groups, of formats that have them: as many tiles as there may be, and a step of each
-    operand that groups have of their own.
+    """Return the call for rows in groups; `call` itself if the format has no groups.
+
+    The grid covers the largest number of tiles that the groups can have. Kernels get a step for each operand that every
+    group has a matrix of.
     """
     groups = product.groups
     if groups is None:

@@ -1,6 +1,7 @@
-"""Sums: the order in which a config's kernels add up K, as its family says it, of the problem without M.
+"""`Sums`: the order in which a config's kernels add up K, as the family states it for a problem without its M.
 
-Two calls of equal Sums on one kind of GPU give equal rows of A equal bits, whatever M, the tile, and the row's place.
+Two calls with equal `Sums` on the same kind of GPU compute the same bits for equal rows of A, whatever M, the tile and
+the row's place in it are.
 """
 
 from __future__ import annotations
@@ -14,25 +15,28 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
 
-# Bytes along K of one matrix instruction: what wgmma, tcgen05.mma and mma.sync have in common (PTX ISA, "shape").
+# Bytes along K of one matrix instruction. wgmma, tcgen05.mma and mma.sync have this in common (PTX ISA, "shape").
 INSTRUCTION_BYTES = 32
-# Of parts of many lengths the text says no more.
+# Longest text for a list of parts, in characters. A longer list is replaced by its digest.
 _LONGEST = 80
 
 
 @dataclass(frozen=True)
 class Sums:
-    """How an element of C is added up along K.
+    """How the products of one element of C are added up along K.
 
-    `instruction`: what multiplies, and how many elements of K at a time, all of one accumulator in the order of K:
-    "wgmma k16". Lengths of blocks and stages are no part of it, for they change nothing of that order. "exact": no
-    order changes the sum.
-    `promoted`: so many elements are added up by themselves, and that sum is added in float32; 0: they are not.
-    `scaled`: by one rounding with the product of that sum and a scale.
-    `parts`: elements of K that have an accumulator each, which are added one after the other, from zero and from the
-    first on. Who adds them changes nothing: a kernel, the last program of a tile, another program of a cluster.
-    `like`: the config whose compiled kernels alone are known to have that order; "" where any with the rest have.
-    `finish`: whose finish is part of it, where languages compile one differently: its scales and its activation.
+    instruction: the instruction and the elements of K that it multiplies, such as "wgmma k16". All its products go to
+        one accumulator in the order of K. Block length and number of stages do not change this order, so they are not
+        part of it. "exact": the sum is the same in any order.
+    parts: lengths of the parts of K that have an accumulator each. The parts are added one after the other, from the
+        first on, starting at zero. It does not matter what adds them: a kernel, the last program of a tile or another
+        program of a cluster.
+    promoted: number of elements whose sum is formed separately and then added in float32; 0 if sums are not promoted.
+    scaled: True if each promoted sum is multiplied by a scale and added with a single rounding.
+    like: the config whose compiled kernels are the only ones known to have this order; "" if every config with the
+        other fields equal has it.
+    finish: the language of the epilogue if compilers of different languages compile it to different arithmetic; else
+        "".
     """
 
     instruction: str
@@ -44,7 +48,10 @@ class Sums:
 
     @property
     def text(self) -> str:
-        """A line of printable ASCII without commas, the same for equal ones alone: `wgmma k16; 4 parts of 1024`."""
+        """One line of printable ASCII without commas, such as `wgmma k16; 4 parts of 1024`.
+
+        Two `Sums` have the same text only if they are equal.
+        """
         said = [self.instruction]
         if self.promoted:
             said.append(f"{'scaled' if self.scaled else 'promoted'} every {self.promoted}")
@@ -68,13 +75,16 @@ def _parts_text(parts: tuple[int, ...]) -> str:
 
 
 def near_shares(k: int, block: int, count: int) -> tuple[int, ...]:
-    """Elements of K of each of so many shares that differ by a block at most; those that have any."""
+    """Return the lengths of `count` shares of K whose numbers of blocks differ by at most one, without empty shares."""
     blocks = -(-k // block)
     return _lengths(k, block, [number * blocks // count for number in range(count + 1)])
 
 
 def equal_shares(k: int, block: int, count: int) -> tuple[int, ...]:
-    """The same of shares of equally many blocks, as long as there are any."""
+    """Return the lengths of `count` shares of K with equal numbers of blocks.
+
+    The last share may be shorter. Empty shares are omitted.
+    """
     blocks = -(-k // block)
     each = -(-blocks // count)
     return _lengths(k, block, [min(number * each, blocks) for number in range(count + 1)])
@@ -86,22 +96,26 @@ def _lengths(k: int, block: int, ends: list[int]) -> tuple[int, ...]:
 
 
 def instruction_k(dtype: str) -> int:
-    """Elements of K of one matrix instruction, of this type of A."""
+    """Return the elements of K that one matrix instruction multiplies if A has type `dtype`."""
     return INSTRUCTION_BYTES // DTYPES[dtype].size_bytes
 
 
 def is_exact(problem: GemmProblem) -> bool:
-    """Whether sums are of integers, which have no order, from the first product to the last."""
+    """Whether all sums are sums of integers, which do not depend on the order."""
     op = get_op(problem.op)
     return op.accumulator(problem) == "int32" and not op.step_operands(problem)
 
 
 def own_finish(problem: GemmProblem, language: str) -> str:
-    """The language, where the finish does more than to add a bias: two compilers round or contract that differently."""
+    """Return `language` if the epilogue applies scales or an activation, else "".
+
+    Compilers of different languages may round or contract such an epilogue differently. Adding a bias is the same in
+    all.
+    """
     scales = any(operand.role == "scale" for operand in get_op(problem.op).finish_operands(problem))
     return language if scales or problem.activation != "none" else ""
 
 
 def like(config: Config) -> str:
-    """The config by what its main kernel is compiled with."""
+    """Return the config's name with GROUP_SIZE_M and SPLIT_K set to 1: its main kernel is compiled without them."""
     return config.having(GROUP_SIZE_M=1, SPLIT_K=1).name

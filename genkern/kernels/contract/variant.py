@@ -1,4 +1,4 @@
-"""Variant: one kernel text of a module."""
+"""`Variant`: one kernel text of a module."""
 
 from __future__ import annotations
 
@@ -7,14 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel text of a module: its name, its template, which dimensions need masks, and what is written out.
+    """One kernel text of a module: its name, its template and the values that the template depends on.
 
-    That is `rows` of skinny; in CuTe DSL how many columns of C go out at a time, `part`; and in Gluon how many copies
-    bring the columns of a tile, `column_boxes`, and how many take parts of it to C, `c_parts`, each by a descriptor of
-    its own. The `cluster` programs of a cluster make one tile, or have tiles of their own: `down` of them along the
-    rows that wgmma goes along, `across` along the columns; in CuTe DSL along M and along N. Of these `ctas` share one
-    (tcgen05.mma's cta_group). `copies`: the operands that a kernel of realigned copies, by letters. `held`: steps of A
-    that skinny_dot has in shared memory at a time (0: none), and `in_parts` that those are not all.
+    name: the kernel's name.
+    template: the Jinja template (`*.j2`), or the Python file of a kernel in CuTe DSL.
+    mask_m, mask_n, mask_k: True if the tiles do not divide this dimension, so that the kernel masks it.
+    split: True for the text that splits K.
+    xcd: True if programs are renumbered by XCD (xcd_remap).
+    cache_modifier: cache modifier of the loads, or "none".
+    rows: rows of A that the text of skinny or skinny_dot is written out for.
+    swapped: True if the kernel computes the transpose of C.
+    cluster: programs in a cluster. They compute one tile together, or have tiles of their own.
+    down, across: programs of a cluster with tiles of their own: along the rows and the columns of wgmma, or along M and
+        N in CuTe DSL.
+    column_boxes: descriptors that load the columns of a tile (Gluon).
+    c_parts: descriptors that store parts of a tile of C (Gluon).
+    specialized: True for the warp-specialised text of persistent_tma.
+    part: columns of C that are stored at a time (CuTe DSL).
+    ctas: programs of a cluster that compute one tile together (cta_group of tcgen05.mma).
+    copies: letters of the operands that a kernel of realigned copies.
+    held: steps of A that skinny_dot holds in shared memory at a time; 0 if it holds none.
+    in_parts: True if `held` is fewer than all steps.
     """
 
     name: str
@@ -41,7 +54,7 @@ class Variant:
 
     @property
     def in_module(self) -> bool:
-        """Whether its text is made by a template of the generated module, and in no file of its own."""
+        """Whether the text is rendered into the generated module. If not, it is a file of its own."""
         return self.template.endswith(".j2")
 
     @property
@@ -51,10 +64,10 @@ class Variant:
 
     @property
     def boxes(self) -> tuple[str, ...]:
-        """Its descriptors of operands (families in Gluon)."""
+        """Names of the parameters that are descriptors of operands (Gluon)."""
         return ("rows_desc", *(f"columns_desc_{number}" for number in range(self.column_boxes)))
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Its descriptors of C (families in Gluon)."""
+        """Names of the parameters that are descriptors of C (Gluon)."""
         return tuple(f"c_desc_{number}" for number in range(self.c_parts))

@@ -1,4 +1,5 @@
-"""The families whose kernels are written in CuTe DSL, an optional extra, and what of that is installed here.
+"""Families whose kernels are written in CuTe DSL, an optional extra, and the release of it that is installed.
 
-Imports gemm, ops and the records of kernels/; never CuTe DSL itself, which the kernels in templates/cute do.
+Imports genkern.gemm, genkern.ops and the records of genkern.kernels. It never imports CuTe DSL itself; only the kernels
+in templates/cute do.
 """

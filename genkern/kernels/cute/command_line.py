@@ -1,4 +1,4 @@
-"""What families of someone's own add to a command line: their files."""
+"""The command-line option for files with your own kernel families."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from genkern.kernels.catalogue import add_file
 
 
 def add_families(group: argparse._ArgumentGroup) -> None:
-    """The option --family, which makes the family of a file known when it is read."""
+    """Add the option --family, which registers the family of a file as soon as the option is parsed."""
     group.add_argument(
         "--family",
         metavar="FILE",
         type=_family,
         action="append",
         default=[],
-        help="a kernel family of your own in CuTe DSL, for --space to name; repeatable (default: none)",
+        help="a Python file with your kernel family in CuTe DSL, which --space may name; repeatable (default: none)",
     )
 
 

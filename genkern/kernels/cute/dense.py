@@ -1,12 +1,16 @@
-"""cute_wgmma, in CuTe DSL for sm_90 (templates/cute/dense_sm90.py): a persistent GEMM by TMA and wgmma.
+"""cute_wgmma: a persistent GEMM by TMA and wgmma in CuTe DSL for sm_90 (templates/cute/dense_sm90.py).
 
-`schedule`: in cooperative kernels up to three warpgroups share a tile; in ping_pong each of two has its own, and while
-one multiplies the other brings its sums to C. `cluster`: two to eight programs have tiles beside each other, and load
-for one another. `swapped` computes C^T = B^T A^T: the 64 rows of wgmma go along N, and BLOCK_SIZE_M is any multiple
-of 8. `store`: direct stores C from registers, for rows of C off 16 bytes and for float32. With SPLIT_K cooperative
-direct kernels share K out too, and sums go to the workspace, where a kernel in Triton adds them up.
+Its parameters:
 
-NVIDIA's guide to autotuning CuTe DSL GEMMs calls cluster and store cluster_shape_mn and use_tma_store, and the blocks
+schedule: in cooperative kernels up to three warpgroups share a tile. In ping_pong kernels each of two warpgroups has a
+    tile of its own, and one multiplies while the other stores its sums to C.
+cluster: two to eight programs have tiles side by side, and load for each other.
+swapped: computes C^T = B^T A^T. The 64 rows of wgmma lie along N, and BLOCK_SIZE_M is any multiple of 8.
+store: "direct" stores C from registers, for rows of C that do not start at multiples of 16 bytes and for float32.
+SPLIT_K: cooperative kernels with direct stores can split K. The sums go to the workspace, and a Triton kernel adds them
+    up.
+
+NVIDIA's guide to autotuning CuTe DSL GEMMs calls `cluster` cluster_shape_mn, `store` use_tma_store and the block sizes
 mma_tiler_mn.
 """
 
@@ -68,22 +72,28 @@ from genkern.ops.accumulate import is_full
 from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
-# Of products with scales of blocks, which are promoted to float32 K-block by K-block.
+# Kernel for products whose K-blocks have scales of blocks, and are promoted to float32 one by one.
 PROMOTED = "cute/promoted_sm90.py"
-# Of fp8 with full sums, which are promoted so too, without scales.
+# Kernel for fp8 with full sums: promoted in the same way, without scales.
 FULL_SUMS = "cute/compiled_only/full_sm90.py"
 _TURNS = name("turns")
 Side = TypeVar("Side")
-# What a tile is high at most, and wide, by whether it is one warpgroup's or two share it.
+# Largest height and width of a tile, by whether the schedule is ping_pong.
 _HIGHEST = {True: 128, False: 256}
 _WIDEST = {True: tile.WIDEST, False: tile.WIDEST_OF_TWO}
-# Of any alignment: one binary serves all sizes.
+# Without guaranteed divisors, so that one binary serves all sizes.
 _SIZES = (Integer("M", M), Integer("N", N), Integer("K", K))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What tells the forms apart: the schedule, the side, the cluster along M and N, and how C is stored."""
+    """What distinguishes the forms.
+
+    ping_pong: True for the ping_pong schedule, False for cooperative.
+    swapped: True if C is computed transposed.
+    cluster_m, cluster_n: programs of a cluster along M and N.
+    tma_store: True if C is stored by TMA.
+    """
 
     ping_pong: bool
     swapped: bool
@@ -93,23 +103,24 @@ class Shape:
 
     @property
     def cluster(self) -> int:
-        """Programs of a cluster."""
+        """Number of programs in a cluster."""
         return self.cluster_m * self.cluster_n
 
     def stem(self, *, split: bool = False) -> str:
-        """What its kernels are called after, those that make parts of K otherwise."""
+        """Return the prefix of the kernels' names; with `split`, of the kernels that split K."""
         schedule = "split" if split else "ping_pong" if self.ping_pong else "cooperative"
         cluster = f"_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
         direct = "" if self.tma_store or split else "_direct"
         return f"cute_{schedule}" + "_swapped" * self.swapped + cluster + direct
 
     def sides(self, along_m: Side, along_n: Side) -> tuple[Side, Side]:
-        """What is of M and of N, as that of the side that wgmma's rows go along, the height, and that of the width."""
+        """Return values for M and N as (height, width): along wgmma's rows, and along its columns."""
         return (along_n, along_m) if self.swapped else (along_m, along_n)
 
     def widths(self, problem: GemmProblem, config: Config) -> tuple[int, int]:
-        """Columns of the left one and the right one of two groups that have a tile's 64 rows together; else none and
-        all.
+        """Return the columns of the left and the right warpgroup of a tile.
+
+        They are 0 and all columns unless two warpgroups share the tile's 64 rows.
         """
         height, width = self.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
         beside = not self.ping_pong and height == tile.ROWS and config.num_warps > tile.GROUP_WARPS
@@ -117,7 +128,7 @@ class Shape:
         return left, width - left
 
     def part(self, problem: GemmProblem, config: Config) -> int:
-        """How much of a group's width goes to C at a time by TMA, 0 where none does."""
+        """Return the columns of a warpgroup that TMA stores at a time; 0 for direct stores."""
         if not self.tma_store:
             return 0
         part_of = tile.rows_part_of if self.swapped else tile.part_of
@@ -147,15 +158,16 @@ def _call(product: Product, variant: Variant) -> Call:
     box = (variant.part, tile.ROWS) if variant.swapped else (tile.WARP_ROWS, variant.part)
     swizzle = tile.SWIZZLE_128 if tile.is_swizzled(box[1]) else tile.NO_SWIZZLE
     batched = get_op(problem.op).batched
-    # Upright a thread has neighbours in a row; from registers they go out together where every row begins with an even
-    # element, which nobody promises of the products of a batch (Stride).
+    # An upright tile's thread holds neighbours in a row. Direct stores write two at a time if every row starts at an
+    # even element. For the products of a batch this is not guaranteed (Stride).
     pairs = not (variant.swapped or tma_store or batched) and problem.N % 2 == 0
     c: tuple[Argument, ...] = (Pointer("c_ptr", "c"), *product.extra)
     leading: tuple[Argument, ...] = (Leading("ldc", "c", 1 + pairs),)
     if variant.split:
         c, leading = (Workspace("partial_ptr", product.accumulator),), (Integer("ldc", N), SPLITS)
     if tma_store:
-        # Of a batch the rows of a box that are the next product's must not be written: the others go by the pointer.
+        # In a batch a box may overhang into the next product, which must not be written. Such rows are stored through
+        # the pointer.
         c = (Map("c_desc", "c", box, False, swizzle), *(c if batched else product.extra))
     arguments = [
         _share(product, "a", problem.row_major_a, BLOCK_SIZE_M, variant.across),
@@ -187,7 +199,7 @@ def _call(product: Product, variant: Variant) -> Call:
     if pairs:
         constants["pairs"] = 1
     if variant.split:
-        # What is done to sums is the other kernel's.
+        # The reduction kernel applies the epilogue, so this kernel only stores sums.
         constants |= {"split": 1, "dtype_c": product.accumulator, "scales": "none", "bias": 0, "activation": "none"}
     kernel = Kernel(
         variant,
@@ -204,9 +216,9 @@ def _call(product: Product, variant: Variant) -> Call:
 
 
 def _share(product: Product, operand: str, k_major: bool, rows: Value, sharers: int) -> Map:
-    """The descriptor of A or B: what each of so many programs loads of a block of the tile's rows.
+    """Return the descriptor of what each of `sharers` programs loads of a block of A or B.
 
-    That is some of the rows, or, 64 at a time across, some of K.
+    Each program loads some of the rows; of an operand that is not contiguous along K, boxes of 64 rows and some of K.
     """
     box = (rows // sharers, BLOCK_SIZE_K) if k_major else (BLOCK_SIZE_K // sharers, TURNED_BOX)
     transposed = not product.by_name[operand].row_major
@@ -217,7 +229,7 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     if reason := operands_limit(problem):
         return reason
     if DTYPES[problem.dtype_a].size_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
-        return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
+        return "wgmma takes 8-bit operands only if they are contiguous along K (rowMajorA: T, rowMajorB: N)"
     if problem.batch > 1 and problem.batch * max(problem.M, problem.N, problem.K) >= INT32 // 2:
         return "the batch has more rows than 32 bits count"
     return finish_limit(problem) or tma_operands_limit(problem)
@@ -230,76 +242,77 @@ def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
 
 
 def _shares_of_k(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Each split has a K-block, and what adds them up has so many programs; K of one product, whose steps read A and
-    B alone, is split.
-    """
+    """Limit for SPLIT_K: each split has a K-block, there is one product, and the loop over K reads only A and B."""
     if config.SPLIT_K == 1:
         return ""
     if get_op(problem.op).batched:
-        return "this family computes one product, not a batch of them, where it splits K"
+        return "this family cannot split K of a batch, only of one product"
     if scales_of(problem) == BLOCKS:
-        return "this family reads nothing but A and B in its steps over K where it splits K"
+        return "with SPLIT_K the loop over K of this family reads nothing but A and B"
     if is_full(problem):
-        return "this family adds up in the matrix units where it splits K (accumulate: fast)"
+        return "with SPLIT_K this family adds up in the tensor cores only (accumulate: fast)"
     if config.SPLIT_K > -(-problem.K // config.BLOCK_SIZE_K):
         return "more splits than K-blocks"
     return splits_limit(problem, config, gpu) or over_c_limit(problem, gpu)
 
 
 def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """The tile is one for wgmma and its copies, and stages and parts of C fit shared memory."""
-    # First, since nothing else of the config is read for it: half of a space's tiles are asked no more.
+    """Require a tile that wgmma and TMA can handle, with whole warpgroups and enough registers for its accumulators."""
+    # This check comes first since it reads nothing else of the config and drops half of a space's tiles.
     across_k = not problem.row_major_a and problem.row_major_b
     whole = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes == tile.BLOCK_BYTES
     if not whole and not (across_k and config.BLOCK_SIZE_K == tile.TURNED_K):
-        return f"BLOCK_SIZE_K is what {tile.BLOCK_BYTES} bytes hold, or {tile.TURNED_K} where no operand runs along it"
+        return f"BLOCK_SIZE_K must be {tile.BLOCK_BYTES} bytes, or {tile.TURNED_K} if no operand is contiguous along K"
     block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     height, width = shape.sides(block_m, block_n)
     if height % tile.ROWS or height > _HIGHEST[shape.ping_pong]:
-        return f"tiles have 64 or 128 {'columns' if shape.swapped else 'rows'} for each warpgroup"
+        return f"a tile must have 64 or 128 {'columns' if shape.swapped else 'rows'} for each warpgroup"
     groups, promotes = tile.groups_of(height, width, shape.ping_pong), _promotes(problem)
     if is_full(problem) and (shape.ping_pong or shape.swapped or get_op(problem.op).batched):
-        return "this family makes full sums of fp8 in cooperative, upright tiles of one product (accumulate)"
+        return "accumulate: full needs cooperative, upright tiles of one product in this family"
     if groups > 2 and promotes:
-        return "at most two warpgroups share a tile whose products have scales of blocks, or full sums"
+        return "at most two warpgroups can share a tile with scales of blocks or full sums"
     left, right = shape.widths(problem, config)
     if left and config.num_warps == 2 * tile.GROUP_WARPS and not promotes:
         groups = 2
     if config.num_warps != groups * tile.GROUP_WARPS:
-        return f"num_warps is {groups * tile.GROUP_WARPS}: whole warpgroups that multiply such a tile"
+        return f"num_warps must be {groups * tile.GROUP_WARPS} for this tile: four for each warpgroup that multiplies"
     if right > tile.WIDEST:
-        return f"a warpgroup multiplies at most {tile.WIDEST} columns"
+        return f"a warpgroup can multiply at most {tile.WIDEST} columns"
     if any(k_major and side // sharers > tile.WIDEST for side, k_major, sharers in _shares(shape, problem, config)):
-        return f"the copy engine takes at most {tile.WIDEST} rows at a time"
+        return f"TMA copies at most {tile.WIDEST} rows at a time"
     most_accumulators, of_tile = tile.MOST_ACCUMULATORS[groups], 1 if shape.ping_pong else groups
     accumulators = tile.accumulators(height, width, of_tile)
     if promotes:
-        # Beside sums lie products of 64 rows, which one group has, and scales.
+        # Besides the sums a thread holds the products of 64 rows (of one warpgroup) and scales.
         accumulators += tile.accumulators(tile.ROWS, width, 1)
         most_accumulators = tile.MOST_PROMOTED
     if accumulators > most_accumulators:
         return f"a thread would have more than {most_accumulators} accumulators"
     if not (problem.row_major_a and not problem.row_major_b) and problem.batch > 1 and problem.K % config.BLOCK_SIZE_K:
-        # To a descriptor the matrices of a batch are one, so that it fills nothing with zeros there.
-        return "in a batch what is beyond K is the next product's where an operand does not run along K"
+        # A descriptor covers all matrices of a batch, so TMA does not fill with zeros between them.
+        return "in a batch, an operand that is not contiguous along K continues with the next product beyond K"
     if problem.batch > 1 and problem.batch * tiles(problem, config) >= INT32 // 2:
         return "more tiles than 32 bits count"
     return ""
 
 
 def _promotes(problem: GemmProblem) -> bool:
-    """Whether products of a K-block are made for themselves, and added up in float32."""
+    """Whether the products of each K-block are summed separately and then added in float32."""
     return scales_of(problem) == BLOCKS or is_full(problem)
 
 
 def _shares(shape: Shape, problem: GemmProblem, config: Config) -> tuple[tuple[int, bool, int], ...]:
-    """Of A and B: a tile's side, whether they run along K, and the programs of a cluster that load it together."""
+    """Return for A and B: the tile's side, whether they are contiguous along K, and how many programs share a load."""
     of_a = config.BLOCK_SIZE_M, problem.row_major_a, shape.cluster_n
     return of_a, (config.BLOCK_SIZE_N, not problem.row_major_b, shape.cluster_m)
 
 
 def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callable[[int], int]:
-    """Shared memory of one program, in bytes, by its stages; the constant of that name in its kernel says the same."""
+    """Return a function from the number of stages to the shared memory of a program, in bytes.
+
+    It must agree with the constant shared_bytes of the kernel.
+    """
     height, width = shape.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
     groups = config.num_warps // tile.GROUP_WARPS
     parts = groups * tile.ROWS * shape.part(problem, config) * DTYPES[problem.dtype_c].size_bytes
@@ -316,12 +329,12 @@ def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callabl
 
 
 def _stages(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
-    """Why a ring of so many stages does not fit beside parts of C."""
+    """Return a function that says why a ring with a number of stages does not fit beside the parts of C."""
     return ring_limit(tile.MOST_STAGES, gpu, _shared_bytes(shape, problem, config))
 
 
 def _sums(problem: GemmProblem, config: Config, arch: str) -> Sums:
-    """One accumulator, whatever the schedule and the cluster, whose programs have tiles of their own."""
+    """Return the order of sums: one accumulator for each split of K, whatever the schedule and the cluster are."""
     is_split = config.SPLIT_K > 1
     is_scaled = scales_of(problem) == BLOCKS
     return Sums(
@@ -329,7 +342,7 @@ def _sums(problem: GemmProblem, config: Config, arch: str) -> Sums:
         near_shares(problem.K, config.BLOCK_SIZE_K, config.SPLIT_K),
         promoted=config.BLOCK_SIZE_K if _promotes(problem) else 0,
         scaled=is_scaled,
-        # The finish of splits is Triton's.
+        # A Triton kernel computes the epilogue of splits.
         finish="cute" if is_scaled else "" if is_split else own_finish(problem, "cute"),
     )
 
@@ -360,7 +373,8 @@ def _form_of(shape: Shape) -> Form:
         stages=partial(_stages, shape),
         sums=_sums,
         shares=_shares_of_k if splits else any_config,
-        # Two groups that share a tile drift apart; those that take turns would not hide each other's promotion.
+        # Two warpgroups that share a tile drift apart in time, so that one multiplies while the other promotes. Those
+        # of ping_pong would not.
         promotes=not shape.ping_pong and not shape.swapped,
         widest=widest,
         height_step=tile.ROWS,

@@ -1,4 +1,4 @@
-"""What the dense kernels in CuTe DSL multiply, how their finish scales it, and what their families have in common."""
+"""What the dense kernels in CuTe DSL multiply and how they scale it, and the form that their families share."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from genkern.kernels.expression import Value
 from genkern.kernels.families.gluon_tile import WIDEST
 from genkern.ops.op import get_op
 
-# How a product is scaled that has a scale for each row and 128 of K of A, and for each 128 columns and 128 of K of B.
+# Scaling by blocks: A has a scale for each row and 128 elements of K, B for each 128 columns and 128 elements of K.
 BLOCKS = "blocks"
 _BLOCK = 128
 
 
 @lru_cache(maxsize=64)
 def scales_of(problem: GemmProblem) -> str | None:
-    """How it is scaled: "none", by one scale of A and one of B ("whole"), by one a row and a column ("each"); BLOCKS.
+    """Return how the product is scaled, or None if the kernels cannot scale it so.
 
-    None where it is something else.
+    "none": no scales. "whole": one scale of A and one of B. "each": one scale per row and per column. BLOCKS: scales of
+    blocks.
     """
     op = get_op(problem.op)
     if steps := op.step_operands(problem):
         return BLOCKS if op.promoted(problem) and _are_blocks(problem, steps) else None
     operands: tuple[Operand, ...] = op.finish_operands(problem)
-    # Of a batch each product has its own.
+    # In a batch each product has scales of its own.
     scales = {operand.scales: operand.shape[-2:] for operand in operands if operand.role == "scale"}
     if not scales:
         return "none"
@@ -45,7 +46,7 @@ def scales_of(problem: GemmProblem) -> str | None:
 
 
 def _are_blocks(problem: GemmProblem, steps: tuple[Operand, ...]) -> bool:
-    """Whether these, and no more, scale a product as BLOCKS says, in the order and the layout that its kernel reads."""
+    """Whether exactly these step operands scale a product by BLOCKS, in the order and layout that the kernel reads."""
     along_n, along_k = -(-problem.N // _BLOCK), -(-problem.K // _BLOCK)
     wanted = [("a", (problem.M, along_k), "fp32", False), ("b", (along_n, along_k), "fp32", True)]
     found = [(each.scales, each.shape, each.dtype, each.row_major) for each in steps]
@@ -54,7 +55,7 @@ def _are_blocks(problem: GemmProblem, steps: tuple[Operand, ...]) -> bool:
 
 
 def operands_limit(problem: GemmProblem) -> str:
-    """For the types of A and B."""
+    """Limit for the types of A and B."""
     a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
     if not (a.cutlass and b.cutlass and a.bits == b.bits <= 16):
         return "this family multiplies bf16, fp16 or fp8 operands"
@@ -64,16 +65,16 @@ def operands_limit(problem: GemmProblem) -> str:
 
 
 def finish_limit(problem: GemmProblem) -> str:
-    """For the type of C and what is done to sums before."""
+    """Limit for the type of C and for the epilogue."""
     if not DTYPES[problem.dtype_c].cutlass or DTYPES[problem.dtype_c].bits == 8:
-        return "this family writes bf16, fp16, fp32"
+        return "this family writes bf16, fp16 or fp32"
     if not get_op(problem.op).plain_finish or scales_of(problem) is None:
-        return "this family scales by tensors, rows and columns, or 1x128 and 128x128 blocks; then bias and activation"
+        return "this family scales by tensor, row and column, or 1x128 and 128x128 blocks, before bias and activation"
     return ""
 
 
 def product_constants(problem: GemmProblem, variant: Variant) -> dict[str, Value | str]:
-    """Of a kernel, as `Dense` in templates/cute names them: types and layouts, finish, block, stages, cluster."""
+    """Return the compile-time constants of a kernel, by their names in `Dense` in templates/cute."""
     return {
         "dtype_a": problem.dtype_a,
         "dtype_b": problem.dtype_b,
@@ -112,9 +113,9 @@ def dense_form(
     shares: Callable[[GemmProblem, Config, Gpu | None], str] = any_config,
     splits_k: bool = False,
 ) -> Form:
-    """A form that loads by TMA, and whose clusters walk over C; `block_m`: its least and its most BLOCK_SIZE_M.
+    """Return a form that loads by TMA and whose clusters walk over C.
 
-    With `splits_k` another kernel adds up the splits of K.
+    `block_m` is the smallest and the largest BLOCK_SIZE_M. With `splits_k`, a second kernel adds up the splits of K.
     """
     return Form(
         stem,
@@ -142,14 +143,15 @@ def dense_form(
 
 
 def ring_limit(most: int, gpu: Gpu | None, shared_bytes: Callable[[int], int]) -> Callable[[int], str]:
-    """Why a ring cannot have a number of stages, or "": it has two at least, and at most so many.
+    """Return a function that says why a ring cannot have a number of stages, or "".
 
-    `shared_bytes` is what a program takes of shared memory with so many stages.
+    A ring has from 2 to `most` stages. `shared_bytes` is a function from the number of stages to the shared memory of a
+    program, in bytes.
     """
 
     def problem_of(stages: int) -> str:
         if not 2 <= stages <= most:
-            return "a ring needs a stage to fill besides the one that is read, and room for its barriers"
+            return f"a ring needs a stage to fill besides the one that is read, so num_stages is from 2 to {most}"
         if gpu is not None and shared_bytes(stages) > gpu.shared_bytes_per_block:
             return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
         return ""

@@ -1,11 +1,13 @@
-"""cute_tcgen05, in CuTe DSL for sm_100: a persistent GEMM by TMA and tcgen05.mma (templates/cute/compiled_only).
+"""cute_tcgen05: a persistent GEMM by TMA and tcgen05.mma in CuTe DSL for sm_100 (templates/cute/compiled_only).
 
-Compiled only: nothing of genkern has run on such a GPU.
+Compiled only: no kernel of genkern has run on such a GPU.
 
-Its parameters are three of the four that NVIDIA's guide to autotuning CuTe DSL GEMMs tunes: `cluster`, programs that
-load for one another (cluster_shape_mn); `ctas`, whether two neighbours along M make a tile together (use_2cta_instrs);
-`store`, C by the copy engine or from registers (use_tma_store). The fourth, mma_tiler_mn, is BLOCK_SIZE_M and
-BLOCK_SIZE_N: the tile of one instruction, of two programs that of both.
+Its parameters are those of NVIDIA's guide to autotuning CuTe DSL GEMMs:
+
+cluster: programs that load for each other (cluster_shape_mn).
+ctas: 2 if two neighbours along M compute one tile together (use_2cta_instrs).
+store: C is stored by TMA or from registers (use_tma_store).
+BLOCK_SIZE_M, BLOCK_SIZE_N: tile of one instruction; of both programs together if ctas is 2 (mma_tiler_mn).
 """
 
 from __future__ import annotations
@@ -37,21 +39,27 @@ from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
 
 TEMPLATE = "cute/compiled_only/dense_sm100.py"
 NAME = "cute_tcgen05"
-# Clusters of one program a tile, and of two. The guide tries (4, 4) as well: clusters of more than eight are launched
-# only by those that ask for it (cudaFuncAttributeNonPortableClusterSizeAllowed), which genkern's launch does not.
+# Clusters for one and for two programs per tile. The guide also tries (4, 4), but CUDA launches clusters of more than
+# eight programs only with cudaFuncAttributeNonPortableClusterSizeAllowed, which genkern does not set.
 _CLUSTERS = {
     1: ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4)),
     2: ((2, 1), (2, 2), (4, 1), (4, 2), (2, 4)),
 }
-# Clusters of more than two leave SMs over, as a processing cluster has 16 to 20 of them. How many a B200 runs at a time
-# nobody has asked one: this is as if each had 18, of which 16 are used. One too many would begin when all others end.
+# Clusters of more than two programs leave some SMs over, since a processing cluster has 16 to 20 SMs. How many clusters
+# a B200 runs at the same time has not been measured. This estimate assumes processing clusters of 18 SMs of which 16
+# are used. It is low on purpose: one cluster too many would start when all others end.
 _USED, _OF = 16, 18
 _TURNS = name("turns")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What tells the forms apart: programs that share a tile, the cluster along M and N, and how C is stored."""
+    """What distinguishes the forms.
+
+    ctas: programs that share a tile.
+    cluster_m, cluster_n: programs of a cluster along M and N.
+    tma_store: True if C is stored by TMA.
+    """
 
     ctas: int
     cluster_m: int
@@ -60,19 +68,19 @@ class Shape:
 
     @property
     def cluster(self) -> int:
-        """Programs of a cluster."""
+        """Number of programs in a cluster."""
         return self.cluster_m * self.cluster_n
 
     @property
     def stem(self) -> str:
-        """What its kernels are called after."""
+        """Prefix of the kernels' names."""
         together = "_2cta" if self.ctas == 2 else ""
         cluster = f"_{self.cluster_m}x{self.cluster_n}" if self.cluster > 1 else ""
         return f"{NAME}{together}{cluster}" + ("" if self.tma_store else "_direct")
 
 
 def _part(shape: Shape, problem: GemmProblem, config: Config) -> int:
-    """Columns of C that go out at a time by TMA, 0 where none do."""
+    """Return the columns of C that TMA stores at a time; 0 for direct stores."""
     halves = 2 if shape.ctas == 2 and config.BLOCK_SIZE_M == 128 else 1
     size = DTYPES[problem.dtype_c].size_bytes
     return tile.part_of(config.BLOCK_SIZE_N // halves, size) if shape.tma_store else 0
@@ -94,7 +102,7 @@ def _variant(shape: Shape, problem: GemmProblem, config: Config) -> Variant:
 def _call(product: Product, variant: Variant) -> Call:
     problem, ctas, tma_store = product.problem, variant.ctas, variant.part > 0
     element_bytes = DTYPES[product.by_name["c"].dtype].size_bytes
-    # As in tile_sm100, whose functions are for numbers.
+    # The same as buffers_and_bytes and columns_of in tile_sm100, which take numbers, as expressions.
     warp_rows = least(32, BLOCK_SIZE_M // 4)
     used = where(64 * ctas < BLOCK_SIZE_M, BLOCK_SIZE_N * tile.ACCUMULATORS, BLOCK_SIZE_N)
     columns: Value = tile.LEAST_COLUMNS
@@ -143,12 +151,16 @@ def _in_clusters(cluster: int) -> Expression:
 
 
 def units_in_clusters(units: int, cluster: int) -> int:
-    """SMs that clusters of so many programs have at a time, of so many: what a plan counts on."""
+    """Return how many of `units` SMs clusters of `cluster` programs can occupy at once. Launch plans rely on it."""
     return units if cluster <= 2 else units * _USED // _OF
 
 
 def _block(product: Product, operand: str, k_major: bool, rows: Value) -> Map:
-    """The descriptor of A or B: a program's rows by 128 bytes of K, or 128 bytes of rows by as much of K."""
+    """Return the descriptor of A or B for boxes of 128 bytes along K.
+
+    A box has all rows of a program if the operand is contiguous along K, else 128 bytes of rows by as many elements of
+    K.
+    """
     square = BLOCK_BYTES // DTYPES[product.by_name[operand].dtype].size_bytes
     box: tuple[Value, Value] = (rows, square) if k_major else (square, square)
     return Map(f"{operand}_desc", operand, box, not product.by_name[operand].row_major, SWIZZLE_128)
@@ -163,27 +175,27 @@ def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
 
 
 def instruction_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """The tile is that of one tcgen05.mma: 64 or 128 rows, or of two programs (cta_group::2) 128 or 256.
+    """Require a tile that one tcgen05.mma computes: 64 or 128 rows, or 128 or 256 for two programs (cta_group::2).
 
-    PTX ISA, tcgen05.mma, shapes of kind::f16 and kind::f8f6f4. Their N goes by 8 to 32; here, as in the guide's
-    example, by 32, so that parts of C have whole rows of 64 bytes; by 64 where two programs have 64 rows each, as then
-    the columns lie in two halves. K of a block is what 128 bytes hold, four instructions.
+    Source: PTX ISA, tcgen05.mma, shapes of kind::f16 and kind::f8f6f4. N could be a multiple of 8 to 32. Here it is a
+    multiple of 32, as in the guide's example, so that parts of C have rows of 64 bytes; or of 64 if two programs have
+    64 rows each, since the columns then lie in two halves. A block has 128 bytes along K, which is four instructions.
     """
     ctas = shape.ctas
     if config.BLOCK_SIZE_M not in tile.ROWS[ctas]:
         said = "tiles of two programs (2cta)" if ctas == 2 else "tiles of one program"
-        return f"{said} have {' or '.join(map(str, tile.ROWS[ctas]))} rows"
+        return f"{said} must have {' or '.join(map(str, tile.ROWS[ctas]))} rows"
     if ctas == 2 and config.BLOCK_SIZE_M == 128 and config.BLOCK_SIZE_N % 64:
-        return "tiles of two programs with 64 rows each go by 64 columns, as these lie in two halves"
+        return "tiles of two programs with 64 rows each must have a multiple of 64 columns, which lie in two halves"
     if config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != BLOCK_BYTES:
-        return f"BLOCK_SIZE_K is what {BLOCK_BYTES} bytes hold, as they are swizzled"
+        return f"BLOCK_SIZE_K must be {BLOCK_BYTES} bytes, the width of the swizzle"
     return ""
 
 
 def copies_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """What a program loads of an operand that memory does not run along K of is whole squares of 128 bytes a side.
+    """Require whole squares of 128 bytes a side if an operand is not contiguous along K.
 
-    The narrower swizzles that tcgen05 would take as well are left out.
+    tcgen05 also takes narrower swizzles (PTX ISA); the kernel does not use them.
     """
     ctas = shape.ctas
     for k_major, side in (
@@ -192,22 +204,22 @@ def copies_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | 
     ):
         square = BLOCK_BYTES // DTYPES[problem.dtype_a].size_bytes
         if not k_major and side // ctas % square:
-            return f"of an operand that does not run along K a program copies {square} rows or columns at a time"
+            return f"a program copies {square} rows or columns at a time of an operand that is not contiguous along K"
     return ""
 
 
 def tensor_memory_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Two accumulators fit tensor memory, 512 columns of 128 lanes of 32 bits (PTX ISA, tcgen05, tensor memory)."""
+    """Require that two accumulators fit tensor memory: 512 columns of 128 lanes of 32 bits (PTX ISA, tcgen05)."""
     columns = tile.columns_of(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, shape.ctas)
     if columns > tile.MEMORY_COLUMNS:
-        return f"{tile.ACCUMULATORS} accumulators take more than the {tile.MEMORY_COLUMNS} columns of tensor memory"
+        return f"{tile.ACCUMULATORS} accumulators need more than the {tile.MEMORY_COLUMNS} columns of tensor memory"
     return ""
 
 
 def warps_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Four warps bring C, as each may read a quarter of tensor memory's lanes (PTX ISA, tcgen05.ld)."""
+    """Require four warps that store C, since each may read a quarter of tensor memory's lanes (PTX ISA, tcgen05.ld)."""
     if config.num_warps != tile.STORING_WARPS:
-        return f"num_warps is {tile.STORING_WARPS}: those that bring C; two more load and multiply"
+        return f"num_warps must be {tile.STORING_WARPS}, the warps that store C; two more warps load and multiply"
     return ""
 
 
@@ -220,24 +232,31 @@ LIMITS: tuple[Callable[[Shape, GemmProblem, Config, Gpu | None], str], ...] = (
 
 
 def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """The first of the limits that says why not."""
+    """Return the reason of the first limit that refuses the config, or ""."""
     return next((reason for limit in LIMITS if (reason := limit(shape, problem, config, gpu))), "")
 
 
 def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callable[[int], int]:
-    """Shared memory of one program, in bytes, by its stages; the constant of that name in its kernel says the same."""
+    """Return a function from the number of stages to the shared memory of a program, in bytes.
+
+    It must agree with the constant shared_bytes of the kernel.
+    """
     sides = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, shape.ctas
     element_bytes, part = DTYPES[problem.dtype_c].size_bytes, _part(shape, problem, config)
     return lambda stages: max(tile.buffers_and_bytes(*sides, stages, part, element_bytes)[1], tile.ALONE_BYTES)
 
 
 def _stages(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
-    """Why a ring of so many stages does not fit beside parts of C."""
+    """Return a function that says why a ring with a number of stages does not fit beside the parts of C."""
     return ring_limit(tile.MOST_STAGES, gpu, _shared_bytes(shape, problem, config))
 
 
 def _sums(shape: Shape, problem: GemmProblem, config: Config, arch: str) -> Sums:
-    """One accumulator in tensor memory; whether a pair's instruction sums as one program's does nobody has seen."""
+    """Return the order of sums: one accumulator in tensor memory.
+
+    Whether the instruction of two programs sums in the same order as that of one is not known, so they count as
+    different.
+    """
     pair = " pair" * (shape.ctas > 1)
     return Sums(f"tcgen05{pair} k{instruction_k(problem.dtype_a)}", finish=own_finish(problem, "cute"))
 
@@ -246,7 +265,7 @@ def _sums(shape: Shape, problem: GemmProblem, config: Config, arch: str) -> Sums
 def _form_of(shape: Shape) -> Form | str:
     if (shape.cluster_m, shape.cluster_n) not in _CLUSTERS[shape.ctas]:
         said = ", ".join(f"{along_m}x{along_n}" for along_m, along_n in _CLUSTERS[shape.ctas])
-        return f"clusters of {shape.ctas} program{'s' * (shape.ctas > 1)} a tile are {said}"
+        return f"with {shape.ctas} program{'s' * (shape.ctas > 1)} per tile, cluster must be one of {said}"
     turn = Turn(
         *(shape.cluster_m // shape.ctas, shape.cluster_n),
         programs_of_tile=shape.ctas,

@@ -1,4 +1,4 @@
-"""Which CuTe DSL is installed: an optional extra, which only processes that compile its kernels ever import."""
+"""The installed release of CuTe DSL, an optional extra that only compile processes import."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from functools import lru_cache
 from genkern.installation import pip_install
 
 DISTRIBUTION = "nvidia-cutlass-dsl"
-# What the extra `cute` in setup.cfg installs. Its binaries are found in the cache where no CuTe DSL is installed.
+# Version that the extra `cute` in setup.cfg installs. Without CuTe DSL, the cache is searched for binaries of this
+# version.
 PINNED = "4.8.1"
-MISSING = f"CuTe DSL is not installed: {pip_install('cute')}, or compile where it is"
+MISSING = f"CuTe DSL is not installed: {pip_install('cute')}, or compile on a machine that has it"
 
 
 @lru_cache(maxsize=1)
@@ -20,7 +21,7 @@ def cute_installed() -> bool:
 
 
 def cute_version() -> str:
-    """The installed version, or, where there is none, the one whose binaries are looked for."""
+    """Return the installed version, or the pinned version if none is installed."""
     return _installed_version() or PINNED
 
 

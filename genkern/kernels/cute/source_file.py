@@ -1,4 +1,4 @@
-"""Kernels that lie in files of their own rather than in generated modules: where these are, and their digests."""
+"""Paths and digests of kernels that are Python files of their own instead of part of a generated module."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import genkern.templates
 from genkern.errors import InputError
 from genkern.files import regular_bytes
 
-# What all kernels of genkern's in CuTe DSL may import.
+# Folder with the files that every CuTe DSL kernel of genkern may import.
 _SHARED = Path(genkern.templates.__path__[0]) / "cute"
 
 
 def path_of(file: str) -> Path:
-    """Of the file of a kernel: below genkern's templates, unless it says the whole way."""
+    """Return the path of a kernel's file: relative to genkern's templates, unless `file` is absolute."""
     return Path(genkern.templates.__path__[0]) / file
 
 
 @lru_cache(maxsize=64)
 def sha256_of(file: str) -> str:
-    """Digest, hex, of its text and of whatever else its folder has in Python, which it may import.
+    """Return the hexadecimal digest of a kernel's file and of all Python files in its folder, which it may import.
 
-    Of a file in a folder of templates/cute also of what that one has. Raises InputError where it cannot be read.
+    For a file below templates/cute, the digest includes the Python files directly in that folder. Raises InputError if
+    a file cannot be read.
     """
     path = path_of(file)
     digest = hashlib.sha256(path.name.encode())
@@ -38,10 +39,10 @@ def sha256_of(file: str) -> str:
 
 
 def files_of(file: str) -> tuple[Path, ...]:
-    """The file of a kernel and what it imports of genkern's templates, directly or not, sorted.
+    """Return the kernel's file and all files of genkern's templates that it imports, directly or indirectly, sorted.
 
-    What a file of someone else's imports is not known: that is all the Python in its folder. Raises InputError where
-    one cannot be read.
+    The imports of a user's file are not followed: for such a file, all Python files of its folder are returned. Raises
+    InputError if a file cannot be read.
     """
     path = path_of(file)
     if _SHARED not in path.parents:
@@ -56,7 +57,7 @@ def files_of(file: str) -> tuple[Path, ...]:
 
 @lru_cache(maxsize=64)
 def _imported(path: Path) -> tuple[Path, ...]:
-    """The files of genkern's templates that a file imports."""
+    """Return the files of genkern's templates that a file imports."""
     try:
         tree = ast.parse(regular_bytes(path))
     except OSError as error:

@@ -1,4 +1,6 @@
-"""The kernel families, a file each or for those that share it: their facts, what they launch, and with what arguments.
+"""The kernel families, one file per family or per group of related families.
 
-May import: gemm, ops, and of kernels what says nothing of a family. `genkern.kernels.catalogue` has the list of them.
+Each file declares the family's forms, the kernels that a call launches, and their arguments. This package imports
+genkern.gemm, genkern.ops and the parts of genkern.kernels that name no family. `genkern.kernels.catalogue` lists the
+families.
 """

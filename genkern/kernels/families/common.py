@@ -1,4 +1,4 @@
-"""What several families share: runs of arguments, masks, and the kernels around one that leaves C unfinished."""
+"""Parts that several families share: runs of arguments, masks, and the kernels launched after the main kernel."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from genkern.kernels.expression import Value, cdiv, where
 from genkern.ops.op import groups_of
 
 Arguments = tuple[Argument, ...]
-# One program of the split-K reduction, or of the filling with zeros, takes this many elements of C, two per thread of
-# four warps on AMD and four on NVIDIA: enough for 16-byte accesses, small enough to fill the GPU when M is 1.
+# Elements of C per program of the split-K reduction: two per thread of four warps on AMD and four on NVIDIA. This is
+# enough for 16-byte accesses, and small enough to fill the GPU when M is 1.
 REDUCE_BLOCK_SIZE = 512
 _SUM_BLOCK_SIZE = 1024
 REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
 SUM_SLOTS = Variant("sum_slots", "gemm/sum_slots.py.j2")
 AROUND_OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
-# The config's own; AMD's come after them.
+# Options from the config. The AMD options follow them.
 CONFIG_OPTIONS: Options = (("num_warps", NUM_WARPS), ("num_stages", NUM_STAGES))
 
 BINARY_NAME = Constant("BINARY", BINARY)
@@ -60,7 +60,10 @@ SPLITS = Integer("SPLIT_K", SPLIT_K)
 
 
 def sizes(product: Product) -> Arguments:
-    """M, N and K. Codegen uses what divides those along which memory runs: M where A's columns are contiguous."""
+    """Return the arguments M, N and K.
+
+    A size gets a guaranteed divisor only if memory is contiguous along it: M only if A is column-major.
+    """
     problem = product.problem
     return (
         Integer("M", M, 1 if problem.row_major_a else alignment_of(problem.M)),
@@ -70,12 +73,12 @@ def sizes(product: Product) -> Arguments:
 
 
 def leading(product: Product, operands: str) -> Arguments:
-    """Leading dimensions: of operands with names of one letter."""
+    """Return the leading dimensions of the operands whose one-letter names make up `operands`."""
     return tuple(product.leading(f"ld{operand}", operand) for operand in operands)
 
 
 def sums(product: Product) -> Arguments:
-    """Where programs leave partial sums for one another, and count who has come."""
+    """Return the arguments for split-K: the workspace for partial sums, and the counters of finished programs."""
     return Workspace("partial_ptr", product.accumulator), Counters("arrived_ptr")
 
 
@@ -89,13 +92,13 @@ def masked_variant(
     clips_k: bool = False,
     template: str = "",
 ) -> Variant:
-    """The kernel of a config with one program for each tile: it masks what overhangs.
+    """Return the kernel text of a config with one program per tile, with masks for the dimensions that tiles overhang.
 
-    `stem` is what it is called after, and its template where there is no other `template`. `clips_k`: what lies beyond
-    K is loaded as zeros without masks, by TMA.
+    `stem` is the prefix of the kernel's name. It also names the template unless `template` does. With `clips_k`, TMA
+    loads zeros beyond K, so that K needs no mask.
     """
     overhangs = {
-        # A group may end anywhere.
+        # A group may end inside any tile.
         "m": problem.M % config.BLOCK_SIZE_M != 0 or groups_of(problem) is not None,
         "n": problem.N % config.BLOCK_SIZE_N != 0,
         "k": problem.K % config.BLOCK_SIZE_K != 0 and not clips_k,
@@ -115,13 +118,13 @@ def masked_variant(
 
 
 def main_kernel(variant: Variant, arguments: Arguments, *grid: Value) -> Kernel:
-    """A kernel in Triton that is compiled with the config's blocks and options."""
+    """Return a Triton kernel that is compiled with the config's block sizes and options."""
     x, y, z = (*grid, 1, 1)[:3]
     return Kernel(variant, (*arguments, *CONSTANTS), (x, y, z), CONFIG_OPTIONS, takes_amd_options=True)
 
 
 def reduction(product: Product, splits: Value) -> Kernel:
-    """C from the sums in the workspace, [splits, M, N]."""
+    """Return the kernel that adds up the partial sums [splits, M, N] in the workspace and writes C."""
     partial = Workspace("partial_ptr", product.accumulator)
     numbers = (*sizes(product)[:2], *leading(product, "c"), Integer("SPLIT_K", splits))
     options = (*AROUND_OPTIONS, ("launch_pdl", 1)) if product.starts_early else AROUND_OPTIONS
@@ -129,19 +132,22 @@ def reduction(product: Product, splits: Value) -> Kernel:
 
 
 def slot_rows(product: Product) -> Workspace:
-    """Where a kernel leaves the rows of all slots, in C's type."""
+    """Return the workspace argument in which a kernel leaves one row for each slot (a row of A and one of its experts).
+
+    The rows have C's type, although the argument has the accumulator's.
+    """
     return Workspace("partial_ptr", product.accumulator)
 
 
 def slot_elements(product: Product) -> Value:
-    """Of that, in elements of the accumulators' type."""
+    """Return the size of the slot rows in elements of the accumulator's type."""
     assert product.groups is not None
     size_bytes = DTYPES[product.problem.dtype_c].size_bytes
     return cdiv(M * product.groups.top_k * N * size_bytes, DTYPES[product.accumulator].size_bytes)
 
 
 def slot_sums(product: Product) -> Kernel:
-    """C from the rows of all slots in the workspace, [M * top_k, N] of C's type."""
+    """Return the kernel that adds up the slot rows [M * top_k, N] in the workspace (of C's type) and writes C."""
     numbers = (Integer("N", N, alignment_of(product.problem.N)), *leading(product, "c"))
     constants = (Constant("BINARY", f"B{_SUM_BLOCK_SIZE}"), Constant("BLOCK_SIZE", _SUM_BLOCK_SIZE))
     options = (*AROUND_OPTIONS, ("launch_pdl", 1)) if product.starts_early else AROUND_OPTIONS
@@ -150,10 +156,10 @@ def slot_sums(product: Product) -> Kernel:
 
 
 def of_groups(product: Product, variant: Variant, a: Argument, b: Argument, last: Arguments, *grid: Value) -> Call:
-    """A call for rows in groups with weights through TMA, by descriptor `b`; its grid counts TILES.
+    """Return the call for rows in groups whose weights are loaded through the TMA descriptor `b`.
 
-    Rows of A that lie anywhere come through pointers, others by `a`; where rows of C are sums, those of slots are added
-    up after.
+    Gathered rows of A are loaded through pointers, other rows through `a`. If a row of C is the sum of several slots, a
+    second kernel adds the slots up. `grid` may use TILES.
     """
     groups = product.groups
     assert groups is not None
@@ -172,10 +178,10 @@ def _over_c(variant: Variant, arguments: Arguments, options: Options) -> Kernel:
     return Kernel(variant, (*arguments, *constants), (cdiv(M * N, REDUCE_BLOCK_SIZE), 1, 1), options)
 
 
-# Elements of the partial sums of all tiles, whole tiles of them.
+# Size of the partial sums of all splits and tiles, in elements. Each tile is stored whole.
 SPLIT_TILES = TILES * SPLIT_K * BLOCK_SIZE_M * BLOCK_SIZE_N
 
 
 def when_split(elements: Value) -> Value:
-    """What is needed with SPLIT_K above 1 only."""
+    """Return `elements` if SPLIT_K is above 1, else 0."""
     return where(SPLIT_K > 1, elements, 0)

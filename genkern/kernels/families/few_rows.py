@@ -1,6 +1,7 @@
-"""Families for few rows: gemv for one row of A and skinny for up to 16, written out, multiply without a dot.
+"""Families for few rows of A: gemv (one row), skinny (up to 16 rows) and skinny_dot.
 
-skinny_dot multiplies by mma.sync: weights of fewer bits become A's type in registers, and warps share K (in Gluon).
+gemv and skinny multiply without matrix instructions, with every row written out. skinny_dot is written in Gluon and
+multiplies by mma.sync: it converts weights of fewer bits to A's type in registers, and its warps share K.
 """
 
 from __future__ import annotations
@@ -49,19 +50,19 @@ from genkern.kernels.families.limits import GRID_YZ, MOST_ELEMENTS, grid_limit, 
 from genkern.kernels.families.sum_orders import of_lanes
 from genkern.ops.op import element_bytes, get_op
 
-# Elements of K that a warp has to itself in a step.
+# Elements along K that one warp multiplies in a step.
 WARP_K = 128
-# What a thread loads at a time.
+# Bytes that a thread loads at a time.
 _LOAD_BYTES = 16
-# Rows of an instruction, which go along N, and its columns.
+# Rows and columns of the mma.sync instruction. Its rows lie along N.
 _ROWS, _COLUMNS = 16, 8
-# Rows that each warp with the same elements of K may as well have for itself, where there is one.
+# Largest number of rows of A that are held in shared memory even if no two warps multiply the same elements of K.
 _MOST_HELD_ROWS = 8
-# Of A in shared memory, and as much of scales: bytes, of which programs of up to 8 warps have half, so that an SM has
-# two of them and more; and elements that a thread has at a time on their way there.
+# Most bytes of A, or of scales, in shared memory. Programs of up to 8 warps get half, so that at least two of them fit
+# on an SM. _MOST_HELD_EACH: most elements that one thread carries at a time from global to shared memory.
 _MOST_HELD_BYTES, _MOST_HELD_EACH = 128 * 1024, 256
-# What a thread may have: of the smallest tiles an SM's four schedulers have eight warps each, of the next four. ptxas
-# puts loads and conversions where it finds registers, and without a limit it finds too many (Triton 3.6.0).
+# Limit of registers per thread. With 64 registers each of an SM's four schedulers holds eight warps, with 128 four.
+# Without a limit ptxas hoists loads and conversions and uses too many registers (Triton 3.6.0).
 _SUMS_AND_WORDS = BLOCK_SIZE_M * BLOCK_SIZE_N * BLOCK_SIZE_K * NUM_STAGES // (NUM_WARPS * WARP_K)
 _SHARE_A = NUM_WARPS * WARP_K > BLOCK_SIZE_K
 _MAX_REGISTERS = where(
@@ -76,10 +77,10 @@ def _gemv_call(product: Product, variant: Variant) -> Call:
 
 
 def _gemv_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    """Its text has one row of A, and reads B in the direction in which it is stored."""
+    """The text computes one row of A and reads B in the direction in which it is contiguous."""
     if problem.M != 1:
         return "gemv multiplies one row of A"
-    return "gemv reads weights whose rows run along K (rowMajorB: N)" if problem.row_major_b else ""
+    return "gemv reads weights that are contiguous along K (rowMajorB: N)" if problem.row_major_b else ""
 
 
 def _gemv_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
@@ -115,7 +116,7 @@ def _skinny_call(product: Product, variant: Variant) -> Call:
 
 
 def _skinny_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    # They become one tensor.
+    # The accumulators of all rows form one tensor.
     if config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * config.BLOCK_SIZE_K > MOST_ELEMENTS:
         return "the accumulators of all rows have more elements than a tensor of Triton"
     return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
@@ -148,23 +149,27 @@ SKINNY = Family("skinny", _SKINNY, AMD_OPTIONS)
 
 
 def rows_of_warp(config: Config) -> int:
-    """Rows of weights that a warp of skinny_dot multiplies: warps with the same elements of K have others each."""
+    """Return the rows of weights that one warp of skinny_dot multiplies.
+
+    Warps that multiply the same elements of K have different rows.
+    """
     return config.BLOCK_SIZE_N * config.BLOCK_SIZE_K // (WARP_K * config.num_warps)
 
 
 def _most_held(problem: GemmProblem, config: Config, rows: int) -> int:
-    """Steps for which there is room in shared memory, with so many rows of A: theirs, or as many scales of groups."""
+    """Return the number of steps whose `rows` rows of A fit in shared memory, and whose scales fit in as much again."""
     step, group = config.BLOCK_SIZE_K, get_op(problem.op).shared_scale(problem)[2]
     scales = config.BLOCK_SIZE_N * max(step // group, step // WARP_K) if group > 1 else 0
-    # In elements of 16 bits.
+    # In elements of 16 bits. Scales may take as many bytes as A.
     room = min(_MOST_HELD_BYTES // (2 if config.num_warps > 8 else 4), _MOST_HELD_EACH * 32 * config.num_warps)
     return room // max(rows * step, scales)
 
 
 def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
-    """Holds A's rows of so many steps in shared memory, both powers of two, where that is a turn of the loop at least.
+    """Return a text with A in shared memory if one iteration of the loop fits there, else with A in registers.
 
-    Binaries are the same for all SPLIT_K: a program has half of the steps at most where there is one.
+    The numbers of rows and steps held are powers of two. Binaries are the same for every SPLIT_K above 1: the choice
+    assumes that a program has half of the steps.
     """
     split = config.SPLIT_K > 1
     rows = min(config.BLOCK_SIZE_M, 1 << (problem.M - 1).bit_length())
@@ -173,7 +178,7 @@ def _dot_variant(problem: GemmProblem, config: Config) -> Variant:
     most, turn = _most_held(problem, config, rows), config.num_stages + 1
     held = max(turn, min(1 << (steps - 1).bit_length(), 1 << most.bit_length() >> 1))
     side_by_side = WARP_K * config.num_warps // config.BLOCK_SIZE_K
-    # Of more rows each warp with the same elements of K has A in registers of its own, but where several do.
+    # With more rows each warp keeps A in its own registers, unless several warps multiply the same elements of K.
     if (rows > _MOST_HELD_ROWS and side_by_side == 1) or held > most or held % turn or held & (held - 1):
         return Variant("matmul_skinny_dot" + ("_split" if split else ""), "gemm/skinny_dot.py.j2", split=split)
     in_parts = split or held < steps
@@ -201,30 +206,32 @@ def _dot_call(product: Product, variant: Variant) -> Call:
 
 
 def _dot_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    """Weights of fewer bits than A's along K, of which a thread loads 16 bytes; bf16's arithmetic by pairs."""
+    """Require weights of fewer bits than A, contiguous along K, in rows that allow loads of 16 bytes."""
     if not get_op(problem.op).in_registers:
         return "this family multiplies weights of fewer bits than A's"
     if not problem.row_major_a or problem.row_major_b:
-        return "this family loads operands whose rows run along K (rowMajorA: T, rowMajorB: N)"
+        return "this family loads operands that are contiguous along K (rowMajorA: T, rowMajorB: N)"
     if DTYPES[problem.dtype_b].encoding == "fnuz":
         return f"this family knows the bits of e4m3, not of {problem.dtype_b}"
     _, bytes_b = element_bytes(problem)
     if problem.K * bytes_b % _LOAD_BYTES:
-        return "rows of B do not start at multiples of 16 bytes, which a thread loads"
+        return "rows of B do not start at multiples of 16 bytes, which one load of a thread needs"
     return ""
 
 
 def _dot_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     if not _ROWS <= config.BLOCK_SIZE_N <= _MOST_ROWS:
-        return f"BLOCK_SIZE_N is not from {_ROWS} to {_MOST_ROWS}, of which an instruction has {_ROWS}"
+        return f"BLOCK_SIZE_N is not from {_ROWS} to {_MOST_ROWS}; one instruction multiplies {_ROWS} rows"
     side_by_side = WARP_K * config.num_warps // config.BLOCK_SIZE_K
     if config.num_warps > _MOST_WARPS or not 1 <= side_by_side <= config.BLOCK_SIZE_N // _ROWS:
         return (
-            f"BLOCK_SIZE_K is {WARP_K} for each warp, of which there are {_MOST_WARPS} at most, or for several with "
-            f"{_ROWS} of BLOCK_SIZE_N each"
+            f"BLOCK_SIZE_K must give each of at most {_MOST_WARPS} warps {WARP_K} elements of its own, or the same "
+            f"{WARP_K} to several warps that have at least {_ROWS} of BLOCK_SIZE_N each"
         )
     if not 1 <= config.num_stages <= _MOST_STAGES:
-        return f"num_stages is not from 1 to {_MOST_STAGES}: a thread holds the weights of so many steps"
+        return (
+            f"num_stages is not from 1 to {_MOST_STAGES}: a thread holds the weights of num_stages steps in registers"
+        )
     return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
 
 
@@ -240,7 +247,7 @@ _SKINNY_DOT = Form(
     sides=Sides(least_m=_COLUMNS, most_m=_MOST_COLUMNS, most_k=WARP_K * _MOST_WARPS),
     reads="registers",
     aligned_rows=True,
-    # Not that it multiplies by it: it was written for GPUs that have it, and measured there.
+    # The kernel does not use wgmma, but it was written for GPUs that have it and was measured on them only.
     needs=("wgmma",),
     splits_k=True,
     split_apart=True,

@@ -1,4 +1,4 @@
-"""What the tiles of the kernels in Gluon are made of: buffers of a ring, and parts that copies take to C."""
+"""Shared memory of a tile of the Gluon kernels: buffers of the ring, and the parts in which C is stored."""
 
 from __future__ import annotations
 
@@ -10,41 +10,43 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.expression import Expression
 
-# Bytes along K of a buffer of a Gluon kernel's ring: those that are swizzled.
+# Bytes along K of one buffer of the ring, which is the width of the 128-byte swizzle.
 RING_BYTES = 128
-# Rows or columns of one copy of an operand that runs along them: 128 bytes of 16-bit elements.
+# Rows or columns that one TMA copy loads of an operand that is not contiguous along K: 128 bytes of 16-bit elements.
 TURNED_BOX = 64
-# int8 is multiplied in widths by so many above the second number (PTX ISA, "wgmma.mma_async": .nN of .s8).
+# wgmma multiplies int8 in widths that are multiples of the first number, above the second (PTX ISA, "wgmma.mma_async":
+# .nN of .s8).
 _INT8_WIDTHS = (16, 32)
-# What a box of TMA has along one side (cuTensorMapEncodeTiled, boxDim).
+# Largest side of a TMA box (cuTensorMapEncodeTiled, boxDim).
 _MOST_BOX = 256
-# 16 rows of a tile for each multiplying warp, once or twice: the kernels have one or two products a buffer. wgmma is
-# issued by whole groups of warps.
+# A tile has 16 rows per multiplying warp, once or twice: the kernels have code for one or two products per buffer.
+# wgmma is issued by groups of four warps.
 _WARP_ROWS, _MOST_PRODUCTS, _GROUP_WARPS = 16, 2, 4
-# Rows or columns that are swizzled together.
+# Rows or columns in one repetition of the swizzle.
 EIGHT = 8
-# Two barriers of 8 bytes for each buffer, and one for a cluster's sums, are in a block behind the ring.
+# Each buffer has two barriers of 8 bytes, and a cluster has one more for its sums. They lie in a block behind the ring.
 BLOCK_BYTES = 1024
 MOST_BUFFERS = 62
-# Scales in a line of 16 bytes.
+# Scales (float32) in a line of 16 bytes.
 _LINE_SCALES = 4
-# Columns that go to C at a time where all of them would take the place of a buffer of the ring.
+# Columns of C that are stored at a time if staging all of them would take the place of a buffer of the ring.
 STORED = (64, 32)
-# Columns of the widest wgmma.
+# Columns of the widest wgmma instruction.
 WIDEST = 256
 Width = TypeVar("Width", int, Expression)
 
 
-# The text of the next two is in generated modules as well, where kernels and launches ask them.
+# The texts of the next two functions are copied into generated modules, whose kernels and launches call them.
 def powers_of(width: int) -> tuple[int, ...]:
-    """The powers of two, largest first, that add up to a multiple of 8 up to 256."""
+    """Return the powers of two, largest first, that add up to `width`, a multiple of 8."""
     return tuple(1 << bit for bit in range(8, 2, -1) if width & (1 << bit))
 
 
 def parts_of(width: int, cluster: int = 1, most: int = 256) -> tuple[tuple[int, int, int], ...]:
-    """(program of the cluster, first column, columns) of what each copy takes to C.
+    """Return (program of the cluster, first column, columns) for each part of a tile that is stored to C by one copy.
 
-    Each program has a share of the columns, by eights, which is cut into powers of two up to `most`, largest first.
+    Each of the `cluster` programs has a share of the columns. Shares are multiples of 8 and differ by 8 at most. A
+    share is cut into powers of two up to `most`, largest first.
     """
     parts = []
     for owner in range(cluster):
@@ -56,31 +58,35 @@ def parts_of(width: int, cluster: int = 1, most: int = 256) -> tuple[tuple[int, 
 
 
 def ring_k(element_bytes: int) -> int:
-    """Elements along K of a buffer of a Gluon kernel's ring."""
+    """Return the elements along K of one buffer of the ring."""
     return RING_BYTES // element_bytes
 
 
 def turned(problem: GemmProblem, swapped: bool) -> tuple[bool, bool]:
-    """Whether the rows that wgmma goes along, and the columns, are an operand's that runs along them, not along K."""
+    """Return (rows are turned, columns are turned).
+
+    The operand along wgmma's rows (or columns) is turned if it is contiguous along them instead of along K.
+    """
     along_m, along_n = not problem.row_major_a, problem.row_major_b
     return (along_n, along_m) if swapped else (along_m, along_n)
 
 
 def columns_held(width: Width, turned: bool) -> Width:
-    """Columns in a buffer of a ring: whole blocks of 64 where their operand does not run along K."""
+    """Return the columns in one buffer of the ring: whole blocks of 64 if their operand is not contiguous along K."""
     return (width + (TURNED_BOX - 1)) // TURNED_BOX * TURNED_BOX if turned else width
 
 
 def buffer_bytes(rows: int, width: int, turned: bool = False) -> int:
-    """Of one buffer of a ring: 128 for each row and column; `turned` as in columns_held."""
+    """Return the size of one buffer of the ring: 128 bytes per row and per column. See `columns_held` for `turned`."""
     return (rows + columns_held(width, turned)) * RING_BYTES
 
 
 def scale_bytes(rows: int, width: int, swapped: bool, block_n: int) -> int:
-    """Of a buffer's scales where products are promoted, in whole blocks: float32, for each row of A, and those of B.
+    """Return the bytes of scales (float32) beside one buffer if products are promoted, rounded up to whole blocks.
 
-    Of B there are as many as a swapped tile has rows, or an upright one may have blocks of `block_n` columns; those of
-    an upright one's rows come in whole lines of 16 bytes, with what lies before and behind them.
+    A has one scale per row. B has one per row of a swapped tile, or one per `block_n` columns that an upright tile may
+    touch. The scales of an upright tile's rows are copied in lines of 16 bytes, which may include scales before and
+    after the tile.
     """
     first_in_block = block_n - math.gcd(width, block_n)
     scales = width + rows if swapped else rows + _LINE_SCALES + -(-(first_in_block + width) // block_n)
@@ -88,14 +94,21 @@ def scale_bytes(rows: int, width: int, swapped: bool, block_n: int) -> int:
 
 
 def landing_bytes(rows: int, width: int, cluster: int) -> int:
-    """Of shared memory where a program of a cluster finds the others' sums of the columns that it stores, 4 each."""
+    """Return the shared memory in which a program of a cluster receives the others' partial sums (4 bytes each).
+
+    A program receives the columns that it stores.
+    """
     return (cluster - 1) * rows * 8 * -(-width // (8 * cluster)) * 4
 
 
 class Tile(NamedTuple):
-    """What a tile takes of shared memory: in bytes, but for the buffers of its ring that are filled `together`.
+    """Shared memory that a tile needs.
 
-    `behind_ring`: a block for the barriers, and whole blocks for other programs' sums. `part_bytes`: C's largest part.
+    together: buffers of the ring that are filled together.
+    buffer_bytes: size of one buffer.
+    behind_ring: bytes for the barriers and for partial sums of other programs, in whole blocks.
+    part_bytes: size of the largest part of C.
+    c_bytes: size of the whole tile of C.
     """
 
     together: int
@@ -105,7 +118,7 @@ class Tile(NamedTuple):
     c_bytes: int
 
 
-# Once for all numbers of stages, of which spaces have ten.
+# Cached because all values of num_stages (ten in a space) share the result.
 @lru_cache(maxsize=16_384)
 def tile_of(
     rows: int,
@@ -118,31 +131,35 @@ def tile_of(
     cluster: int,
     neighbours: tuple[int, int],
 ) -> Tile | str:
-    """The tile, or why it is none for wgmma. `are_turned` as turned says; `cluster` programs share its K.
+    """Return the tile's shared memory, or the reason why wgmma cannot compute the tile.
 
-    `neighbours`: programs that have tiles side by side, along the rows and along the columns.
+    rows: length of the tile along wgmma's rows.
+    width: length along its columns.
+    are_turned: as `turned` returns it.
+    cluster: number of programs that share the tile's K.
+    neighbours: number of programs with tiles side by side, along the rows and along the columns.
     """
     if warps % _GROUP_WARPS:
-        return "wgmma is for groups of four warps"
+        return "num_warps is no multiple of four: wgmma is issued by groups of four warps"
     products, rest = divmod(rows, _WARP_ROWS * warps)
     if rest or not 1 <= products <= _MOST_PRODUCTS:
-        return "the rows that wgmma goes along are 16 or 32 for each warp"
+        return "a tile must have 16 or 32 rows of wgmma per warp"
     if rows > _MOST_BOX:
-        return f"the rows that wgmma goes along are more than the {_MOST_BOX} of a box of TMA"
+        return f"the side along wgmma's rows is longer than a TMA box, {_MOST_BOX}"
     step, narrow = _INT8_WIDTHS
     if DTYPES[dtype_a].is_integer and width > narrow and width % step:
-        return f"of int8 wgmma multiplies {narrow} columns, or multiples of {step}"
+        return f"wgmma multiplies int8 in widths of up to {narrow} columns, or in multiples of {step}"
     down, across = neighbours
     rows_turned, columns_turned = are_turned
     if columns_turned and columns_held(width, columns_turned) % (TURNED_BOX * down):
-        return "the columns that programs of a cluster share cannot be dealt out to them"
+        return f"the columns that a cluster's programs load for each other are no multiple of {TURNED_BOX * down}"
     if rows_turned and rows % (TURNED_BOX * across):
-        return "the rows that programs of a cluster share cannot be dealt out to them"
+        return f"the rows that a cluster's programs load for each other are no multiple of {TURNED_BOX * across}"
     together, rest = divmod(block_k, ring_k(DTYPES[dtype_a].size_bytes))
     if rest or not together:
-        return "BLOCK_SIZE_K is not whole rows of 128 bytes, as the ring has them"
+        return f"BLOCK_SIZE_K is no multiple of {RING_BYTES} bytes, the length of the ring's rows"
     if together > 1 and neighbours != (1, 1):
-        return "programs that load for one another fill one buffer at a time: BLOCK_SIZE_K is 128 bytes of a row"
+        return "programs that load for each other fill one buffer at a time: BLOCK_SIZE_K must be 128 bytes"
     element_bytes = DTYPES[dtype_c].size_bytes
     others = -(-landing_bytes(rows, width, cluster) // BLOCK_BYTES) * BLOCK_BYTES
     largest_part = powers_of(EIGHT * -(-width // (EIGHT * cluster)))[0]

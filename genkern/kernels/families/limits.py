@@ -1,8 +1,8 @@
-"""What several families cannot do: products that the matrix units refuse, grids that nobody launches, rows of TMA.
+"""Limits that several families share: of matrix instructions, of launch grids, and of TMA.
 
-Each function returns why not, in one line, or ""; `gpu` None asks what holds on every device. There is no bound on
-shared memory or LDS for kernels in Triton: what it takes of it depends on whether it pipelines the loop, and it says
-how much with the binary (genkern.farm.occupancy).
+Each function returns the reason why a kernel cannot compute the problem, in one line, or "". With None for `gpu` it
+checks only what holds on every device. Shared memory (LDS) of Triton kernels is not limited here: it depends on whether
+Triton pipelines the loop, and is known once the binary is compiled (genkern.farm.occupancy).
 """
 
 from __future__ import annotations
@@ -20,76 +20,79 @@ from genkern.ops.op import element_bytes, get_op, groups_of, has_exponents, oper
 
 # Triton's TRITON_MAX_TENSOR_NUMEL.
 MOST_ELEMENTS = 2**20
-# The most programs along the second and third dimension of a grid (CUDA programming guide, technical specifications;
-# ROCm's device properties say 65,536).
+# Largest number of programs along the second and third dimension of a grid (CUDA programming guide, technical
+# specifications; ROCm's device properties say 65,536).
 GRID_YZ = 65_535
 # HIP launches fewer threads than this along one dimension of a grid (hipModuleLaunchKernel, gridDimX * blockDimX).
 _AMD_GRID_THREADS = 2**32
 _REDUCE_WARPS = 4
-# K of the shortest product of 8-bit operands that Triton takes on NVIDIA (min_dot_size in its backend); AMD has none.
+# Shortest product of 8-bit operands along K that Triton takes on NVIDIA (min_dot_size in its backend). AMD has no
+# limit.
 _DOT_K_8_BITS = 32
-# What an instruction of wgmma for a width of n takes besides n / 2 accumulators a thread: ptxas (12.8 and 12.9) refuses
-# m64n256 with fewer than 154 registers and m64n128 with fewer than 90. It spills anything but these.
+# Registers per thread that a wgmma of width n needs in addition to its n / 2 accumulators: ptxas (12.8 and 12.9)
+# refuses m64n256 with fewer than 154 registers and m64n128 with fewer than 90. It can spill all other registers.
 _WGMMA_OTHER_REGISTERS = 26
-# Rows in memory must start at multiples of this, and what one copy brings of a row must be as long at least
+# Rows in memory must start at multiples of this, and a copy must load at least as much of each row
 # (cuTensorMapEncodeTiled in the CUDA driver API: globalStrides, boxDim[0] without interleaving).
 TMA_BYTES = 16
-# Clusters lie within processing clusters of 16 or 18 SMs, so that some SMs are left over. How many of an H200's SMs
-# clusters of so many programs have at a time, by cuOccupancyMaxActiveClusters, for programs that take an SM each.
+# Clusters lie within processing clusters of 16 or 18 SMs, so that some SMs are left over. _IN_CLUSTERS: by cluster
+# size, the number of an H200's SMs that clusters occupy at the same time, by cuOccupancyMaxActiveClusters, for programs
+# that need one SM each.
 _UNITS, _IN_CLUSTERS = 132, {3: 117, 4: 120, 5: 110, 8: 120}
 Units = TypeVar("Units", int, Expression)
 
 
 def tiles(problem: GemmProblem, config: Config) -> int:
-    """Tiles of C, of groups the most that there may be."""
+    """Return the number of tiles of C; for rows in groups, the largest number that the groups can have."""
     groups = groups_of(problem)
     tiles_m = groups.most_tiles(problem.M, config.BLOCK_SIZE_M) if groups else -(-problem.M // config.BLOCK_SIZE_M)
     return tiles_m * -(-problem.N // config.BLOCK_SIZE_N)
 
 
 def units_in_clusters(units: Units, cluster: int) -> Units:
-    """SMs of sm_90 that clusters of so many programs have at a time, of so many.
+    """Return how many of `units` SMs (sm_90) clusters of `cluster` programs can occupy at the same time.
 
-    A cluster that had to wait for a place would begin when all others end.
+    A cluster that has to wait for a place starts only when all others end.
     """
     return units * _IN_CLUSTERS[cluster] // _UNITS if cluster in _IN_CLUSTERS else units
 
 
 def splits_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """For kernels that number the splits of all tiles, and of a tile K-blocks and partial sums SPLIT_K times."""
+    """Limit for kernels that count the splits of all tiles, the K-blocks and the partial sums of a tile in 32 bits."""
     blocks = -(-problem.K // config.BLOCK_SIZE_K)
     elements = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
     if max(tiles(problem, config), blocks, elements) * config.SPLIT_K >= INT32:
-        return "tiles, K-blocks or partial sums, SPLIT_K times, are more than 32 bits count"
+        return "SPLIT_K times the tiles, K-blocks or partial sums are more than 32 bits count"
     return ""
 
 
 def grid_limit(programs: int, num_warps: int, gpu: Gpu | None) -> str:
-    """For so many programs along the first dimension of a grid."""
+    """Limit for a grid with `programs` programs along its first dimension."""
     if programs >= INT32:
         return "more programs than 32 bits count"
     if gpu is not None and gpu.vendor == "amd" and programs * num_warps * gpu.warp_size >= _AMD_GRID_THREADS:
-        return "more threads than HIP launches along a dimension"
+        return "more threads than HIP launches along one dimension of a grid"
     return ""
 
 
 def over_c_limit(problem: GemmProblem, gpu: Gpu | None) -> str:
-    """For the kernels around a main one, which take REDUCE_BLOCK_SIZE elements of C per program."""
+    """Limit for the kernels around the main kernel, which compute REDUCE_BLOCK_SIZE elements of C per program."""
     return grid_limit(-(-problem.M * problem.N // REDUCE_BLOCK_SIZE), _REDUCE_WARPS, gpu)
 
 
 def dot_limit(
     problem: GemmProblem, config: Config, gpu: Gpu | None, *, swapped: bool = False, held_tiles: int = 1
 ) -> str:
-    """For tl.dot: whether Triton takes the product, and its accumulators fit where they must be.
+    """Limit for tl.dot: whether Triton compiles the product and its accumulators fit.
 
-    That is a thread's registers for wgmma, and for tcgen05 tensor memory, which holds `held_tiles` of them. Both
-    instructions are for tiles of 64 rows (of N, when `swapped`) and groups of four warps, and for float32 as tf32 only.
+    wgmma keeps accumulators in registers; tcgen05 keeps them in tensor memory, which must hold `held_tiles` of them.
+    Both instructions need tiles of at least 64 rows (of N, if `swapped`) and groups of four warps, and multiply float32
+    only as tf32.
     """
     if gpu is None or gpu.vendor != "nvidia":
         return ""
     if config.BLOCK_SIZE_K > PROMOTED_K and promotes_products(problem, gpu.arch):
-        return f"sums are made in float32 of at most {PROMOTED_K} elements along K (accumulate: full)"
+        return f"BLOCK_SIZE_K is above {PROMOTED_K}, the most elements summed before float32 (accumulate: full)"
     if config.BLOCK_SIZE_K < _DOT_K_8_BITS and DTYPES[problem.dtype_a].size_bytes == 1:
         return f"Triton refuses a product of 8-bit operands with BLOCK_SIZE_K below {_DOT_K_8_BITS} on NVIDIA"
     if not gpu.has.of_warpgroups or config.num_warps < gpu.has.matrix_warps:
@@ -104,16 +107,18 @@ def dot_limit(
     if rows < gpu.has.matrix_rows:
         return ""
     if gpu.has.wgmma:
-        # Warps go along the rows first, 16 each (warpsPerTileV3 and mmaVersionToInstrShape of Triton's NVIDIA backend).
+        # Warps are placed along the rows first, 16 rows each (warpsPerTileV3 and mmaVersionToInstrShape of Triton's
+        # NVIDIA backend).
         width = min(gpu.has.matrix_columns, columns // max(1, config.num_warps // (rows // 16)))
         if width // 2 + _WGMMA_OTHER_REGISTERS > gpu.registers_per_unit // (config.num_warps * gpu.warp_size):
-            return "a thread has fewer registers than one wgmma of this tile needs, which ptxas refuses"
+            return "ptxas refuses this tile: one wgmma needs more registers than a thread has"
         return ""
-    # With more warps, and for int8 before Triton 3.9, it is mma.sync. Packed bytes are no integers.
+    # With more warps, and for int8 before Triton 3.9, Triton uses mma.sync. Packed bytes are not integers.
     if config.num_warps > 8 or (DTYPES[problem.dtype_a].is_integer and operands_of(problem)[0].is_plain):
         return ""
     columns_there = gpu.has.tensor_memory_columns
-    # A tile of 64 rows takes half of them. Triton puts exponents of operands beside accumulators, and then holds fewer.
+    # A tile of 64 rows takes half of the columns. Triton stores the operands' exponents beside the accumulators, so
+    # that fewer fit.
     taken = max(64, rows) * columns // 128
     if taken * held_tiles > columns_there or (taken == columns_there and has_exponents(problem)):
         return "accumulators do not fit tensor memory"
@@ -121,7 +126,7 @@ def dot_limit(
 
 
 def tma_operands_limit(problem: GemmProblem) -> str:
-    """For A and B through TMA."""
+    """Limit for loads of A and B through TMA."""
     row_a = problem.K if problem.row_major_a else problem.M
     row_b = problem.N if problem.row_major_b else problem.K
     for name, row, size in zip("AB", (row_a, row_b), element_bytes(problem), strict=True):
@@ -131,21 +136,21 @@ def tma_operands_limit(problem: GemmProblem) -> str:
 
 
 def tma_output_limit(problem: GemmProblem) -> str:
-    """For C through TMA."""
+    """Limit for stores of C through TMA."""
     if problem.N * DTYPES[problem.dtype_c].size_bytes % TMA_BYTES:
         return "rows of C do not start at multiples of 16 bytes, as TMA needs"
     return ""
 
 
 def tma_box_limit(problem: GemmProblem, config: Config) -> str:
-    """For tiles of A and B through TMA; blocks of more elements than a box has Triton copies in pieces.
+    """Limit for tiles of A and B that are loaded through TMA. Triton splits a tile that is larger than a TMA box.
 
-    A row of A's tile has BLOCK_SIZE_K elements (BLOCK_SIZE_M when column-major), of B's BLOCK_SIZE_N (BLOCK_SIZE_K).
-    (H200: 8 rows of a column-major A in int8 are refused when launched.)
+    A row of A's tile has BLOCK_SIZE_K elements (BLOCK_SIZE_M if A is column-major), a row of B's BLOCK_SIZE_N
+    (BLOCK_SIZE_K if B is stored as [N, K]). An H200 refuses a launch whose tile has 8 rows of a column-major int8 A.
     """
     row_a = config.BLOCK_SIZE_K if problem.row_major_a else config.BLOCK_SIZE_M
     row_b = config.BLOCK_SIZE_N if problem.row_major_b else config.BLOCK_SIZE_K
     for row, size in zip((row_a, row_b), element_bytes(problem), strict=True):
         if row * size < TMA_BYTES:
-            return "a row of a tile is shorter than the 16 bytes that TMA copies at least"
+            return "a row of a tile is shorter than 16 bytes, the least that TMA copies"
     return ""

@@ -1,22 +1,23 @@
-"""What kernels count in 32 bits, and what in 64: the one place that says which problems are past either.
+"""Which values kernels count in 32 bits and which in 64, and which problems exceed either.
 
-Pointers have 64 bits, and what is added to them as many as its factors. Sizes, leading dimensions, tiles and
-coordinates of the copy engine are 32-bit numbers each; products of them may be more.
+Pointers have 64 bits; an offset that is added to one has as many bits as its factors. Sizes, leading dimensions, tile
+numbers and coordinates of TMA have 32 bits each, but their products may be larger.
 
 | product of sizes | counted in | from 2^31 on |
 |---|---|---|
-| elements of A, B, C, of one group's weight | 32 bits | 64: another text (`wide_operands`); TMA counts in 64 always |
-| elements of partial sums, of rows of slots | 32 bits | 64, likewise; whole tiles of sums in 64 always |
+| elements of A, B, C, of one group's weight | 32 bits | 64 bits, in another text (`wide_operands`); TMA always counts
+in 64 |
+| elements of partial sums, of slot rows | 32 bits | 64 bits, likewise; sums of whole tiles always in 64 |
 | elements between weights of groups | 64 bits | |
-| elements between products of a batch | 32 bits | illegal (its format refuses it; the call refuses strides) |
+| elements between products of a batch | 32 bits | illegal (the format refuses it; a call refuses such strides) |
 | partial sums of a product of a batch | 32 bits | illegal (legality.legal_split) |
-| rows to TMA of all products of a batch | 32 bits | illegal (tiled_tma, cute.dense) |
-| rows to TMA of the weights of all groups | 32 bits | illegal, here |
+| TMA rows of all products of a batch | 32 bits | illegal (tiled_tma, cute.dense) |
+| TMA rows of the weights of all groups | 32 bits | illegal, here |
 | scales of blocks, elements of rows stored together | 32 bits | illegal, here |
-| copies of rows off 16 bytes | 32 bits | illegal (realigned) |
+| copies of unaligned rows | 32 bits | illegal (realigned) |
 | tiles, programs, K-blocks, each times splits | 32 bits | illegal (legality, limits, and families that count them) |
-| rows of a mixture of experts, M times top_k | 32 bits | illegal (its format refuses it) |
-| a slice's rows times its pitch, of a matrix below | 32 bits | the call goes to the library (runtime.launch.prepared) |
+| rows of a mixture of experts, M times top_k | 32 bits | illegal (the format refuses it) |
+| rows of a slice times its pitch | 32 bits | the call goes to the library (runtime.launch.prepared) |
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from genkern.ops.op import get_op, groups_of, operands_of
 
 
 def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
-    """Which matrices have elements that 32-bit offsets do not reach, so that kernels' texts have 64."""
+    """Return, by template variable, which matrices have elements beyond 32-bit offsets and need 64-bit ones."""
     matrices = get_op(problem.op).operands(problem)[:3]
     wide_a, wide_b, wide_c = (operand.shape[-2] * operand.shape[-1] >= INT32 for operand in matrices)
     groups = groups_of(problem)
@@ -43,7 +44,10 @@ def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
 
 @lru_cache(maxsize=1024)
 def counted_limit(problem: GemmProblem, uses_tma: bool) -> str:
-    """For kernels of any family: what of the problem is more than they count in 32 bits, where none has 64; or ""."""
+    """Return why kernels of no family can compute the problem, or "".
+
+    The reason is a count that exceeds 32 bits and for which no kernel text with 64 bits exists.
+    """
     _, b, *_ = operands = operands_of(problem)
     for operand in operands:
         if operand.in_step and len(operand.shape) > 1 and operand.shape[-2] * operand.shape[-1] >= INT32:

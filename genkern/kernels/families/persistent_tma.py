@@ -1,6 +1,6 @@
-"""persistent_tma: one program for each SM walks over the tiles of C; operands and C through TMA, which clips them.
+"""persistent_tma: one program per SM walks over the tiles of C. Operands and C go through TMA, which clips the edges.
 
-`specialized`: some warps load and the others multiply; the text is the same but for one word.
+With `specialized`, some warps load and the others multiply. The two texts differ in one word.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from genkern.ops.op import groups_of
 
 def _variant(stem: str, problem: GemmProblem, config: Config) -> Variant:
     if (groups := groups_of(problem)) is not None:
-        # Rows that are gathered come through pointers.
+        # Gathered rows are loaded through pointers, which need a mask along K.
         overhangs = groups.gathered and problem.K % config.BLOCK_SIZE_K != 0
         name = f"matmul_{stem}_groups" + "_mask_k" * overhangs
         return Variant(name, "gemm/persistent_tma_groups.py.j2", mask_k=overhangs)
@@ -45,20 +45,20 @@ def _call(product: Product, variant: Variant) -> Call:
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     if groups_of(problem) is not None and (problem.row_major_b or not problem.row_major_a):
-        return "of groups TMA reads zeros beyond K only where rows run along K (rowMajorA: T, rowMajorB: N)"
+        return "for groups, TMA reads zeros beyond K only if rows are contiguous along K (rowMajorA: T, rowMajorB: N)"
     return tma_operands_limit(problem) or tma_output_limit(problem)
 
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    # Where the loop is pipelined Triton begins a tile while the one before it is stored.
+    # If the loop is pipelined, Triton starts a tile while the one before it is stored.
     held_tiles = 2 if config.num_stages > 1 else 1
     return tma_box_limit(problem, config) or dot_limit(problem, config, gpu, held_tiles=held_tiles)
 
 
 def _legal_specialized(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Triton parts the warps into groups, but where it multiplies by wgmma: there it ignores the word."""
+    """Triton splits the warps into groups only if it does not multiply by wgmma; with wgmma it ignores the option."""
     if gpu is not None and not gpu.has.wgmma and config.num_warps < 4:
-        return "Triton fails to specialise fewer than four warps"
+        return "Triton cannot specialise fewer than four warps"
     return tma_box_limit(problem, config) or dot_limit(problem, config, gpu)
 
 
@@ -75,7 +75,7 @@ _PLAIN = Form(
     groups=True,
     gathers=True,
 )
-# Triton adds whole warpgroups: one warp of four loads, one multiplies.
+# Triton adds a whole warpgroup of four warps: one of them loads, one issues the products.
 _SPECIALIZED = Form(
     "persistent_tma_specialized",
     partial(_variant, "persistent_tma_specialized"),

@@ -1,8 +1,8 @@
-"""`realigned`: forms that load through TMA, for rows of A or B that start where TMA cannot load them.
+"""`realigned`: forms that load through TMA, applied to rows of A or B whose addresses TMA cannot load.
 
-A first kernel copies each operand whose pitch is no multiple of 16 bytes into the workspace, with rows at a pitch of
-whole cache lines; then the base form's own kernels multiply the copies. All are part of the config's time. B's copy
-comes before A's, so that where they lie does not depend on M, but behind the sums of splits, where there are any.
+A first kernel copies each operand whose pitch is not a multiple of 16 bytes into the workspace, at a pitch of whole
+cache lines. Then the base form's kernels multiply the copies. The config's time includes all kernels. B's copy lies
+before A's, so that its place does not depend on M. Both lie behind the partial sums of splits, if there are any.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value, cdiv, evaluate, name
 from genkern.kernels.families.limits import TMA_BYTES, tma_output_limit
 
-# Of a cache line, which a row of a copy begins with; and of the elements that are copied.
+# Bytes of a cache line, at which every row of a copy starts; bytes of an element that is copied.
 _LINE_BYTES = 128
 _ELEMENT_BYTES = 2
-# Of a partial sum, in float32 or int32.
+# Bytes of a partial sum, float32 or int32.
 _SUM_BYTES = 4
-# What a program copies: 4 KB. A warp loads 64 or 128 bytes of a row at a time, and stores 256 bytes of two.
+# Block that one program copies: 4 KB. A warp loads 64 or 128 bytes of a row at a time, and stores 256 bytes of two
+# rows.
 BLOCK_ROWS, BLOCK_COLUMNS = 16, 128
 _OPTIONS: Options = (("num_warps", 4), ("num_stages", 1))
 
 
 def copied_operands(problem: GemmProblem) -> str:
-    """The letters of those of A and B whose rows do not start at multiples of 16 bytes: "", "a", "b" or "ab"."""
+    """Return the letters of the operands whose rows do not start at multiples of 16 bytes: "", "a", "b" or "ab"."""
     row_a = problem.K if problem.row_major_a else problem.M
     row_b = problem.N if problem.row_major_b else problem.K
     sizes = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
@@ -43,8 +44,9 @@ def copied_operands(problem: GemmProblem) -> str:
 
 
 def copies_of(problem: GemmProblem, start: Value = 0) -> tuple[Copy, ...]:
-    """The copies that are made, so many elements behind the workspace's address. Their pitches are names, which
-    `definitions` explains.
+    """Return the copies that a problem needs, the first of them `start` elements behind the workspace's address.
+
+    Their pitches are names, which `definitions` defines.
     """
     stored = {
         "b": (K, N) if problem.row_major_b else (N, K),
@@ -60,18 +62,18 @@ def copies_of(problem: GemmProblem, start: Value = 0) -> tuple[Copy, ...]:
 
 
 def definitions(copies: tuple[Copy, ...]) -> tuple[tuple[str, Value], ...]:
-    """The pitches by name: whole cache lines."""
+    """Return the pitches by name, rounded up to whole cache lines."""
     line = _LINE_BYTES // _ELEMENT_BYTES
     return tuple((f"pitch_{copy.operand}", cdiv(copy.columns, line) * line) for copy in copies)
 
 
 def end_of(copy: Copy) -> Value:
-    """Elements of the workspace up to the end of a copy."""
+    """Return the number of elements from the workspace's address to the end of a copy."""
     return copy.pitch * copy.rows + copy.first
 
 
 def _copy_kernel(product: Product, copies: tuple[Copy, ...]) -> Kernel:
-    """A program for each block of each copy, those of the first one first."""
+    """Return the kernel with one program per block of each copy; the first copy's programs come first."""
     letters = "".join(copy.operand for copy in copies)
     arguments: list[Argument] = [Pointer(f"{letter}_ptr", letter) for letter in letters]
     arguments.append(Workspace("copies_ptr", product.accumulator))
@@ -114,11 +116,11 @@ def _call_on_copies(base: Form) -> Callable[[Product, Variant], Call]:
 
 def _takes_by(base: Form) -> Callable[[GemmProblem, Gpu | None], str]:
     def takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-        """Operands of 16 bits with rows that TMA cannot load, C that the base can store, and offsets of 32 bits."""
+        """Require 16-bit operands, at least one unaligned, a C that the base form can store, and 32-bit offsets."""
         if {DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes} != {_ELEMENT_BYTES}:
             return "this family copies operands of 16 bits"
         if not copied_operands(problem):
-            return "rows of A and B start at multiples of 16 bytes: there is nothing to realign"
+            return "rows of A and B already start at multiples of 16 bytes: nothing to realign"
         if _elements(problem) >= INT32:
             return "copies of A and B have more elements than 32 bits count"
         return tma_output_limit(problem) if base.stores_tma else ""
@@ -127,7 +129,7 @@ def _takes_by(base: Form) -> Callable[[GemmProblem, Gpu | None], str]:
 
 
 def _elements(problem: GemmProblem) -> int:
-    """Of all copies; the last block may overhang by so many rows."""
+    """Return the elements of all copies. The last block of a copy may overhang by up to BLOCK_ROWS rows."""
     copies = copies_of(problem)
     if not copies:
         return 0
@@ -139,7 +141,7 @@ def _elements(problem: GemmProblem) -> int:
 
 def _shares_of(base: Form) -> Callable[[GemmProblem, Config, Gpu | None], str]:
     def shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-        """The base's own, and copies behind the sums of splits that 32 bits still reach."""
+        """Apply the base form's limit, and keep copies that lie behind the sums of splits within 32-bit offsets."""
         sums = config.SPLIT_K * problem.M * problem.N * (_SUM_BYTES // _ELEMENT_BYTES)
         if config.SPLIT_K > 1 and sums + _LINE_BYTES + _elements(problem) >= INT32:
             return "sums of splits and copies have more elements than 32 bits count"
@@ -149,7 +151,7 @@ def _shares_of(base: Form) -> Callable[[GemmProblem, Config, Gpu | None], str]:
 
 
 def realigned(base: Form) -> Form:
-    """The base form on copies; it splits K where a kernel behind the product adds up the splits."""
+    """Return the form that runs `base` on copies. It splits K only if `base` adds up its splits in a second kernel."""
     return replace(
         base,
         stem=f"realigned_{base.stem}",

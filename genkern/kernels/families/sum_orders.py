@@ -1,4 +1,4 @@
-"""The orders in which the families in Triton and Gluon add up K: by which instruction, and in which shares."""
+"""The orders in which the Triton and Gluon families add up K: by which instruction, and in which shares."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from genkern.kernels.families.gluon_tile import ring_k
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, is_outside, operands_of
 
-# What wgmma takes of a tile: rows of it for four warps, and columns, of which Triton asks for 16 before 3.8, though
-# wgmma has 8 (supportMMA in lib/Analysis/Utility.cpp); fewer are multiplied by mma.sync. That, neither its BLOCK_SIZE_K
-# of 256 nor its 8 warps, is why a tile of 32 rows and 16 columns has other bits: with 64 rows it has not.
+# Rows and warps from which Triton uses wgmma. It also needs 16 columns before Triton 3.8 (8 from then on), although
+# wgmma has a width of 8 (supportMMA in lib/Analysis/Utility.cpp). Smaller tiles are multiplied by mma.sync, so a tile
+# of 32 rows and 16 columns has other bits than one of 64 rows; neither BLOCK_SIZE_K of 256 nor 8 warps make a
+# difference.
 _WGMMA_ROWS, _WGMMA_WARPS = 64, 4
 
 
@@ -29,11 +30,11 @@ def of_dot(
     arch: str,
     shares: Callable[[int, int, int], tuple[int, ...]] = near_shares,
 ) -> Sums:
-    """Of a family whose step is the format's tl.dot, with `swapped` operands or not, and SPLIT_K `shares` of K.
+    """Return the order of sums of a family whose step is the format's tl.dot.
 
-    All of a share goes to one accumulator, block by block, and of a block instruction by instruction: neither stages
-    nor warps, which have rows and columns of their own, share K out. So a tile says no more than which instruction it
-    is.
+    `swapped` says whether the operands are swapped, `shares` how SPLIT_K divides K. Each share is summed in one
+    accumulator, block by block and within a block instruction by instruction. Stages do not divide K, nor do warps,
+    which have rows and columns of their own. So only the instruction depends on the tile.
     """
     if is_exact(problem):
         return Sums("exact")
@@ -42,13 +43,13 @@ def of_dot(
     own = Sums("dot", parts, like=like(config))
     in_step = bool(op.step_operands(problem))
     instruction = _instruction(swapped, problem, config, arch)
-    # Another's step may do anything.
+    # The step of a format from outside genkern may compute anything.
     if is_outside(problem.op) or not instruction:
         return own
     made = Sums(instruction, parts)
     if not _are_plain(problem):
-        # Of what a step converts to A's type Triton puts elements of K where it finds registers. But wgmma reads one
-        # side from shared memory, in the order of K, and so what is in registers is in that order too.
+        # For operands that the step converts to A's type, Triton assigns elements of K to registers as it likes. But
+        # wgmma reads one operand from shared memory in the order of K, so the operand in registers follows that order.
         a, b = (DTYPES[each].size_bytes for each in (problem.dtype_a, problem.dtype_b))
         return made if a == 2 and b == 1 and instruction.startswith("wgmma") else own
     if in_step and not op.promoted(problem):
@@ -59,7 +60,7 @@ def of_dot(
 
 
 def _are_plain(problem: GemmProblem) -> bool:
-    """Whether the instruction multiplies A and B as they are stored, in the order in which they are."""
+    """Whether the instruction multiplies A and B in the type and in the order in which they are stored."""
     a, b, *_ = operands_of(problem)
     one_kind = a.dtype == b.dtype or (DTYPES[a.dtype].is_float8 and DTYPES[b.dtype].is_float8)
     converts = get_op(problem.op).converts_b
@@ -67,7 +68,7 @@ def _are_plain(problem: GemmProblem) -> bool:
 
 
 def _instruction(swapped: bool, problem: GemmProblem, config: Config, arch: str) -> str:
-    """What Triton multiplies by, and how many of K at a time; "" where nothing is known."""
+    """Return Triton's instruction and the elements of K that it multiplies, such as "wgmma k16"; "" if unknown."""
     has, each, k = capabilities_of(arch), DTYPES[problem.dtype_a].size_bytes, instruction_k(problem.dtype_a)
     if arch_vendor(arch) != "nvidia" or has.tcgen05:
         return ""
@@ -82,16 +83,17 @@ def _instruction(swapped: bool, problem: GemmProblem, config: Config, arch: str)
     whole = rows % _WGMMA_ROWS == columns % least_columns == config.num_warps % _WGMMA_WARPS == 0
     if has.wgmma and whole and config.BLOCK_SIZE_K * each >= INSTRUCTION_BYTES:
         return f"wgmma k{k}"
-    # mma.sync of fp8 is of what it was made of before.
+    # It is not known which instruction Triton uses for fp8 before wgmma.
     return "" if each == 1 else f"mma k{k}"
 
 
 def of_ring(cluster_k: int, problem: GemmProblem, config: Config, arch: str) -> Sums | None:
-    """Of kernels in Gluon whose products read a ring of buffers, `cluster_k` programs a tile.
+    """Return the order of sums of the Gluon kernels that read a ring of buffers, with `cluster_k` programs per tile.
 
-    Which tiles SPLIT_K shares out hangs on how many there are, and so on M. A program of a cluster adds the others'
-    sums to its own: of three, whose columns those are decides which two come first, and of swapped tiles that is a
-    row's place. Of two either order is the same.
+    None with SPLIT_K above 1: which tiles are split depends on the number of tiles, and so on M. None also for clusters
+    of more than two programs: the program that owns the columns adds the others' sums to its own, so the owner decides
+    which sums are added first, and in a swapped tile the owner depends on the row's place. With two programs the order
+    does not matter.
     """
     if is_exact(problem):
         return Sums("exact")
@@ -108,9 +110,10 @@ def of_ring(cluster_k: int, problem: GemmProblem, config: Config, arch: str) -> 
 
 
 def of_lanes(problem: GemmProblem, config: Config, arch: str) -> Sums:
-    """Of kernels for few rows: lanes have elements of K each, which come together as a compiler has laid them out.
+    """Return the order of sums of the kernels for few rows, whose threads each sum some elements of K.
 
-    Neither masks of rows nor where A comes from change which element of K is whose.
+    The compiler's layout decides how the threads' sums are combined. It depends neither on masks of rows nor on whether
+    A comes from shared memory.
     """
     if is_exact(problem):
         return Sums("exact")

@@ -1,7 +1,7 @@
-"""tiled: one program for each tile of C and split of K, operands through pointers.
+"""tiled: one program per tile of C and split of K, with operands loaded through pointers.
 
-The splits a second kernel adds up, or, with reduce = semaphore, the last program of a tile. `swapped`: M up to 128,
-where N takes the long side of the instruction; its splits are added up by the last program alone.
+A second kernel adds up the splits, or with reduce = semaphore the last program of each tile. `swapped` is for M up to
+128: N takes the long side of the matrix instruction, and only the semaphore adds up the splits.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from genkern.kernels.families.limits import dot_limit, grid_limit, over_c_limit,
 from genkern.kernels.families.sum_orders import of_dot
 from genkern.ops.op import groups_of
 
-# A partition of a device (DPX, QPX, CPX) shows fewer CUs, and has fewer XCDs. Fewer than one XCD has (no GPU) count as
-# the whole device.
+# A partition of an AMD device (DPX, QPX, CPX) has fewer CUs and fewer XCDs. If the device reports fewer CUs than one
+# XCD has (no real GPU does), it counts as the whole device.
 NUM_XCDS = Integer("NUM_XCDS", name("xcds"))
 XCDS_OF_UNITS = ("xcds", where(UNITS // UNITS_PER_XCD, UNITS // UNITS_PER_XCD, XCDS))
 
@@ -71,18 +71,18 @@ def _call(product: Product, variant: Variant) -> Call:
 
 def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     if config.xcd_remap and groups_of(problem) is not None:
-        return "tiles of groups are taken in their own order, without xcd_remap"
+        return "tiles of groups have an order of their own, without xcd_remap"
     return dot_limit(problem, config, gpu) or grid_limit(tiles(problem, config), config.num_warps, gpu)
 
 
 def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """K goes to the splits in runs of whole blocks, the last of which may end up to SPLIT_K blocks beyond it."""
+    """K is divided into runs of whole blocks. The last run may end up to SPLIT_K blocks beyond K."""
     if config.SPLIT_K == 1:
         return ""
     blocks = -(-problem.K // config.BLOCK_SIZE_K)
     if (blocks + config.SPLIT_K) * config.BLOCK_SIZE_K >= INT32:
         return "splits end beyond what 32 bits count"
-    # In the order for XCDs programs are numbered over all splits.
+    # With xcd_remap, programs are numbered over all splits.
     if tiles(problem, config) * config.SPLIT_K >= INT32:
         return "more programs than 32 bits count"
     return over_c_limit(problem, gpu)
@@ -95,8 +95,9 @@ def _semaphore_call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
-# On CDNA Triton (3.6 and 3.7) pads tiles of 4 and 8 rows to an instruction of 16 where matrix_instr_nonkdim says so;
-# left to itself it takes v_mfma_f32_4x4x4_16b for 16-bit ones of 64 columns, else vector instructions, as on RDNA.
+# On CDNA, Triton (3.6 and 3.7) pads tiles of 4 and 8 rows to an instruction of 16 rows if matrix_instr_nonkdim is set.
+# Otherwise it uses v_mfma_f32_4x4x4_16b for 16-bit tiles of 64 columns, and vector instructions for the rest, as on
+# RDNA.
 _SIDES = Sides(few_m=4)
 
 
@@ -125,7 +126,7 @@ def _form(choice: Choice) -> Form | str:
     swapped, semaphore = bool(choice["swapped"]), choice["reduce"] == "semaphore"
     if not semaphore and not swapped:
         return _KERNEL
-    return _SEMAPHORE[swapped] if semaphore else "swapped tiles are added up by a semaphore (reduce)"
+    return _SEMAPHORE[swapped] if semaphore else "swapped tiles are added up by a semaphore only (reduce)"
 
 
 _KERNEL = Form(

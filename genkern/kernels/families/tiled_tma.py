@@ -1,6 +1,7 @@
-"""tiled_tma: as tiled, with operands through TMA; the last program of a tile adds up its splits.
+"""tiled_tma: like tiled, with operands loaded through TMA. The last program of each tile adds up its splits.
 
-With reduce = kernel a second kernel does. `swapped`: M up to 128, where N takes the long side of the instruction.
+With reduce = kernel a second kernel adds them up. `swapped` is for M up to 128: N takes the long side of the matrix
+instruction.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from genkern.ops.op import groups_of
 
 
 def _variant(stem: str, problem: GemmProblem, config: Config) -> Variant:
-    # Rows that are gathered come through pointers.
+    # Gathered rows are loaded through pointers, which need a mask along K.
     groups = groups_of(problem)
     return masked_variant(stem, problem, config, clips_k=groups is None or not groups.gathered)
 
@@ -80,12 +81,17 @@ def _split_call(product: Product, variant: Variant) -> Call:
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    """In a batch a descriptor is of all matrices, one below the other: what overhangs is the next one's. Weights of
-    groups lie so too.
+    """Require operands that TMA can load.
+
+    A descriptor covers all matrices of a batch, or all weights of groups, stacked. What overhangs one matrix along M or
+    N reads the next one.
     """
     if problem.batch > 1 or groups_of(problem) is not None:
         if problem.row_major_b or not problem.row_major_a:
-            return "in a batch TMA reads zeros beyond K only where rows run along K (rowMajorA: T, rowMajorB: N)"
+            return (
+                "in a batch or for groups, TMA reads zeros beyond K only if rows are contiguous along K "
+                "(rowMajorA: T, rowMajorB: N)"
+            )
         if problem.batch * max(problem.M, problem.N) >= INT32 // 2:
             return "the batch has more rows than 32 bits count"
     return tma_operands_limit(problem)
@@ -99,7 +105,7 @@ def _legal(swapped: bool, problem: GemmProblem, config: Config, gpu: Gpu | None)
     return tma_box_limit(problem, config) or dot_limit(problem, config, gpu, swapped=swapped)
 
 
-# C goes through pointers, so that its rows may start anywhere.
+# C is stored through pointers, so its rows may start at any address.
 _SEMAPHORE = Form(
     "tiled_tma",
     partial(_variant, "tiled_tma"),
@@ -150,13 +156,12 @@ _KERNEL = Form(
 def _form(choice: Choice) -> Form | str:
     if choice["swapped"]:
         if choice["realigned"] or choice["reduce"] != "usual":
-            return "swapped tiles are neither realigned nor added up by a second kernel"
+            return "swapped tiles are neither realigned nor added up by a second kernel (reduce)"
         return _SWAPPED
     if choice["reduce"] == "kernel":
         return _REALIGNED_KERNEL if choice["realigned"] else _KERNEL
     return _REALIGNED if choice["realigned"] else _SEMAPHORE
 
 
-# The workspace holds copies, and no sums but those that a kernel behind the product adds up.
 _REALIGNED, _REALIGNED_KERNEL = realigned(_SEMAPHORE), realigned(_KERNEL)
 TILED_TMA = Family("tiled_tma", _form, (REDUCE.of("usual", "kernel"), SWAPPED, REALIGNED))

@@ -1,8 +1,9 @@
-"""warp_specialized, in Gluon for wgmma: one warp loads through TMA, the others multiply.
+"""warp_specialized (Gluon, wgmma): one warp loads through TMA, the others multiply.
 
-One program for each SM walks over the tiles of C; with SPLIT_K the tiles beyond the last full wave are shared. With
-`cluster_k` the programs of a cluster make one tile, each over a share of K; with `cluster` two have tiles beside each
-other. Rows in groups are taken without either, in a kernel of its own that finds the group of each tile.
+One program per SM walks over the tiles of C. With SPLIT_K, programs share the tiles beyond the last full wave. With
+`cluster_k`, the programs of a cluster compute one tile together, each over a share of K. With `cluster`, two programs
+have tiles side by side and load for each other. Rows in groups use neither; they have a kernel of their own, which
+finds the group of each tile.
 """
 
 from __future__ import annotations
@@ -72,14 +73,15 @@ from genkern.kernels.families.sum_orders import of_ring
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, groups_of
 
-# Registers are dealt out to whole warpgroups, so the one loading warp costs a group.
+# Registers are assigned to whole warpgroups, so the one loading warp costs a group of four.
 HELPER_WARPS = 4
-# Sizes of the operands' elements that the kernels multiply.
+# Element sizes, in bytes, of the operands that the kernels multiply.
 _OPERAND_BYTES = (1, 2)
 _SHAPE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_stages")
-# Registers per thread when one program has the whole SM: 65,536 over its threads, in steps of 8.
+# Registers per thread if one program has the whole SM: 65,536 divided by its threads, in steps of 8.
 MAX_REGISTERS = least(256, 65536 // ((NUM_WARPS + HELPER_WARPS) * 32) // 8 * 8)
-# Tiles beyond the last full wave, and programs that share them: all, or SPLIT_K a tile, each with a K-block at least.
+# Tiles beyond the last full wave, and the programs that share them: all programs, or SPLIT_K per tile if that is fewer.
+# Every sharing program has at least one K-block.
 REST, SHARERS = name("rest"), name("sharers")
 SHARES = (
     TILES_OF_C,
@@ -89,7 +91,7 @@ SHARES = (
 
 
 class _Shape(NamedTuple):
-    """What tells the forms apart: the side, programs that share K, and programs side by side along M and along N."""
+    """What distinguishes the forms: swapped operands, programs that share K, programs side by side along M and N."""
 
     swapped: bool
     cluster_k: int
@@ -103,18 +105,18 @@ class _Shape(NamedTuple):
 
     @property
     def down_across(self) -> tuple[int, int]:
-        """Programs with tiles of their own, along the rows that wgmma goes along, and along the columns."""
+        """Programs with tiles of their own: (along wgmma's rows, along wgmma's columns)."""
         along_m, along_n = self.cluster
         return (along_n, along_m) if self.swapped else (along_m, along_n)
 
     def sides(self, config: Config) -> tuple[int, int]:
-        """The side of a tile that the rows of wgmma go along, and its width."""
+        """Return the sides of a tile: (along wgmma's rows, along wgmma's columns)."""
         upright = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
         return upright[::-1] if self.swapped else upright
 
     @property
     def is_alone(self) -> bool:
-        """Whether programs are in no cluster."""
+        """Whether the programs form no clusters."""
         return self.cluster_k == 1 and self.cluster == (1, 1)
 
 
@@ -147,7 +149,7 @@ def _ring_k(product: Product) -> int:
 
 
 def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
-    """Descriptors of the operand whose rows the 64 of wgmma go along, of the other one's parts, and of C's."""
+    """Return the descriptors of the operand along wgmma's rows, of the parts of the other operand and of C's parts."""
     width, height = (BLOCK_SIZE_M, BLOCK_SIZE_N) if variant.swapped else (BLOCK_SIZE_N, BLOCK_SIZE_M)
 
     def box(name: str, operand: str, box: tuple[Value, Value]) -> Descriptor:
@@ -163,7 +165,7 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
     else:
         rows, columns = box("rows_desc", "a", (part, depth)), box("columns_desc", "b", (depth, of_columns))
         c = box("c_desc", "c", (height, WIDTH))
-    # The programs that make a tile load all of the columns, and store a share each.
+    # The programs that share K load all columns, and each stores a share of them.
     if variant.side_by_side:
         parts = Descriptors(c, variant.c_parts, width, 1, _most_stored(product.problem, variant.swapped))
     else:
@@ -175,7 +177,10 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
 
 @lru_cache(maxsize=64)
 def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
-    """Columns that go to C at a time: all, or so many that two buffers of them leave room for the ring."""
+    """Return the columns of C that are stored at a time: all of them, or as many as leave room for the ring.
+
+    If not all fit beside the ring, C goes through two buffers in turn.
+    """
     width, height = (BLOCK_SIZE_M, BLOCK_SIZE_N) if swapped else (BLOCK_SIZE_N, BLOCK_SIZE_M)
     held = columns_held(width, turned(problem, swapped)[1])
     buffers = NUM_STAGES * (BLOCK_SIZE_K // ring_k(DTYPES[problem.dtype_a].size_bytes))
@@ -189,13 +194,16 @@ def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
 
 
 def _stored(shape: _Shape, problem: GemmProblem, of_tile: tuple[int, ...]) -> int:
-    """_most_stored of a tile and its stages (_SHAPE); programs without neighbours store all that they have."""
+    """Return the value of `_most_stored` for a tile and its stages (in the order of _SHAPE).
+
+    Programs without neighbours store all columns at once.
+    """
     if shape.cluster == (1, 1):
         return WIDEST
     return _stored_in_tile(problem, shape.swapped, of_tile)
 
 
-# Once for all forms, group sizes and copies of a tile: a space asks for each of its tiles many times.
+# Cached by tile because a space asks for each tile with many forms and group sizes.
 @lru_cache(maxsize=16_384)
 def _stored_in_tile(problem: GemmProblem, swapped: bool, shape: tuple[int, ...]) -> int:
     return evaluate(_most_stored(problem, swapped), dict(zip(_SHAPE, shape, strict=True)))
@@ -204,7 +212,7 @@ def _stored_in_tile(problem: GemmProblem, swapped: bool, shape: tuple[int, ...])
 def _call(product: Product, variant: Variant) -> Call:
     arguments = [*_boxes(product, variant)]
     if product.groups is not None:
-        # Where a group ends inside of a tile C is stored through its pointer; rows of slots always are.
+        # If a group ends inside a tile, C is stored through its pointer. Slot rows are always stored through pointers.
         arguments += [C_POINTER, slot_rows(product)] if product.groups.summed else [C_POINTER, *leading(product, "c")]
     if variant.split:
         arguments += [Workspace("partial_ptr", product.accumulator), Counters("ready_ptr")]
@@ -222,7 +230,7 @@ def _call(product: Product, variant: Variant) -> Call:
         else Constant("TOGETHER", together),
         Constant("num_warps", NUM_WARPS),
     ]
-    # One program per SM: it may use all of the SM's registers.
+    # There is one program per SM, so it may use all registers of the SM.
     options: Options = (("num_warps", NUM_WARPS), ("maxnreg", MAX_REGISTERS))
     if variant.side_by_side:
         return _side_by_side(variant, arguments, options)
@@ -242,7 +250,7 @@ def _launched(variant: Variant, arguments: list[Argument], programs: Value, opti
 
 
 def _side_by_side(variant: Variant, arguments: list[Argument], options: Options) -> Call:
-    """As many clusters as there are room for walk over the tiles, one for each of their programs at a time."""
+    """Return a launch of as many clusters as fit on the GPU. A cluster computes one tile per program at a time."""
     along_m, along_n = (variant.across, variant.down) if variant.swapped else (variant.down, variant.across)
     turns = cdiv(M, BLOCK_SIZE_M * along_m) * cdiv(N, BLOCK_SIZE_N * along_n)
     clusters = least(most(1, UNITS // variant.cluster), name("turns"))
@@ -250,22 +258,22 @@ def _side_by_side(variant: Variant, arguments: list[Argument], options: Options)
 
 
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    """wgmma on both operands along K, from a ring of buffers; scales after the last step; C through TMA."""
+    """Require operands of 8 or 16 bits that wgmma can read and TMA can load, and a C that TMA can store."""
     element_bytes = DTYPES[problem.dtype_a].size_bytes
     if element_bytes not in _OPERAND_BYTES or DTYPES[problem.dtype_b].size_bytes != element_bytes:
         return f"this family takes operands of {' or '.join(str(8 * size) for size in _OPERAND_BYTES)} bits"
     if element_bytes == 1 and (not problem.row_major_a or problem.row_major_b):
-        return "wgmma takes operands of 8 bits whose rows run along K only (rowMajorA: T, rowMajorB: N)"
+        return "wgmma takes 8-bit operands only if they are contiguous along K (rowMajorA: T, rowMajorB: N)"
     if (groups := groups_of(problem)) is not None:
         if groups.gathered:
-            return "the copy engine brings rows that lie one behind the other, not those of tokens anywhere"
+            return "TMA loads consecutive rows only, not rows gathered by token"
         if problem.row_major_b:
-            return "of groups TMA reads zeros beyond K only where weights run along K (rowMajorB: N)"
+            return "for groups, TMA reads zeros beyond K only if weights are contiguous along K (rowMajorB: N)"
     return tma_operands_limit(problem) or tma_output_limit(problem)
 
 
 def _tile(shape: _Shape, problem: GemmProblem, config: Config) -> Tile | str:
-    """What the tile takes, or why it is none for wgmma."""
+    """Return the tile's shared memory, or the reason why wgmma cannot compute it."""
     return tile_of(
         *shape.sides(config),
         config.BLOCK_SIZE_K,
@@ -279,20 +287,22 @@ def _tile(shape: _Shape, problem: GemmProblem, config: Config) -> Tile | str:
 
 
 def _legal(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """The tile is one for wgmma, whose products are scaled as they can be."""
+    """Require a tile that wgmma can compute, and products that the kernel can promote."""
     if isinstance(tile := _tile(shape, problem, config), str):
         return tile
     if shape.cluster != (1, 1) and gpu is not None and promotes_products(problem, gpu.arch):
-        return "programs beside each other add up in the matrix units (accumulate: fast)"
+        return "programs with tiles side by side add up in the tensor cores only (accumulate: fast)"
     if (op := get_op(problem.op)).promoted(problem):
         _, block_n, _ = op.shared_scale(problem)
         if not shape.swapped and block_n % EIGHT:
-            return "products are scaled eight columns at a time, which have several scales"
+            return (
+                "products are scaled eight columns at a time, but a scale covers columns that are no multiple of eight"
+            )
     return ""
 
 
 def _stages(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
-    """Ring and C fit shared memory, with the sums of other programs in a cluster."""
+    """Return the check that the ring, the staged C and the partial sums of other programs fit shared memory."""
     tile = _tile(shape, problem, config)
     assert isinstance(tile, Tile)
     rows, width = shape.sides(config)
@@ -305,35 +315,36 @@ def _stages(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None
     def problem_of(stages: int) -> str:
         buffers = stages * together
         if buffers <= together:
-            return "a ring needs a buffer to read besides those that are filled together"
+            return "a ring needs a buffer to read besides the buffers that are filled together"
         if buffers > MOST_BUFFERS:
-            return "the barriers of so many buffers do not fit their block"
+            return f"the barriers of more than {MOST_BUFFERS} buffers do not fit their block"
         ring = buffers * (tile.buffer_bytes + scales) + tile.behind_ring
-        # The kernels find the ring at the beginning of shared memory, where Triton puts what is largest.
+        # The kernels expect the ring at the start of shared memory, which is where Triton places the largest
+        # allocation.
         if tile.part_bytes >= ring:
-            return "the ring must be larger than what C takes of shared memory"
+            return "the ring must be larger than the part of C in shared memory"
         c_bytes, stored = tile.c_bytes, _stored(shape, problem, (*blocks, stages))
         if stored < width:
             c_bytes = c_bytes // width * (width % stored + 2 * stored)
         if most_bytes is not None and ring + c_bytes > most_bytes:
-            return f"ring and C take more than the {most_bytes:,} bytes of shared memory"
+            return f"ring and C need more than the {most_bytes:,} bytes of shared memory"
         return ""
 
     return problem_of
 
 
 def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """The K-blocks of the tiles beyond the last full wave are numbered, once for every program that has a share."""
+    """The K-blocks of the tiles beyond the last full wave are numbered across all sharing programs, in 32 bits."""
     if config.SPLIT_K == 1 or gpu is None:
         return ""
     rest = tiles(problem, config) % gpu.compute_units
     sharers = min(gpu.compute_units, rest * config.SPLIT_K)
     blocks = -(-problem.K // ring_k(DTYPES[problem.dtype_a].size_bytes))
-    return "more K-blocks to share than 32 bits count" if (sharers + 1) * rest * blocks >= INT32 else ""
+    return "the shared tiles have more K-blocks than 32 bits count" if (sharers + 1) * rest * blocks >= INT32 else ""
 
 
 def _formed(shape: _Shape) -> Form:
-    # Each of the programs that share columns loads eights of them.
+    # Programs that share columns load multiples of eight columns each.
     step = max(8 if shape.swapped else 16, EIGHT * shape.down_across[0])
     return Form(
         shape.stem,
@@ -366,9 +377,9 @@ def _formed(shape: _Shape) -> Form:
 @lru_cache(maxsize=64)
 def _form_of(shape: _Shape, is_realigned: bool) -> Form | str:
     if shape.cluster_k > 1 and (shape.cluster != (1, 1) or not shape.swapped):
-        return "programs share K of swapped tiles (cluster_k), and have no tiles beside each other then"
+        return "cluster_k is for swapped tiles, and not together with cluster"
     if is_realigned and not shape.is_alone:
-        return "operands are realigned without clusters"
+        return "realigned operands and clusters exclude each other"
     return realigned(_formed(shape)) if is_realigned else _formed(shape)
 
 

@@ -1,8 +1,8 @@
-"""a16w16: both operands fp16, bf16 or fp32, no scales; C in any of these.
+"""a16w16: A and B in fp16, bf16 or fp32, without scales. C has any of these types.
 
-Operands in fp32 are multiplied as such, or with `precision` tf32 as tf32, where the device has it. One operand may be
-fp16 and the other bf16: they are multiplied as tf32, which has all of their numbers (on AMD as xf32
-where that is, else as fp32).
+fp32 operands are multiplied as fp32, or with `precision` tf32 as tf32 on devices that have it. If one operand is fp16
+and the other bf16, they are multiplied as tf32, which holds every number of both types (on AMD as xf32 if available,
+else as fp32).
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ from genkern.ops.op import Op, bias_of, matrices
 
 _TYPES = ("fp16", "bf16", "fp32")
 _MIXED = {"fp16", "bf16"}
-# A correct result is within a few roundings of its own type: 4 x 2^-8 for bf16, 4 x 2^-11 for fp16.
-# fp32 outputs of 16-bit inputs differ by the order of the sum only.
+# A correct result is within a few roundings of its own type: 4 x 2^-8 for bf16, 4 x 2^-11 for fp16. fp32 outputs of
+# 16-bit inputs differ only by the order of the sums.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-9, "fp32": 1e-3}
 
 
 @dataclass(frozen=True)
 class A16W16:
-    """What a problem of this format says besides its types: how float32 is multiplied."""
+    """The format's own field: how float32 is multiplied."""
 
-    precision: str = word(
-        "ieee", "tf32", help="a16w16 in fp32: products of all bits, or of the 11 significant ones that tf32 has"
-    )
+    precision: str = word("ieee", "tf32", help="a16w16 in fp32: multiply all bits, or the 11 significant bits of tf32")
 
 
 def _as_tf32(problem: GemmProblem) -> bool:
-    # batched_a16w16, which has other fields, is refused and has its library by the same functions.
+    # batched_a16w16, which lacks this field, uses the same functions for refusal and library.
     return dict(problem.own).get("precision") == "tf32"
 
 

@@ -1,7 +1,7 @@
-"""AITER's calls for this format: its assembly kernels, and what its table has for the size.
+"""AITER's functions for this format: its assembly kernels, and what AITER's table selects for the size.
 
-Sources: aiter/ops/gemm_op_a16w16.py (gemm_a16w16_asm), aiter/tuned_gemm.py, csrc/gemm_a16w16/gemm_a16w16_tune.py, whose
-`_get_asm_tasks` says which kernels take a size, with how many splits, and what their solidx is.
+Sources: aiter/ops/gemm_op_a16w16.py (gemm_a16w16_asm), aiter/tuned_gemm.py, and csrc/gemm_a16w16/gemm_a16w16_tune.py,
+whose `_get_asm_tasks` defines which kernels take a size, with which numbers of splits, and their solidx.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from genkern.timing.libraries import AsmKernel
 
 _ASM = "module_gemm_a16w16_asm"
 _STEP, _MOST_SPLITS = 64, 16
-# Tiles of C that kernels which split K have counters for (ASM_SPLITK_MAX_GRID).
+# Most tiles of C for which kernels that split K have counters (ASM_SPLITK_MAX_GRID).
 _MOST_TILES = 1024
-# What AITER's table may say that does not race by itself, with the module it is in.
+# Entries of AITER's table that are not candidates by themselves, each with its module.
 _OF_TABLE = {"skinny": "module_custom", "triton": "", "flydsl": ""}
 
 
 def calls(aiter: Any, problem: GemmProblem) -> dict[str, AiterCall]:
-    """By name in results."""
+    """Return AITER's calls by their names in results."""
     found = {
         kernel.name: AiterCall(partial(_assembly, aiter.gemm_a16w16_asm, problem, kernel), _ASM)
         for kernel in assembly(aiter, problem)
@@ -40,7 +40,7 @@ def calls(aiter: Any, problem: GemmProblem) -> dict[str, AiterCall]:
 
 
 def assembly(aiter: Any, problem: GemmProblem) -> Iterator[AsmKernel]:
-    """The assembly kernels that take the problem; none where the list is not where it used to be."""
+    """Yield the assembly kernels that take the problem; none if AITER's list is not where it used to be."""
     if not hasattr(aiter, "gemm_a16w16_asm") or problem.dtype_a != "bf16" or problem.K % _STEP:
         return
     try:
@@ -70,7 +70,7 @@ def assembly(aiter: Any, problem: GemmProblem) -> Iterator[AsmKernel]:
 
 
 def _table_says(aiter: Any, problem: GemmProblem) -> str:
-    """The libtype of AITER's table for this size, or of what it takes without."""
+    """Return the libtype that AITER selects for this size, from its table or by default."""
     look_up = getattr(getattr(aiter, "tuned_gemm", None), "get_GEMM_A16W16_config", None)
     if look_up is None or problem.dtype_a not in ("fp16", "bf16"):
         return ""

@@ -1,4 +1,4 @@
-"""The product by PyTorch's own call, on any device: what a call falls back on."""
+"""The product by PyTorch's own call on any device, which calls fall back on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from genkern.ops.op import get_op
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C [M, N] of a [M, K], b [K, N] and, where the problem has one, bias [N]; differentiable."""
+    """Return C [M, N] of a [M, K], b [K, N] and, if the problem has one, bias [N]. Differentiable."""
     import torch
 
     a, b, bias = operands["a"], operands["b"], operands.get("bias")
@@ -23,20 +23,21 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
             c = a @ b
         return (c if bias is None else c + bias).to(getattr(torch, DTYPES[problem.dtype_c].torch))
     out = getattr(torch, DTYPES[problem.dtype_c].torch)
-    # 16 bits in and 32 out, or two kinds of 16: nothing may be rounded on the way.
+    # If C is wider than A and B, or they differ, multiply in a type that holds all of them, so that nothing is rounded
+    # before.
     wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), out)
     c = a.to(wide) @ b.to(wide)
     return (c if bias is None else c + bias).to(out)
 
 
 def linear(problem: GemmProblem) -> Callable[..., Any] | None:
-    """PyTorch's function of x [..., K], weight [N, K] and bias [N] that computes the problem without its activation.
+    """Return PyTorch's function of x [..., K], weight [N, K] and bias [N] that computes the problem, but no activation.
 
-    None where C or B has another type than A, and for tf32, which PyTorch multiplies if all of the process may.
+    None if B or C has another type than A, and for tf32, which PyTorch uses only if a process-wide setting allows it.
     """
     import torch
 
-    # As torch.nn.functional has it, also while somebody has put another function there (genkern.patch does).
+    # The original of torch.nn.functional.linear, which stays the same while genkern.patch replaces that.
     if problem.dtype_c == problem.dtype_b == problem.dtype_a and not get_op(problem.op).as_tf32(problem):
         found: Callable[..., Any] = torch._C._nn.linear
         return found
@@ -45,7 +46,7 @@ def linear(problem: GemmProblem) -> Callable[..., Any] | None:
 
 @contextmanager
 def _tf32() -> Iterator[None]:
-    """PyTorch may multiply float32 as tf32 in here; the setting is of the process."""
+    """Allow PyTorch to multiply float32 as tf32 within the block. The setting is process-wide."""
     import torch
 
     matmul = torch.backends.cuda.matmul

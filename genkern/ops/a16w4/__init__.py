@@ -1,9 +1,8 @@
-"""a16w4: 16-bit activations and 4-bit weights, int4 or e2m1 (MXFP4), with a scale for each group along K of a column.
+"""a16w4: 16-bit activations and 4-bit weights, int4 or e2m1 (MXFP4), with a scale per group along K in each column.
 
-Two weights are packed in a byte along K, the first in its low half. What a weight stands for is its number times its
-scale, rounded to A's type: so a kernel, the library's way and the reference multiply the same numbers. int4 is signed
-and symmetric (-8 to 7, no zero points); MXFP4 is that of the OCP Microscaling Formats 1.0: e2m1 with an exponent (e8m0)
-for each 32.
+Weights are packed two per byte along K, the first in the low half. A weight's value is its number times its scale,
+rounded to A's type, so kernel, library and reference multiply the same numbers. int4 is signed and symmetric (-8 to 7,
+no zero points). MXFP4 is that of the OCP Microscaling Formats 1.0: e2m1 with one exponent (e8m0) per 32.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from genkern.ops.fields import number, own_values, word
 from genkern.ops.op import Op, bias_of, matrices
 
 _ACTIVATIONS = ("bf16", "fp16")
-# A byte of two weights.
+# Storage type of a byte with two weights.
 _STORAGE = "int8"
 _OUT = ("fp16", "bf16", "fp32")
-# As a16w16: the reference has the same weights in A's type, and sums are float32's.
+# As for a16w16: the reference has the same weights in A's type, and sums are float32.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-9, "fp32": 1e-3}
 _GROUPS = (32, 64, 128, 256)
-# The integers up to which all are held, of either sign.
+# Largest n such that all integers from -n to n can be stored.
 _LARGEST = {"int4": 7, "mxfp4": mx.LARGEST_E2M1}
 
 
 @dataclass(frozen=True)
 class A16W4:
-    """What the four bits of a weight mean, how many weights along K have a scale in common, and its type."""
+    """The format's own fields: encoding of the weights, type of the scales, and weights along K per scale."""
 
-    weights: str = word("int4", "mxfp4", help="a16w4: what the four bits of a weight are")
+    weights: str = word("int4", "mxfp4", help="a16w4: encoding of the 4-bit weights")
     scale_type: str = word("fp32", "bf16", help="a16w4: the type of int4's scales")
     group: int = number(mx.GROUP, _GROUPS[0], _GROUPS[-1], help="a16w4: weights along K with a common scale")
 
@@ -42,12 +41,12 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
         if getattr(problem, name) not in types:
             return f"{name} = {getattr(problem, name)} is not one of {', '.join(types)}"
     if problem.row_major_b:
-        return "weights are packed along K, so their rows run along K (rowMajorB: N)"
+        return "weights are packed along K, so they must be contiguous along K (rowMajorB: N)"
     own = own_values(A16W4, problem)
     if own.group not in _GROUPS:
         return f"group = {own.group} is not one of {', '.join(map(str, _GROUPS))}"
     if own.weights == "mxfp4" and (own.group, own.scale_type) != (mx.GROUP, "fp32"):
-        return f"mxfp4 has an exponent for each {mx.GROUP} weights: say neither group nor scale_type"
+        return f"mxfp4 has one exponent per {mx.GROUP} weights: set neither group nor scale_type"
     return ""
 
 
@@ -62,7 +61,7 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
 
 
 def _exact_inputs(problem: GemmProblem, operand: Operand, numbers: Any, generator: Any) -> Any:
-    """Packed codes [K / 2, N] of the numbers [K, N]; for scales their exponents, or the scales as they are."""
+    """Return packed codes [K / 2, N] of numbers [K, N]; for scales their exponents, or the scales in their type."""
     import torch
 
     is_mx = own_values(A16W4, problem).weights == "mxfp4"
@@ -74,7 +73,7 @@ def _exact_inputs(problem: GemmProblem, operand: Operand, numbers: Any, generato
     if is_mx:
         codes = mx.e2m1_codes(numbers)
     else:
-        # Deviates are spread over all of them.
+        # Normal deviates are doubled, to spread over all int4 values.
         whole = numbers if numbers.dtype == torch.int8 else (numbers * 2).round()
         codes = whole.clamp(-_LARGEST["int4"], _LARGEST["int4"]).long() & 15
     return mx.packed(codes).mT

@@ -1,4 +1,4 @@
-"""The product by PyTorch's own calls, on any device: what a call falls back on."""
+"""The product by PyTorch's own calls on any device, which calls fall back on."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from genkern.ops.fields import own_values
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C [M, N] of a [M, K], packed b [K / 2, N], scale_b [N, groups] and, where the problem has one, bias [N].
+    """Return C [M, N] of a [M, K], packed b [K / 2, N], scale_b [N, groups] and, if the problem has one, bias [N].
 
-    The weights in the type of `a`, then torch.nn.functional.linear (for float32 output in float32).
+    Converts the weights to the type of `a`, then calls torch.nn.functional.linear (in float32 for float32 output).
     """
     import torch
 
@@ -29,7 +29,7 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
 
 
 def dequantised(problem: GemmProblem, packed: Any, scales: Any) -> Any:
-    """The weights [N, K] in float32, of packed ones [K / 2, N]; bytes may be signed or not."""
+    """Return the weights [N, K] in float32 from packed ones [K / 2, N], whose bytes may be int8 or uint8."""
     own = own_values(A16W4, problem)
     codes = mx.unpacked(packed.mT)[:, : problem.K]
     if own.weights == "mxfp4":

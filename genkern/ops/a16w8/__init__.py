@@ -1,7 +1,7 @@
-"""a16w8: 16-bit activations and 8-bit weights, int8 or fp8 (e4m3), with a scale for each column of B (output channel).
+"""a16w8: 16-bit activations and 8-bit weights, int8 or fp8 (e4m3), with one scale per column of B (output channel).
 
-The weights are made numbers of A's type at each step over K, exactly, and multiplied by the scales at the end; so the
-time goes into reading them, of which there are half as many bytes as of 16-bit ones.
+Weights are converted exactly to A's type in each step over K, and the sums are multiplied by the scales at the end. The
+time goes into reading the weights, which have half the bytes of 16-bit ones.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from genkern.ops.op import Op, bias_of, matrices
 _ACTIVATIONS = ("bf16", "fp16")
 _WEIGHTS = ("int8", "fp8e4m3fn", "fp8e4m3fnuz")
 _OUT = ("fp16", "bf16", "fp32")
-# As a16w16: weights are exact in A's type, and sums are float32's.
+# As for a16w16: weights are exact in A's type, and sums are float32.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-9, "fp32": 1e-3}
 
 
 @dataclass(frozen=True)
 class A16W8:
-    """What a problem of this format says besides its types."""
+    """The format's own field."""
 
-    scale_type: str = word("fp32", "bf16", help="a16w8: the type of the scales, one for each column of B")
+    scale_type: str = word("fp32", "bf16", help="a16w8: type of the scales, of which each column of B has one")
 
 
 def _refuse(problem: GemmProblem, arch: str) -> str:

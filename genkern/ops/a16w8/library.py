@@ -1,4 +1,4 @@
-"""The product by PyTorch's own calls, on any device: what a call falls back on."""
+"""The product by PyTorch's own calls on any device, which calls fall back on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from genkern.gemm.problem import GemmProblem
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C [M, N] of a [M, K], b [K, N], scale_b [1, N] and, where the problem has one, bias [N].
+    """Return C [M, N] of a [M, K], b [K, N], scale_b [1, N] and, if the problem has one, bias [N].
 
-    The scaled weights in the type of `a` (in float32 for float32 output), then torch.nn.functional.linear.
+    Converts the scaled weights to the type of `a` (float32 for float32 output), then calls torch.nn.functional.linear.
     """
     import torch
 

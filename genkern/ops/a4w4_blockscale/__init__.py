@@ -1,8 +1,9 @@
-"""a4w4_blockscale: MXFP4 by MXFP4, and MXFP8 by MXFP4 or MXFP8: a power of two for each 32 elements along K.
+"""a4w4_blockscale: MXFP4 by MXFP4, and MXFP8 by MXFP4 or MXFP8, with a power of two per 32 elements along K.
 
-As in the OCP Microscaling Formats 1.0: e2m1, two a byte along K with the first in the low half, or e4m3 or e5m2, with
-e8m0 exponents [M, K / 32] for rows of A and [N, K / 32] for columns of B. Two e2m1 in a byte are int8 here. Scales lie
-row by row, as AITER's quantisers leave them before its kernels' own shuffle; weights are not shuffled.
+Numbers are those of the OCP Microscaling Formats 1.0: e2m1, packed two per byte along K with the first in the low half,
+or e4m3 or e5m2. The exponents are e8m0: [M, K / 32] for rows of A and [N, K / 32] for columns of B. Two e2m1 in a byte
+have type int8 here. Scales are row-major, as AITER's quantisers leave them before its kernels' own shuffle. Weights are
+not shuffled.
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from genkern.ops import mx
 from genkern.ops.float8 import has_fp8
 from genkern.ops.op import Op, bias_of, matrices
 
-# A byte of two e2m1, and of an exponent.
+# Storage type of a byte with two e2m1, and of an exponent.
 _STORAGE = "int8"
 _FLOAT8 = ("fp8e4m3fn", "fp8e5m2")
 _OUT = ("bf16", "fp16", "fp32")
-# As a16w16: the reference has the same numbers, and sums are float32's.
+# As for a16w16: the reference has the same numbers, and sums are float32.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-9, "fp32": 1e-3}
-# PTX ISA, "tcgen05.mma" (kind::mxf4). For less Triton 3.6 to 3.9 fail on sm_100 and sm_120, and some tiles on sm_90.
+# Smallest BLOCK_SIZE_K for e2m1: that of the instruction (PTX ISA, "tcgen05.mma", kind::mxf4). With less, Triton 3.6 to
+# 3.9 fail on sm_100 and sm_120, and for some tiles on sm_90.
 _E2M1_K = 64
-# fp8e5m2 has all integers up to 8.
+# fp8e5m2 holds all integers up to 8.
 _LARGEST_FLOAT8 = 8
 
 
@@ -36,14 +38,14 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
         if getattr(problem, name) not in types:
             return f"{name} = {getattr(problem, name)} is not one of {', '.join(types)}"
     if problem.dtype_a == _STORAGE != problem.dtype_b:
-        return "A of e2m1 (int8) is multiplied by B of e2m1 only: swap them"
+        return "an A of e2m1 (int8) needs a B of e2m1: swap the types"
     if problem.row_major_b or not problem.row_major_a:
-        return "elements that have an exponent in common lie along K (rowMajorA: T, rowMajorB: N)"
+        return "elements that share an exponent must be contiguous along K (rowMajorA: T, rowMajorB: N)"
     if problem.K % mx.GROUP:
-        return f"K = {problem.K} is no multiple of {mx.GROUP}, which have an exponent in common: pad it with zeros"
+        return f"K = {problem.K} is no multiple of the {mx.GROUP} elements that share an exponent: pad it with zeros"
     lacks = arch in known_archs() and (not has_fp8(arch) or parse_dtype("fp8", arch).name not in _FLOAT8)
     if lacks and problem.dtype_a != _STORAGE:
-        return f"{arch} has none of OCP's fp8 ({', '.join(_FLOAT8)}): use e2m1 (int8), or another --arch"
+        return f"{arch} has none of OCP's fp8 types ({', '.join(_FLOAT8)}): use e2m1 (int8), or another --arch"
     return ""
 
 
@@ -60,14 +62,14 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
 
 def _legal(problem: GemmProblem, config: Config) -> str:
     if config.BLOCK_SIZE_K % mx.GROUP:
-        return f"BLOCK_SIZE_K is no multiple of the {mx.GROUP} elements that have an exponent in common"
+        return f"BLOCK_SIZE_K is no multiple of the {mx.GROUP} elements that share an exponent"
     if problem.dtype_a == problem.dtype_b == _STORAGE and config.BLOCK_SIZE_K < _E2M1_K:
-        return f"BLOCK_SIZE_K is below the {_E2M1_K} elements that instructions for e2m1 have along K"
+        return f"BLOCK_SIZE_K is below the {_E2M1_K} elements along K of an instruction for e2m1"
     return ""
 
 
 def _exact_inputs(problem: GemmProblem, operand: Operand, numbers: Any, generator: Any) -> Any:
-    """Packed codes [M, K / 2] or [K / 2, N] of the numbers [M, K] or [K, N]; of scales their exponents."""
+    """Return packed codes [M, K / 2] or [K / 2, N] of numbers [M, K] or [K, N]; for scales their exponents."""
     if operand.role == "scale":
         return mx.exponents(numbers)
     if operand.row_major:

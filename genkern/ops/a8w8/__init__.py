@@ -1,6 +1,6 @@
-"""a8w8: both operands int8, or both fp8, with float32 scales; C in fp16, bf16 or fp32.
+"""a8w8: A and B both int8 or both fp8, with float32 scales. C is fp16, bf16 or fp32.
 
-A scale is for a whole operand, or for a row of A and for a column of B.
+A scale is for a whole operand, or for one row of A or one column of B.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from genkern.ops.op import Op, bias_of, matrices
 
 INPUT_TYPES = tuple(name for name, dtype in DTYPES.items() if dtype.size_bytes == 1)
 _OUT = ("fp16", "bf16", "fp32")
-# The matrix units of sm_90 keep about 14 bits when they add fp8 products (DeepSeek-V3 report, section 3.3.2),
-# so fp8 sums carry a relative error of up to about 2^-8 besides the rounding of the output.
+# The tensor cores of sm_90 keep about 14 bits when they add fp8 products (DeepSeek-V3 report, section 3.3.2), so fp8
+# sums have a relative error of up to about 2^-8 in addition to the rounding of the output.
 _WORST_ROW = {"bf16": 2**-6, "fp16": 2**-7, "fp32": 2**-7}
 
 
 @dataclass(frozen=True)
 class A8W8:
-    """What a problem of this format says besides its types: which elements share a scale, how sums are made."""
+    """The format's own fields: which elements share a scale, and how sums are formed."""
 
     scales: str = word(
         "per_tensor",

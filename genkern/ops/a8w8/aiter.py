@@ -1,4 +1,4 @@
-"""AITER's calls for this format: CK's kernels, with scales of rows and of columns (aiter/ops/gemm_op_a8w8.py)."""
+"""AITER's functions for this format: CK's kernels, with scales per row and per column (aiter/ops/gemm_op_a8w8.py)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.aiter_calls import AiterCall, calls_of
 
-# What a size has to say for AITER to know it.
+# Fields that a problem must have for AITER to take it.
 ASKED = {"scales": "per_token"}
 _FUNCTIONS = {"aiter ck": ("gemm_a8w8_ck", "module_gemm_a8w8")}
 
 
 def calls(aiter: Any, problem: GemmProblem) -> dict[str, AiterCall]:
-    """By name in results."""
+    """Return AITER's calls by their names in results."""
     if dict(problem.own).get("scales") != "per_token":
         return {}
     names = "scale_a", "scale_b", "c"

@@ -1,4 +1,4 @@
-"""The product by PyTorch's own calls, on any device: what a call falls back on."""
+"""The product by PyTorch's own calls on any device, which calls fall back on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from genkern.ops.accumulate import is_full
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C [M, N] of a [M, K], b [K, N], their scales and, where the problem has one, bias [N].
+    """Return C [M, N] of a [M, K], b [K, N], their scales and, if the problem has one, bias [N].
 
-    torch._scaled_mm where it takes the problem; else in float32, and integers in float64, whose sums are exact.
+    Calls torch._scaled_mm if it takes the problem. Otherwise multiplies fp8 in float32, and int8 in float64, whose sums
+    are exact.
     """
     import torch
 
@@ -27,10 +28,10 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
                 a, b, scale_a=scales[0], scale_b=scales[1], bias=bias, out_dtype=out, use_fast_accum=fast
             )
         except torch.OutOfMemoryError:
-            # What comes below needs more memory.
+            # The code below needs more memory.
             raise
         except (RuntimeError, ValueError):
-            # Scales for rows need sm_90 and C in bf16, for instance; what holds where, its own checks say.
+            # torch._scaled_mm checks its own requirements: per-row scales need sm_90 and C in bf16, for instance.
             pass
     wide = torch.float32 if a.dtype.is_floating_point else torch.float64
     c = (a.to(wide) @ b.to(wide)).float() * scales[0] * scales[1]

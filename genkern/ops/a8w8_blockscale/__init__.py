@@ -1,7 +1,7 @@
-"""a8w8_blockscale: as a8w8, with a float32 scale for each block of A [M, K] and of B [K, N].
+"""a8w8_blockscale: like a8w8, with a float32 scale for each block of A [M, K] and of B [K, N].
 
-As in DeepSeek-V3 (technical report, section 3.3.2): 1x128 blocks of activations, 128x128 blocks of weights, and sums of
-each block along K promoted to float32.
+The defaults are DeepSeek-V3's (technical report, section 3.3.2): 1x128 blocks of activations, 128x128 blocks of
+weights. The sum of each block along K is promoted to float32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from genkern.ops.op import Op, bias_of, matrices
 
 @dataclass(frozen=True)
 class BlockScale:
-    """How many rows of A, columns of B and elements along K have a scale in common."""
+    """The format's own fields: rows of A, columns of B and elements along K that share a scale."""
 
     block_m: int = number(1, 1, 1024, help="a8w8_blockscale: rows of A with a common scale")
     block_n: int = number(128, 1, 1024, help="a8w8_blockscale: columns of B with a common scale")
@@ -26,7 +26,7 @@ class BlockScale:
 
 
 def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
-    """Scales of A lie column by column, so that a tile's are neighbours, as cuBLASLt and DeepGEMM have them too."""
+    """Scales of A are column-major, so that those of a tile are contiguous, as in cuBLASLt and DeepGEMM."""
     block = own_values(BlockScale, problem)
     rows, columns, along_k = (
         -(-problem.M // block.block_m),
@@ -41,7 +41,7 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
 
 
 def legal(problem: GemmProblem, config: Config) -> str:
-    """Why steps of a config have no scale of their own, or ""."""
+    """Return why a step of the config would need more than one scale, or ""."""
     block_k = own_values(BlockScale, problem).block_k
     if block_k % config.BLOCK_SIZE_K:
         return f"BLOCK_SIZE_K must divide the {block_k} elements along K that have a common scale"
@@ -49,13 +49,13 @@ def legal(problem: GemmProblem, config: Config) -> str:
 
 
 def _no_vendor(problem: GemmProblem) -> str:
-    """cuBLASLt's rules: its documentation, "Scaling Factors Layouts", and the checks of torch._scaled_mm."""
+    """The rules are cuBLASLt's (its documentation, "Scaling Factors Layouts") and the checks of torch._scaled_mm."""
     if problem.dtype_a == "int8":
         return "the library has no int8 product with scales of blocks"
     if problem.own:
         return "the library has scales of 1x128 and 128x128 blocks only"
     if problem.M % 4 or -(-problem.K // 128) % 4:
-        return "cuBLASLt wants M, and the blocks along K, to be multiples of 4"
+        return "cuBLASLt needs an M and a number of blocks along K that are multiples of 4"
     return ""
 
 
@@ -70,7 +70,7 @@ OP = Op(
     input_types=a8w8.OP.input_types,
     default_dtypes=a8w8.OP.default_dtypes,
     refuse=a8w8.OP.refuse,
-    # The sums of a block are promoted before the next one's are added.
+    # The int8 sum of a block is converted to float32 before the next block's sum is added.
     accumulator=lambda problem: "fp32",
     operands=_operands,
     worst_row_limit=a8w8.OP.worst_row_limit,

@@ -1,4 +1,4 @@
-"""The product by PyTorch's own calls, on any device: what a call falls back on."""
+"""The product by PyTorch's own calls on any device, which calls fall back on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from genkern.ops.fields import own_values
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C [M, N] of a [M, K], b [K, N], the scales of their blocks and, where the problem has one, bias [N].
+    """Return C [M, N] of a [M, K], b [K, N], the scales of their blocks and, if the problem has one, bias [N].
 
-    In float32, with every element multiplied by its scale first.
+    Multiplies every element by its scale in float32, then A by B in float32.
     """
     import torch
 
@@ -27,7 +27,7 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
 
 
 def _spread(scales: Any, block: tuple[int, int], shape: Any) -> Any:
-    """The scale of each element of a matrix; the last blocks may be smaller."""
+    """Return the scale of each element of a matrix. The last blocks may be smaller."""
     for dimension, size in enumerate(block):
         scales = scales.repeat_interleave(size, dimension).narrow(dimension, 0, shape[dimension])
     return scales

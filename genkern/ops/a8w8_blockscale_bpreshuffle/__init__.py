@@ -1,4 +1,4 @@
-"""a8w8_blockscale_bpreshuffle: as a8w8_blockscale, with weights that are laid out beforehand (genkern.ops.shuffle)."""
+"""a8w8_blockscale_bpreshuffle: like a8w8_blockscale, with shuffled weights (genkern.ops.shuffle)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from genkern.ops.shuffle import LAYOUTS, exact_shuffled, layout_field, refuse_sh
 
 @dataclass(frozen=True)
 class BlockScaleShuffled(a8w8_blockscale.BlockScale):
-    """The fields of a8w8_blockscale, and how the weights are laid out."""
+    """The fields of a8w8_blockscale, and the layout of the weights."""
 
     layout: str = layout_field()
 
 
 def layout(problem: GemmProblem) -> tuple[int, int]:
-    """How the problem's weights are laid out."""
+    """Return the layout of the problem's weights."""
     return LAYOUTS[own_values(BlockScaleShuffled, problem).layout]
 
 
 def plain(problem: GemmProblem) -> GemmProblem:
-    """The same with weights as they are."""
+    """Return the same problem without shuffled weights."""
     return replace(problem, op="a8w8_blockscale", own=tuple(pair for pair in problem.own if pair[0] != "layout"))
 
 
@@ -44,7 +44,7 @@ OP = replace(
     fields=BlockScaleShuffled,
     refuse=_refuse,
     operands=_operands,
-    # Families in Gluon do not load what is shuffled.
+    # Gluon families do not load shuffled weights.
     promotes=False,
     exact_inputs=exact_shuffled,
     no_vendor=lambda problem: "the library has no product of shuffled weights",

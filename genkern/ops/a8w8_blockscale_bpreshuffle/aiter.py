@@ -1,6 +1,6 @@
-"""AITER's calls for this format: CK's kernels in AITER's own layout, whose scales of A lie with K outermost.
+"""AITER's functions for this format: CK's kernels in AITER's own weight layout, which need column-major scales of A.
 
-Source: aiter/ops/gemm_op_a8w8.py, and op_tests/test_gemm_a8w8_blockscale.py for how scales lie.
+Sources: aiter/ops/gemm_op_a8w8.py, and op_tests/test_gemm_a8w8_blockscale.py for the layout of the scales.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FUNCTIONS = {
 
 
 def calls(aiter: Any, problem: GemmProblem) -> dict[str, AiterCall]:
-    """By name in results. Scales of A are given as the same memory under the shape [M, K / 128]."""
+    """Return AITER's calls by their names in results. Scales of A are the same memory in the shape [M, K / 128]."""
     if problem.bias or not has_usual_blocks(problem) or dict(problem.own).get("layout", "n16k16") != "n16k16":
         return {}
     return calls_of(aiter, problem, _FUNCTIONS, lambda of: (_turned(of["scale_a"]), of["scale_b"], of["c"]))

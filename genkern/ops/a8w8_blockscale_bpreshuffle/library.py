@@ -1,4 +1,4 @@
-"""The product by PyTorch's own calls, on any device: what a call falls back on."""
+"""The product by PyTorch's own calls on any device, which calls fall back on."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ from genkern.ops.shuffle import plain_weight
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """As that of a8w8_blockscale, of the weights as they were before they were shuffled."""
+    """Like the library function of a8w8_blockscale, with the weights unshuffled first."""
     return of_plain(plain(problem), {**operands, "b": plain_weight(operands["b"], problem, layout(problem))})

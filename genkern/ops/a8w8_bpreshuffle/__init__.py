@@ -1,4 +1,4 @@
-"""a8w8_bpreshuffle: as a8w8, with weights that are laid out beforehand (genkern.ops.shuffle)."""
+"""a8w8_bpreshuffle: like a8w8, with shuffled weights (genkern.ops.shuffle)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from genkern.ops.shuffle import LAYOUTS, exact_shuffled, layout_field, refuse_sh
 
 @dataclass(frozen=True)
 class A8W8Shuffled(a8w8.A8W8):
-    """The fields of a8w8, and how the weights are laid out."""
+    """The fields of a8w8, and the layout of the weights."""
 
     layout: str = layout_field()
 
 
 def layout(problem: GemmProblem) -> tuple[int, int]:
-    """How the problem's weights are laid out."""
+    """Return the layout of the problem's weights."""
     return LAYOUTS[own_values(A8W8Shuffled, problem).layout]
 
 
 def plain(problem: GemmProblem) -> GemmProblem:
-    """The same with weights as they are."""
+    """Return the same problem without shuffled weights."""
     return replace(problem, op="a8w8", own=tuple(pair for pair in problem.own if pair[0] != "layout"))
 
 

@@ -1,4 +1,4 @@
-"""AITER's calls for this format: CK's kernels for fp8 in AITER's own layout (aiter/ops/gemm_op_a8w8.py)."""
+"""AITER's functions for this format: CK's kernels for fp8 in AITER's own weight layout (aiter/ops/gemm_op_a8w8.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.aiter_calls import AiterCall, calls_of
 
-# What a size has to say for AITER to know it.
+# Fields that a problem must have for AITER to take it.
 ASKED = {"scales": "per_token"}
 _FUNCTIONS = {
     "aiter ck": ("gemm_a8w8_bpreshuffle_ck", "module_gemm_a8w8_bpreshuffle"),
@@ -16,7 +16,7 @@ _FUNCTIONS = {
 
 
 def calls(aiter: Any, problem: GemmProblem) -> dict[str, AiterCall]:
-    """By name in results."""
+    """Return AITER's calls by their names in results."""
     own = dict(problem.own)
     if own.get("scales") != "per_token" or own.get("layout", "n16k16") != "n16k16":
         return {}

@@ -1,6 +1,6 @@
 """batched_a16w16: a batch of products of one size, A [batch, M, K] by B [batch, K, N], in the types of a16w16.
 
-Each operand has a stride from one matrix to the next, besides its leading dimension.
+Each operand has a stride from one matrix to the next in addition to its leading dimension.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from genkern.ops import a16w16
 from genkern.ops.fields import number
 from genkern.ops.op import Op, in_batch, matrices
 
-# The most programs along the third dimension of a grid.
+# Most programs along the third dimension of a grid.
 _MOST = 65_535
 
 
 @dataclass(frozen=True)
 class Batch:
-    """How many products a call computes."""
+    """The field of batched formats."""
 
-    batch_size: int = number(1, 1, _MOST, help="batched formats: how many products of this size")
+    batch_size: int = number(1, 1, _MOST, help="batched formats: number of products of this size")
 
 
 def refuse_batch(problem: GemmProblem) -> str:
-    """Why the products of a problem are no batch that kernels compute, or ""."""
+    """Return why kernels cannot compute the products of a problem as a batch, or ""."""
     if problem.bias:
         return "a batch of products has no bias"
     if max(operand.elements // problem.batch for operand in in_batch(problem, matrices(problem))) >= INT32:

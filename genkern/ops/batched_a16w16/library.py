@@ -1,4 +1,4 @@
-"""The products by PyTorch's own call, on any device: what a call falls back on."""
+"""The products by PyTorch's own call on any device, which calls fall back on."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from genkern.gemm.problem import GemmProblem
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C [batch, M, N] of a [batch, M, K] and b [batch, K, N]; differentiable."""
+    """Return C [batch, M, N] of a [batch, M, K] and b [batch, K, N]. Differentiable."""
     import torch
 
     out = getattr(torch, DTYPES[problem.dtype_c].torch)
     a, b = operands["a"], operands["b"]
     if (of_torch := linear(problem)) is not None:
         return of_torch(a, b.mT)
-    # 16 bits in and 32 out, or two kinds of 16: nothing may be rounded on the way.
+    # If C is wider than A and B, or they differ, multiply in a type that holds all of them, so that nothing is rounded
+    # before.
     wide = torch.promote_types(torch.promote_types(a.dtype, b.dtype), out)
     return torch.bmm(a.to(wide), b.to(wide)).to(out)
 
 
 def linear(problem: GemmProblem) -> Callable[..., Any] | None:
-    """torch.bmm of x [batch, M, K] and weight [batch, N, K]; None where C or B has another type than A."""
+    """Return torch.bmm for x [batch, M, K] and weight [batch, N, K]; None if B or C has another type than A."""
     import torch
 
     if not problem.dtype_c == problem.dtype_b == problem.dtype_a:

@@ -1,6 +1,6 @@
-"""batched_a8w8: a batch of products of one size, in the types of a8w8, with a scale for each row of A and column of B.
+"""batched_a8w8: a batch of products of one size, in the types of a8w8, with a scale per row of A and column of B.
 
-scale_a is [batch, M, 1], scale_b [batch, 1, N], as AITER's batched a8w8 has them.
+scale_a is [batch, M, 1] and scale_b is [batch, 1, N], as in AITER's batched a8w8.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from genkern.ops.op import Op, in_batch, matrices
 
 @dataclass(frozen=True)
 class Batch8(Batch):
-    """How many products a call computes, and how their sums are made."""
+    """The format's own fields: number of products, and how their sums are formed."""
 
     accumulate: str = accumulate_field()
 

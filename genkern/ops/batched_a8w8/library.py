@@ -1,4 +1,4 @@
-"""The products by PyTorch's own call, on any device: what a call falls back on."""
+"""The products by PyTorch's own call on any device, which calls fall back on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from genkern.gemm.problem import GemmProblem
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C [batch, M, N] of a [batch, M, K], b [batch, K, N], scale_a [batch, M, 1] and scale_b [batch, 1, N].
+    """Return C [batch, M, N] of a [batch, M, K], b [batch, K, N], scale_a [batch, M, 1] and scale_b [batch, 1, N].
 
-    In float32, and integers in float64, whose sums are exact.
+    Multiplies fp8 in float32, and int8 in float64, whose sums are exact.
     """
     import torch
 

@@ -1,11 +1,14 @@
-"""fused_moe: the two products of a mixture of experts: M tokens' rows by the weights of the `top_k` experts of each.
+"""fused_moe: the two products of a mixture of experts, for M tokens that go to `top_k` experts each.
 
-`gate_up`: of tokens A [M, K] and B [experts, K, 2 N], gate before up, C [M * top_k, N] is activation(A @ gate) times A
-@ up, its rows in the order of experts. `down`: of A [M * top_k, K], rows so ordered, and B [experts, K, N], C [M, N]
-is for each token the sum of its rows' products, each multiplied by its routing weight and rounded to C's type; the sum
-is made in float32, by a second kernel. `ends` [experts] says where an expert's rows end, `slots` [M * top_k] which
-token's each row is (genkern.ops.groups). Kernels pad tiles to BLOCK_SIZE_M themselves, where an expert's rows end: no
-row is copied, and one order of rows serves both products and tiles of any height.
+gate_up: A is the tokens [M, K], B is [experts, K, 2 N] with gate before up. C [M * top_k, N] is activation(A @ gate)
+    times A @ up, with the rows in the order of experts.
+down: A is [M * top_k, K] with the rows in that order, B is [experts, K, N]. C [M, N] has for each token the sum of its
+    rows' products. Each product is multiplied by its routing weight and rounded to C's type; a second kernel forms the
+    sums in float32.
+
+`ends` [experts] says where an expert's rows end, and `slots` [M * top_k] to which token each row belongs
+(genkern.ops.groups). Kernels pad the last tile of each expert to BLOCK_SIZE_M themselves: no row is copied, and the
+same order of rows serves both products and every tile height.
 """
 
 from __future__ import annotations
@@ -23,32 +26,35 @@ from genkern.ops.op import Op
 
 GATES = ("silu", "gelu", "relu")
 _MOST_TOP_K = 32
-# What neighbouring numbers of C's type differ by, relative to them, at most.
+# Largest relative distance between neighbouring numbers of C's type.
 _SPACING = {"bf16": 2**-7, "fp16": 2**-10, "fp32": 2**-23}
-# A sum of n products of deviates stays within 6 standard deviations, 6 sqrt(n); their magnitudes add up to 0.64 n.
+# A sum of n products of normal deviates stays within 6 standard deviations, 6 sqrt(n), and the magnitudes of the
+# products add up to 0.64 n. The ratio is below _WITHIN / sqrt(n).
 _WITHIN = 10.0
-# Of up's sums in exact rounds, which go up to some thousands: what the error of an activation is multiplied by.
+# Bound on the sums of up in exact rounds, which reach some thousands. It multiplies the error of an activation.
 _LARGEST_UP = 4096.0
 _FEW_PRODUCTS = 1024
 
 
 @dataclass(frozen=True)
 class Moe:
-    """Which of the two products it is, how many experts, how made-up tokens are sent to them, how sums are made."""
+    """The format's own fields: stage, experts, scales, how synthetic tokens are routed, and how sums are formed."""
 
     stage: str = word("down", "gate_up", help="fused_moe: the second product with the sum over experts, or the first")
-    experts: int = number(1, 1, grouped_gemm.MOST_GROUPS, help="fused_moe: experts")
-    top_k: int = number(1, 1, _MOST_TOP_K, help="fused_moe: experts that a token goes to")
+    experts: int = number(1, 1, grouped_gemm.MOST_GROUPS, help="fused_moe: number of experts")
+    top_k: int = number(1, 1, _MOST_TOP_K, help="fused_moe: experts per token")
     scales: str = word(
-        *grouped_gemm.SCALES, help="of 8-bit operands: one for A and one for each weight, for rows, or for blocks"
+        *grouped_gemm.SCALES, help="scales of 8-bit operands: one for A and one per weight, per row, or per block"
     )
-    routing: str = word("balanced", "skewed", help="how made-up rows are shared among groups: evenly, or as 1 / rank")
-    routing_seed: int = number(0, 0, 2**20, help="of how made-up rows are shared")
+    routing: str = word(
+        "balanced", "skewed", help="how synthetic rows are divided among groups: evenly, or as 1 / rank"
+    )
+    routing_seed: int = number(0, 0, 2**20, help="seed for dividing synthetic rows among groups")
     accumulate: str = accumulate_field()
 
 
 def own_of(problem: GemmProblem) -> Moe:
-    """The problem's own fields."""
+    """Return the problem's own fields."""
     return own_values(Moe, problem)
 
 
@@ -71,7 +77,7 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
     gates = own.stage == "gate_up"
     rows_a, rows_c, columns = (M, rows, 2 * N) if gates else (rows, M, N)
     scales = grouped_gemm.scales_of(problem, own.scales, rows_a, own.experts, columns)
-    # By slot, as the router gives them.
+    # In the order of slots, as the router returns them.
     weights = () if gates else (Operand("routing_weights", "scale", (rows,), "fp32"),)
     return (
         Operand("a", "activation", (rows_a, K), problem.dtype_a, problem.row_major_a),
@@ -86,11 +92,11 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
 def _refuse(problem: GemmProblem, arch: str) -> str:
     own = own_of(problem)
     if problem.bias:
-        return "experts have no bias here"
+        return "experts have no bias in this format"
     if own.stage == "gate_up" and problem.activation not in GATES:
         return f"a gate needs an activation: {', '.join(GATES)}"
     if own.stage == "down" and problem.activation != "none":
-        return "the sum over experts has no activation: that is of stage gate_up"
+        return "stage down has no activation: stage gate_up has it"
     if problem.M * own.top_k >= INT32:
         return "more rows than 32 bits count"
     types = grouped_gemm.refuse_types(problem, own.scales, arch)
@@ -98,7 +104,7 @@ def _refuse(problem: GemmProblem, arch: str) -> str:
 
 
 def _error_beside(problem: GemmProblem) -> tuple[float, float, float]:
-    """A product of two sums is off by both's errors; a row that is rounded before the sum, by a number's spacing."""
+    """A product of two sums has the errors of both. Rounding rows before they are summed adds a rounding error."""
     if own_of(problem).stage == "gate_up":
         return 2.0, 0.0, _LARGEST_UP
     rounded = _SPACING[problem.dtype_c] * min(1.0, _WITHIN / math.sqrt(min(problem.K, _FEW_PRODUCTS)))
@@ -113,7 +119,7 @@ OP = Op(
     refuse=_refuse,
     accumulator=grouped_gemm.accumulator,
     operands=_operands,
-    # Of two sums' product, or of rows that were rounded before.
+    # Twice the limit: C is a product of two sums, or a sum of rounded rows.
     worst_row_limit=lambda problem: 2 * grouped_gemm.worst_row_limit(problem),
     fields=Moe,
     no_vendor=lambda problem: "the library has no product of gathered rows, and none that adds rows up",

@@ -1,4 +1,4 @@
-"""The products by PyTorch's own calls, on any device: what a call falls back on."""
+"""The products by PyTorch's own calls on any device, which calls fall back on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from genkern.ops.grouped_gemm.library import grouped_mm, product, scales_of_grou
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C of a stage (genkern.ops.fused_moe), with its activation, which is in the middle of the first stage.
+    """Return C of a stage (genkern.ops.fused_moe) with its activation, which comes in the middle of the first stage.
 
-    Expert after expert, in float32, or by PyTorch's product of groups where it has one.
+    Multiplies expert after expert in float32, or with PyTorch's grouped product if that takes the problem.
     """
     import torch
 
@@ -44,7 +44,7 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
 
 
 def _grouped(problem: GemmProblem, operands: Mapping[str, Any], grouped: Any) -> Any:
-    """The same by one product for all experts."""
+    """Return the same as `library`, with one grouped product for all experts."""
     import torch
 
     own, N, slots = own_of(problem), problem.N, operands["slots"].long()

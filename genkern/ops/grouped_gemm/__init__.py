@@ -1,9 +1,10 @@
 """grouped_gemm: rows in groups, each of which is multiplied by a weight of its own, B [groups, K, N].
 
-Contiguous (capacity 0): A [M, K] and C [M, N] have the rows of one group behind those of another, and `ends` [groups]
-says where each group's end, as torch._grouped_mm has it. Masked: every group has memory for `capacity` rows, A is
-[groups * capacity, K], and `counts` [groups] says how many of them count, as in DeepGEMM's masked layout; M is how many
-there are in all groups together, about, and C's other rows are left alone.
+contiguous (capacity 0): in A [M, K] and C [M, N] the rows of each group follow those of the group before. `ends`
+    [groups] says where each group ends, as for torch._grouped_mm.
+masked (capacity above 0): each group has memory for `capacity` rows, so that A is [groups * capacity, K]. `counts`
+    [groups] says how many of them exist, as in DeepGEMM's masked layout. M is about the number of rows in all groups
+    together. The other rows of C are not written.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from genkern.ops.fields import number, own_values, word
 from genkern.ops.groups import Groups
 from genkern.ops.op import Op
 
-# Of scales of blocks: elements of a row of A, and rows and columns of a weight, that have one in common.
+# With scales of blocks: elements of a row of A, and rows and columns of a weight, that share a scale.
 BLOCK = 128
 MOST_GROUPS = 1024
 SCALES = ("per_tensor", "per_token", "blocks")
@@ -29,31 +30,33 @@ _MOST_ROWS = 2**20
 
 @dataclass(frozen=True)
 class Grouped:
-    """How rows are grouped, what of 8-bit operands has a scale in common, and how sums of fp8 are made."""
+    """The format's own fields: groups, scales, how synthetic rows are divided among groups, and how sums are formed."""
 
-    groups: int = number(1, 1, MOST_GROUPS, help="grouped_gemm: weights")
+    groups: int = number(1, 1, MOST_GROUPS, help="grouped_gemm: number of groups, each with a weight")
     capacity: int = number(
-        0, 0, _MOST_ROWS, help="grouped_gemm: rows that each group has memory for (masked); 0: none between groups"
+        0, 0, _MOST_ROWS, help="grouped_gemm: rows for which each group has memory (masked); 0: contiguous groups"
     )
     scales: str = word(
         *SCALES,
-        help="of 8-bit operands: one for A and one for each weight, for rows, or for blocks",
+        help="scales of 8-bit operands: one for A and one per weight, per row, or per block",
     )
-    routing: str = word("balanced", "skewed", help="how made-up rows are shared among groups: evenly, or as 1 / rank")
-    routing_seed: int = number(0, 0, 2**20, help="of how made-up rows are shared")
+    routing: str = word(
+        "balanced", "skewed", help="how synthetic rows are divided among groups: evenly, or as 1 / rank"
+    )
+    routing_seed: int = number(0, 0, 2**20, help="seed for dividing synthetic rows among groups")
     accumulate: str = accumulate_field()
 
 
 def weights(problem: GemmProblem, count: int, columns: int) -> Operand:
-    """B [count, K, columns]; it rotates."""
+    """Return operand B [count, K, columns], of which timing rotates copies."""
     shape = (count, problem.K, columns)
     return Operand("b", "weight", shape, problem.dtype_b, problem.row_major_b, rotates=True)
 
 
 def scales_of(problem: GemmProblem, scales: str, rows: int, count: int, columns: int) -> tuple[Operand, ...]:
-    """The scales of A, of so many rows, and of `count` weights [K, columns]; none of 16-bit operands.
+    """Return the scales of A [rows, K] and of `count` weights [K, columns]; empty for 16-bit operands.
 
-    Those of A's blocks lie column by column, so that a tile's are neighbours.
+    Scales of A's blocks are column-major, so that those of a tile are contiguous.
     """
     if DTYPES[problem.dtype_a].size_bytes > 1:
         return ()
@@ -71,10 +74,10 @@ def scales_of(problem: GemmProblem, scales: str, rows: int, count: int, columns:
 
 
 def refuse_types(problem: GemmProblem, scales: str, arch: str) -> str:
-    """Why operands of these types, and scales, are none that grouped products have, or ""."""
+    """Return why grouped products cannot have these types and scales, or ""."""
     if reason := refuse_full(problem, in_blocks=scales == "blocks"):
         return reason
-    # Their fields are not these formats'.
+    # The formats asked below do not have this format's fields.
     problem = replace(problem, own=())
     if DTYPES[problem.dtype_a].size_bytes > 1 and problem.dtype_a == problem.dtype_b:
         if scales != SCALES[0]:
@@ -86,25 +89,25 @@ def refuse_types(problem: GemmProblem, scales: str, arch: str) -> str:
 
 
 def accumulator(problem: GemmProblem) -> str:
-    """Of int8 operands int32, else fp32."""
+    """Return "int32" for int8 operands, else "fp32"."""
     return "int32" if problem.dtype_a == "int8" else "fp32"
 
 
 def worst_row_limit(problem: GemmProblem) -> float:
-    """That of the plain formats of these types."""
+    """Return the limit of the plain format with these types."""
     plain: Op = (a16w16 if DTYPES[problem.dtype_a].size_bytes > 1 else a8w8).OP
     return plain.worst_row_limit(replace(problem, own=()))
 
 
 def legal_blocks(problem: GemmProblem, scales: str, config: Config) -> str:
-    """Why steps of a config have no scale of their own, or ""."""
+    """Return why a step of the config would need more than one scale, or ""."""
     if scales == "blocks" and DTYPES[problem.dtype_a].size_bytes == 1 and BLOCK % config.BLOCK_SIZE_K:
         return f"BLOCK_SIZE_K must divide the {BLOCK} elements along K that have a common scale"
     return ""
 
 
 def shared_scale(problem: GemmProblem, scales: str) -> tuple[int, int, int]:
-    """See Op.shared_scale."""
+    """See `Op.shared_scale`."""
     return (1, BLOCK, BLOCK) if scales == "blocks" else (1, 1, 1)
 
 
@@ -140,9 +143,11 @@ def _no_vendor(problem: GemmProblem) -> str:
     if own.capacity:
         return "the library has no product of rows with gaps between groups"
     if (problem.dtype_a, problem.dtype_b, problem.dtype_c) != ("bf16", "bf16", "bf16"):
-        return "the library's grouped product is of bf16"
+        return "the library's grouped product takes bf16 only"
     if problem.row_major_b or problem.K % 8 or problem.N % 8:
-        return "torch._grouped_mm wants weights along K, and rows that start at multiples of 16 bytes"
+        return (
+            "torch._grouped_mm needs weights that are contiguous along K, and rows that start at multiples of 16 bytes"
+        )
     return ""
 
 

@@ -1,4 +1,4 @@
-"""The products by PyTorch's own calls, on any device: what a call falls back on."""
+"""The products by PyTorch's own calls on any device, which calls fall back on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from genkern.ops.op import groups_of
 
 
 def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
-    """C of A, B [groups, K, N] and `ends` or `counts` [groups], with the scales of 8-bit operands, and its activation.
+    """Return C with its activation, given A, B [groups, K, N], `ends` or `counts` [groups], and scales if 8-bit.
 
-    By one call of PyTorch's where it has one; else group after group, in float32 (int8 in float64, whose sums are
-    exact). Rows that do not count are zero.
+    Calls PyTorch's grouped product if it takes the problem. Otherwise multiplies group after group, in float32 or for
+    int8 in float64, whose sums are exact. Rows that belong to no group are zero.
     """
     import torch
 
@@ -39,7 +39,7 @@ def library(problem: GemmProblem, operands: Mapping[str, Any]) -> Any:
 
 
 def grouped_mm(problem: GemmProblem, a: Any) -> Callable[..., Any] | None:
-    """PyTorch's product of rows in groups, where it takes the problem; it looks at no value on the host."""
+    """Return PyTorch's grouped product if it takes the problem, else None. It reads no values on the host."""
     import torch
 
     types = {problem.dtype_a, problem.dtype_b, problem.dtype_c}
@@ -50,7 +50,7 @@ def grouped_mm(problem: GemmProblem, a: Any) -> Callable[..., Any] | None:
 
 
 def scales_of_group(operands: Mapping[str, Any], rows: Any, number: int) -> tuple[Any, Any]:
-    """Those of these rows of A and of the weight with this number; None where there are none."""
+    """Return the scales of these rows of A and of weight `number`; (None, None) for operands without scales."""
     if "scale_a" not in operands:
         return None, None
     of_a = operands["scale_a"]
@@ -58,7 +58,7 @@ def scales_of_group(operands: Mapping[str, Any], rows: Any, number: int) -> tupl
 
 
 def product(a: Any, b: Any, scale_a: Any, scale_b: Any, scales: str) -> Any:
-    """a [rows, K] by b [K, N], with their scales, if they have any: float32 [rows, N]."""
+    """Return a [rows, K] times b [K, N] with their scales, if any, as float32 [rows, N]."""
     import torch
 
     if scale_a is None:

@@ -1,4 +1,4 @@
 """Pruning rules: named functions with their sources, and their registry.
 
-May import: gemm, ops, kernels.
+Imports genkern.gemm, genkern.ops and genkern.kernels.
 """

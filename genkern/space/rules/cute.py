@@ -1,8 +1,8 @@
-"""Pruning rules of the families in CuTe DSL.
+"""Pruning rules about the families in CuTe DSL.
 
-A rule returns True for a config to drop. Where a rule says H200, its figures come from timing these families there
-(docs/cute.md). On sm_100 nothing has been timed: the rules that nvidia_sm100_cute.yaml names are those whose reason is
-no measurement.
+A rule returns True to drop a config. If a rule says H200, its figures come from timing these families there
+(docs/cute.md). Nothing has been timed on sm_100: nvidia_sm100_cute.yaml names only rules whose reason is not a
+measurement.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from genkern.kernels.families.gluon_tile import TURNED_BOX, turned
 from genkern.kernels.families.limits import tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
 
-# From so few rows on the tensor cores are idle anyway, and tiles upright in N (swapped families) waste less.
+# Up to this many rows the tensor cores are idle anyway, and swapped tiles waste less.
 _FEW_ROWS = 32
 _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
-# Share of the last wave's programs that must have a tile, for widths that exist only to fill it.
+# Share of the clusters of the last wave that must have a tile, for sides of tiles that exist only to fill it.
 _LEAST_FILL = 0.8
-# Of a part of K.
+# K-blocks that a part of K must have.
 _LEAST_PART_BLOCKS = 4
-# Stages beyond which none was faster.
+# Stages beyond which no ring was faster.
 _DEEP_RING = 12
-# From so many programs on clusters, which leave SMs over (units_in_clusters), are for one wave, or two.
+# Clusters of at least this many programs leave SMs over (units_in_clusters), so they are only for one or two waves.
 _LARGE_CLUSTER = 4
-# What L2 hands out.
+# Bytes of a line of L2.
 _LINE_BYTES = 128
-# The least width that fewer rows or columns than this may have: of upright tiles, and of swapped ones.
+# Width that is always allowed, by whether the tile is swapped, even if the dimension is smaller.
 _NARROW = {False: 16, True: 32}
 
 
 def cute_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile whose rows are mostly beyond M (swapped: N), or on sm_90 any upright one for at most 32 rows of A.
+    """CuTe tile with a height mostly beyond M (swapped: N); on sm_90 also any upright tile for at most 32 rows of A.
 
-    genkern: as wgmma_rows; upright families have the 64 rows of wgmma along M. Those of tcgen05 have no swapped sibling
-    for few rows, and keep theirs of 64, or of 128 for two programs.
+    genkern: as wgmma_rows. Upright families have the 64 rows of wgmma along M. The tcgen05 family has no swapped form
+    for few rows, so its tiles of 64 rows (128 for two programs) are kept.
     """
     turn = form_of(config).cost.turn
     if turn is None:
@@ -51,9 +51,10 @@ def cute_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cute_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile that is wider than N (swapped: than M), rounded up to what widths are multiples of.
+    """CuTe tile that is wider than N (swapped: than M), rounded up to the step of widths.
 
-    genkern: what is beyond it is multiplied for nothing. For the fewest rows the least width of the space stays.
+    genkern: columns beyond the dimension are multiplied in vain. For the smallest dimensions the smallest width of the
+    space is kept.
     """
     turn = form_of(config).cost.turn
     if turn is None:
@@ -64,9 +65,9 @@ def cute_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cute_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile of fewer elements a program than 128x128 in over four waves of them.
+    """CuTe tile with fewer elements per program than 128x128, in more than four waves.
 
-    genkern: as wgmma_tile_small: fewer and larger tiles read less, and are no harder to deal out.
+    genkern: as wgmma_tile_small. Fewer and larger tiles read less, and divide among the SMs just as well.
     """
     turn = form_of(config).cost.turn
     if turn is None or _SQUARE_TILE * turn.programs_of_tile <= config.BLOCK_SIZE_M * config.BLOCK_SIZE_N:
@@ -77,7 +78,7 @@ def cute_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe ring that leaves room for another stage, up to 12.
 
-    genkern: stages hide the latency of memory, and shared memory is of no other use to a program that has its SM alone.
+    genkern: stages hide the latency of memory, and a program that has its SM alone has no other use for shared memory.
     """
     form = form_of(config)
     if form.cost.turn is None or form.stages is None or config.num_stages >= _DEEP_RING:
@@ -86,11 +87,12 @@ def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile with a side that is no power of two and leaves over 20 % of the last wave's clusters idle.
+    """CuTe tile with a side that is not a power of two and leaves over 20 % of the last wave's clusters idle.
 
-    genkern: as width_fills_nothing, by clusters: such sides are there to cut C to fill the SMs, or, if they are widths,
-    for the tiles of a cluster to cover N or M (cuBLASLt has 64x96 in clusters of 4x2 for 2984x184x4792). It has 128x160
-    for 3456x624x640 and 256x96 for 288x9312x424, 110 and 111 tiles for 132 SMs, so a fifth may be idle.
+    genkern: as width_fills_nothing, by clusters. Such sides exist to cut C so that it fills the SMs. Widths that let
+    the tiles of a cluster just cover N or M are kept (cuBLASLt uses 64x96 in clusters of 4x2 for 2984x184x4792).
+    cuBLASLt also uses 128x160 for 3456x624x640 and 256x96 for 288x9312x424, which are 110 and 111 tiles for 132 SMs, so
+    a fifth may be idle.
     """
     turn = form_of(config).cost.turn
     if turn is None:
@@ -103,12 +105,13 @@ def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe tile of a width off powers of two, where a narrower one is as well aligned and needs as many waves.
+    """CuTe tile whose width is not a power of two, if a narrower, equally aligned one needs as many waves.
 
-    genkern: the library's kernels have widths of all multiples of 8; of those of one height that cut C into as many
-    waves of clusters the narrowest multiplies least. Where an operand runs along the width, every second tile of 136
-    begins 16 bytes off a sector of L2: on an H200 3456x624x640 NT took 10.0 us by these and 8.2 by tiles of 160, in
-    another call 7.8 by 160 and 7.6 by 144. It is for spaces with all widths, as ours.
+    genkern: for use in spaces that list all widths, as genkern's do, since cuBLASLt has kernels of every width that is
+    a multiple of 8. Of the tiles of one height that need equally many waves of clusters, the narrowest one multiplies
+    least. If an operand is contiguous along the width, every second tile of width 136 starts 16 bytes off a sector of
+    L2: on an H200, 3456x624x640 NT took 10.0 us with width 136 and 8.2 with 160; in another run 7.8 with 160 and 7.6
+    with 144.
     """
     turn = form_of(config).cost.turn
     if turn is None:
@@ -119,7 +122,7 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
         return False
     step = turn.width_step
     if turned(problem, turn.swapped)[1]:
-        # Rows of such an operand are as long as this side of C: none begins better than they do.
+        # Rows of such an operand are as long as this side of C, so no tile starts at a better alignment than the rows.
         step = max(step, min(TURNED_BOX, width & -width, along & -along))
     if width <= step:
         return False
@@ -128,13 +131,16 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def _covering(turn: Turn, along: int) -> int:
-    """The least width with which the tiles of one cluster have all of this side of C."""
+    """Return the smallest width with which the tiles of one cluster cover this side of C."""
     _, beside = turn.sides(turn.tiles_m, turn.tiles_n)
     return _rounded(-(-along // beside), turn.width_step)
 
 
 def _turns(problem: GemmProblem, config: Config, tile: tuple[int, int] | None = None) -> int:
-    """Of clusters, each of which makes its tiles, or a part of K of them, once a turn; `tile`: if tiles were such."""
+    """Return the number of cluster steps: in one step a cluster computes its tiles, or one part of K of them.
+
+    `tile` replaces the config's BLOCK_SIZE_M and BLOCK_SIZE_N.
+    """
     turn = form_of(config).cost.turn
     assert turn is not None
     block_m, block_n = tile or (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
@@ -149,9 +155,9 @@ def _waves(problem: GemmProblem, config: Config, gpu: Gpu, tile: tuple[int, int]
 
 
 def cute_cluster_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe cluster with more tiles along M or N than there are.
+    """CuTe cluster with more tiles along M or N than C has.
 
-    genkern: the others would load and multiply what lies beyond C.
+    genkern: its other programs would load and multiply what lies beyond C.
     """
     turn = form_of(config).cost.turn
     if turn is None:
@@ -165,11 +171,11 @@ def _rounded(size: int, step: int) -> int:
 
 
 def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe cluster of four or eight in more than one wave of them, or two where rows of A or B begin off 128 bytes.
+    """CuTe cluster of four or more programs in more than one wave (two if rows of A or B do not start at 128 bytes).
 
-    genkern: an H200 runs 30 clusters of four at a time, or 15 of eight: 120 of 132 SMs. What they save counts where a
-    box of the copy engine asks for two lines of L2 where it needs one, and where one wave is all there is
-    (100x6144x8192 there: 29.6 us by 120 tiles in clusters of eight, 31.5 without), as of all that won on an H200.
+    genkern: an H200 runs 30 clusters of four or 15 of eight at the same time, which is 120 of 132 SMs. What clusters
+    save matters if a TMA box needs two lines of L2 instead of one, and if there is only one wave (100x6144x8192 on an
+    H200: 29.6 us with 120 tiles in clusters of eight, 31.5 without clusters).
     """
     turn = form_of(config).cost.turn
     if turn is None or turn.programs < _LARGE_CLUSTER:
@@ -181,9 +187,9 @@ def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cute_parts(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe kernel whose parts of K are more than one wave of clusters, or shorter than four K-blocks.
+    """CuTe kernel whose parts of K take more than one wave of clusters, or are shorter than four K-blocks.
 
-    genkern: splits are there to give work to idle SMs; a shorter part is over before its ring is full.
+    genkern: splits give work to idle SMs. A shorter part ends before its ring is full.
     """
     if form_of(config).cost.turn is None or config.SPLIT_K == 1:
         return False
@@ -192,10 +198,10 @@ def cute_parts(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cute_direct(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """CuTe kernel that stores C from registers where the copy engine could.
+    """CuTe kernel that stores C from registers although TMA could store it.
 
-    genkern: it writes 4 bytes of each of 8 rows at a time; NVIDIA's guide tries both (use_tma_store). Sums of a split K
-    go no other way.
+    genkern: it writes 4 bytes of each of 8 rows at a time. NVIDIA's guide tries both ways (use_tma_store). Sums of a
+    split K can be stored only from registers.
     """
     turn = form_of(config).cost.turn
     if turn is None or turn.tma_store or config.SPLIT_K > 1:

@@ -1,7 +1,7 @@
-"""Pruning rules of single kernel families: gemv, tiled, tiled_tma.
+"""Pruning rules about single kernel families: gemv, tiled, tiled_tma.
 
-A rule returns True for a config to drop. Where a rule says H200, its figures come from timing these families
-there (docs/kernels.md).
+A rule returns True to drop a config. If a rule says H200, its figures come from timing these families there
+(docs/kernels.md).
 """
 
 # M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
@@ -15,17 +15,18 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
 
-# Elements of B that a thread of gemv holds: below, too few loads are in flight; above, registers spill.
+# Elements of B per thread of gemv: with fewer, too few loads are in flight; with more, registers spill.
 _GEMV_ELEMENTS_PER_THREAD = (8, 64)
 
-# Rows, columns and multiplications from which on TMA's families were faster than tiled by 13 % at least.
+# Rows, columns and multiplications from which TMA families were at least 13 % faster than tiled.
 _TMA_ROWS, _TMA_PRODUCTS = 256, 2**30
 
 
 def gemv_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """gemv tile with fewer than 8 or more than 64 elements a thread, or more than 32 where there are 16 warps.
+    """gemv tile with fewer than 8 or more than 64 elements per thread (more than 32 with 16 warps).
 
-    genkern: fewer leave memory latency uncovered, more do not fit the registers, of which 16 warps have 128 a thread.
+    genkern: fewer elements do not cover the latency of memory. More do not fit the registers, of which a thread has 128
+    with 16 warps.
     """
     least, most = _GEMV_ELEMENTS_PER_THREAD
     if config.num_warps > 8:
@@ -37,7 +38,7 @@ def gemv_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def gemv_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """gemv block larger than the next power of two of its dimension.
 
-    genkern: the rest of such a block is masked out and reads nothing.
+    genkern: the rest of such a block is masked and reads nothing.
     """
     return config.BLOCK_SIZE_K > covering_block(problem.K) or config.BLOCK_SIZE_N > covering_block(problem.N)
 
@@ -45,16 +46,17 @@ def gemv_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def tma_many_waves(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """tiled_tma with more than two tiles per SM.
 
-    genkern: then programs that walk over tiles (persistent_tma) start once instead of once a tile; of a batch none do.
+    genkern: then persistent_tma is better, whose programs start once instead of once per tile. It has no batches, for
+    which the rule does not hold.
     """
     return problem.batch == 1 and tiles(problem, config) > 2 * gpu.compute_units
 
 
 def tiled_beside_tma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """tiled of 16-bit operands that TMA loads, C that it stores, from 256 rows and columns and 2**30 products on.
+    """tiled for 16-bit operands that TMA can load and store, from 256 rows and columns and 2**30 products on.
 
-    genkern: of 11 such sizes that nobody chose, with 50 to 860 of its configs measured, it took 1.13 to 3.1 times the
-    best of TMA's families (H200), and it won none of the 199 such sizes in results/nvidia_h200.
+    genkern: on 11 such sizes that were not chosen for it, with 50 to 860 configs of tiled measured, tiled took 1.13 to
+    3.1 times as long as the best TMA family (H200). It won none of the 199 such sizes in results/nvidia_h200.
     """
     if problem.batch > 1 or DTYPES[problem.dtype_a].size_bytes != 2:
         return False

@@ -1,7 +1,7 @@
 """genkern's own pruning rules for NVIDIA targets: shared memory, warpgroup instructions, TMA.
 
-The shared-memory formulas equal what Triton 3.7 allocates for these kernels on sm_80, sm_90 and sm_100
-(metadata.shared of compiled kernels). A rule returns True for a config to drop.
+The shared-memory formulas equal what Triton 3.7 allocates for these kernels on sm_80, sm_90 and sm_100 (metadata.shared
+of compiled kernels). A rule returns True to drop a config.
 """
 
 # M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
@@ -17,18 +17,18 @@ from genkern.kernels.catalogue import form_of
 from genkern.ops.op import columns_of_b, element_bytes, operands_of
 from genkern.space.rules.tiles import covering_block
 
-# Barriers and descriptors of the TMA pipeline, rounded up: 8 bytes a stage, and up to 48 more on sm_100; and
-# 16 more a stage between groups of warps.
+# Barriers and descriptors of the TMA pipeline, rounded up: 8 bytes per stage, and up to 48 more on sm_100. Between
+# groups of warps there are 16 more per stage.
 _BARRIER_BYTES = 128
 _GROUP_BARRIER_BYTES = 16
-# Triton before this release has no int8 by tcgen05.
+# Before this release Triton does not use tcgen05 for int8.
 _TCGEN05_INT8_FROM = (3, 9)
-# Up to this M the time goes into reading the weights, whatever the tile.
+# Up to this M the time goes into reading the weights, whatever the tile is.
 _WEIGHTS_BOUND_M = 128
 
 
 def _warpgroup_mma(config: Config) -> bool:
-    """Whether Triton uses wgmma (sm_90) or tcgen05 (sm_100): 64 rows and whole groups of 4 warps."""
+    """Return whether Triton uses wgmma (sm_90) or tcgen05 (sm_100): for 64 rows and whole groups of 4 warps."""
     rows = config.BLOCK_SIZE_N if form_of(config).swapped else config.BLOCK_SIZE_M
     return rows >= 64 and config.num_warps % 4 == 0
 
@@ -56,21 +56,22 @@ def shared_memory_mma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """More shared memory than a block may have, for targets with warpgroup instructions (sm_90, sm_100).
 
-    genkern: wgmma and tcgen05 read A and B from shared memory while the next tiles arrive, so num_stages tiles
-    are alive (num_stages - 1 where the tile is too small for them); the TMA epilogue stages the tile of C besides.
-    What a bias adds on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is left to occupancy.py.
+    genkern: wgmma and tcgen05 read A and B from shared memory while the next tiles arrive, so num_stages tiles are
+    alive (num_stages - 1 if the tile is too small for these instructions). The TMA epilogue stages the tile of C in
+    addition. What a bias adds on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is left to
+    occupancy.py.
     """
     buffers = config.num_stages if _warpgroup_mma(config) else max(1, config.num_stages - 1)
     return _shared_bytes(problem, config, buffers) > gpu.shared_bytes_per_block
 
 
 def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """persistent_tma_specialized for a target, tile, number of warps or type that Triton does not use tcgen05 for.
+    """persistent_tma_specialized if Triton does not use tcgen05 for the target, tile, number of warps or type.
 
-    genkern: sm_90 compiles it as persistent_tma; sm_120 and small tiles multiply by mma.sync (fp32 by FMA), whose
-    accumulators need the registers that the extra warps take. tcgen05 takes 64 rows or more; int8 from Triton 3.9 on.
-    With 4 or 8 warps (8 or 12 with those that Triton adds) a thread has 256 or 168 registers; with 16 there are 96, and
-    Triton takes mma.sync. (Compiled by 3.6, 3.7 and 3.9.)
+    genkern: sm_90 compiles it as persistent_tma. sm_120 and small tiles multiply by mma.sync (fp32 by FMA), whose
+    accumulators need the registers that the extra warps take. tcgen05 needs 64 rows, and for int8 Triton 3.9. With 4 or
+    8 warps (8 or 12 with those that Triton adds) a thread has 256 or 168 registers; with 16 it has 96, and Triton uses
+    mma.sync. (Compiled by 3.6, 3.7 and 3.9.)
     """
     if not config.specialized:
         return False
@@ -81,10 +82,10 @@ def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) 
 
 
 def warpgroup_needs_4_warps(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """64 rows or more with fewer than 4 warps.
+    """64 rows or more with a number of warps that is not a multiple of 4.
 
-    genkern: wgmma and tcgen05 are issued by warpgroups of 4; with fewer, Triton falls back to mma.sync,
-    which runs at about half the rate on sm_90.
+    genkern: wgmma and tcgen05 are issued by warpgroups of 4. Otherwise Triton falls back to mma.sync, which runs at
+    about half the rate on sm_90.
     """
     return config.BLOCK_SIZE_M >= 64 and config.num_warps % 4 != 0
 
@@ -92,14 +93,14 @@ def warpgroup_needs_4_warps(problem: GemmProblem, config: Config, gpu: Gpu) -> b
 def warpgroup_needs_64_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """BLOCK_SIZE_M below 64 although M is over 64.
 
-    genkern: wgmma and tcgen05 take 64 rows or more; smaller tiles fall back to mma.sync, and read the weights
-    once per row of tiles. Up to M = 64 they may win by less padding and more parallelism.
+    genkern: wgmma and tcgen05 need 64 rows. Smaller tiles fall back to mma.sync, and read the weights once per row of
+    tiles. Up to M = 64 they may win by less padding and more parallelism.
     """
     return config.BLOCK_SIZE_M < 64 and problem.M > 64
 
 
 def tile_over_problem_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Block larger than the next power of two of its dimension; 16, and 64 rows for wgmma, stay.
+    """Block larger than the next power of two of its dimension; 16, and 64 rows for wgmma, are always kept.
 
     genkern: as tile_over_problem, but a small M may still use the smallest warpgroup instruction.
     """
@@ -114,8 +115,8 @@ def tile_over_problem_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) 
 def block_k_thin(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """BLOCK_SIZE_K below 64 bytes although M is at most 128.
 
-    genkern: then the time goes into reading the weights, and rows of less than two 32-byte sectors waste
-    memory requests and loop iterations. A block that covers K stays.
+    genkern: then the time goes into reading the weights, and rows of less than two 32-byte sectors waste memory
+    requests and loop iterations. A block that covers K is kept.
     """
     block_k = config.BLOCK_SIZE_K
     if problem.M > _WEIGHTS_BOUND_M or block_k >= problem.K:

@@ -1,8 +1,8 @@
-"""The registry of pruning rules, by the names that space files use.
+"""Registry of pruning rules by the names that space files use.
 
-A rule is a function `rule(problem, config, gpu) -> bool`: True drops the config. The first line of its
-docstring is the reason that --explain shows; the rest says where the rule comes from. Rules are about speed: what a
-config cannot compute at all is genkern.kernels.legality's to say, so that a space without rules is slow, never wrong.
+A rule is a function `rule(problem, config, gpu) -> bool` that returns True to drop the config. The first line of its
+docstring is the reason that --explain prints; the rest states where the rule comes from. Rules are only about speed.
+What a config cannot compute is decided by genkern.kernels.legality, so a space without rules is slow, but never wrong.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Rule = Callable[[GemmProblem, Config, Gpu], bool]
 
 
 def group_m_redundant(group_sizes: Sequence[int]) -> Rule:
-    """The rule for a family whose space lists these group sizes; see `drop` for what it drops."""
+    """Return the rule for a family whose space lists these group sizes. Its docstring says what it drops."""
     ordered = sorted(group_sizes)
     below = {size: ordered[:position] for position, size in enumerate(ordered)}
 
     def drop(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-        """GROUP_SIZE_M beyond the smallest one that covers all tiles along M.
+        """GROUP_SIZE_M beyond the smallest value that covers all tiles along M.
 
-        genkern: all group sizes from the number of tiles along M on visit the tiles in the same order. Kernels in Gluon
-        go from group of rows to group, and have so many tiles in each as few groups have more of.
+        genkern: all group sizes from the number of tiles along M on visit the tiles in the same order. Gluon kernels
+        for rows in groups walk from group to group; there the number of tiles is one that few groups exceed.
         """
         smaller, rows = below[config.GROUP_SIZE_M], tiles_m(problem, config)
         if form_of(config).in_ring and (groups := groups_of(problem)) is not None:
@@ -128,10 +128,10 @@ RULES: dict[str, Rule] = {
         cute.cute_parts,
     )
 }
-# This one compares a group size with the others of its family, so it is made for each family.
+# This rule compares a group size with the others of its family, so it is made for each family.
 GROUP_RULE = "group_m_redundant"
 RULE_NAMES = (*RULES, GROUP_RULE)
-# Rules of single texts, by what their kernels are called after (Form.stem): nothing else is asked them.
+# Rules that are about a single form, by its `Form.stem`. They are not evaluated for other forms.
 _STEM_OF = {
     "gemv_registers": "gemv",
     "gemv_over_problem": "gemv",
@@ -147,18 +147,18 @@ _STEM_OF = {
 
 
 def is_for(name: str, form: Form) -> bool:
-    """Whether configs of this form are asked the rule of that name."""
+    """Return whether the rule of this name applies to configs of this form."""
     return _STEM_OF.get(name, form.stem) == form.stem
 
 
 def rule_for(name: str, group_sizes: Sequence[int]) -> Rule:
-    """The rule of that name, for a family that lists these group sizes."""
+    """Return the rule of this name for a family that lists these group sizes."""
     if (order := order_of(name)) is not None:
         return other_order(order)
     return group_m_redundant(group_sizes) if name == GROUP_RULE else RULES[name]
 
 
 def reason(name: str) -> str:
-    """First line of the rule's docstring."""
+    """Return the first line of the rule's docstring."""
     text = rule_for(name, (1,)).__doc__ or ""
     return text.strip().splitlines()[0]

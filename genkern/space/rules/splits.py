@@ -1,6 +1,6 @@
-"""The pruning rule of results that may differ from run to run.
+"""The pruning rule about results that may differ from run to run.
 
-A rule returns True for a config to drop.
+A rule returns True to drop a config.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ from genkern.kernels.catalogue import is_deterministic
 def not_deterministic(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Family whose result may differ from run to run (--deterministic).
 
-    genkern: float additions by atomics happen in whatever order programs end; see determinism.py.
+    genkern: float additions by atomics happen in the order in which programs end; see determinism.py.
     """
     return not is_deterministic(problem, config)

@@ -1,6 +1,6 @@
-"""The rule of runs whose winners must add up K in one order (--batch_invariant): it leaves out all other orders.
+"""The rule for runs whose winners must all add up K in one order (--batch_invariant).
 
-Not about speed, as other rules are, but what somebody asked for; no space file names it.
+Unlike other rules it implements a user's request instead of a judgement about speed. Space files do not name it.
 """
 
 from __future__ import annotations
@@ -13,27 +13,28 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
 
 _NAME = "sums other than "
-# Rules that drop a family where another one wins, which has other orders.
+# Rules that drop a family because another family is faster. That family may lack the requested order, so these rules
+# are not applied.
 BETWEEN_FAMILIES = frozenset({"dot_for_one_row", "tiled_beside_tma"})
 
 
 def order_rule(order: str) -> str:
-    """The name of the rule that leaves configs of that order, as sums_of says it."""
+    """Return the name of the rule that keeps only configs of this order, given as `sums_of` returns it."""
     return _NAME + order
 
 
 def order_of(name: str) -> str | None:
-    """The order that a rule of that name leaves; None for any other rule."""
+    """Return the order that a rule of this name keeps; None for any other rule."""
     return name.removeprefix(_NAME) if name.startswith(_NAME) else None
 
 
 def other_order(order: str) -> Callable[[GemmProblem, Config, Gpu], bool]:
-    """The rule that leaves configs of that order."""
+    """Return the rule that keeps only configs of this order."""
 
     def drop(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-        """another order of sums than the one that is asked for.
+        """Order of sums other than the requested one.
 
-        genkern: rows have the same bits in all batches where their kernels add up K in one order.
+        genkern: a row has the same bits in every batch if all kernels for it add up K in one order.
         """
         return sums_of(problem, config, gpu.arch) != order
 

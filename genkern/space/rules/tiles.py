@@ -1,6 +1,6 @@
-"""genkern's own pruning rules that hold on any GPU: how a tile fits the problem, the warps and the grid.
+"""genkern's own pruning rules for any GPU: how a tile fits the problem, the warps and the grid.
 
-A rule returns True for a config to drop.
+A rule returns True to drop a config.
 """
 
 # M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
@@ -14,37 +14,37 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import columns_of_b, row_tiles
 
-# Registers that a GEMM loop needs besides its accumulators: addresses, strides, counters.
+# Registers that a GEMM loop needs in addition to its accumulators: addresses, strides, counters.
 OTHER_REGISTERS = 20
-# Below this many tiles per CU or SM, a last wave that is not full costs a quarter of the time or more.
+# Below this many tiles per CU or SM, a partial last wave costs a quarter of the time or more.
 _ENOUGH_TILES_PER_UNIT = 2
-# Workgroups per CU or SM beyond which more splits of K add traffic of partial sums and no parallelism.
+# Workgroups per CU or SM beyond which more splits of K add traffic of partial sums but no parallelism.
 _SPLIT_K_BLOCKS_PER_UNIT = 4
-# From this M and N on a GEMM has tiles of all sizes to spare (tune_gemm v3.4, rule 11).
+# From this M and N on, a GEMM has more than enough tiles of every size (tune_gemm v3.4, rule 11).
 _LARGE = 2048
-# From this many tiles per CU or SM on, larger tiles also fill the GPU.
+# From this many tiles per CU or SM on, larger tiles fill the GPU, too.
 _PLENTY_OF_TILES_PER_UNIT = 32
 
 
 def tiles_m(problem: GemmProblem, config: Config) -> int:
-    """Number of tiles along M."""
+    """Return the number of tiles along M."""
     return row_tiles(problem, config.BLOCK_SIZE_M)
 
 
 def tiles(problem: GemmProblem, config: Config) -> int:
-    """Number of output tiles, of all products of a batch."""
+    """Return the number of tiles of C, over all products of a batch."""
     return problem.batch * row_tiles(problem, config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
 
 
 def covering_block(dimension: int) -> int:
-    """Smallest power of two from 16 on that covers the dimension; 16 is the least that tl.dot takes."""
+    """Return the smallest power of two that covers the dimension, at least 16, which tl.dot needs."""
     return max(16, 1 << (dimension - 1).bit_length())
 
 
 def dot_needs_k32(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """8-bit operands with BLOCK_SIZE_K below 32.
 
-    genkern: on AMD Triton falls back from matrix to vector instructions. (On NVIDIA it refuses such a tl.dot.)
+    genkern: on AMD, Triton falls back from matrix to vector instructions. (On NVIDIA it refuses such a tl.dot.)
     """
     return config.BLOCK_SIZE_K < 32 and (
         DTYPES[problem.dtype_a].size_bytes == 1 or DTYPES[problem.dtype_b].size_bytes == 1
@@ -54,15 +54,15 @@ def dot_needs_k32(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def accumulator_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Accumulators that do not fit a thread's registers, so that they would spill.
 
-    genkern, after Inductor's _prune_reg_spill_configs: BLOCK_SIZE_M * BLOCK_SIZE_N / threads, plus 20 others,
-    against the limit per thread and against the thread's share of the unit's registers. The second part
-    matters from 16 warps on.
+    genkern, after Inductor's _prune_reg_spill_configs: BLOCK_SIZE_M * BLOCK_SIZE_N / threads, plus 20 others, against
+    the limit per thread and against the thread's share of the registers of the SM or CU. The second limit matters from
+    16 warps on.
     """
     threads = config.num_warps * gpu.warp_size
     available = min(gpu.registers_per_thread_max, gpu.registers_per_unit // threads)
     accumulators = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * columns_of_b(problem)
     if promotes_products(problem, gpu.arch):
-        # Products of a step lie beside the sums.
+        # Besides the sums a thread holds the products of a step.
         accumulators += config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
     return accumulators > (available - OTHER_REGISTERS) * threads
 
@@ -70,16 +70,16 @@ def accumulator_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> boo
 def warps_starved(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """More warps than the tile has work for.
 
-    genkern: the tile needs 64 * num_warps^2 elements, so 16x16 feeds 2 warps, 32x32 4, 64x64 8 and 128x128 16.
-    Below that, warps repeat each other's work or issue too few matrix instructions each.
+    genkern: the tile needs 64 * num_warps^2 elements, so 16x16 is enough for 2 warps, 32x32 for 4, 64x64 for 8 and
+    128x128 for 16. With less, warps repeat each other's work or issue too few matrix instructions each.
     """
     return config.BLOCK_SIZE_M * config.BLOCK_SIZE_N < 64 * config.num_warps * config.num_warps
 
 
 def tile_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Block larger than the next power of two of its dimension (16 stays).
+    """Block larger than the next power of two of its dimension (16 is always kept).
 
-    genkern, as Inductor's _scale_mm_configs clamps: the larger block computes nothing but padding more.
+    genkern, as Inductor's _scale_mm_configs clamps: a larger block only computes more padding.
     """
     return (
         config.BLOCK_SIZE_M > covering_block(problem.M)
@@ -89,9 +89,9 @@ def tile_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def tile_skewed(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """One side of the tile over 8 times the other, although the problem has room for a squarer one.
+    """One side of the tile over 8 times the other, although the problem has room for a squarer tile.
 
-    genkern: a tile does 2 M N / (M + N) operations per element loaded; a skewed tile pays twice the traffic.
+    genkern: a tile does 2 M N / (M + N) operations per element loaded, so a skewed tile has twice the traffic.
     """
     block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     return (block_m > 8 * block_n and problem.N > block_n) or (block_n > 8 * block_m and problem.M > block_m)
@@ -100,8 +100,9 @@ def tile_skewed(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def large_gemm(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """M and N from 2048: blocks below 64 that do not cover K, under 4 warps, or blocks that do not divide M and N.
 
-    genkern, after rule 11 of tune_gemm v3.4 (v34_large_gemm), which leaves nothing where tile_over_problem wants
-    BLOCK_SIZE_K below 64, for K up to 32. Where 64 divides M (or N) the blocks must divide it; else kernels mask.
+    genkern, after rule 11 of tune_gemm v3.4 (v34_large_gemm). That rule would leave nothing for K up to 32, for which
+    tile_over_problem requires BLOCK_SIZE_K below 64. If 64 divides M (or N), the blocks must divide it; otherwise
+    kernels mask.
     """
     if problem.M < _LARGE or problem.N < _LARGE:
         return False
@@ -113,9 +114,9 @@ def large_gemm(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def tile_too_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Tile below 64x32 elements although it gives every CU or SM more than 32 of them.
+    """Tile below 64x32 elements although every CU or SM gets more than 32 of them.
 
-    genkern: with that many, larger tiles fill the GPU too, and load each element fewer times.
+    genkern: with that many, larger tiles fill the GPU, too, and load each element fewer times.
     """
     if config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= 64 * 32:
         return False
@@ -123,10 +124,10 @@ def tile_too_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def split_k_fills(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """SPLIT_K although the tiles alone fill the GPU, or more splits than it can run at a time.
+    """SPLIT_K although the tiles alone fill the GPU, or more splits than it can run at the same time.
 
-    genkern: split-K writes and reads SPLIT_K * M * N partial sums to gain parallelism; little is left to gain
-    from two tiles per CU or SM on, or beyond four workgroups on each.
+    genkern: split-K writes and reads SPLIT_K * M * N partial sums to gain parallelism. Little is left to gain from two
+    tiles per CU or SM on, or beyond four workgroups on each.
     """
     if config.SPLIT_K == 1:
         return False
@@ -147,8 +148,8 @@ def split_k_short(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def split_k_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """SPLIT_K whose last splits have nothing to do.
 
-    genkern: K's blocks go to the splits in runs of ceil(blocks / SPLIT_K); a SPLIT_K that some smaller one
-    equals in run length only launches programs that write zeros.
+    genkern: the splits get runs of ceil(blocks / SPLIT_K) blocks of K. If a smaller SPLIT_K has runs of the same
+    length, the larger one only launches programs that write zeros.
     """
     if config.SPLIT_K == 1:
         return False
@@ -158,9 +159,9 @@ def split_k_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def stages_over_loop(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """More stages than the loop over K has iterations; 2 stages always stay.
+    """More stages than the loop over K has iterations; 2 stages are always kept.
 
-    genkern: the pipeline never fills, so it equals one with fewer stages and holds memory for nothing.
+    genkern: the pipeline never fills, so it equals one with fewer stages and holds memory in vain.
     """
     blocks = -(-problem.K // config.BLOCK_SIZE_K)
     return config.num_stages > max(2, -(-blocks // config.SPLIT_K))

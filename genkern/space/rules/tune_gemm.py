@@ -1,8 +1,8 @@
-"""The pruning rules of ROCm's tune_gemm, v3.4 (`v34_`) and v2 (`v2_`), as they were published.
+"""The pruning rules of ROCm's tune_gemm, v3.4 (`v34_`) and v2 (`v2_`), as published.
 
 Source of v3.4: prune_configs in python/perf-kernels/tools/tune_gemm/tune_gemm.py, ROCm/triton main_perf.
-Source of v2: prune_configs in scripts/amd/gemm/tune_gemm.py as of ROCm/triton pull request 350, and the
-list in its README. A rule returns True for a config to drop.
+Source of v2: prune_configs in scripts/amd/gemm/tune_gemm.py as of ROCm/triton pull request 350, and the list in its
+README. A rule returns True to drop a config.
 """
 
 # M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
@@ -34,7 +34,7 @@ def v34_mfma_size(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def v34_mfma4_block_k(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """4x4 MFMA with BLOCK_SIZE_K below 64.
 
-    tune_gemm v3.4 rule 2. It never drops anything there, since the widest instruction is 16 or 32.
+    tune_gemm v3.4 rule 2. It never drops anything there, since the widest instruction is always 16 or 32.
     """
     return _widest_mfma(problem) == 4 and config.BLOCK_SIZE_K < 64
 
@@ -67,7 +67,7 @@ def v34_one_block_is_enough(problem: GemmProblem, config: Config, gpu: Gpu) -> b
 
 
 def v34_block_over_twice(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """BLOCK_SIZE_M over twice M, or BLOCK_SIZE_N over twice N; 16 always stays.
+    """BLOCK_SIZE_M over twice M, or BLOCK_SIZE_N over twice N; 16 is always kept.
 
     tune_gemm v3.4 rule 6.
     """
@@ -76,7 +76,7 @@ def v34_block_over_twice(problem: GemmProblem, config: Config, gpu: Gpu) -> bool
 
 
 def v34_split_k_unneeded(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """SPLIT_K where M and N are both at least 64, or K is at most 1024.
+    """SPLIT_K although M and N are both at least 64, or K is at most 1024.
 
     tune_gemm v3.4 rule 7 (need_split_k).
     """
@@ -102,8 +102,8 @@ def v34_group_m(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def v34_lds(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """More LDS for the tiles of A and B than a workgroup may have.
 
-    tune_gemm v3.4 rule 10: max(A, B) without a pipeline (num_stages <= 1), else (A + B) * (num_stages - 1),
-    where A = BLOCK_SIZE_K * BLOCK_SIZE_M * bytes and B likewise. The epilogue is not counted.
+    tune_gemm v3.4 rule 10: max(A, B) without a pipeline (num_stages <= 1), else (A + B) * (num_stages - 1), with A =
+    BLOCK_SIZE_K * BLOCK_SIZE_M * bytes and B likewise. The epilogue is not counted.
     """
     size_a, size_b = element_bytes(problem)
     a = config.BLOCK_SIZE_K * config.BLOCK_SIZE_M * size_a
@@ -116,8 +116,8 @@ def v34_lds(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def v34_large_gemm(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """M and N from 2048: blocks below 64, fewer than 4 warps, or blocks that do not divide M and N.
 
-    tune_gemm v3.4 rule 11; its kernel has no boundary check along M and N. For an M (or N) that 64 does not
-    divide v3.4 keeps nothing at all; genkern's kernels mask, so there the blocks need not divide it.
+    tune_gemm v3.4 rule 11; its kernel has no boundary check along M and N. For an M (or N) that 64 does not divide,
+    v3.4 keeps no config at all; genkern's kernels mask, so there the blocks need not divide it.
     """
     if problem.M < 2048 or problem.N < 2048:
         return False
@@ -130,10 +130,10 @@ def v34_large_gemm(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def v2_mfma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Another MFMA size than the one v2 uses for this M and N, or a block that does not suit it.
+    """MFMA size other than the one v2 uses for this M and N, or a block that does not suit it.
 
-    tune_gemm v2: BLOCK_SIZE must be equal to or larger than the MFMA instruction, and equal when M (or N)
-    fits one. v2 did not tune the instruction: 16 when M < 32 or N < 32, else 32 (pull request 366).
+    tune_gemm v2: BLOCK_SIZE must be equal to or larger than the MFMA instruction, and equal if M (or N) fits one. v2
+    did not tune the instruction: 16 if M < 32 or N < 32, else 32 (pull request 366).
     """
     mfma = _widest_mfma(problem)
     if config.matrix_instr_nonkdim != mfma or config.BLOCK_SIZE_M < mfma or config.BLOCK_SIZE_N < mfma:
@@ -142,9 +142,9 @@ def v2_mfma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def v2_split_k_unneeded(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """SPLIT_K where M and N are both large.
+    """SPLIT_K although M and N are both at least 64, or K is at most 1024.
 
-    tune_gemm v2: needed when (M < 64 or N < 64) and K > 1024, else it must be 1.
+    tune_gemm v2: needed if (M < 64 or N < 64) and K > 1024, else it must be 1.
     """
     return config.SPLIT_K != 1 and not _needs_split_k(problem)
 
@@ -168,6 +168,6 @@ def v2_group_m(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def v2_lds(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """BLOCK_SIZE_K = 128 with BLOCK_SIZE_M or BLOCK_SIZE_N = 128.
 
-    tune_gemm v2: too much LDS ("needs further investigation"). It looks at no limit of the device.
+    tune_gemm v2: too much LDS ("needs further investigation"). It checks no limit of the device.
     """
     return config.BLOCK_SIZE_K == 128 and (config.BLOCK_SIZE_M == 128 or config.BLOCK_SIZE_N == 128)

@@ -1,7 +1,7 @@
-"""Pruning rules of the families in Gluon: warp_specialized, warp_specialized_swapped, and that by clusters.
+"""Pruning rules about the families in Gluon: warp_specialized, its swapped form, and its forms with clusters.
 
-A rule returns True for a config to drop. Where a rule says H200, its figures come from timing warp_specialized
-there (docs/kernels.md).
+A rule returns True to drop a config. If a rule says H200, its figures come from timing warp_specialized there
+(docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, groups_of
 from genkern.space.rules.tiles import covering_block, tiles
 
-# The block behind a ring that holds its barriers; what Triton keeps, and alignment between buffers.
+# Bytes of the block behind a ring that holds its barriers; bytes that Triton reserves and that buffers lose to
+# alignment.
 _BARRIER_BYTES = 1024
 _SLACK_BYTES = 1024
 # A ring of this many buffers hides the latency of memory.
 _DEEP_RING = 12
 # Share of the last wave's programs that must have a tile, for widths that exist only to fill it.
 _LEAST_FILL = 0.85
-# Share of the last wave's SMs that may have a whole tile for splitting it to pay.
+# Largest share of the last wave's SMs that may have a whole tile for SPLIT_K to pay.
 _MOST_FILL = 0.9
-# Sizes that have so many waves of smaller tiles have enough of these.
+# Tiles smaller than this are dropped if they make more than _MANY_WAVES waves.
 _SQUARE_TILE = 128 * 128
 _MANY_WAVES = 4
-# K-blocks that a program of a cluster should have, for its ring to come into its stride.
+# K-blocks that a program of a cluster should have, so that its ring fills.
 _LEAST_BLOCKS = 4
-# Rows of C from which on a tile of a cluster may have neighbours, and the share of the SMs that these then take.
+# Rows of a cluster's tile from which it may have neighbours along M, and the share of the SMs that the clusters then
+# must use.
 _LEAST_ROWS_BESIDE = 64
 _LEAST_SHARE = 0.7
-# What L2 hands out.
+# Bytes of a line of L2.
 _LINE_BYTES = 128
-# Waves of whole tiles before the one that is shared: behind more of them it counts for little.
+# Most waves of whole tiles before the shared wave. Behind more of them it matters little.
 _MOST_WHOLE_WAVES = 4
 
 
@@ -45,19 +47,22 @@ def _element_bytes(problem: GemmProblem) -> int:
 
 
 def _sized(problem: GemmProblem, config: Config) -> tuple[int, int]:
-    """What the sides of the tile go along: M and N, or N and M. Of rows in groups M is what few groups have more of."""
+    """Return the dimensions along the tile's height and width: (M, N), or (N, M) if swapped.
+
+    For rows in groups, M is a number of rows that few groups exceed.
+    """
     groups = groups_of(problem)
     rows = problem.M if groups is None else groups.usual_rows(problem.M)
     return (problem.N, rows) if form_of(config).swapped else (rows, problem.N)
 
 
 def _covers(problem: GemmProblem, config: Config) -> bool:
-    """Whether the tile's width is the least that covers its dimension."""
+    """Return whether the tile's width is the smallest one that covers its dimension."""
     return _sized(problem, config)[1] <= sides(config)[1] and _cuts_evenly(problem, config)
 
 
 def _cuts_evenly(problem: GemmProblem, config: Config) -> bool:
-    """Whether the tile's width is the least that cuts its dimension into as few tiles."""
+    """Return whether the tile's width is the smallest one that cuts its dimension into this number of tiles."""
     _, width = sides(config)
     step = form_of(config).sides.width_step
     along = _sized(problem, config)[1]
@@ -65,10 +70,10 @@ def _cuts_evenly(problem: GemmProblem, config: Config) -> bool:
 
 
 def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon tile whose rows are mostly beyond their dimension.
+    """Gluon tile whose rows lie mostly beyond their dimension.
 
-    genkern: with at most 32 rows of A the tensor cores are idle anyway, so an upright tile of 64 is left to them by
-    warp_specialized_swapped.
+    genkern: with at most 32 rows of A the tensor cores are idle anyway, so upright tiles of 64 rows are left to the
+    swapped form.
     """
     if not form_of(config).in_ring:
         return False
@@ -78,9 +83,9 @@ def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def wgmma_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon tile that is wider than its dimension, rounded up to what a width may be.
+    """Gluon tile that is wider than its dimension, rounded up to the step of widths.
 
-    genkern: the columns beyond it are multiplied for nothing.
+    genkern: the columns beyond the dimension are multiplied in vain.
     """
     if not form_of(config).in_ring:
         return False
@@ -90,10 +95,10 @@ def wgmma_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def wgmma_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon tile of fewer elements than 128x128 in over four waves of them.
+    """Gluon tile with fewer elements than 128x128, in more than four waves.
 
-    genkern: fewer and larger tiles read less, and are no harder to deal out (H200: no winner of 88 sizes was smaller).
-    Tiles of all rows of a group read each weight once as it is.
+    genkern: fewer and larger tiles read less, and divide among the SMs just as well (H200: no winner of 88 sizes was
+    smaller). Tiles that have all rows of a group already read each weight only once.
     """
     if not form_of(config).in_ring or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
         return False
@@ -103,11 +108,12 @@ def wgmma_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon tile with more than 200 accumulators a thread, or with fewer than 16 that does not cover its dimension.
+    """Gluon tile with over 200 accumulators per thread, or with under 16 unless it covers its dimension.
 
-    genkern: 240 registers are left to a multiplying thread when the loading warp gives its own away; about 40 hold
-    addresses. Below 16, waiting for a buffer takes longer than multiplying it. Where products are promoted, those of 64
-    rows are beside the sums, and where columns are rows of A two scales for each eight of them, which fit up to 232.
+    genkern: a multiplying thread has 240 registers after the loading warp has given up its own; about 40 hold
+    addresses. With fewer than 16, waiting for a buffer takes longer than multiplying it. If products are promoted, a
+    thread holds the products of 64 rows besides the sums. If columns are rows of A, it also holds two scales for each
+    eight of them, which fit up to 232.
     """
     if not form_of(config).in_ring:
         return False
@@ -122,12 +128,12 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon ring that does not fit, or leaves room for two of under 12 stages more.
+    """Gluon ring that does not fit, or leaves room for two more stages while it has fewer than 12.
 
-    genkern: up to twelve buffers, deeper rings were never slower (H200; 24 were, where K is short), so only the deepest
-    two that fit are tried, and of those that are filled several buffers at a time the deepest, of three times as many
-    at least (six buffers filled four at a time: 16.3 us for 12.9 at 256x7168x2048). Besides the ring there are a buffer
-    for C and, in a cluster, the sums of other programs.
+    genkern: deeper rings were never slower up to twelve buffers (H200; 24 were, for a short K). So only the two deepest
+    rings that fit are tried. If several buffers are filled together, only the deepest ring is, and it must have three
+    such fillings (with six buffers filled four at a time: 16.3 us instead of 12.9 at 256x7168x2048). In addition to the
+    ring there are a buffer for C and, in a cluster, the sums of other programs.
     """
     if not form_of(config).in_ring:
         return False
@@ -149,22 +155,22 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def wgmma_together(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon tile with BLOCK_SIZE_K above what one buffer has, 128 bytes, that has not all of M.
+    """Gluon tile with BLOCK_SIZE_K above the 128 bytes of one buffer that does not cover its dimension.
 
-    genkern: buffers are filled together so that memory is asked for neighbours at the same time. That tells where
+    genkern: buffers are filled together so that neighbouring memory is requested at the same time. That matters if
     nearly all of a call is reading weights (H200: 3 % at 3x10240x7168, 4 % at 64x6144x4096).
     """
     return form_of(config).in_ring and together(config, _element_bytes(problem)) > 1 and not _covers(problem, config)
 
 
 def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Width that is no power of two and leaves more than 15 % of the programs of the last wave without a tile.
+    """Width that is not a power of two and leaves more than 15 % of the programs of the last wave without a tile.
 
-    genkern: such widths are there to cut C to fit the SMs, or to cover a dimension with no more than it needs.
+    genkern: such widths exist to cut C so that it fits the SMs, or to just cover a dimension.
     """
     _, width = sides(config)
     if not form_of(config).in_ring or width & (width - 1) == 0 or config.SPLIT_K > 1 or _covers(problem, config):
-        # Shares of the rest (SPLIT_K) leave nobody idle, whatever the width.
+        # With SPLIT_K all programs share the rest, so none is idle, whatever the width is.
         return False
     count = tiles(problem, config)
     waves = -(-count // gpu.compute_units)
@@ -172,14 +178,14 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Cluster whose programs have under four K-blocks each, are more than run at a time, or cut M narrowly.
+    """Cluster whose programs have under four K-blocks each, are more than run at the same time, or cut M narrowly.
 
-    genkern: K-blocks of BLOCK_SIZE_K. Clusters are there to give idle SMs a share; with more tiles than that, programs
-    without a cluster have nothing to exchange. A tile has all of M, or cuts it evenly into 64 rows and more where the
-    programs take 70 % of the SMs (H200, 632x136x4584 TT: 7.6 us by 15 clusters of eight, 10.1 by tiled_tma). Two
-    narrow tiles of the same weights are faster in programs side by side, where two SMs get a line for one request, than
-    in clusters, whose neighbours have other K-blocks (H200, 64x1280x8192, 80 programs: 13.8 us by two for each tile of
-    32x64, 9.6 by four for each of 64x64).
+    genkern: K-blocks have BLOCK_SIZE_K elements. Clusters give idle SMs a share of K; with more tiles than that,
+    programs without a cluster need no exchange of sums. A tile covers all of M, or cuts it evenly into at least 64 rows
+    if the programs take 70 % of the SMs (H200, 632x136x4584 TT: 7.6 us with 15 clusters of eight, 10.1 with tiled_tma).
+    Two narrow tiles of the same weights are faster in neighbouring programs, where one request serves two SMs, than in
+    clusters, whose programs have different K-blocks (H200, 64x1280x8192, 80 programs: 13.8 us with two for each tile of
+    32x64, 9.6 with four for each of 64x64).
     """
     if (cluster := form_of(config).cluster_k) == 1:
         return False
@@ -196,10 +202,10 @@ def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
 
 def neighbours_share_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Cluster of tiles side by side where rows of A and B begin on 128 bytes, or C has too few tiles for one.
+    """Cluster of tiles side by side if rows of A and B start at 128 bytes, or if C has fewer tiles than the cluster.
 
-    genkern: on other rows a box of the copy engine asks for two lines of L2 where it needs one, and the way into the
-    SMs is the limit. On rows of 128 bytes programs beside each other are served together as it is (H200).
+    genkern: for other rows a TMA box requests two lines of L2 instead of one, and the path into the SMs is the limit.
+    For rows at 128 bytes, L2 serves neighbouring programs together anyway (H200).
     """
     along_m, along_n = form_of(config).cluster
     if along_m * along_n == 1:
@@ -211,11 +217,11 @@ def neighbours_share_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> 
 
 
 def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
-    """Gluon kernel with SPLIT_K where its shares are of no use.
+    """Gluon kernel with SPLIT_K if sharing the last tiles does not help.
 
-    genkern: programs share the tiles beyond the last full wave, SPLIT_K of them a tile and all SMs at most. That helps
-    where such tiles exist, leave over 10 % of their wave idle, follow four full waves at most, and keep 85 % of the SMs
-    busy when shared; a SPLIT_K beyond what gives every SM a share changes nothing.
+    genkern: programs share the tiles beyond the last full wave, SPLIT_K programs per tile, at most one per SM. That
+    helps if such tiles exist, leave over 10 % of their wave idle, follow at most four full waves, and keep 85 % of the
+    SMs busy when shared. A SPLIT_K beyond what gives every SM a share changes nothing.
     """
     if not form_of(config).in_ring or config.SPLIT_K == 1:
         return False

@@ -62,8 +62,8 @@ def test_the_forms() -> None:
 def test_clusters_that_there_are_not(ctas: int, cluster: str) -> None:
     """The reason says which there are."""
     said = legal(PLAIN, replace(ONE, ctas=ctas, cluster=cluster), B200)
-    assert f"clusters of {ctas} program{'s' * (ctas > 1)} a tile are " in said
-    assert f"a tile are {cluster}" not in said
+    assert f"with {ctas} program{'s' * (ctas > 1)} per tile, cluster must be one of " in said
+    assert f"one of {cluster}" not in said
 
 
 # Problem, config, why not ("" where it can).
@@ -73,10 +73,10 @@ CASES = [
     (PLAIN, replace(ONE, BLOCK_SIZE_M=256), "BLOCK_SIZE_M: 256 is not from 64 to 128"),
     (PLAIN, replace(TWO, BLOCK_SIZE_M=64), "BLOCK_SIZE_M: 64 is not from 128 to 256"),
     (PLAIN, replace(ONE, BLOCK_SIZE_N=144), "144 is not a multiple of 32 up to 256"),
-    (PLAIN, replace(TWO, BLOCK_SIZE_M=128, BLOCK_SIZE_N=96), "go by 64 columns"),
+    (PLAIN, replace(TWO, BLOCK_SIZE_M=128, BLOCK_SIZE_N=96), "a multiple of 64 columns"),
     (PLAIN, replace(TWO, BLOCK_SIZE_N=96), ""),
-    (PLAIN, replace(ONE, BLOCK_SIZE_K=128, num_stages=2), "BLOCK_SIZE_K is what 128 bytes hold"),
-    (PLAIN, replace(ONE, num_warps=8), "num_warps is 4"),
+    (PLAIN, replace(ONE, BLOCK_SIZE_K=128, num_stages=2), "BLOCK_SIZE_K must be 128 bytes"),
+    (PLAIN, replace(ONE, num_warps=8), "num_warps must be 4"),
     (PLAIN, replace(ONE, num_stages=7), "take more than the 232,448 bytes of shared memory"),
     (PLAIN, replace(TWO, num_stages=8), "take more than the 232,448 bytes of shared memory"),
     (PLAIN, replace(ONE, num_stages=1), "a ring needs a stage"),
