@@ -62,7 +62,21 @@ def test_no_process_of_a_run_imports_from_the_current_folder(start: str, tmp_pat
     else:
         argv = [sys.executable, "-m", "genkern"]
         env["PYTHONPATH"] = str(ROOT)
-    size = ["-m", "16", "-n", "512", "-k", "512", "--arch", "sm_90", "--profiler", "predict", "--jobs", "2"]
+    size = [
+        "-m",
+        "16",
+        "-n",
+        "512",
+        "-k",
+        "512",
+        "--arch",
+        "sm_90",
+        "--profiler",
+        "predict",
+        "--compile",
+        "--jobs",
+        "2",
+    ]
     argv += [*size, "--cache_dir", str(tmp_path / "cache"), "-o", str(tmp_path / "r.yaml")]
     ran = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert ran.returncode == 0, ran.stderr

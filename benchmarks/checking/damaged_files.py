@@ -194,7 +194,7 @@ def undisturbed(folder: Path, cache: Path) -> Undisturbed:
     """The run, whose kernels are in the cache then."""
     (folder / "space.yaml").write_text(SPACE)
     (folder / "sizes.yaml").write_text(SIZES)
-    command = ("-i", folder / "sizes.yaml", "--arch", "gfx942", "--profiler", "predict", "--jobs", 1)
+    command = ("-i", folder / "sizes.yaml", "--arch", "gfx942", "--profiler", "predict", "--compile", "--jobs", 1)
     command += ("--space", folder / "space.yaml", "--cache_dir", cache)
     results = {}
     for kind in ("yaml", "csv"):

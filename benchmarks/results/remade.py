@@ -121,7 +121,8 @@ def as_csv(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
 def lines_of(path: Path, device: str, commit: str, date: str) -> Iterator[Line]:
     """The measured rows of `device` that a results file has. Raises ResultsError for a damaged one."""
     text = read_text(str(path), ResultsError)
-    head, texts = kind_of(str(path)).split(text, str(path))
-    for row, row_text in zip(read_results(str(path)), texts, strict=True):
+    rows = list(read_results(str(path)))
+    head, texts = kind_of(str(path)).split(text, str(path), [row.line for row in rows])
+    for row, row_text in zip(rows, texts, strict=True):
         if row.device == device and row.measured:
             yield Line(row, row_text, head, path, commit, date)

@@ -98,7 +98,7 @@ def _drop_older(folder: Path, today: Set[GemmProblem]) -> None:
         if not kept:
             path.unlink()
         elif len(kept) < len(texts):
-            head, _ = kind_of(str(path)).split(read_text(str(path), ResultsError), str(path))
+            head, _ = _split(path)
             write_whole(str(path), head + "".join(kept))
 
 
@@ -106,8 +106,14 @@ def _texts(path: Path) -> dict[GemmProblem, str]:
     """The rows of a file as they stand there, by size."""
     if not path.exists():
         return {}
-    _, texts = kind_of(str(path)).split(read_text(str(path), ResultsError), str(path))
-    return {row.problem: text for row, text in zip(read_results(str(path)), texts, strict=True)}
+    return _split(path)[1]
+
+
+def _split(path: Path) -> tuple[str, dict[GemmProblem, str]]:
+    """The head of a results file, and the text of each of its rows, by size."""
+    rows = list(read_results(str(path)))
+    head, texts = kind_of(str(path)).split(read_text(str(path), ResultsError), str(path), [row.line for row in rows])
+    return head, {row.problem: text for row, text in zip(rows, texts, strict=True)}
 
 
 def _joined(before: str, more: Iterable[str]) -> str:

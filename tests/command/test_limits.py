@@ -15,7 +15,7 @@ import pytest
 from command import Ran, environment
 
 # Without a GPU the model chooses, so that one kernel is compiled.
-SIZE = ("-m", "16", "-n", "512", "-k", "512", "--arch", "sm_90", "--profiler", "predict", "--jobs", "2")
+SIZE = ("-m", "16", "-n", "512", "-k", "512", "--arch", "sm_90", "--profiler", "predict", "--compile", "--jobs", "2")
 # A worker that cannot start says why on standard error; everything else starts.
 _NO_WORKER = """
 import sys

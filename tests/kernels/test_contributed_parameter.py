@@ -90,7 +90,7 @@ def test_it_is_tuned(checkout: Path, tmp_path: Path, arch: str, more: list[str])
     """All of its values compile, each to a binary of its own, and the winner is right under the interpreter."""
     (tmp_path / "space.yaml").write_text(SPACE.format(arch=arch) + OF_AMD * (arch == "gfx942"))
     sizes = ["-m", "1", "-n", "64", "-k", "256", "--arch", arch, "--space", "space.yaml"]
-    how = ["--profiler", "predict", "--search", "exhaustive", "--jobs", "1", "--cache_dir", "cache"]
+    how = ["--profiler", "predict", "--compile", "--search", "exhaustive", "--jobs", "1", "--cache_dir", "cache"]
     environment = {**os.environ, "PYTHONPATH": str(checkout)}
     words = [sys.executable, "-m", "genkern", *sizes, *how, *more, "-o", "r.yaml", "-o2", "candidates.csv"]
     ran = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

@@ -53,7 +53,7 @@ def test_a_broken_template_is_said_to_be_wrong(tmp_path: Path) -> None:
     (tmp_path / "one.yaml").write_text(ONE)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     sizes = ["-m", "48", "-n", "48", "-k", "64", "--arch", "sm_90", "--space", "one.yaml"]
-    how = ["--profiler", "predict", "--jobs", "1", "--cache_dir", "cache", "--compare"]
+    how = ["--profiler", "predict", "--compile", "--jobs", "1", "--cache_dir", "cache", "--compare"]
     words = [sys.executable, "-m", "genkern", *sizes, *how, "-o", "r.yaml"]
     ran = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 1, ran.stdout + ran.stderr

@@ -28,6 +28,7 @@ from genkern.engines.timed import Request
 from genkern.errors import InputError
 from genkern.files import read_text, require_writable, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
+from genkern.python_child import child_environment, module_argv
 from genkern.runtime.bundle import read_bundle, require_bundle_or_none, write_bundle
 from genkern.runtime.process.configuration import CONFIG
 
@@ -265,7 +266,7 @@ class Engine:
         asked.write_text(json.dumps(asdict(request)), encoding="utf-8")
         environ = self._environ(with_genkern, skip, place)
         log = place / "log"
-        status = _run([sys.executable, "-m", "genkern.engines.timed", str(asked)], environ, log)
+        status = _run(module_argv("genkern.engines.timed", str(asked)), environ, log)
         text = log.read_text(encoding="utf-8", errors="replace")
         if status != 0 or not Path(request.output).exists():
             tail = [line for line in text.splitlines() if line.strip()][-_TAIL:]
@@ -280,7 +281,7 @@ class Engine:
         )
 
     def _environ(self, with_genkern: bool, skip: Sequence[str], place: Path) -> dict[str, str]:
-        environ = {**_USUAL, **os.environ}
+        environ = {**_USUAL, **child_environment()}
         for name in list(environ):
             if name in (REPORT, SKIP) or name == CONFIG or name.startswith(f"{CONFIG}_"):
                 del environ[name]
