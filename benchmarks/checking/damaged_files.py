@@ -213,7 +213,8 @@ def of_journal(data: bytes, whole: Undisturbed) -> str:
         path.unlink(missing_ok=True)
     journal.write_bytes(data)
     shown = run("status", results)
-    if not shown.refused and (shown.status or shown.err or "\x1b" in shown.out):
+    # Status 1: the run is not going on, and sizes are left.
+    if not shown.refused and (shown.status not in (0, 1) or shown.err or "\x1b" in shown.out):
         return "raised" if shown.status == 3 else "many lines"
     ran = run(*whole.command, "-o", results)
     if ran.refused:
