@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkspaceReport:
-    """What calls keep on GPU number `gpu`, in bytes, beside PyTorch's memory: never more than `most_bytes`."""
+    """The bytes that calls keep on GPU `gpu` outside of PyTorch's allocator, and their limit `most_bytes`."""
 
     gpu: int
     kept_bytes: int
@@ -32,7 +32,7 @@ class WorkspaceReport:
 
 
 class ModelReport(list[LayerReport]):
-    """The layers, and by `workspaces` what calls keep on each GPU; as text a line each."""
+    """A list of LayerReport; `workspaces` has what calls keep on each GPU. As text, one line for each."""
 
     def __init__(self, layers: Iterable[LayerReport], workspaces: Iterable[WorkspaceReport]) -> None:
         super().__init__(layers)

@@ -329,8 +329,8 @@ def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
     most, listed = _number(values["most_m"], least, INT32), _list(values["proved"])
     proved = tuple(_number(m, least, most) for m in listed[:_MOST_PROVED])
     if len(listed) > _MOST_PROVED or list(proved) != sorted({*proved}):
-        raise ResultsError(f"{str(listed)[:60]} is no ascending list of up to {_MOST_PROVED} M with a proof of the call")
-            f"{str(listed)[:60]} is no ascending list of up to {_MOST_PROVED} M for which a call is proved"
+        raise ResultsError(
+            f"{str(listed)[:60]} is no ascending list of up to {_MOST_PROVED} M for which a call was proved"
         )
     # A proof belongs to machine code: without the code's digest nothing says that this code was proved.
     code = _text(values["code"])
