@@ -182,7 +182,7 @@ class Context:
 
     def refuse(self, problem: GemmProblem | str, why: str) -> None:
         """Raise InvarianceError: the problem has no batch-invariant kernel."""
-        raise InvarianceError(f"{_named(problem)}: cannot be batch invariant: {why}")
+        raise InvarianceError(f"{_named(problem)}: no batch-invariant kernel: {why}")
 
     def row_kernel(self, gpu: LiveGpu, op: str, name: str) -> tuple[Bundle, str] | None:
         """Return a bundle that holds the row kernel (a kernel that runs beside products) `name` for the GPU, and the
@@ -206,7 +206,7 @@ class Context:
                 bundles, gpu.identity, rule, only_proved=self._only_proved, library=library
             )
             for problem in table.others:
-                line = "rows of a second order of sums are not called: name one bundle, or pack rows of one run"
+                line = "winners with a second order of sums are not called: name one bundle, or pack rows of one run"
                 self.say((problem, "others"), f"N = {problem.N}, K = {problem.K} ({op}): {line}", logging.WARNING)
         return self._invariant[key]
 
@@ -222,15 +222,13 @@ class Context:
             for bundle in bundles:
                 self._say_drift(bundle, gpu, here)
             if doubled := sum(winner.problem.op == op for winner in table.doubled):
-                self.say(
-                    (key, "doubled"), f"problems of {op} with two winners, of which the faster one is called: {doubled}"
-                )
+                self.say((key, "doubled"), f"problems of {op} with two winners (the faster one is called): {doubled}")
             if table.predicted:
-                said = f"kernels of {op} that a model chose, and nobody measured beside the library: {table.predicted}"
+                said = f"kernels of {op} that the cost model chose without a measurement: {table.predicted}"
                 self.say((key, "predicted"), said)
             if table.elsewhere and not len(table):
                 said = "; ".join(sorted(table.elsewhere))
-                self.say((key, "elsewhere"), f"what is tuned is for {said}, not for {gpu.identity.name}")
+                self.say((key, "elsewhere"), f"the bundles are for {said}, not for {gpu.identity.name}")
         return self._tables[key]
 
     def _say_drift(self, bundle: Bundle, gpu: LiveGpu, here: Mapping[str, str]) -> None:

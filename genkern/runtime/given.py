@@ -221,7 +221,7 @@ def _same(tensor: Any, operand: Operand) -> bool:
 def _unfit(op: Op, operands: tuple[Operand, ...], given: Mapping[str, Any]) -> str:
     wanted = ", ".join(f"{_named(each)} {list(each.shape)} {each.dtype}" for each in operands)
     found = ", ".join(f"{name} {_shape(tensor)} {tensor.dtype}" for name, tensor in given.items() if tensor is not None)
-    return f"{op.name} is given {found or 'nothing'} besides x and weight, and takes {wanted or 'nothing'}"
+    return f"{op.name} is given {found or 'nothing'} besides x and weight, but takes {wanted or 'nothing'}"
 
 
 def _shape(tensor: Any) -> str:

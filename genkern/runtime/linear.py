@@ -139,7 +139,7 @@ def patch_model(
         for name, layer in () if live is None else _linears(live):
             if has_own_forward(layer):
                 if is_invariant and not is_given(layer):
-                    line = "has a forward of its own, which may not be batch invariant"
+                    line = "has a forward of its own, which may not be batch-invariant"
                     context.say((id(layer), line), f"{name}: {line}", logging.WARNING)
                 continue
             place, is_served = groups.places.get(layer), _is_served(layer, context)
@@ -175,7 +175,7 @@ def patch_model(
 
         def replicated(replica: torch.nn.Module) -> None:
             if context.mode.is_on:
-                context.leave(name, "nn.DataParallel copies the weight that others multiply by the functional form")
+                context.leave(name, "nn.DataParallel copies the weight that others multiply functionally")
 
         return replicated
 

@@ -196,7 +196,7 @@ def by_library(given: Given) -> Function:
     product = library_of(problem.op)
     if product is None:
         raise InputError(
-            f"{problem.op} has no library.py, so nothing serves what is not tuned (docs/your_own_format.md)"
+            f"{problem.op} has no library.py, so nothing serves problems that are not tuned (docs/your_own_format.md)"
         )
     if problem.activation == "none" and given.is_linear and (linear := linear_of(problem)) is not None:
         return linear
@@ -352,7 +352,7 @@ def launching(
             except LaunchError as error:
                 failed(error)
         if is_one_order:
-            context.leave(problem, reason or "its output lies off its alignment")
+            context.leave(problem, reason or "its output is misaligned")
         return library(*tensors)
 
     if not is_stored:

@@ -59,7 +59,7 @@ class Choice:
 
 _UNTUNED = "not tuned"
 NO_CLASS = (
-    "no rows of one order of sums (tune its sizes by `genkern --batch_invariant`, and pack them; or say "
+    "no winners with one order of sums (tune its sizes with `genkern --batch_invariant`, and pack them; or set "
     "GENKERN_BATCH_INVARIANT=warn)"
 )
 
@@ -129,7 +129,7 @@ class Table:
         if not multiplies_float8(problem):
             return chosen
         if is_full(problem):
-            said = "tuned for fast sums alone, not for the full ones of this call (accumulate)"
+            said = "tuned for fast sums only, not for the full sums of this call (accumulate)"
             return Choice(said) if chosen.why == _UNTUNED and self._find(as_fast(problem)).call else chosen
         in_full = self._find(full := as_full(problem))
         if in_full.call is None:
@@ -145,7 +145,7 @@ class Table:
             winner, bundle = row
             if winner.choice != CONFIG_WINS or _lost(winner):
                 algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
-                looked_up = " (an algorithm of another version: looked up, not measured)"
+                looked_up = " (with an algorithm of another version: looked up, not measured)"
                 why = "the library is as fast" + looked_up * is_looked_up(winner, self._library)
                 return Choice(why, exact=True, algorithm=algorithm)
             if (call := self._call(winner, problem.M)) is not None:

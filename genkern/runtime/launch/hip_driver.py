@@ -145,7 +145,7 @@ class HipDriver:
 
     def tensor_map(self, form: TensorMap, address: int) -> bytes:
         """Raise LaunchError: AMD GPUs have no tensor maps, and no family that runs on them uses one."""
-        raise LaunchError(f"{form.tensor} is to be copied by TMA, which this device does not have")
+        raise LaunchError(f"{form.tensor} needs TMA, which this device does not have")
 
     def capture(self, stream: int) -> int:
         """Return the number of the graph capture that the stream takes part in; 0 if there is none."""

@@ -138,7 +138,7 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
     if isinstance(argument, Stride):
         step = layouts[argument.operand].step
         if step >= INT32 or step % argument.multiple_of:
-            multiple = f"multiple of {argument.multiple_of} of 32 bits"
+            multiple = f"multiple of {argument.multiple_of} that fits 32 bits"
             return f"matrices of {argument.operand} are {step} elements apart, no {multiple}"
     if isinstance(argument, (Leading, Descriptor, Map)) and not isinstance(argument, Copied):
         layout = layouts[argument.operand]
@@ -148,7 +148,7 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
         if between % multiple_of:
             return f"rows of {argument.operand} are {between} {unit} apart, no multiple of {multiple_of}"
         if isinstance(argument, (Descriptor, Map)) and layout.batch > 1 and layout.step != layout.rows * layout.pitch:
-            return f"matrices of {argument.operand} are not one behind the other"
+            return f"matrices of {argument.operand} are not contiguous"
     return ""
 
 

@@ -91,7 +91,7 @@ def memory_refused(plan: LaunchPlan, known: Mapping[str, int], *, exact: bool) -
         return f"plan asks for {elements} elements and {counters} counters"
     size = elements * DTYPES[plan.workspace_dtype].size_bytes
     if not exact and size > _MOST_UNTUNED_BYTES:
-        return f"kernel would keep {size >> 20} MiB for this one"
+        return f"kernel would keep {size >> 20} MiB of workspace for this M"
     return ""
 
 
