@@ -138,10 +138,8 @@ class Shared:
     def _apart(self) -> None:
         """Return None, which makes the layer call its own product; raise or warn if that breaks batch invariance."""
         if self._context.mode.is_on and self.way() is Way.TOGETHER:
-            line = (
-                "only their common product has one order of sums, and it serves no copies of a patched model, no calls "
-            )
-            line += "with gradients (use torch.no_grad) or transforms, and no weights that were moved"
+            line = "only their common product has one order of sums, and it serves no copies of a patched model, no "
+            line += "calls with gradients (use torch.no_grad) or transforms, and no weights that were moved"
             self._context.leave(self._named, line)
 
     def _computed(self, x: Any) -> list[Any] | None:
