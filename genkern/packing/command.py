@@ -112,7 +112,7 @@ def pack_rows(
     for message, which in failed.items():
         console.print(f"not packed: {_named(which)}: {message}")
         if served := sum(winner.library_us is not None for winner in which):
-            console.print(f"note: of these {served} have the library's call that was measured beside them instead")
+            console.print(f"note: for {served} of these, the library's measured call is packed instead")
     binaries = {sha: binary for packer in packers for sha, binary in packer.binaries.items()}
     contents = Contents(tuple(winners), binaries, {k: v for packer in packers for k, v in packer.row_kernels.items()})
     images = {sha: image for packer in packers for sha, image in packer.images.items()}

@@ -175,7 +175,7 @@ class Prover:
             ended = str(error)
         self._compare_layers()
         if self._found_in_store:
-            self._say(f"{self._found_in_store} checks were kept from an earlier pack or verify")
+            self._say(f"{self._found_in_store} checks were taken from an earlier pack or verify")
         return Proofs(with_proofs(self._bundle.contents, self._calls, self._rows), self._wrong, self._bugs, ended)
 
     def _prove_winner(self, place: int, winner: PackedWinner) -> None:
@@ -263,7 +263,7 @@ class Prover:
             for place, m in other_bits(bits):
                 winner = self._bundle.winners[place[0]]
                 what = f"{winner.problem.size} {winner.config} at M = {m}"
-                wrong = f"rows have other bits than by most kernels of {winner.batch_invariant}"
+                wrong = f"rows have other bits than with most kernels of the order of sums {winner.batch_invariant}"
                 self._calls[place] = CallProof((), False, f"at M = {m}: {wrong}")
                 self._tell(f"{what}: {wrong}")
         if self._bits:

@@ -60,7 +60,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
     for measured in found:
         row = _as_called(measured)
         if row is not measured:
-            left_out["calls of AITER's kernels, in whose place genkern's or PyTorch's serve"] += 1
+            left_out["calls of AITER's kernels (genkern's or PyTorch's serve instead)"] += 1
         if reason := _left_out(row, predicted):
             left_out[reason] += 1
             continue
@@ -73,7 +73,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
             left_out[f"not legal: {reason}"] += 1
             continue
         if _is_of_another_gpu(row, gpu):
-            left_out[f"with times that {gpu.name} does not have (was their device changed? --device predicts)"] += 1
+            left_out[f"with times that {gpu.name} cannot have (was their device edited? --device predicts)"] += 1
             continue
         here = _Row(row, target, gpu)
         if row.batch_invariant and row.config and sums_of(row.problem, row.config, target) != row.sums:
@@ -81,7 +81,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
             continue
         key = here.problem, here.beside
         if key in best:
-            left_out["twice, the better proved or faster one stays"] += 1
+            left_out["duplicates (the better proved or faster one is packed)"] += 1
             if rank_of(best[key].row) <= rank_of(row):
                 continue
         best[key] = here
@@ -163,7 +163,7 @@ def _left_out(row: TunedRow, predicted: bool) -> str:
     if not row.is_genkerns and row.choice == CONFIG_WINS:
         return "of other libraries"
     if row.predicted and not predicted:
-        return "predicted, nobody checked them (--predicted packs them)"
+        return "predicted and never checked (--predicted packs them)"
     return ""
 
 

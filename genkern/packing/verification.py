@@ -181,7 +181,7 @@ def _timed(
                 console.print(f"not timed: {winner.problem.size} {winner.config}: {error}")
             except ProfilerError as error:
                 status = 2
-                console.print(f"the times ended early: {error}")
+                console.print(f"timing ended early: {error}")
         winners.append(each)
     for line in news(found):
         console.print(line)

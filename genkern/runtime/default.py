@@ -62,7 +62,7 @@ class Process:
             for bundle in sources.check(every_path):
                 devices = Counter(f"{winner.device} ({winner.arch})" for winner in bundle.winners)
                 found = ", ".join(f"{count} winners for {device}" for device, count in devices.items())
-                _LOG.info("%s: no GPU here calls its %s", bundle.where, found or "0 winners")
+                _LOG.info("%s: this machine has no GPU for its %s", bundle.where, found or "0 winners")
 
         def checked_gpu_of(index: int) -> LiveGpu | None:
             gpu = gpu_of(index)

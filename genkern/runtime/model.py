@@ -68,10 +68,10 @@ def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
 
 
 def report(model: torch.nn.Module) -> ModelReport:
-    """What each linear layer and each product of an experts module of a model would call.
+    """Return what each linear layer, and each product of an experts module, of a model would call.
 
-    Returns a list of LayerReport: name, N, K, type, and by M the config that won, "vendor" or "tie". Its `workspaces`
-    say how many bytes calls keep on each GPU. `print(report(model))` has a line for each.
+    The result is a list of LayerReport: name, N, K, type, and by M the config that won, "vendor" or "tie". Its
+    `workspaces` say how many bytes calls keep on each GPU. `print(report(model))` has a line for each.
     """
     context = default_context()
     layers = [*report_model(model, context), *report_experts(model, staged_op(), context)]

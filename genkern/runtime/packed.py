@@ -418,7 +418,7 @@ def _list(data: object, count: int | None = None) -> list[Any]:
 
 def _text(data: object, form: re.Pattern[str] | None = None) -> str:
     if not isinstance(data, str) or len(data) > 300 or not (form.fullmatch(data) if form else data.isprintable()):
-        raise ResultsError(f"{str(data)[:60]!r} stands where a {'name' if form else 'printable text'} belongs")
+        raise ResultsError(f"{str(data)[:60]!r} is no {'name' if form else 'printable text'}")
     return data
 
 

@@ -112,5 +112,5 @@ def test_a_process_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     status, said = verified("b.genkern")
     assert status == 1
     assert "the proofs ended early: GPU 0 cannot be used" in said
-    assert "the times ended early: GPU 0 cannot be used" in said
+    assert "timing ended early: GPU 0 cannot be used" in said
     assert Path("b.genkern").read_bytes() == before

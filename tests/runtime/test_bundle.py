@@ -224,7 +224,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "'yes' is no list": lambda data: _call(data).update(proved="yes"),
     "and is missing": lambda data: data.update(proved_rows=[["sm_90", "order_int64"]]),
     "row kernel has no binary": lambda data: data.update(row_kernels=[["sm_90", "order_int64", "0" * 64]]),
-    "where a name belongs": lambda data: next(iter(data["binaries"].values())).update(symbol="a b"),
+    "is no name": lambda data: next(iter(data["binaries"].values())).update(symbol="a b"),
 }
 
 

@@ -46,8 +46,9 @@ class Done:
         return Device(self.device.arch, self.device.device.removesuffix(NOT_PRESENT), self.device.compute_units)
 
     def add(self, path: str) -> int:
-        """Take winners from a file. Return the number of wanted problems that no earlier file had. Raises
-        ResultsError.
+        """Take winners from a file. Return the number of wanted problems that no earlier file had.
+
+        Raises ResultsError.
         """
         return self._add_bundle(read_bundle(path)) if is_bundle(path) else self._add_rows(read_results(path))
 

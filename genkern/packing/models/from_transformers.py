@@ -212,7 +212,7 @@ def _known(config: ModelConfig, transformers: Any) -> Mapping[str, Any]:
     raise InputError(
         f"{config.where}: model_type = {config.outer or config.family!r} is known neither to genkern nor to "
         f"transformers {transformers.__version__}{remote if any('auto_map' in said for said in candidates) else ''}; "
-        "if its layers are built as Llama's, say --like llama (docs/models.md has other types), else let "
+        "if its layers are like Llama's, add --like llama (docs/models.md has other types), or let "
         "`genkern model` run your program: --capture"
     )
 
@@ -296,7 +296,7 @@ class _Reader:
 
     def notes(self) -> list[str]:
         """Return one line for each kind of assumption."""
-        found = [f"{name}: not in the list: its weights are stored in a way that is not known" for name in self._absent]
+        found = [f"{name}: not in the list: its weights are stored in an unknown layout" for name in self._absent]
         if self._left_out:
             found.append("vision and audio parts are not listed")
         if not self._has_top:

@@ -119,7 +119,7 @@ class CachedBinaries:
             loaded = self._loaded[folder] = _Loaded(binary, function, code_sha256(image))
         symbol = loaded.binary.symbol
         if symbol != launch.symbol and not symbol.startswith(f"{launch.symbol}_"):
-            raise LaunchError(f"the cache has {symbol} where the plan launches {launch.symbol}")
+            raise LaunchError(f"the cache has {symbol}, but the plan launches {launch.symbol}")
         return loaded
 
 

@@ -66,7 +66,7 @@ class Layout:
         order = 1 if row_major else -1
         (rows, columns), (pitch, along) = shape[::order], strides[::order]
         if columns > 1 and along != 1:
-            raise ResultsError(f"{along} elements lie between the neighbours of a row")
+            raise ResultsError(f"elements of a row are {along} elements apart, not contiguous")
         pitch = columns if rows <= 1 else pitch
         if pitch < columns:
             raise ResultsError(f"rows of {columns} elements are {pitch} elements apart")

@@ -81,7 +81,7 @@ def _require_within(parameters: Sequence[Parameter], workspace_bytes: int) -> No
             layout, start = each.layout, each.offset_bytes
             end = start + ((layout.rows - 1) * layout.pitch + layout.columns) * layout.element_bytes
             if not (start >= 0 and layout.columns <= layout.pitch and end <= workspace_bytes):
-                raise ResultsError(f"its plan has a copy at bytes {start} to {end} of {workspace_bytes}")
+                raise ResultsError(f"its plan has a copy at bytes {start} to {end} of a workspace of {workspace_bytes}")
 
 
 def memory_refused(plan: LaunchPlan, known: Mapping[str, int], *, exact: bool) -> str:
@@ -161,7 +161,7 @@ class PreparedCall(ReadyCall):
         for name, layout in layouts.items():
             # For a matrix that is this large without gaps, kernels count in 64 bits (families/offsets.py).
             if layout.rows * layout.columns < INT32 <= layout.rows * layout.pitch and layout.pitch != layout.columns:
-                raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, past what its kernel reaches")
+                raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, beyond 32-bit offsets")
         if choice.winner is not None and (reason := _changed(choice.winner)):
             raise ResultsError(f"{reason}: pack it again")
         plan, bundle = choice.call.plan, choice.bundle
