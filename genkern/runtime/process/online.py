@@ -106,7 +106,7 @@ class Online:
             return
         if not here.meet:
             self._say(
-                "several ranks without torch.distributed: winners tuned at run time wait until GENKERN_CONFIG names them"
+                "several ranks without torch.distributed: winners tuned online are used once GENKERN_CONFIG names them"
             )
             return
         own = []
