@@ -73,7 +73,7 @@ def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) ->
 
     If TMA loads a tile, the rows beyond M, which it fills with zeros, cost more time than real rows
     (genkern.runtime.untuned). Tiles are _STEP rows apart, as far as the family has such tiles. Empty if the family does
-    not use TMA.
+    not use TMA, if A is column-major, or if one tile has fewer rows than M.
     """
     if not problem.row_major_a or not form_of(config).uses_tma or config.BLOCK_SIZE_M < problem.M:
         return []

@@ -252,7 +252,7 @@ def _others(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def _knows_itself(weight: Any) -> bool:
-    """True for a wrapper subclass, which defines how it is multiplied: quantised or sharded."""
+    """Return True for a wrapper subclass, which defines how it is multiplied: quantised or sharded."""
     return type(weight) not in PLAIN and is_traceable_wrapper_subclass(weight)
 
 
@@ -305,10 +305,11 @@ def _product(gemm: Gemm, input: Any, weight: Any, bias: Any) -> Any:
 
 
 def _is_librarys(input: Any, weight: Any, context: Context) -> bool:
-    """True if torch.nn.functional.linear must serve the call: under autocast, which casts operands; for tensors that
-    define their own product (quantised, sharded, sparse, nested); for types that no kernel multiplies, or two types.
+    """Return True if torch.nn.functional.linear must serve the call.
 
-    Raises InvarianceError if calls must be batch invariant.
+    That is the case under autocast, which casts operands; for tensors that define their own product (quantised,
+    sharded, sparse, nested); for types that no kernel multiplies; and for operands of two types. Raises InvarianceError
+    if calls must be batch-invariant.
     """
     why = ""
     traced = is_traced()

@@ -1,4 +1,4 @@
-"""`genkern.patch(model)` and `genkern.report(model)`: models with what this process's environment names."""
+"""`genkern.patch(model)` and `genkern.report(model)`, which use the bundles that the environment names."""
 
 from __future__ import annotations
 

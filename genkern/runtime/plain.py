@@ -17,10 +17,10 @@ _FUNCTIONS = (getattr(torch.Tensor.__torch_function__, "__func__", None), torch.
 
 
 def is_plain(tensor: Any) -> bool:
-    """True if the tensor is dense and strided, and its memory holds its values.
+    """Return True if the tensor is dense and strided, and its memory holds its values.
 
     False for subclasses, sparse, nested and meta tensors, lazy negation and conjugation (`x.conj().imag`, `x.conj()`),
-    and zeros without memory (forward-mode differentiation makes them).
+    and zeros without memory (forward-mode differentiation creates them).
     """
     return (
         type(tensor) in PLAIN

@@ -158,5 +158,5 @@ class Gradients:
 
 
 def _as_rows(x: Any) -> Any:
-    """x [..., K] as a matrix [rows, K]; also if K is 0, for which reshape(-1, K) is ambiguous."""
+    """Return x [..., K] as a matrix [rows, K]; also if K is 0, for which reshape(-1, K) is ambiguous."""
     return x.flatten(0, -2) if x.dim() > 1 else x[None]

@@ -47,7 +47,7 @@ DIALECT = Dialect(
     # hipblasOperation_t, hipblasComputeType_t.
     operations=(111, 112),
     compute={"fp32": 2, "tf32": 6, "int32": 9},
-    # hipblasLtMatmulDescAttributes_t. The modes of scales are ROCm 7's.
+    # hipblasLtMatmulDescAttributes_t. The scale modes exist since ROCm 7.
     desc_trans=((0, 4), (1, 4)),
     desc_epilogue=(2, 4),
     desc_bias_pointer=(3, 8),

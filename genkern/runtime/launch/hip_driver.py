@@ -54,7 +54,7 @@ class HipDriver:
         self._loading = threading.Lock()
 
     def enter(self, device: int) -> None:
-        """Make device number `device` the one that this thread launches on."""
+        """Make this thread launch on device number `device`."""
         self._require(self.library.hipSetDevice(c_int(device)), f"device {device}")
 
     def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int:
@@ -64,7 +64,7 @@ class HipDriver:
         """
         with self._loading:
             if (device, sha256) not in self._functions:
-                # As in cuda_driver.
+                # Loading is allowed during the capture of a graph only if relaxed; see CudaDriver.function.
                 with self.relaxed():
                     self._functions[device, sha256] = self._load(image, symbol)
             return self._functions[device, sha256]

@@ -55,7 +55,10 @@ class _Turn(threading.local):
 
 
 class _Traced:
-    """The same while torch.compile traces the module: the tensors are those of its graph."""
+    """The state of a run while torch.compile traces the module: the tensors are those of its graph.
+
+    It has the same purpose as _Turn, without threads.
+    """
 
     is_open = False
     x: Any = None
