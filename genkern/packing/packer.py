@@ -63,10 +63,10 @@ class Packer:
     row_kernels: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def pack(self, wanted: Sequence[Wanted]) -> list[PackedCall | Failure]:
-        """Return the call of each wanted config in order, or the failure of one of its kernels. All are compiled
-        together.
+        """Return the call of each wanted config in order, or the failure of one of its kernels.
 
-        Raises OutputError if the cache cannot be written, BugError as `compile_kernel` does.
+        All kernels are compiled together. Raises OutputError if the cache cannot be written, BugError as
+        `compile_kernel` does.
         """
         needed = [self._specs(each) for each in wanted]
         beside = {kernel.name: kernel for each in wanted for kernel in row_kernels_of(each.reach.kernels_of)}

@@ -185,8 +185,10 @@ class Context:
         raise InvarianceError(f"{_named(problem)}: no batch-invariant kernel: {why}")
 
     def row_kernel(self, gpu: LiveGpu, op: str, name: str) -> tuple[Bundle, str] | None:
-        """Return a bundle that holds the row kernel (a kernel that runs beside products) `name` for the GPU, and the
-        sha256 of its binary; None if no bundle does.
+        """Return a bundle with the row kernel `name` for the GPU, and the sha256 of its binary; None if no bundle has
+        it.
+
+        A row kernel runs beside products (genkern.runtime.routed.row_kernels).
         """
         key = gpu.identity.arch, name
         with self._lock:
@@ -239,9 +241,7 @@ class Context:
 
     @property
     def is_watched(self) -> bool:
-        """True if any watch is registered. It is then called with every problem, also with problems that have no
-        winner.
-        """
+        """True if any watch is registered. Watches are called with every problem, also without a winner."""
         return bool(self._watches)
 
     def watched(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:

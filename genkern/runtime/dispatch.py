@@ -72,8 +72,9 @@ _has_gradients = torch.is_grad_enabled
 
 @dataclass(frozen=True)
 class Found:
-    """What calls have found in one mode (Context.mode). Tables are dropped whole, since a running call may still read
-    them.
+    """What calls have found in one mode (Context.mode).
+
+    Tables are dropped whole, since a running call may still read them.
 
     mode: the name of the Mode.
     before: implementations that were found before the bundles were read again, by call key.
@@ -322,11 +323,10 @@ class Gemm(Calls):
         return self._unknown(place, tensors, (x, weight, bias, out_dtype, scale_a, scale_b, activation, own))
 
     def known(self, x: Any, weight: Any, bias: Any) -> Function | None:
-        """Return the function that serves x, weight and bias (if not None) if an earlier call was like this one; else
-        None.
+        """Return the function that serves x, weight and bias if an earlier call was like this one; else None.
 
-        PyTorch's modes must agree with those of the earlier call, too. Not usable in programs that torch.compile
-        traces.
+        The function takes x, weight, and bias unless that is None. PyTorch's modes must agree with those of the earlier
+        call, too. Not usable in programs that torch.compile traces.
         """
         try:
             if bias is None:
@@ -364,8 +364,7 @@ class Gemm(Calls):
         return c if activation in (None, "none") else getattr(torch.nn.functional, activation)(c)
 
     def is_tuned(self, x: Any, weight: Any, own: Mapping[str, int | str], bias: Any = None) -> bool:
-        """Return True if a winner, not the library's own call, serves x times weight with or without a bias, traced or
-        not.
+        """Return True if a winner, not the library's own call, serves x times weight, traced or not.
 
         Watches are told of the problem. False if a size is a symbol.
         """
@@ -381,9 +380,7 @@ class Gemm(Calls):
         return self.remembered((key, wanted), lambda: self._have_rows(Given.of(self.op, *given), wanted))
 
     def remembered(self, key: object, found: Callable[[], bool]) -> bool:
-        """Return the cached result of `found()` in the current mode; it is computed again after the bundles were read
-        again.
-        """
+        """Return the cached result of `found()` in the current mode, until the bundles are read again."""
         mode, here = self._context.mode, self._found
         known = here.trained.get(key)
         if known is None:
@@ -417,8 +414,9 @@ def _documentation(name: str, calls: Calls) -> str:
 
 
 def _is_compiled() -> bool:
-    """Return True in a program that is being compiled. PyTorch 2.11's is_compiling() is False while the backward pass
-    is traced.
+    """Return True in a program that is being compiled.
+
+    PyTorch 2.11's is_compiling() is False while the backward pass is traced.
     """
     return torch.compiler.is_compiling() or TracingContext.try_get() is not None
 
@@ -448,9 +446,7 @@ def _want(tensors: tuple[Any, ...]) -> bool:
 
 
 def _key(given: tuple[Any, ...]) -> object:
-    """Return the key of a call: everything that decides what serves it. A tensor counts by shape, strides, type and
-    device.
-    """
+    """Return the key of a call. It holds shape, strides, type and device of each tensor, and all other arguments."""
     *arguments, own = given
     return *(_form(each) if isinstance(each, torch.Tensor) else each for each in arguments), *sorted(own.items())
 

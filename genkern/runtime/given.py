@@ -110,10 +110,10 @@ class Given:
 def _with_operands(
     op: Op, like: GemmProblem, given: Mapping[str, Any], own: Mapping[str, object]
 ) -> tuple[GemmProblem, tuple[Operand, ...]]:
-    """Return the problem with the format's own fields, and its operands besides x and weight. `given` has the tensors
-    by name.
+    """Return the problem with the format's own fields, and its operands besides x and weight.
 
-    Raise InputError if the tensors do not fit the operands, or if a tensor is given that the format does not take.
+    `given` has the tensors by name. Raises InputError if the tensors do not fit the operands, or if a tensor is given
+    that the format does not take.
     """
     operands: tuple[Operand, ...] = ()
     for values in _own_values(op, own):
@@ -130,9 +130,7 @@ def _with_operands(
 
 
 def as_matrix(x: Any, op: Op, rows: int) -> Any:
-    """Return x [..., K] as a matrix with `rows` rows (or as a batch of matrices) in the same memory; None if no view is
-    possible.
-    """
+    """Return x [..., K] as a matrix with `rows` rows, or as a batch of matrices; None if no view is possible."""
     if x.dim() == 2 + op.batched:
         return x
     try:
@@ -164,9 +162,7 @@ def _in_layouts(op: Op, problem: GemmProblem, layouts: Iterable[tuple[bool, bool
 
 
 def _own_values(op: Op, own: Mapping[str, object]) -> Iterator[Own]:
-    """Yield the format's own fields. A field with words that the call does not give takes each of its words, default
-    first.
-    """
+    """Yield the format's own fields. A field with words that the call leaves out takes each word, default first."""
     fields = fields_of(op.fields)
     if unknown := set(own) - {field.name for field in fields}:
         raise InputError(f"{op.name} has no {', '.join(sorted(unknown))}")

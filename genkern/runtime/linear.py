@@ -106,13 +106,12 @@ def patch_model(
     *,
     gated: bool = True,
 ) -> Patch:
-    """Replace the forward of the model's linear layers, and torch.nn.functional.linear for its weights, by calls of
-    `gemm`.
+    """Replace the forward of the model's linear layers by calls of `gemm`, and torch.nn.functional.linear likewise.
 
     A layer is replaced if its N and K have a winner, if calls are recorded or logged, or while calls must be
-    batch-invariant. Layers that a module calls with the same tensor become one product if their merged weight has a
-    winner; `linears` returns the operator of that product for compiled programs. With `gated`, silu(gate) * up after
-    such a product is one kernel.
+    batch-invariant. torch.nn.functional.linear calls `gemm` for weights of the model. Layers that a module calls with
+    the same tensor become one product if their merged weight has a winner; `linears` returns the operator of that
+    product for compiled programs. With `gated`, silu(gate) * up after such a product is one kernel.
 
     Layers with hooks or a forward of their own are left alone. Weights that are wrapper subclasses of tensors
     (quantised, sharded) are left to the library.
@@ -169,8 +168,10 @@ def patch_model(
         return _product(gemm, input, weight, bias)
 
     def not_replicated(name: str) -> Callable[[torch.nn.Module], None]:
-        """Replicas of nn.DataParallel have copies of this weight. The forward that multiplies it uses the functional
-        form, so copies cannot be matched; leave them to PyTorch.
+        """Return a function for nn.DataParallel's replicas, which leaves them to PyTorch.
+
+        Replicas have copies of this weight. The forward that multiplies it uses the functional form, so copies cannot
+        be matched.
         """
 
         def replicated(replica: torch.nn.Module) -> None:
@@ -201,9 +202,7 @@ def patch_model(
 
 
 def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
-    """Return what each linear layer of the model would call, in the model's order, then layers that are computed as one
-    product.
-    """
+    """Return what each linear layer of the model would call, then layers that are computed as one product."""
     named = [(name, [layer]) for name, layer in _linears(model)]
     is_invariant = context.mode.is_on
     named += [(name, [each]) for name, each in _others(model).items() if is_invariant or _is_tuned(each, context)]
@@ -238,10 +237,9 @@ def _linears(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Linear]]:
 
 
 def _others(model: torch.nn.Module) -> dict[str, Any]:
-    """Return modules other than nn.Linear with a weight [N, K], which they may multiply by the functional form, such as
-    routers.
+    """Return modules with a weight [N, K] other than nn.Linear, such as routers.
 
-    Embeddings are left out: they look rows up.
+    They may multiply the weight by the functional form. Embeddings are left out: they look rows up.
     """
     found = {}
     for name, layer in model.named_modules():

@@ -90,9 +90,7 @@ class PackedCall:
     sums: str = ""
 
     def serves(self, m: int) -> bool:
-        """Return True if the call can be launched for M: M is in its range and keeps what its kernels assume about
-        sizes.
-        """
+        """Return True if the call can be launched for M: it is in the range, and kernels' assumptions about M hold."""
         return self.least_m <= m <= self.most_m and self.plan.keeps_promises(m)
 
     @property
@@ -166,9 +164,7 @@ class PackedWinner:
         return self.time_source == PREDICTED
 
     def call_for(self, m: int, *, only_proved: bool = False) -> PackedCall | None:
-        """Return the first of its calls that serves M; with `only_proved`, the first that was also proved for M; else
-        None.
-        """
+        """Return the first call that serves M; with `only_proved`, the first that was also proved for M; else None."""
         found = (call for call in self.calls if call.serves(m) and not (only_proved and not self.is_proved(call, m)))
         return next(found, None)
 
@@ -198,9 +194,7 @@ class Contents:
 
     @property
     def proofs(self) -> tuple[int, int]:
-        """The number of calls and row kernels that were proved for everything they serve, and the number of all of
-        them.
-        """
+        """The number of calls and row kernels that were proved for everything they serve, and of all of them."""
         calls = [
             call.is_proved or (call.least_m == call.most_m and winner.is_proved(call, call.least_m))
             for winner in self.winners

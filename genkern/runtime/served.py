@@ -60,10 +60,10 @@ def serve(context: Context, given: Given, tensors: Sequence[Any], leave: Leave |
 
 
 def serve_one_order(context: Context, given_of: Callable[[Any, Any], Given], tensors: Sequence[Any]) -> Served | None:
-    """Return what serves calls that must be batch-invariant; None if nothing does. `given_of` maps x and weight to
-    arguments.
+    """Return what serves calls that must be batch-invariant; None if nothing does.
 
-    If no kernel with the problem's order of sums takes the strides of x or weight, contiguous copies are multiplied.
+    `given_of` maps x and weight to arguments. If no kernel with the problem's order of sums takes the strides of x or
+    weight, contiguous copies are multiplied.
     """
     x, weight, *extra = tensors
     given = given_of(x, weight)
@@ -89,9 +89,7 @@ def _without_gaps(weight: Any) -> Any:
 
 
 def as_tuned(context: Context, given: Given) -> GemmProblem | None:
-    """Return the call's problem. If its operands have several layouts at once, the problem of the layout that was
-    tuned.
-    """
+    """Return the call's problem; if operands have several layouts at once, the problem of the tuned layout."""
     gpu = context.gpu(given.device) if given.others else None
     if given.problem is None or gpu is None:
         return given.problem
@@ -103,9 +101,7 @@ def as_tuned(context: Context, given: Given) -> GemmProblem | None:
 
 
 def is_tuned(context: Context, device: int, problem: GemmProblem) -> bool:
-    """Return True if a winner, or an algorithm of the library that won, serves the problem on the device. Watches are
-    told.
-    """
+    """Return True if a winner, or a library algorithm that won, serves the problem on the device. Watches are told."""
     gpu = context.gpu(device)
     choice = None if gpu is None else context.find(gpu, problem)
     context.watched(gpu, problem, choice)
@@ -113,10 +109,10 @@ def is_tuned(context: Context, device: int, problem: GemmProblem) -> bool:
 
 
 def gradients_of(problem: GemmProblem) -> tuple[GemmProblem, ...]:
-    """Return the products that compute the gradients of x [M, K] and of the weight [N, K] from a row-major gradient [M,
-    N].
+    """Return the products that compute the gradients of x [M, K] and of the weight [N, K].
 
-    Empty if the operands have different types, since then no product of one type is their gradient.
+    The output's gradient [M, N] is row-major. Empty if the operands have different types, since then no product of one
+    type is their gradient.
     """
     if problem.dtype_a != problem.dtype_b:
         return ()
@@ -136,10 +132,9 @@ def by_winner(
     launched: Callable[[LiveGpu, Choice], Function],
     leave: Leave | None = None,
 ) -> Function | None:
-    """Return what `launched` creates from the winner for the problem on the device; None if the library serves the
-    problem.
+    """Return what `launched` creates from the problem's winner; None if the library serves the problem.
 
-    In that case, also if `launched` raises, `leave` is called with the problem and the reason; it raises
+    If the library does, also because `launched` raised, `leave` is called with the problem and the reason; it raises
     InvarianceError if the library may not serve the problem.
     """
     gpu, leave = context.gpu(device), leave or context.leave
@@ -216,9 +211,7 @@ def by_library(given: Given) -> Function:
 
 
 def linear_like(op: Op, x: Any, weight: Any, out_dtype: Any) -> Function | None:
-    """Return PyTorch's function of x, weight and bias for operands of these types; None if the format has no such
-    function.
-    """
+    """Return PyTorch's function of x, weight and bias for operands of these types; None if the format has none."""
     a, b, c = (BY_TORCH.get(str(dtype), "") for dtype in (x.dtype, weight.dtype, out_dtype or x.dtype))
     return linear_of(GemmProblem(1, 1, 1, op.name, a, b, c)) if a and b and c else None
 
@@ -321,10 +314,10 @@ def launching(
     stored: Callable[..., tuple[Any, ...]],
     is_stored: bool,
 ) -> Function:
-    """Return a function that launches `prepared` on a call's tensors. After a failed launch, the library serves all
-    calls.
+    """Return a function that launches `prepared` on a call's tensors.
 
-    If the choice has one order of sums, a failure raises InvarianceError instead, unless the mode is "warn".
+    After a failed launch, the library serves all calls. If the choice has one order of sums, a failure raises
+    InvarianceError instead, unless the mode is "warn".
 
     `stored` converts the tensors of a call to the operands that kernels read, in their order without C. `is_stored`
     says that it returns the tensors themselves, unless one is misaligned.

@@ -163,8 +163,7 @@ class Table:
         return Choice(f"tuned for M = {option.m}", option.winner, option.call, self._rows[option.winner.problem][1])
 
     def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
-        """Return each M that the problem is tuned for, whatever its own M, with the winner: a config, "vendor" or
-        "tie".
+        """Return each M that the problem is tuned for, with the winner: a config, "vendor" or "tie".
 
         " (predicted)" is appended if it was never measured, " (looked up)" if the library's algorithm is of another
         version.
@@ -269,8 +268,7 @@ class InvariantTable:
             rows[m] = winner, bundle
 
     def find(self, problem: GemmProblem, *, kernels_alone: bool = False) -> Choice:
-        """Return what serves the problem: the call of its own row, else a call of another M; else neither, with the
-        reason.
+        """Return what serves the problem: the call of its own row, else of another M, else neither with the reason.
 
         With `kernels_alone` no algorithm of the library is returned.
         """

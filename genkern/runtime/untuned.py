@@ -56,8 +56,9 @@ class Relatives:
 
     @property
     def step(self) -> int:
-        """The distance from one M of this group to the next: 1 if A is row-major, else the power of two, doubled if
-        only its odd multiples belong to the group.
+        """The distance from one M of this group to the next.
+
+        It is 1 if A is row-major, else the power of two, doubled if only its odd multiples belong to the group.
         """
         largest = MOST_PROMISED // DTYPES[self.problem.dtype_a].size_bytes
         return self.divides if self.problem.row_major_a or self.divides == largest else 2 * self.divides
@@ -65,9 +66,7 @@ class Relatives:
 
 @dataclass(frozen=True)
 class Option:
-    """The winner of another M, and its call that serves this M; `call` is None if no call does (the library serves
-    it).
-    """
+    """The winner of another M, and its `call` that serves this M; None if no call does."""
 
     winner: PackedWinner
     call: PackedCall | None
@@ -82,8 +81,7 @@ Rule = Callable[[int, Sequence[Option]], "Option | None"]
 
 
 def by_times(m: int, options: Sequence[Option]) -> Option | None:
-    """Return the option with the smallest time that is known to hold for M, if the library takes clearly longer; else
-    None.
+    """Return the option with the smallest time that holds for M if the library takes clearly longer; else None.
 
     The library's time is bounded by its times for other M: more rows take it no less. If it was not measured, the
     options alone decide.
@@ -139,8 +137,9 @@ def _main_launch(call: PackedCall) -> PlannedLaunch:
 
 
 def _said_rows(launch: PlannedLaunch) -> int:
-    """Return the rows of the launch's tiles of C; 0 if it has no such argument. They may be fewer than in the config's
-    name.
+    """Return the rows of the launch's tiles of C; 0 if it has no such argument.
+
+    They may be fewer than in the config's name.
     """
     found = (each.value for each in launch.arguments if isinstance(each, Constant) and each.name == "BLOCK_SIZE_M")
     rows = next(found, 0)

@@ -1,5 +1,4 @@
-"""From a model's config.json to the sizes that it computes (`genkern shapes`) and to a bundle of winners (`genkern
-model`).
+"""From a model's config.json to its sizes (`genkern shapes`) and to a bundle of winners (`genkern model`).
 
 May import every other room; of the runtime, the bundle and the choice of winners.
 """

@@ -37,8 +37,8 @@ class Engine:
     full_sums: bool = False
 
     def merges(self, tp: int) -> bool:
-        """Return True if q, k and v, gate and up, and the latent down-projections are one product each on one of `tp`
-        GPUs.
+        """Return True if one of `tp` GPUs computes q, k and v as one product, and gate and up, and the latent
+        projections.
 
         transformers' tensor-parallel layers have hooks, so genkern.patch leaves each of them alone.
         """

@@ -58,11 +58,11 @@ class _Notes:
 
 
 def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int]) -> tuple[list[Product], list[str]]:
-    """Return the products of one of `tp` GPUs in the model's order, each in the format of its weights, and notes for
-    the user.
+    """Return the products of one of `tp` GPUs in the model's order, in the formats of their weights, and notes.
 
     Layers whose formats differ are listed separately. If K is split over the GPUs, only rank 0 adds the bias
-    (RowParallelLinear of vLLM and SGLang), so the product is listed with the bias and without. Raises InputError.
+    (RowParallelLinear of vLLM and SGLang), so the product is listed with the bias and without. The notes are lines for
+    the user. Raises InputError.
     """
     formats, notes, listed = config.formats, _Notes(), engine.layers(config, tp)
     parts = [own for part in listed.parts for own in _by_format(part, formats, notes)]

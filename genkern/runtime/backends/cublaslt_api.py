@@ -1,5 +1,4 @@
-"""The part of cublasLt.h that genkern calls and hipBLASLt lacks (the common part is in lt_api.py): numbers and
-functions.
+"""Numbers and functions of cublasLt.h that genkern uses and hipBLASLt lacks; lt_api.py has what both have.
 
 Source: cublasLt.h and cublas_api.h of nvidia-cublas 13.10.0.20. Numbers and sizes are the same in nvidia-cublas-cu12
     12.9.3.13. Attributes that later versions add are not used.

@@ -186,8 +186,7 @@ class Matmul:
         return enqueue
 
     def native(self, algorithm: Algorithm, exchange: int, described: Callable[..., tuple[int, object]]) -> Any:
-        """Return a call of the algorithm in the form that the C extension takes
-        (genkern/runtime/launch/_native_call.h).
+        """Return a call of the algorithm in the form that the C extension takes (_native_call.h).
 
         exchange: address of the driver's function that exchanges the capture mode.
         described: returns the descriptor for addresses of bias and scales, and the object that owns it.

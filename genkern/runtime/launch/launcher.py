@@ -67,8 +67,7 @@ class Launches(Protocol):
     """The launches of a call, in order."""
 
     def launch(self, stream: int, addresses: tuple[int, ...]) -> bool:
-        """Launch with tensors at these addresses. Return False, with nothing launched, if an operand is not 16-byte
-        aligned.
+        """Launch with tensors at these addresses. Return False, with nothing launched, if one is not 16-byte aligned.
 
         Raises LaunchError if the driver refuses a tensor map or a launch.
         """

@@ -123,11 +123,10 @@ class Workspaces:
         self._lock = threading.Lock()
 
     def take(self, stream: int, workspace_bytes: int, counter_bytes: int) -> tuple[int, int] | None:
-        """Return addresses of a workspace and of zeroed counters of at least these sizes for this thread's calls on the
-        stream.
+        """Return addresses of a workspace and of zeroed counters for this thread's calls on the stream.
 
-        None if the limit would be exceeded, or if the stream cannot be identified. Raises LaunchError if memory is
-        exhausted.
+        They have at least these sizes. None if the limit would be exceeded, or if the stream cannot be identified.
+        Raises LaunchError if memory is exhausted.
         """
         rooms = self._rooms()
         room = rooms.eager.get(stream)

@@ -237,9 +237,7 @@ class Online:
         _LOG.info("%s: tuned in %.1f s", problem_text(problem), time.monotonic() - started_s)
 
     def _run(self, arguments: Sequence[str], log: Path, most: int) -> None:
-        """Run a command. Raise ResultsError with its last line if its exit status is above `most`, or if it was
-        ended.
-        """
+        """Run a command. Raise ResultsError with its last line if it was ended or its status is above `most`."""
         with self._lock:
             command = self._command = None if self._closed.is_set() else self._start(arguments, log, True)
         status = command.wait(_MOST_S) if command else None

@@ -89,8 +89,7 @@ def _ordering(dtype: str) -> RowKernel:
 
 
 def quantizing(wide: str, narrow: str, scales: str) -> RowKernel | None:
-    """Return the kernel that quantises rows from one type to another, with scales per row or block; None if there is
-    none.
+    """Return the kernel that quantises rows with scales per row or per block; None if there is none.
 
     The types are genkern's names.
     """

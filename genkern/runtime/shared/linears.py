@@ -22,8 +22,8 @@ def linears_of(gemm: Gemm) -> Any:
 
 
 def define_linears(gemm: Gemm, name: str = "linears") -> Any:
-    """Define and return the operator of x [..., K], weights [N, K] and biases [N] (or none), which returns [..., sum of
-    N].
+    """Define and return the operator, which returns [..., sum of N] of x [..., K], weights [N, K] and biases [N] or
+    none.
 
     If the weights are adjacent in memory, as in a patched model, one call of `gemm` multiplies them; else PyTorch
     multiplies each of them, so that a compiled program still works after a weight has moved. If calls must be

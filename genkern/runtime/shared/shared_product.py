@@ -66,8 +66,7 @@ class _Traced:
 
 
 class Shared:
-    """Layers in the order of their calls, computed as one product with their merged weight if `gemm` has a winner for
-    x.
+    """Layers in the order of their calls, computed as one product if `gemm` has a winner for their merged weight.
 
     In every other case each layer is called by itself: also if gradients are required, under autocast, modes and
     transforms of PyTorch, for subclasses of tensors, during export, and after a weight was replaced or moved. Programs
@@ -152,9 +151,7 @@ class Shared:
         return None if whole is None else list(torch.unsafe_split_with_sizes(whole, self.merged.rows, -1))
 
     def whole(self, x: Any) -> Any:
-        """Return the product of x [..., K] with all layers, [..., sum of N]; None if layers must be called
-        separately.
-        """
+        """Return the product of x [..., K] with all layers, [..., sum of N]; None if each must be called by itself."""
         merged = self.merged
         # An earlier call was like this one, so all of the checks below hold.
         if self._is_shared and merged.holds() and not _any_autocast():

@@ -45,8 +45,7 @@ def alike(parent: torch.nn.Module) -> Iterator[dict[str, torch.nn.Linear]]:
 
 
 def given_the_same(parent: torch.nn.Module, layers: dict[str, torch.nn.Linear]) -> list[tuple[str, ...]]:
-    """Return groups of the layers, by name in the order of their calls, that get one tensor, unchanged between the
-    calls.
+    """Return groups of the layers, by name in the order of their calls, that get one unchanged tensor.
 
     The module's forward is run on zeros, with None for every other required argument, until each layer was called or
     the forward fails. A layer that is called more than once belongs to no group. Each layer's result is a part of a
