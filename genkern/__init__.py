@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Public names and the modules that define them. Most need PyTorch, and are imported when they are first asked for.
+# Public names and the modules that define them. Most need PyTorch, so they are imported on first access.
 _LIES_IN = {
     "autotune_gemm": "genkern.tuning.autotune",
     "batch_invariant": "genkern.runtime.default",
@@ -47,10 +47,10 @@ def __dir__() -> list[str]:
 
 
 if not TYPE_CHECKING:
-    # A type checker would take any name.
+    # Hidden from type checkers, which would accept any name.
 
     def __getattr__(name: str) -> object:
-        """A public name, imported when it is asked for. Raises AttributeError for any other name."""
+        """Return a public name, imported on first access. Raise AttributeError for any other name."""
         if name in _MODULES:
             return importlib.import_module(_MODULES[name])
         if name in _LIES_IN:

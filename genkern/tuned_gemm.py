@@ -40,7 +40,7 @@ def renew() -> None:
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
-    """The function of a format, made when it is first asked for. Raises AttributeError if there is no such format."""
+    """Return the function of a format, which is created on first access. Raise AttributeError for an unknown format."""
     if not name.startswith(_PREFIX) or name.removeprefix(_PREFIX) not in op_names():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     op = get_op(name.removeprefix(_PREFIX))

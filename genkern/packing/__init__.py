@@ -1,6 +1,6 @@
-"""From results to bundles: what is to be launched, compiled where the cache lacks it, and written into one file.
+"""From results to bundles: kernels are compiled if the cache lacks them, proved on a GPU, and written into one file.
 
-Lists of sizes too: those that programs recorded joined into one, and those of a model's config.json.
+Also size lists: `merge` joins recorded sizes, `shapes` reads a model's config.json.
 
 May import every other room; of the runtime, the bundle.
 """

@@ -1,5 +1,6 @@
-"""For which other M a config that won for one M can be called, by which kernels, and with which lower tiles; what else
-winners of one order of sums are packed with, so that each M of their layer has a kernel.
+"""Which other M a config that won for one M can serve, with which kernels, and with which lower tiles.
+
+Also finds further kernels for winners of one order of sums, so that every M of their layer has a kernel.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ from genkern.ops.op import get_op
 from genkern.runtime.packed import PackedWinner
 from genkern.runtime.untuned import Relatives
 
-# Rows by which lower tiles differ: so many beyond M do no harm, and each tile more is another kernel.
+# Step between lower tiles, in rows: a few rows beyond M do no harm, and each further tile is another kernel.
 _STEP = 16
-# Up to so many rows, as far as the format has them. It is odd: rows of a column-major A of so many lie anywhere.
+# Largest M that is packed, if the format has it. It is odd, so that a column-major A may have rows of any alignment.
 MOST_M = 2**17 - 1
-# Kernels of one layer that are packed for no winner's M: those that count in 64 bits, or have lower tiles, say.
+# Limit of the kernels per layer that are packed for an M of no winner, for example kernels with 64-bit offsets or lower
+# tiles.
 _MOST_FURTHER = 4
 
-# Both ends of some M that follow each other.
+# The first and the last of consecutive M.
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Reach:
-    """A config serves M from `least_m` to `most_m` with the kernels that it has for `kernels_of`."""
+    """A config serves M from `least_m` to `most_m` with the kernels that it has for the problem `kernels_of`."""
 
     least_m: int
     most_m: int
@@ -41,13 +43,14 @@ class Reach:
 
 
 def reach(problem: GemmProblem, config: Config, gpu: Gpu, between: tuple[int, int]) -> Reach:
-    """What a config that won for `problem` serves of the M in `between` (both included), around the problem's own.
+    """Return the range of M around the problem's own, within `between` (both ends included), that a config serves.
 
-    There it is legal, and its kernels differ in their masks for rows at most: those with a mask are taken for all.
-    What makes a config illegal, or gives it other kernels, holds from some M on: so the ends are found by bisection.
+    It serves an M if it is legal there, and if its kernels differ at most in their masks for rows; kernels with a mask
+    are used for the whole range. A config becomes illegal, or gets other kernels, from some M on, so bisection finds
+    both ends.
 
-    Of a column-major A it serves its Relatives alone: rows of A as it is stored have M elements, on whose alignment
-    kernels rely.
+    For a column-major A it serves only the problem's Relatives: rows of A in memory have M elements, and kernels assume
+    their alignment.
     """
     relatives = Relatives.of(problem)
     masked = replace(problem, M=_overhanging(problem.M, config, relatives))
@@ -66,10 +69,11 @@ def reach(problem: GemmProblem, config: Config, gpu: Gpu, between: tuple[int, in
 
 
 def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) -> list[tuple[Config, Reach]]:
-    """The same config with lower tiles, for the M from `least_m` to below that of `problem`; the lowest first.
+    """Return the same config with lower tiles, for M from `least_m` to below the problem's M; the lowest tiles first.
 
-    Of a tile that has all rows, those beyond M cost more than those in it where TMA fills them with zeros
-    (genkern.runtime.untuned). In steps of _STEP rows, as far as the family has such tiles.
+    If TMA loads a tile, the rows beyond M, which it fills with zeros, cost more time than real rows
+    (genkern.runtime.untuned). Tiles are _STEP rows apart, as far as the family has such tiles. Empty if the family does
+    not use TMA, if A is column-major, or if one tile has fewer rows than M.
     """
     if not problem.row_major_a or not form_of(config).uses_tma or config.BLOCK_SIZE_M < problem.M:
         return []
@@ -86,8 +90,10 @@ def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) ->
 
 
 def _overhanging(m: int, config: Config, relatives: Relatives) -> int:
-    """An M near `m` whose last tile overhangs, where tiles of the relatives can; of a column-major A one that is no
-    multiple of more than all of them are, so that kernels are promised no more.
+    """Return an M near `m` whose last tile overhangs, if tiles of its relatives can.
+
+    For a column-major A, the alignment of the result is the one that all relatives have, so that kernels assume no
+    more.
     """
     rows, step = config.BLOCK_SIZE_M, relatives.step
     can = rows > 1 and any((m + steps * step) % rows for steps in (1, 2))
@@ -97,13 +103,13 @@ def _overhanging(m: int, config: Config, relatives: Relatives) -> int:
 
 
 def _shape(problem: GemmProblem, config: Config) -> tuple[Variant, object]:
-    """What of its kernels does not hang on where rows end."""
+    """Return what kernels depend on apart from the place where rows end."""
     variant = main_variant(problem, config)
     return replace(variant, name="", mask_m=False), tuple(wide_operands(problem, config.SPLIT_K).values())
 
 
 def last_for(holds: Callable[[int], bool], end: int) -> int:
-    """The last number from 0, where it holds, towards `end` for which it holds."""
+    """Return the last number from 0 towards `end` for which `holds`; it must hold for 0."""
     start = 0
     if holds(end):
         return end
@@ -118,7 +124,7 @@ def last_for(holds: Callable[[int], bool], end: int) -> int:
 
 @dataclass(frozen=True)
 class Kernels:
-    """A config that won for `problem` on `gpu`, and for which M its kernels are packed."""
+    """A config that won for `problem` on `gpu`, and the ranges of M for which its kernels are packed."""
 
     problem: GemmProblem
     config: Config
@@ -127,9 +133,10 @@ class Kernels:
 
 
 def further(layer: Sequence[Kernels], arch: str) -> list[tuple[int, Reach]]:
-    """For the M that none of a layer's kernels takes: the place of a config that does, and for which of them it does.
+    """Return kernels for the M that none of a layer's kernels serves: index of a config in `layer`, and its range.
 
-    The nearest such config serves. Where A is column-major its kernels are promised nothing of M, and take all.
+    The config that won for the nearest M is taken. If A is column-major, these kernels assume no alignment of M, so
+    they serve every M of their range.
     """
     problem = layer[0].problem
     spans = [
@@ -150,7 +157,7 @@ def further(layer: Sequence[Kernels], arch: str) -> list[tuple[int, Reach]]:
 
 
 def gaps(spans: Iterable[Span], most: int = MOST_M) -> list[Span]:
-    """What of the M from 1 to `most` lies in none of these."""
+    """Return the ranges of M from 1 to `most` that are in none of the spans."""
     found, start = [], 1
     for least, end in sorted(spans):
         if start < least:
@@ -160,20 +167,20 @@ def gaps(spans: Iterable[Span], most: int = MOST_M) -> list[Span]:
 
 
 def unserved(layer: Sequence[PackedWinner]) -> list[Span]:
-    """The same of a bundle's winners of one layer: M that are errors when they are called."""
-    # Of a column-major A, what takes odd M takes all.
+    """Return the ranges of M that none of a layer's packed winners serves, and whose calls therefore fail."""
+    # For a column-major A, a kernel that serves odd M serves all M.
     calls = (call for winner in layer for call in winner.calls if call.plan.keeps_promises(1))
     return gaps(((call.least_m, call.most_m) for call in calls), _most_m(layer[0].problem, layer[0].arch))
 
 
 def _most_m(problem: GemmProblem, arch: str) -> int:
-    """Up to MOST_M, what the format has: of rows in a buffer no more than this holds."""
+    """Return the largest M up to MOST_M that the format supports: rows in a buffer are limited by its capacity."""
     op = get_op(problem.op)
     return 1 + last_for(lambda more: not op.refuse(replace(problem, M=1 + more), arch), MOST_M - 1)
 
 
 def _further(layer: Sequence[Kernels], gap: Span) -> tuple[int, Reach] | None:
-    """A config that takes M at one end of the gap, and as many more of it as it takes."""
+    """Return a config that serves M at one end of the gap, with the part of the gap that it serves; else None."""
     first, last = gap
     ends = (first, last) if layer[0].problem.row_major_a else (first | 1, (last - 1) | 1)
     distances = (min(abs(kernels.problem.M - end) for end in ends) for kernels in layer)
@@ -183,7 +190,7 @@ def _further(layer: Sequence[Kernels], gap: Span) -> tuple[int, Reach] | None:
             there = replace(kernels.problem, M=m)
             if not legal(there, kernels.config, kernels.gpu):
                 made = reach(there, kernels.config, kernels.gpu, gap)
-                # What takes no M but this one would be packed for each.
+                # A config that serves only this M would need another kernel for each M.
                 if made.least_m < made.most_m or first == last:
                     return place, made
     return None

@@ -1,9 +1,9 @@
-"""The measured process of bundles: checks and times their calls, launched as the dispatcher launches them.
+"""The measured process for bundles: checks and times their calls, launched as the dispatcher launches them.
 
     python -m genkern.packing.bundle_server --serve cudagraph
 
-It answers as genkern.profiling.harness does. What is of a bundle says so in a request: "packed" has the bundle's file,
-the places of a winner and of one of its calls; the command "row_kernel" checks a kernel beside products.
+It answers like genkern.profiling.harness. Requests have two additions: "packed" holds the bundle's file and the indices
+of a winner and of one of its calls; the command "row_kernel" checks a row kernel.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from genkern.runtime.routed.row_kernels import GATED_COLUMNS, RowKernel, needed,
 from genkern.runtime.table import Choice
 
 _DEVICE = "cuda"
-# Tokens, experts of each and experts: one row, few rows, more than a program reads in a step.
+# Tokens, experts per token, experts: one row, few rows, and more rows than a program reads in a step.
 _ORDERED = ((1, 1, 1), (3, 2, 8), (129, 8, 64), (2048, 8, 256))
-# Rows and columns: one block, an end within a block, and within a program's blocks.
+# Rows and columns: one block, an end within a block, and an end within a program's blocks.
 _QUANTIZED = ((1, 128), (5, 144), (33, 720), (257, 7168))
-# Rows and columns of the gate and of up.
+# Rows, and columns of gate and up each.
 _GATED = ((1, 48), (3, 1024), (64, 14336))
 
 
@@ -51,7 +51,7 @@ def _bundle(path: str) -> Bundle:
 
 
 class DispatchedCall:
-    """The call of a bundle's winner for one M, as the dispatcher prepares it, on memory that it is given."""
+    """The call of a bundle's winner for one M, prepared as the dispatcher does, on given memory."""
 
     def __init__(self, gpu: LiveGpu, bundle: Bundle, winner: PackedWinner, call: PackedCall, m: int) -> None:
         self._gpu = gpu
@@ -62,19 +62,19 @@ class DispatchedCall:
         self.operands = tuple(operand.name for operand in operands_of(winner.problem))
 
     def prepared(self, layouts: Mapping[str, Layout]) -> Launches:
-        """The launches for operands that lie so. Raises ResultsError or LaunchError as PreparedCall does."""
+        """Return the launches for operands with these layouts. Raises the errors of PreparedCall."""
         key = tuple(layouts.items())
         if key not in self._made:
             self._made[key] = PreparedCall(self._gpu, self._choice, layouts, self._m).body
         return self._made[key]
 
     def addresses(self, tensors: Mapping[str, Any]) -> tuple[int, ...]:
-        """Where the operands, the workspace and the counters begin, as the launches take them."""
+        """Return the addresses of operands, workspace and counters in the order of the launches' arguments."""
         return tuple(tensors[name].data_ptr() for name in (*self.operands, WORKSPACE, COUNTERS))
 
 
 class BundleServer(Server):
-    """Knows calls of bundles besides all that a run's server knows."""
+    """A server that also knows calls of bundles."""
 
     def _answer(self, request: dict[str, Any], tell: Tell) -> Answer:
         if request["command"] == "row_kernel":
@@ -94,7 +94,7 @@ class BundleServer(Server):
 
 
 def _dispatched(gemm: LoadedGemm, said: Mapping[str, Any]) -> tuple[DispatchedCall, LaunchPlan, dict[str, int]]:
-    """The call, its plan, and what that hangs on. Raises LaunchError where the dispatcher would not make it here."""
+    """Return the call, its plan, and the plan's variables. Raise LaunchError if the dispatcher would not make it."""
     bundle = _bundle(said["bundle"])
     winner = bundle.winners[said["winner"]]
     call, m = winner.calls[said["call"]], gemm.session.problem.M
@@ -109,7 +109,7 @@ def _dispatched(gemm: LoadedGemm, said: Mapping[str, Any]) -> tuple[DispatchedCa
 
 
 class _GuardedGpu(TorchGpu):
-    """A GPU whose new tensors lie between guard bands; `made` are those of a call."""
+    """A GPU whose new tensors lie between guard bands. `made` are the tensors of the current case."""
 
     empty_here = None
 
@@ -124,7 +124,7 @@ class _GuardedGpu(TorchGpu):
 
 
 def _check_rows(request: Mapping[str, Any]) -> Verdict:
-    """Whether a kernel beside products computes what PyTorch's calls do, to the bit. Raises LaunchError."""
+    """Return whether a row kernel gives the same bits as PyTorch's functions. Raises LaunchError."""
     started_s, bundle = time.monotonic(), _bundle(request["bundle"])
     problem = bundle.winners[request["winner"]].problem
     kernel = next(each for each in needed(problem) if each.name == request["config"])
@@ -143,12 +143,12 @@ def _check_rows(request: Mapping[str, Any]) -> Verdict:
 
 
 def _orders(context: Context, op: str, kernel: RowKernel) -> Iterator[tuple[str, Any, Any]]:
-    """Cases: what they are, what the kernel makes of them, and what PyTorch's calls do."""
+    """Yield cases: a description, the kernel's results, and the results of PyTorch's functions."""
     import torch
 
     dtype = getattr(torch, kernel.name.removeprefix("order_"))
     for tokens, top_k, experts in _ORDERED:
-        # Some of no expert.
+        # Some ids are no expert's.
         ids = torch.randint(-1, experts + 2, (tokens, top_k), dtype=dtype, device=_DEVICE)
         made = order_by(context, op, ids, experts)(ids)
         yield f"{tokens} tokens of {experts} experts", made, order_of(ids, experts)
@@ -159,7 +159,7 @@ def _quantized(context: Context, op: str, types: tuple[str, str], scales: str) -
 
     wide, narrow = (getattr(torch, DTYPES[name].torch) for name in types)
     for rows, columns in _QUANTIZED:
-        # Rows of all magnitudes.
+        # Rows of very different magnitudes.
         factors = torch.logspace(-3, 3, rows, device=_DEVICE)[:, None]
         x = (torch.randn(rows, columns, device=_DEVICE) * factors).to(wide)
         made = quantize_by(context, op, 0, rows, columns, types, scales)(x)
@@ -171,7 +171,7 @@ def _gated(context: Context, op: str, kernel: RowKernel, dtype: str) -> Iterator
 
     wide = getattr(torch, DTYPES[dtype].torch)
     for rows, columns in _GATED:
-        # Of all magnitudes, zero and numbers whose exponential function has no value among them.
+        # All magnitudes, with zeros and with numbers for which exp() overflows.
         factors = torch.logspace(-4, 4, 2 * columns, device=_DEVICE)
         both = (torch.randn(rows, 2 * columns, device=_DEVICE) * factors).to(wide)
         both[:, ::97] = 0
@@ -188,7 +188,7 @@ def _gated(context: Context, op: str, kernel: RowKernel, dtype: str) -> Iterator
 
 
 def _first_fault(gpu: _GuardedGpu, tries: Iterable[tuple[str, Any, Any]]) -> str:
-    """What is wrong first, or "". Raises LaunchError where PyTorch's calls were made instead of the kernel."""
+    """Return the first fault, or "". Raise LaunchError if PyTorch's functions were called in place of the kernel."""
     import torch
 
     for what, made, wanted in tries:
@@ -211,7 +211,7 @@ def _bits(x: Any) -> Any:
 
 
 def main(argv: list[str]) -> None:
-    """`--serve` and what times are taken with."""
+    """Serve requests; `argv` is `--serve` and the name of a time source."""
     _, time_source = argv
     serve_parent(time_source, BundleServer)
 

@@ -1,4 +1,4 @@
-"""`genkern pack`: results in, one bundle out; and what is in a bundle."""
+"""`genkern pack`: writes results into one bundle, and lists the contents of bundles."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from genkern.runtime.untuned import Relatives
 
 _MOST_JOBS = 1024
 _jobs = number(f"a number of processes from 1 to {_MOST_JOBS}", 1, _MOST_JOBS, integer=True)
-# Winners that one line names.
+# Most winners that one line names.
 _MOST_NAMED = 3
 
 
 def parse_pack(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern pack`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern pack`. Raises InputError; SystemExit(0) after printing for --help."""
     options = pack_parser().parse_args(argv)
     if not options.list and not options.output:
         raise InputError("genkern pack: name the bundle to write, -o FILE, or give --list")
@@ -49,32 +49,32 @@ def parse_pack(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def pack_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser of `genkern pack`, whose help is the reference of the command."""
     p = Parser(
         prog="genkern pack",
         description="Write the winners of results files, with their binaries, into one file that a program can load\n"
-        "without Triton or a compiler. What the cache lacks is compiled; no GPU is needed. On one\n"
-        "that the winners are for, kernels are proved as calls launch them; what is wrong is left out.",
+        "without Triton or a compiler. Kernels that the cache lacks are compiled; no GPU is needed. On a GPU\n"
+        "that the winners are for, each kernel is proved as calls launch it, and wrong kernels are left out.",
     )
     group = p.add_argument_group("what to pack")
     group.add_argument("results", nargs="+", metavar="RESULTS", help="results files, YAML or AITER's CSV; or bundles")
-    group.add_argument("-o", "--output", metavar="FILE", help=f"the bundle to write, as a rule *{SUFFIX}")
-    group.add_argument("--overwrite", action="store_true", help="replace a bundle that is there, and no other file")
-    group.add_argument("--list", action="store_true", help="say what the bundles RESULTS hold, and write nothing")
+    group.add_argument("-o", "--output", metavar="FILE", help=f"the bundle to write, usually *{SUFFIX}")
+    group.add_argument("--overwrite", action="store_true", help="replace an existing bundle, and no other file")
+    group.add_argument("--list", action="store_true", help="list the contents of the bundles RESULTS, write nothing")
     group.add_argument(
-        "--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs (tune_gemm's YAML)"
+        "--arch", choices=known_archs(), metavar="ARCH", help="architecture of rows without one (tune_gemm's YAML)"
     )
-    group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
-    group.add_argument("--no_proofs", action="store_true", help="leave that to `genkern verify`")
-    group.add_argument("--jobs", type=_jobs, metavar="N", help="compile processes (default: one a CPU)")
-    group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds for one kernel (default: 60)")
-    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument("--predicted", action="store_true", help="also pack predicted rows, which were never checked")
+    group.add_argument("--no_proofs", action="store_true", help="make no proofs (`genkern verify` can make them later)")
+    group.add_argument("--jobs", type=_jobs, metavar="N", help="compile processes (default: one per CPU)")
+    group.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds per kernel (default: 60)")
+    group.add_argument("--cache_dir", metavar="DIR", help="folder of compiled kernels (default: as when tuning)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_pack(options: argparse.Namespace, console: Console) -> int:
-    """Pack, or list; 1 when a winner could not be packed. Raises InputError, ResultsError or OutputError."""
+    """Pack, or list; return 1 if a winner could not be packed. Raises InputError, ResultsError or OutputError."""
     if options.list:
         for path in options.results:
             _list(path, console)
@@ -87,7 +87,7 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
 def pack_rows(
     found: Sequence[TunedRow], options: argparse.Namespace, console: Console, taken: Sequence[Bundle] = ()
 ) -> int:
-    """Pack rows into `options.output`, with all that is in the bundles `taken`; see run_pack."""
+    """Pack rows into `options.output`, with the contents of the bundles `taken`; see run_pack."""
     rows = rows_of(found, options.arch, options.predicted)
     if not rows.packed and not taken:
         raise ResultsError(f"nothing to pack: {_counted(rows.left_out) or 'the results are empty'}")
@@ -112,7 +112,7 @@ def pack_rows(
     for message, which in failed.items():
         console.print(f"not packed: {_named(which)}: {message}")
         if served := sum(winner.library_us is not None for winner in which):
-            console.print(f"note: of these {served} have the library's call that was measured beside them instead")
+            console.print(f"note: for {served} of these, the library's measured call is packed instead")
     binaries = {sha: binary for packer in packers for sha, binary in packer.binaries.items()}
     contents = Contents(tuple(winners), binaries, {k: v for packer in packers for k, v in packer.row_kernels.items()})
     images = {sha: image for packer in packers for sha, image in packer.images.items()}
@@ -127,7 +127,7 @@ def pack_rows(
     if rows.in_doubt:
         console.print(f"note: packed, but {_counted(rows.in_doubt)}")
     if predicted := [winner for winner in winners if winner.is_predicted]:
-        alone = ": each serves its own M alone, where no larger M of its N and K was measured"
+        alone = ": each serves only its own M, and only if no larger M of its N and K was measured"
         reach = "" if any(winner.batch_invariant for winner in predicted) else alone
         console.print(f"note: {len(predicted)} winners are predicted, not measured{reach}")
     for line in _without_kernel(contents.winners):
@@ -143,7 +143,7 @@ def pack_rows(
 
 
 def _without_kernel(winners: Sequence[PackedWinner]) -> Iterator[str]:
-    """Of layers whose calls are to be batch invariant, for which M that is an error."""
+    """Yield a line for each batch-invariant layer that has no kernel for some M, whose calls fail."""
     layers: dict[object, list[PackedWinner]] = {}
     for winner in winners:
         if winner.batch_invariant:
@@ -166,7 +166,7 @@ def _without_kernel(winners: Sequence[PackedWinner]) -> Iterator[str]:
 def _proved(
     contents: Contents, images: Mapping[str, bytes], options: argparse.Namespace, console: Console
 ) -> tuple[Contents, int]:
-    """The contents with the proofs that can be made here, and the status that these ask for."""
+    """Return the contents with the proofs that can be made on this machine, and the exit status that they imply."""
     started_s, status = time.monotonic(), 0
     devices = [] if options.no_proofs else devices_for(contents, detect_devices())
     cache = cache_folder(options.cache_dir)
@@ -174,7 +174,7 @@ def _proved(
         devices = []
     for device in devices:
         with modules_folder(cache) as folder:
-            # As whoever loads it has it.
+            # The measured process reads the bundle as a program would.
             where = str(folder / f"packed{SUFFIX}")
             write_bundle(where, contents, images)
             proofs = prove_on(

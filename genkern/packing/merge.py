@@ -1,4 +1,4 @@
-"""`genkern merge`: recorded sizes, and other lists of them, as one list in which each size stands once."""
+"""`genkern merge`: joins recorded sizes and other size lists into one list without duplicates."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from genkern.runtime.process.recorded_sizes import PREFIX, PREFIXES
 
 
 def parse_merge(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern merge`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern merge`. Raises InputError; SystemExit(0) after printing for --help."""
     return merge_parser().parse_args(argv)
 
 
 def merge_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser of `genkern merge`, whose help is the reference of the command."""
     p = Parser(
         prog="genkern merge",
-        description="Join lists of sizes, such as recorded ones (GENKERN_TUNE_GEMM=1), into one, each size once.",
+        description="Join size lists, such as recorded ones (GENKERN_TUNE_GEMM=1), into one list without duplicates.",
     )
     group = p.add_argument_group("what to join")
     group.add_argument(
         "sizes",
         nargs="+",
         metavar="SIZES",
-        help=f"lists as --gemm_size_file takes them; a folder stands for the recorded ones in it ({PREFIX}*.yaml)",
+        help=f"lists as --gemm_size_file takes them; a folder means the recorded lists in it ({PREFIX}*.yaml)",
     )
     group.add_argument("-o", "--output", metavar="FILE", required=True, help=LIST_HELP)
-    group.add_argument("--overwrite", action="store_true", help="replace a list that is there; never results")
+    group.add_argument("--overwrite", action="store_true", help="replace an existing list; never a results file")
     group.add_argument(
         "--op", choices=op_names(), metavar="OP", help="only sizes of this format: AITER has a list each"
     )
@@ -51,7 +51,10 @@ def merge_parser() -> Parser:
 
 
 def run_merge(options: argparse.Namespace, console: Console) -> int:
-    """Join, and say what came from where; 1 when something was left out. Raises InputError or OutputError."""
+    """Join the lists, and print what each contributed; return 1 if something was left out.
+
+    Raises InputError or OutputError.
+    """
     require_list_or_none(options.output, options.overwrite)
     require_writable(options.output)
     found: dict[GemmProblem, None] = {}
@@ -66,7 +69,7 @@ def run_merge(options: argparse.Namespace, console: Console) -> int:
             unread.append(error)
             continue
         cut += is_cut
-        notes = [*(["its last line, which is not whole, is left out"] if is_cut else []), *sizes.notes]
+        notes = [*(["its last line, which is incomplete, is left out"] if is_cut else []), *sizes.notes]
         new = [problem for problem in sizes.problems if problem not in found]
         entries += len(sizes.problems)
         found.update(dict.fromkeys(new))
@@ -90,7 +93,7 @@ def run_merge(options: argparse.Namespace, console: Console) -> int:
 
 
 def recorded_files(named: Sequence[str]) -> Iterator[str]:
-    """Lists by their names; a folder stands for the recorded ones in it. Raises InputError where it has none."""
+    """Yield the named lists, and the recorded lists in named folders. Raise InputError for a folder without any."""
     for path in named:
         if not os.path.isdir(path):
             yield path
@@ -102,7 +105,10 @@ def recorded_files(named: Sequence[str]) -> Iterator[str]:
 
 
 def read_list(path: str, arch: str | None) -> tuple[SizeList, bool]:
-    """The sizes of a file, and whether its last line was left out: a full disk may have cut it. Raises InputError."""
+    """Return a file's sizes, and True if its last line was dropped: a full disk may have cut it.
+
+    Raises InputError.
+    """
     text = read_text(path)
     try:
         return parse_sizes(text, path, GemmDefaults(), arch), False
@@ -114,5 +120,5 @@ def read_list(path: str, arch: str | None) -> tuple[SizeList, bool]:
 
 
 def _order(problem: GemmProblem) -> tuple[object, ...]:
-    """One weight after the other, each with its M in order."""
+    """Sort key: weight by weight, each with its M in ascending order."""
     return problem.op, problem.dtype_a, problem.N, problem.K, problem.M, problem

@@ -1,4 +1,4 @@
-"""Packer: what a bundle says of configs, with their binaries, compiled where the cache lacks them."""
+"""Packer: the packed calls of configs, with their binaries, compiled if the cache lacks them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,15 @@ class Wanted:
 
 @dataclass
 class Packer:
-    """Packs calls for one architecture: `farm` compiles for it, modules lie in `folder` meanwhile."""
+    """Packs calls for one architecture.
+
+    farm: compiles for the architecture.
+    arch: the architecture.
+    folder: folder for the modules.
+    images: the files of the binaries, by sha256.
+    binaries: the binaries' records, by sha256.
+    row_kernels: sha256 of the row kernels' binaries, by architecture and name.
+    """
 
     farm: Farm
     arch: str
@@ -55,16 +63,17 @@ class Packer:
     row_kernels: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def pack(self, wanted: Sequence[Wanted]) -> list[PackedCall | Failure]:
-        """The call of each, in order, or why one of its kernels did not compile. All are compiled together.
+        """Return the call of each wanted config in order, or the failure of one of its kernels.
 
-        Raises OutputError when the cache cannot be written, BugError as `compile_kernel` does.
+        All kernels are compiled together. Raises OutputError if the cache cannot be written, BugError as
+        `compile_kernel` does.
         """
         needed = [self._specs(each) for each in wanted]
         beside = {kernel.name: kernel for each in wanted for kernel in row_kernels_of(each.reach.kernels_of)}
         own = [(kernel.spec, path_of(FILE)) for kernel in beside.values()]
         made = self._compiled([*(spec for specs in needed for spec in specs), *own])
         for kernel in beside.values():
-            # What does not compile is left to PyTorch's calls.
+            # A row kernel that does not compile is left out: PyTorch's functions do the same.
             if isinstance(binary := made[self.farm.key(kernel.spec)], Binary):
                 self.row_kernels[self.arch, kernel.name] = self._described(binary, kernel.launch, {}).sha256
         return [
@@ -73,7 +82,7 @@ class Packer:
         ]
 
     def _specs(self, wanted: Wanted) -> list[tuple[KernelSpec, Path]]:
-        """What to compile, and the module that it is in."""
+        """Return the kernels to compile, each with the file of its module."""
         problem = wanted.reach.kernels_of
         module = generate(problem, [wanted.config], self.arch, wanted.gpu)
         text = module.kernels_text
@@ -107,7 +116,7 @@ class Packer:
         plan = launch_plan(product_of(problem, get_op(problem.op), self.arch), wanted.config, wanted.gpu, any_m=True)
         binaries = [each for each in made if isinstance(each, Binary)]
         packed = [self._binary(binary, launch, problem) for binary, launch in zip(binaries, plan.launches, strict=True)]
-        # Of the bytes that are packed: the cache may have got others since the kernel was looked up.
+        # Computed from the bytes that are packed: the cache entry may have been replaced since it was looked up.
         code = code_digest([code_sha256(self.images[binary.sha256]) for binary in packed])
         _require_fit(plan, packed, problem)
         return PackedCall(
@@ -121,7 +130,7 @@ class Packer:
 
     def _binary(self, binary: Binary, launch: PlannedLaunch, problem: GemmProblem) -> PackedBinary:
         if binary.symbol != launch.symbol:
-            raise ResultsError(f"the cache has {binary.symbol} where the plan launches {launch.symbol}")
+            raise ResultsError(f"the cache has {binary.symbol}, but the plan launches {launch.symbol}")
         return self._described(binary, launch, {each.name: each.dtype for each in get_op(problem.op).operands(problem)})
 
     def _described(self, binary: Binary, launch: PlannedLaunch, dtypes: Mapping[str, str]) -> PackedBinary:
@@ -133,7 +142,7 @@ class Packer:
 
 
 def _require_fit(plan: LaunchPlan, binaries: Sequence[PackedBinary], problem: GemmProblem) -> None:
-    """Raise ResultsError unless every binary takes what the plan gives, for operands without gaps."""
+    """Raise ResultsError unless every binary takes the parameters that the plan gives, for contiguous operands."""
     layouts = {}
     for operand in get_op(problem.op).operands(problem):
         shape = operand.stored_shape

@@ -1,8 +1,8 @@
-"""Proofs of a bundle's calls: for which M each is to be proved, and what is left of a bundle once that is known.
+"""Proofs of a bundle's calls: the M for which each call is proved, and the bundle that remains afterwards.
 
-A winner was proved for its own M, by the machine code that was measured. What else is packed for it, masked kernels and
-lower tiles for an untuned M, was launched by nobody: each call is proved at both ends of what it serves and at M in
-between, launched as the dispatcher launches it.
+A winner was proved for its own M, with the machine code that was measured. The other kernels that are packed for it,
+with masks or lower tiles for an untuned M, have not been launched before. Each call is therefore proved at both ends of
+its range of M and at M in between, launched as the dispatcher launches it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from genkern.runtime.launch.prepared import memory_refused
 from genkern.runtime.packed import Contents, PackedCall, PackedWinner
 from genkern.runtime.untuned import Relatives
 
-# M between the ends of what a call serves, drawn evenly over their magnitudes.
+# M between the ends of a call's range that are proved, drawn evenly by magnitude.
 _BETWEEN = 2
-# Steps to the next M for which kernels were promised what they are given: these are powers of two up to 16.
+# Steps that are tried until an M keeps the kernels' assumptions, which are multiples of powers of two up to 16.
 _MOST_STEPS = 64
 
-# Of a call: the places of its winner in a bundle, and of the call among that one's.
+# A call: the index of its winner in the bundle, and its index among the winner's calls.
 Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class CallProof:
-    """What came of a call's proof: the M for which it is right, whether these are all that were asked for, and what is
-    wrong, "" when nothing is.
+    """The result of a call's proof.
+
+    proved: the M for which it is right.
+    is_whole: True if all M that were tried could be checked.
+    wrong: what is wrong; "" if nothing is.
     """
 
     proved: tuple[int, ...]
@@ -42,8 +45,9 @@ class CallProof:
 
 
 def sizes_to_prove(winner: PackedWinner, call: PackedCall) -> tuple[int, ...]:
-    """The M for which a call is proved: the first and the last for which the dispatcher would launch it, the winner's
-    own, and some between; none where there is no such M.
+    """Return the M for which a call is proved; empty if the dispatcher would launch it for none.
+
+    These are the first and the last M for which the dispatcher launches it, the winner's own, and some in between.
     """
     step, own = Relatives.of(winner.problem).step, winner.problem.M
     takes_all = winner.batch_invariant != ""
@@ -68,7 +72,7 @@ def sizes_to_prove(winner: PackedWinner, call: PackedCall) -> tuple[int, ...]:
     found = {least, least if most is None else most}
     if is_own:
         found.add(own)
-    # The same in every run.
+    # A fixed seed, so that every run draws the same M.
     chance = random.Random(f"{winner.problem.name} {call.code} {least} {most}")
     low, high = math.log(min(found)), math.log(max(found))
     for _ in range(_BETWEEN):
@@ -79,14 +83,15 @@ def sizes_to_prove(winner: PackedWinner, call: PackedCall) -> tuple[int, ...]:
 
 
 def has_no_room(check: Check) -> bool:
-    """Whether a check says no more than that the operands, or the check's own numbers, do not fit on the GPU."""
+    """Return True if a check only says that the operands, or the check's own numbers, do not fit on the GPU."""
     return check.method == NOT_CHECKED and check.lost in (Outcome.LAUNCH_FAILED, Outcome.UNCHECKED)
 
 
 def other_bits(bits: Mapping[tuple[Place, int], str]) -> list[tuple[Place, int]]:
-    """Of the calls of one layer, by place and M, those whose rows have other bits than those of most calls have.
+    """Return the calls of one layer, by place and M, whose rows have other bits than those of most calls.
 
-    `bits` say them row by row, from the first on (genkern.profiling.same_bits.row_bits): of fewer rows the first ones.
+    `bits` has the digest of each row from the first one on (genkern.profiling.same_bits.row_bits); calls with fewer
+    rows have the first ones.
     """
     longest = max(map(len, bits.values()), default=0)
     whole = sorted({each for each in bits.values() if len(each) == longest})
@@ -96,10 +101,9 @@ def other_bits(bits: Mapping[tuple[Place, int], str]) -> list[tuple[Place, int]]
 
 
 def with_proofs(contents: Contents, calls: Mapping[Place, CallProof], rows: Mapping[tuple[str, str], bool]) -> Contents:
-    """The bundle with its proofs, and without what is wrong. `rows` are kernels beside products, by what they are
-    named by.
+    """Return the bundle with its proofs, without wrong calls and kernels. `rows` has the result for each row kernel.
 
-    A winner whose own call is wrong is left to the library that was measured beside it, and with nothing measured is
+    If a winner's call for its own M is wrong, the library's measured call takes its place; without one, the winner is
     left out.
     """
     winners: list[PackedWinner] = []
@@ -118,7 +122,7 @@ def with_proofs(contents: Contents, calls: Mapping[Place, CallProof], rows: Mapp
 
 
 def trimmed(contents: Contents) -> Contents:
-    """Without the binaries that nothing launches."""
+    """Return the contents without binaries that nothing launches."""
     used = {sha256 for winner in contents.winners for call in winner.calls for sha256 in call.binaries}
     used |= set(contents.row_kernels.values())
     return replace(contents, binaries={name: each for name, each in contents.binaries.items() if name in used})
@@ -129,5 +133,5 @@ def _proved(call: PackedCall, proof: CallProof | None) -> PackedCall:
         return call
     if not proof.is_whole:
         return replace(call, proved=proof.proved)
-    # Beyond these ends the dispatcher would not launch it.
+    # The dispatcher would not launch it beyond these M.
     return replace(call, proved=proof.proved, least_m=proof.proved[0], most_m=proof.proved[-1])

@@ -1,4 +1,4 @@
-"""ProofStore: proofs of a bundle's calls, kept as they are made, so that a pack that was stopped goes on."""
+"""ProofStore: stores proofs of a bundle's calls as they are made, so that an interrupted pack can continue."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from genkern.timing.session import Session
 # The file's name in the cache folder.
 PROOFS = "proofs.txt"
 _LINE = re.compile(rb"[0-9a-f]{64}")
-# A proof takes 66 bytes; a longer file is read up to here.
+# Limit of the bytes that are read; a proof takes 66 bytes.
 _MOST_BYTES = 2**26
-# Neither a link nor a pipe of somebody else's is followed or waited for.
+# Do not follow links, and do not wait for pipes, which another user may have put there.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class ProofStore:
-    """The proofs in the file `path`, a line each: the digest of all that the proof depends on.
+    """The proofs in the file `path`, one per line: the digest of everything that the proof depends on.
 
-    Only passed checks are kept: a failed one may be the fault of the machine, and is cheap to repeat. Lines of a file
-    that another user owns or can write are not believed. Nothing is raised if the file cannot be read or written:
-    the calls are proved again.
+    Only passed checks are stored: a failed one may be the machine's fault, and is cheap to repeat. Files that another
+    user owns or can write are ignored. Never raises: if the file cannot be read or written, calls are proved again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -38,7 +37,7 @@ class ProofStore:
         self._known = _read(path)
 
     def has(self, key: str) -> bool:
-        """Return whether a check with this key has passed."""
+        """Return True if a check with this key has passed."""
         return key in self._known
 
     def add(self, key: str) -> None:
@@ -54,7 +53,7 @@ class ProofStore:
             return
         try:
             if _is_ours(descriptor):
-                # The line break ahead ends a line that a killed process left half written.
+                # The leading line break ends a line that a killed process may have left incomplete.
                 os.write(descriptor, f"\n{key}\n".encode())
         except OSError:
             pass
@@ -63,8 +62,10 @@ class ProofStore:
 
 
 def proof_key(winner: PackedWinner, call: PackedCall, session: Session, binaries: Sequence[bytes]) -> str:
-    """Return the SHA-256 of what decides the outcome of a call's check: the bytes of the `binaries` that are launched,
-    the launch plan, the problem with the session's M, the device, and the code that makes inputs and reference.
+    """Return the SHA-256 of everything that decides the outcome of a call's check.
+
+    That is the bytes of the `binaries` that are launched, the launch plan, the problem with the session's M, the
+    device, and the code that makes inputs and reference.
     """
     said = [
         [hashlib.sha256(image).hexdigest() for image in binaries],
@@ -83,7 +84,7 @@ def proof_key(winner: PackedWinner, call: PackedCall, session: Session, binaries
 
 @lru_cache(maxsize=1)
 def _checking_code() -> str:
-    """A digest of the sources of the check."""
+    """Return a digest of the sources of the check."""
     digest = hashlib.sha256()
     for path in sorted(Path(str(checking.__file__)).parent.glob("*.py")):
         digest.update(path.read_bytes())
@@ -107,7 +108,7 @@ def _read(path: Path) -> set[str]:
 
 
 def _is_ours(descriptor: int) -> bool:
-    """Return whether the open file is a regular one that only this user, or root, can write."""
+    """Return True if the open file is a regular file that only this user or root can write."""
     found = os.fstat(descriptor)
     owned = found.st_uid in (0, os.geteuid())
     return stat.S_ISREG(found.st_mode) and owned and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,4 +1,4 @@
-"""Prover: checks calls of a bundle on a GPU of this machine, in a process of its own, and says which are right."""
+"""Prover: checks calls of a bundle on a GPU of this machine, in a subprocess, and reports which are right."""
 
 from __future__ import annotations
 
@@ -28,30 +28,35 @@ from genkern.timing.session import Budget, Session
 from genkern.timing.time_sources import usual_timer
 
 SERVER = module_argv("genkern.packing.bundle_server")
-# Of one M, whose operands take seconds to fill where they are gigabytes.
+# Limit per M. Filling operands of several gigabytes takes seconds.
 PROOF_TIMEOUT_S = 20.0
-# Of an M whose operands do not fit, smaller ones are tried, each half as far from those that did.
+# If an M's operands do not fit on the GPU, smaller M are tried up to this number of times, halving the distance to the
+# last M that fitted.
 _MOST_HALVED = 12
-# Rows are compared to the bit up to so many elements of A or C: what they are moved in is of their size too.
+# Limit of the elements of A or C for the comparison of rows: it needs further tensors of the same size.
 _MOST_COMPARED = 2**28
 
 
 class Checks(Protocol):
-    """What checks on a GPU (SupervisedProfiler)."""
+    """Checks calls on a GPU (SupervisedProfiler)."""
 
     def check_request(self, session: Session, name: str, request: dict[str, Any]) -> Check: ...
 
 
 class Compares(Protocol):
-    """What compares rows to the bit there (DeviceRows)."""
+    """Compares rows to the bit on a GPU (DeviceRows)."""
 
     def check(self, session: Session, name: str, candidate: Any, reference: Any) -> Check: ...
 
 
 @dataclass(frozen=True)
 class PackedCandidate:
-    """A call of a winner in the bundle's file, as measured processes of bundles know it; `same_bits` says that two
-    calls agree to the bit.
+    """A call of a winner in a bundle's file, in the form in which it is requested from the measured process.
+
+    name: the config's name.
+    where: path of the bundle.
+    place: indices of the winner and of the call.
+    same_bits: True if two calls give equal bits.
     """
 
     name: str
@@ -68,14 +73,14 @@ class PackedCandidate:
 
 @dataclass(frozen=True)
 class Sessions:
-    """Sessions of problems on GPU number `index` of this machine, whose modules lie in `folder`."""
+    """Creates sessions of problems on GPU number `index` of this machine, with modules in `folder`."""
 
     arch: str
     index: int
     folder: Path
 
     def of(self, winner: PackedWinner, m: int, budget: Budget) -> Session:
-        """The winner's problem with another M. Raises InputError for what its format refuses."""
+        """Return the session of the winner's problem with M = `m`. Raise InputError if the format refuses it."""
         problem = replace(winner.problem, M=m)
         check_problem(problem, self.arch)
         text = generate(problem, [], self.arch).measured_text
@@ -86,15 +91,19 @@ class Sessions:
 
 
 def server_on(device: DetectedDevice, cache_dir: str, log_dir: str) -> SupervisedProfiler:
-    """The measured process of bundles on a GPU."""
+    """Return the measured process for bundles on a GPU."""
     time_source = usual_timer(arch_vendor(device.arch))
     return SupervisedProfiler(time_source, device.index, cache_dir, log_dir, harness=SERVER)
 
 
 @dataclass(frozen=True)
 class Proofs:
-    """What came of a bundle's proofs: its `contents` with them, how many calls and kernels are `wrong`, and with how
-    many genkern itself was at fault (`bugs`). `ended` says why they ended early, "" when they did not.
+    """The result of proving a bundle.
+
+    contents: the contents with their proofs.
+    wrong: number of wrong calls and kernels.
+    bugs: number of bugs in genkern.
+    ended: why it ended early; "" if it did not.
     """
 
     contents: Contents
@@ -104,15 +113,23 @@ class Proofs:
 
     @property
     def status(self) -> int:
-        """Of the command: 0 when nothing was wrong, as far as it was looked at."""
+        """The command's exit status: 0 if nothing that was checked is wrong."""
         return 3 if self.bugs else 1 if self.wrong else 0
 
 
 class Prover:
-    """Proves calls of `bundle`, whose file lies at `where`, for the device by this name; all `again`, or those that
-    have no proof. `say` is told of what is wrong, a line each. By `rows` those of batch invariant winners are compared
-    to the bit: with themselves in other batches, and with those of every other call of their layer. `store` keeps each
-    check that has passed, and answers for it unless all are proved `again`.
+    """Proves the calls of a bundle for one device.
+
+    checks: checks calls on the GPU.
+    sessions: creates the sessions of problems.
+    bundle, where: the bundle and the path of its file.
+    device: name of the device; winners of others are skipped.
+    say: prints a line about what is wrong.
+    rows: compares rows of batch-invariant winners to the bit, with themselves in other batches, and with all other
+        calls of their layer. None skips that.
+    store: remembers checks that have passed. None makes every check.
+    timeout_s: seconds for one check.
+    again: also prove calls that are proved already, ignoring the store.
     """
 
     def __init__(
@@ -133,14 +150,14 @@ class Prover:
         self._store = store
         self._found_in_store = 0
         self._compares = rows
-        # By layer, the bits of its rows by each call's place and M.
+        # By layer: the digests of rows, by each call's place and M.
         self._bits: dict[object, dict[tuple[Place, int], str]] = {}
         self._sessions = sessions
         self._bundle = bundle
         self._where = where
         self._device = device
         self._say = say
-        # One copy of the weights: nothing is timed.
+        # Without rotating copies of the weights, since nothing is timed.
         self._budget = Budget(rotating_mb=0.0, timeout_s=timeout_s)
         self._again = again
         self._calls: dict[Place, CallProof] = {}
@@ -148,7 +165,7 @@ class Prover:
         self._wrong = self._bugs = 0
 
     def prove(self) -> Proofs:
-        """All that are for this device."""
+        """Prove all calls and row kernels for the device."""
         ended = ""
         try:
             for place, winner in enumerate(self._bundle.winners):
@@ -158,7 +175,7 @@ class Prover:
             ended = str(error)
         self._compare_layers()
         if self._found_in_store:
-            self._say(f"{self._found_in_store} checks were kept from an earlier pack or verify")
+            self._say(f"{self._found_in_store} checks were taken from an earlier pack or verify")
         return Proofs(with_proofs(self._bundle.contents, self._calls, self._rows), self._wrong, self._bugs, ended)
 
     def _prove_winner(self, place: int, winner: PackedWinner) -> None:
@@ -179,7 +196,7 @@ class Prover:
 
     @contextlib.contextmanager
     def _faults_told(self, what: str) -> Iterator[None]:
-        """What is no kernel's fault leaves it unproved."""
+        """Report errors that are not the kernel's fault; the call stays without a proof."""
         try:
             yield
         except BugError as bug:
@@ -203,14 +220,14 @@ class Prover:
                     return CallProof((), False, f"at M = {m}: {differs}")
                 proved.append(m)
             elif has_no_room(check):
-                self._say(f"not proved: {winner.problem.size} {winner.config} at M = {m}: there is no room for it here")
+                self._say(f"not proved: {winner.problem.size} {winner.config} at M = {m}: its operands do not fit here")
                 return CallProof((*proved, *self._below(winner, proved[-1:], m, request)), False)
             else:
                 return CallProof((), False, f"at M = {m}: {' '.join(check.message.split())}")
         return CallProof(tuple(proved), bool(proved))
 
     def _proved_once(self, winner: PackedWinner, call: PackedCall, m: int, request: dict[str, Any]) -> Check:
-        """The check of a call for `m` rows: from the store if the same machine code has passed it, else made now."""
+        """Return the check of a call for `m` rows: from the store if the same code has passed it, else made now."""
         if self._store is None:
             return self._checked(winner, m, request)
         session = self._sessions.of(winner, m, self._budget)
@@ -225,7 +242,10 @@ class Prover:
         return check
 
     def _other_bits(self, winner: PackedWinner, place: Place, m: int) -> str:
-        """How rows of a call differ from themselves in other batches; the bits of those that do not are kept."""
+        """Return how rows of a call differ from themselves in other batches; "" if they do not.
+
+        The bits of equal rows are kept for _compare_layers.
+        """
         problem = winner.problem
         elements = m * max(problem.N, problem.K) * problem.batch
         if self._compares is None or not winner.batch_invariant or elements > _MOST_COMPARED:
@@ -238,22 +258,20 @@ class Prover:
         return "" if check.passed or check.lost else " ".join(check.message.split())
 
     def _compare_layers(self) -> None:
-        """Leave out calls whose rows have other bits than most of their layer have."""
+        """Leave out calls whose rows have other bits than those of most calls of their layer."""
         for bits in self._bits.values():
             for place, m in other_bits(bits):
                 winner = self._bundle.winners[place[0]]
                 what = f"{winner.problem.size} {winner.config} at M = {m}"
-                wrong = f"rows have other bits than by most kernels of {winner.batch_invariant}"
+                wrong = f"rows have other bits than with most kernels of the order of sums {winner.batch_invariant}"
                 self._calls[place] = CallProof((), False, f"at M = {m}: {wrong}")
                 self._tell(f"{what}: {wrong}")
         if self._bits:
             count = sum(map(len, self._bits.values()))
-            self._say(
-                f"rows compared to the bit: of {len(self._bits)} layers, in {count} calls and others of their rows"
-            )
+            self._say(f"rows compared to the bit: {len(self._bits)} layers, {count} calls, each in several batches")
 
     def _below(self, winner: PackedWinner, proved: list[int], m: int, request: dict[str, Any]) -> list[int]:
-        """The largest M that fits of some between the last that was proved and one that does not fit."""
+        """Return the largest M that was found to fit between the last proved M and one that does not fit, as a list."""
         step = Relatives.of(winner.problem).step
         for _ in range(_MOST_HALVED if proved else 0):
             m = proved[0] + (m - proved[0]) // 2 // step * step
@@ -264,7 +282,7 @@ class Prover:
         return []
 
     def _prove_row(self, place: int, winner: PackedWinner, key: tuple[str, str]) -> None:
-        """A kernel beside the winner's product."""
+        """Prove a row kernel that runs beside the winner's product."""
         _, name = key
         check = self._checked(
             winner,
@@ -281,7 +299,7 @@ class Prover:
 
 
 def proofs_text(contents: Contents, seconds: float | None) -> str:
-    """How many of its kernels were proved, for people; `seconds` that it took, None where nothing was proved here."""
+    """Return the number of proved calls and kernels as a line; `seconds` is None if nothing was proved in this run."""
     proved, of = contents.proofs
     if seconds is not None:
         return f"proved: {proved} of {of} calls and kernels, in {seconds:.1f} s"
@@ -291,7 +309,7 @@ def proofs_text(contents: Contents, seconds: float | None) -> str:
 
 
 def devices_for(contents: Contents, detected: Sequence[DetectedDevice]) -> list[DetectedDevice]:
-    """Of the GPUs of this machine the first of each kind that the bundle is for."""
+    """Return the first GPU of each kind of this machine that the bundle is for."""
     wanted = {(winner.arch, winner.device) for winner in contents.winners}
     kinds = {(device.arch, device.name): device for device in reversed(detected)}
     return [device for kind, device in kinds.items() if kind in wanted]
@@ -308,7 +326,7 @@ def prove_on(
     timeout_s: float,
     again: bool = False,
 ) -> Proofs:
-    """The bundle's proofs on a GPU of this machine, with modules and logs in `folder`. Raises OutputError."""
+    """Prove the bundle on a GPU of this machine, with modules and logs in `folder`. Raises OutputError."""
     sessions = Sessions(device.arch, device.index, folder)
     with contextlib.closing(server_on(device, str(cache), str(folder))) as checks:
         rows = DeviceRows(checks)

@@ -1,4 +1,4 @@
-"""Retimed: a bundle's winners and the library of this machine, timed anew in the rounds that a run's finals have."""
+"""Retimed: measures a bundle's winners and this machine's library again, in rounds like those of a run's finals."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from genkern.timing.libraries import VENDOR, call_name
 from genkern.timing.profiler import Raced
 from genkern.timing.session import Budget, Session
 
-# Times that differ by less are no news.
+# Times that differ by less than this factor are not reported.
 _NEWS = 1.05
 
 
 class Races(Protocol):
-    """What times on a GPU (SupervisedProfiler)."""
+    """Measures times on a GPU (SupervisedProfiler)."""
 
     time_source: str
 
@@ -32,7 +32,7 @@ class Races(Protocol):
 
 @dataclass(frozen=True)
 class Retimed:
-    """A winner as it was packed and as it is now, None where nothing of it is left; `why` it changed, if it did."""
+    """A winner as it was packed and as it is now (None if nothing of it remains); `why` it changed, or ""."""
 
     before: PackedWinner
     now: PackedWinner | None
@@ -40,12 +40,12 @@ class Retimed:
 
     @property
     def is_switched(self) -> bool:
-        """Whether the library serves what a kernel did."""
+        """True if the library now serves a problem that a kernel served before."""
         return self.before.choice == CONFIG_WINS and (self.now is None or self.now.choice != CONFIG_WINS)
 
     @property
     def is_news(self) -> bool:
-        """Whether it is another than before, or its time over the library's is; a predicted one had none."""
+        """True if the winner, or its speed relative to the library, has changed, or if it was only predicted before."""
         before, now = _speed(self.before), _speed(self.now)
         changed = before is not None and now is not None and abs(math.log(now / before)) > math.log(_NEWS)
         return self.is_switched or bool(self.why) or changed or self.before.is_predicted
@@ -60,10 +60,11 @@ def retimed(
     versions: Mapping[str, str],
     budget: Budget,
 ) -> Retimed:
-    """The winner at this place of the bundle's file `where`, raced with the library for its own M.
+    """Race the winner at this index of the bundle's file `where` against the library, for the winner's own M.
 
-    The library's best is chosen by the finals, which makes its time too good: where it is not clearly slower even so,
-    rounds that choose nobody say who is faster. `versions` are of what times it. Raises ProfilerError.
+    The library's best call is the fastest of many, so its time is too small. If it is not clearly slower even so,
+    further rounds compare only that call and the winner. `versions` are those of the software that measures. Raises
+    ProfilerError.
     """
     session = sessions.of(winner, winner.problem.M, budget)
     own = winner.call_for(winner.problem.M)
@@ -94,13 +95,13 @@ def retimed(
 
 
 def _beside_library(winner: PackedWinner) -> PackedWinner:
-    """Its kernels stay for other M where they are faster than PyTorch's own call, which serves these."""
+    """Return the winner with its kernels if they beat PyTorch's own call, which serves other M; else without them."""
     us, torch_us = winner.time_us, winner.torch_us
     return winner if us is not None and torch_us is not None and us < torch_us else replace(winner, calls=())
 
 
 def news(found: Iterable[Retimed]) -> list[str]:
-    """A table of what is another than before, its header first; empty where nothing is."""
+    """Return a table of what has changed, as lines with a header; empty if nothing has."""
     lines: list[tuple[str, ...]] = [("size", "config", "us before", "us", "library before", "library", "called now")]
     lines += [tuple(_cells(each)) for each in found if each.is_news]
     return aligned(lines, ("us before", "us", "library before", "library")) if len(lines) > 1 else []
@@ -118,7 +119,7 @@ def _cells(each: Retimed) -> Iterator[str]:
 
 
 def _speed(winner: PackedWinner | None) -> float | None:
-    """The library's time over the winner's."""
+    """Return the library's time divided by the winner's."""
     if winner is None or winner.time_us is None or winner.library_us is None:
         return None
     return winner.library_us / winner.time_us

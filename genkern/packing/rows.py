@@ -1,4 +1,4 @@
-"""Rows of results as they are packed: which are left out and why, and for which M each of the others is called."""
+"""Rows of results as they are packed: which rows are left out and why, and the M for which each winner is called."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from genkern.search.predicted_times import predicted_times
 from genkern.timing.libraries import AITER, TORCH, library_of
 from genkern.timing.standing import Standing, standing
 
-# Relative difference below which two predictions are the same: files have four decimals of a microsecond.
+# Predictions that differ relatively by less are the same: files have four decimals of a microsecond.
 _SAME_PREDICTION = 0.002
-# Operands of more than so many last-level caches come from memory, at no more than this factor of its stated bandwidth.
+# Operands larger than the first number of last-level caches come from memory, at most at the second part of its stated
+# bandwidth.
 _CACHED, _FASTEST = 2.0, 0.97
 
 
 @dataclass(frozen=True)
 class PackedRow:
-    """One row to pack: the winner without its calls, and the calls that it wants (none where the library wins)."""
+    """One row to pack: the winner without its calls, and the calls to pack for it (none if the library wins)."""
 
     winner: PackedWinner
     wanted: tuple[Wanted, ...]
@@ -39,7 +40,7 @@ class PackedRow:
 
 @dataclass(frozen=True)
 class Rows:
-    """What is to be packed, and by reason how many rows are left out, and how many of the packed ones are in doubt."""
+    """The rows to pack; by reason, the number of rows that are left out, and of packed rows that are in doubt."""
 
     packed: tuple[PackedRow, ...]
     left_out: dict[str, int]
@@ -47,12 +48,13 @@ class Rows:
 
 
 def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Rows:
-    """The rows to pack, of two for one problem and device the one that is believed more (genkern.timing.standing), else
-    the faster one; `arch` is of those that do not say theirs. Those that were chosen batch invariant are packed beside
-    the others, with a kernel for every M.
+    """Return the rows to pack. `arch` is the architecture of rows that do not state theirs.
 
-    Raises InputError for a row without an architecture where none is given, and for batch invariant rows whose orders
-    of sums differ though their problems do in M alone.
+    If two rows have one problem and device, the more reliable one is taken (genkern.timing.standing), else the faster
+    one. Batch-invariant rows are packed in addition to the others, with a kernel for every M.
+
+    Raises InputError if a row has no architecture and `arch` is None, or if batch-invariant rows of one layer have
+    different orders of sums.
     """
     best: dict[object, _Row] = {}
     left_out: dict[str, int] = defaultdict(int)
@@ -60,7 +62,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
     for measured in found:
         row = _as_called(measured)
         if row is not measured:
-            left_out["calls of AITER's kernels, in whose place genkern's or PyTorch's serve"] += 1
+            left_out["calls of AITER's kernels (genkern's or PyTorch's serve instead)"] += 1
         if reason := _left_out(row, predicted):
             left_out[reason] += 1
             continue
@@ -83,13 +85,13 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
             continue
         key = here.problem, here.beside
         if key in best:
-            left_out["twice, the better proved or faster one stays"] += 1
+            left_out["duplicates (the better proved or faster one is packed)"] += 1
             if rank_of(best[key].row) <= rank_of(row):
                 continue
         best[key] = here
     tuned: dict[object, list[int]] = defaultdict(list)
     for here in best.values():
-        # What was measured is called beyond a size that was not.
+        # A measured winner is also called beyond sizes that were only predicted.
         if not here.is_alone:
             tuned[Relatives.of(here.problem), here.beside].append(here.problem.M)
     for sizes in tuned.values():
@@ -100,7 +102,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
 
 @dataclass(frozen=True)
 class _Row:
-    """A row, and what it is for."""
+    """A row, and the GPU that it is for."""
 
     row: TunedRow
     arch: str
@@ -112,17 +114,17 @@ class _Row:
 
     @property
     def beside(self) -> tuple[object, ...]:
-        """Rows that differ in this do not replace each other, nor serve each other's M."""
+        """A key: rows with different keys neither replace each other nor serve each other's M."""
         return self.arch, _device(self.row), self.gpu.compute_units, self.row.batch_invariant
 
     @property
     def is_alone(self) -> bool:
-        """Whether its kernels serve its own M alone: its time, which would say for which others, is not known."""
+        """True if its kernels serve only its own M: only a measured time says which others they should serve."""
         return bool(self.row.predicted) and not self.row.batch_invariant
 
 
 def _with_every_m(packed: dict[object, PackedRow]) -> dict[object, PackedRow]:
-    """Batch invariant rows with further kernels for the M of their layers that none of theirs takes."""
+    """Return the rows, with further kernels of batch-invariant rows for the M that no kernel of their layer serves."""
     layers: dict[object, list[object]] = defaultdict(list)
     for key, row in packed.items():
         if (winner := row.winner).batch_invariant and row.wanted:
@@ -132,8 +134,8 @@ def _with_every_m(packed: dict[object, PackedRow]) -> dict[object, PackedRow]:
         if len(orders := sorted({row.winner.batch_invariant for row in rows})) > 1:
             problem = rows[0].winner.problem
             raise InputError(
-                f"batch invariant rows of N = {problem.N}, K = {problem.K} ({problem.op}) add up in several orders "
-                f"({', then '.join(orders)}): pack those of one run of --batch_invariant"
+                f"batch-invariant rows of N = {problem.N}, K = {problem.K} ({problem.op}) have several orders of sums "
+                f"({', then '.join(orders)}): pack the rows of one run of --batch_invariant"
             )
         kernels = [
             Kernels(row.winner.problem, row.wanted[0].config, row.wanted[0].gpu, tuple(w.reach for w in row.wanted))
@@ -147,14 +149,14 @@ def _with_every_m(packed: dict[object, PackedRow]) -> dict[object, PackedRow]:
 
 
 def with_calls(row: PackedRow, calls: Sequence[PackedCall]) -> PackedWinner:
-    """The winner with its calls, in the order of `row.wanted`."""
+    """Return the winner with its calls, in the order of `row.wanted`."""
     return replace(row.winner, calls=tuple(calls))
 
 
 def without_kernels(winner: PackedWinner) -> PackedWinner | None:
-    """What is left of a winner whose kernels cannot be had: the call of the library that was measured beside it.
+    """Return what remains of a winner without its kernels: the library's call that was measured beside it.
 
-    None where none was. In which order that adds up nobody knows.
+    None if there is none. The library's order of sums is unknown, so the result is not batch-invariant.
     """
     if winner.library_us is None:
         return None
@@ -165,12 +167,12 @@ def _left_out(row: TunedRow, predicted: bool) -> str:
     if not row.is_genkerns and row.choice == CONFIG_WINS:
         return "of other libraries"
     if row.predicted and not predicted:
-        return "predicted, nobody checked them (--predicted packs them)"
+        return "predicted and never checked (--predicted packs them)"
     return ""
 
 
 def _as_called(row: TunedRow) -> TunedRow:
-    """The row as calls go: those of AITER's kernels are not made, so that PyTorch's own call stands in their place."""
+    """Return the row as it will be called. AITER's kernels are not called, so PyTorch's own call takes their place."""
     if row.choice == CONFIG_WINS or library_of(row.vendor) != AITER:
         return row
     choice = CONFIG_WINS if _beats_torch(row) else VENDOR_WINS
@@ -178,12 +180,12 @@ def _as_called(row: TunedRow) -> TunedRow:
 
 
 def _beats_torch(row: TunedRow) -> bool:
-    """Whether a config that lost to the library's best is faster than PyTorch's call, which serves other M."""
+    """Return True if a config that lost to the library's best beats PyTorch's own call, which serves other M."""
     return row.duration_us is not None and row.torch_us is not None and row.duration_us < row.torch_us
 
 
 def _device(row: TunedRow) -> str:
-    """Its name as a driver has it, "" where the row has none."""
+    """Return the device's name as the driver states it; "" if the row has none."""
     return (row.device or "").removesuffix(NOT_PRESENT)
 
 
@@ -209,7 +211,10 @@ def _is_faster_than_memory(row: TunedRow, gpu: Gpu) -> bool:
 
 
 def rank_of(row: TunedRow) -> tuple[Standing, float]:
-    """What stays of rows of one size and device, the least: by proof and how it was timed first, then the shorter."""
+    """Return the sort key of rows of one size and device; the smallest row is kept.
+
+    Rows are sorted by proof and source of the time, then by the time.
+    """
     us = row.duration_us if row.duration_us is not None else float("inf")
     return standing(row.choice, row.check, row.time_source), us
 
@@ -223,7 +228,7 @@ def _packed(here: _Row, tuned: Sequence[int]) -> PackedRow:
         compute_units=row.compute_units or gpu.compute_units,
         config=row.config.name if row.config else row.library,
         choice=row.choice,
-        # An algorithm of the library is of the rows' order only where bits have shown it.
+        # The library's algorithm is kept only if its bits have shown that it has the rows' order of sums.
         vendor="" if row.batch_invariant and row.choice != CONFIG_WINS and row.vendor_sums != row.sums else row.vendor,
         time_us=row.duration_us,
         library_us=row.vendor_us,
@@ -243,7 +248,7 @@ def _packed(here: _Row, tuned: Sequence[int]) -> PackedRow:
     if here.is_alone:
         return PackedRow(winner, (Wanted(row.config, gpu, Reach(problem.M, problem.M, problem)),))
     place = tuned.index(problem.M)
-    # A config may serve every M up to its neighbours: which of both serves one between them is decided at the call.
+    # A config may serve every M up to its neighbours; the call decides which of the two serves an M between them.
     between = tuned[place - 1] + 1 if place else 1, tuned[place + 1] - 1 if place + 1 < len(tuned) else MAX_DIMENSION
     lower = lower_tiles(problem, row.config, gpu, between[0])
     if row.batch_invariant and any(sums_of(problem, config, arch) != row.sums for config, _ in lower):

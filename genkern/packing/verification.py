@@ -1,4 +1,4 @@
-"""`genkern verify`: a bundle on the GPU that it serves on: its kernels proved, its winners timed beside the library."""
+"""`genkern verify`: proves a bundle's kernels on the GPU that they are for, and times its winners again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _index = number("the number of a GPU", 0, 1023, integer=True)
 
 
 def parse_verify(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern verify`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern verify`. Raises InputError; SystemExit(0) after printing for --help."""
     options = verify_parser().parse_args(argv)
     if options.only_proofs and options.only_times:
         raise InputError("genkern verify: --only_proofs and --only_times leave nothing to do: give one of them")
@@ -44,24 +44,24 @@ def parse_verify(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def verify_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser of `genkern verify`, whose help is the reference of the command."""
     p = Parser(
         prog="genkern verify",
-        description="Prove a bundle's kernels on this machine's GPU, for the M at both ends of what each serves and\n"
-        "between; time its winners beside the library. What is wrong is left out, what is slower is left to the\n"
-        "library, status 1. BUNDLE is replaced, whole, if anything changed.",
+        description="Prove a bundle's kernels on this machine's GPU, at both ends of the range of M that each serves\n"
+        "and in between; time its winners beside the library. Wrong kernels are left out, slower winners give way to\n"
+        "the library; either gives status 1. BUNDLE is replaced atomically if anything changed.",
     )
     group = p.add_argument_group("what to verify")
     group.add_argument("bundle", metavar="BUNDLE", help="a bundle of `genkern pack`")
-    group.add_argument("-o", "--output", metavar="FILE", help="write this bundle instead")
-    group.add_argument("--overwrite", action="store_true", help="replace a bundle that is there, and no other file")
+    group.add_argument("-o", "--output", metavar="FILE", help="write this bundle instead of BUNDLE")
+    group.add_argument("--overwrite", action="store_true", help="replace an existing bundle, and no other file")
     group.add_argument("--dry_run", action="store_true", help="write nothing")
-    group.add_argument("--only_proofs", action="store_true", help="time nothing")
-    group.add_argument("--only_times", action="store_true", help="prove nothing")
-    group.add_argument("--again", action="store_true", help="prove what is proved, too")
+    group.add_argument("--only_proofs", action="store_true", help="measure no times")
+    group.add_argument("--only_times", action="store_true", help="make no proofs")
+    group.add_argument("--again", action="store_true", help="also prove kernels that are proved already")
     group.add_argument("--gpu_id", type=_index, metavar="N", help="on this GPU (default: the first that fits)")
     group.add_argument(
-        "--timeout", type=_seconds, default=PROOF_TIMEOUT_S, metavar="S", help="seconds for one call (default: 20)"
+        "--timeout", type=_seconds, default=PROOF_TIMEOUT_S, metavar="S", help="seconds per call (default: 20)"
     )
     group.add_argument("--cache_dir", metavar="DIR", help="folder of temporary files")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
@@ -70,14 +70,14 @@ def verify_parser() -> Parser:
 
 @dataclass(frozen=True)
 class _Verified:
-    """What came of it, and the status that it asks for."""
+    """The verified contents, and the exit status that they imply."""
 
     contents: Contents
     status: int
 
 
 def run_verify(options: argparse.Namespace, console: Console) -> int:
-    """Prove, time and write; 1 when a kernel was wrong, stays unproved or lost to the library.
+    """Prove, time and write; return 1 if a kernel is wrong, has no proof, or lost to the library.
 
     Raises InputError, ResultsError or OutputError.
     """
@@ -101,7 +101,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 
 
 def _device(bundle: Bundle, index: int | None) -> DetectedDevice:
-    """The GPU to verify on. Raises InputError where there is none that the bundle is for."""
+    """Return the GPU to verify on. Raise InputError if the bundle is for none, ProfilerError without PyTorch."""
     if not installed("torch"):
         raise ProfilerError(f"verifying needs PyTorch: {pip_install('torch')}")
     detected = detect_devices()
@@ -111,7 +111,7 @@ def _device(bundle: Bundle, index: int | None) -> DetectedDevice:
     wanted = sorted({f"{winner.device} ({winner.arch})" for winner in bundle.winners})
     here = ", ".join(f"GPU {device.index}, {device.name} ({device.arch})" for device in known) or "no GPU"
     what = " and ".join(wanted) or "nothing"
-    raise InputError(f"{bundle.where} is for {what}; here is {here}: verify it where it is to serve")
+    raise InputError(f"{bundle.where} is for {what}; this machine has {here}: verify it on the GPU that it is for")
 
 
 def _verified(
@@ -140,17 +140,17 @@ def _verified(
             proved, of = replace(contents, winners=tuple(mine)).proofs
             status = max(status, int(proved < of))
         if not options.only_proofs and device.arch.startswith("sm_"):
-            # What was found wrong is timed no more.
+            # Written again, so that calls that were found wrong are not timed.
             _write(where, bundle, contents)
             timed = _timed(contents, where, device, server, sessions, options, console)
             contents, status = timed.contents, max(status, timed.status)
         elif not options.only_proofs:
-            console.print("note: times are compared on NVIDIA's GPUs alone: nothing is timed")
+            console.print("note: times are compared only on NVIDIA's GPUs: nothing is timed")
     return _Verified(contents, status)
 
 
 def _write(where: str, bundle: Bundle, contents: Contents) -> None:
-    """For the measured process, which reads it as whoever loads it does."""
+    """Write the contents to a file for the measured process, which reads it as a program would."""
     write_bundle(where, contents, {name: bundle.image(name) for name in contents.binaries})
 
 
@@ -170,7 +170,7 @@ def _timed(
     winners: list[Retimed] = []
     for place, winner in enumerate(contents.winners):
         each = Retimed(winner, winner)
-        # The library would win for its time alone.
+        # Batch-invariant winners are not timed: the library, which is not batch-invariant, might win.
         mine = (winner.arch, winner.device) == (device.arch, device.name) and not winner.batch_invariant
         if mine and status < 2 and is_concerned(winner, version):
             try:
@@ -181,20 +181,20 @@ def _timed(
                 console.print(f"not timed: {winner.problem.size} {winner.config}: {error}")
             except ProfilerError as error:
                 status = 2
-                console.print(f"the times ended early: {error}")
+                console.print(f"timing ended early: {error}")
         winners.append(each)
     for line in news(found):
         console.print(line)
     if invariant := sum(winner.batch_invariant != "" for winner in contents.winners):
-        console.print(f"not timed: {invariant} winners that are batch invariant, which the library is not")
+        console.print(f"not timed: {invariant} batch-invariant winners (the library is not batch-invariant)")
     switched = sum(each.is_switched for each in found)
     seconds = time.monotonic() - started_s
-    console.print(f"timed: {len(found)} winners, of which {switched} are left to the library, in {seconds:.1f} s")
+    console.print(f"timed: {len(found)} winners, {switched} of them left to the library, in {seconds:.1f} s")
     kept = tuple(each.now for each in winners if each.now is not None)
     return _Verified(trimmed(replace(contents, winners=kept)), max(int(switched > 0), 1 if status == 2 else status))
 
 
 def _versions(device: DetectedDevice, here: Mapping[str, str]) -> dict[str, str]:
-    """Of what the new times hang on; the kernels are those of before, and what compiled them."""
+    """Return the versions on which the new times depend. The version of Triton stays the one that compiled."""
     found = {name: version for name, version in (*here.items(), *versions().items()) if name != "triton"}
     return found | ({"driver": device.driver} if device.driver else {})

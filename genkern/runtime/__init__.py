@@ -1,5 +1,5 @@
-"""What a user's program imports: bundles of winners, their launch, and which of them a call takes.
+"""What a user's program imports: bundles, the launch of their kernels, the dispatcher, PyTorch operators and `patch`.
 
-May import: gemm, ops, of kernels the launch plan, and for one rule of sizes that nobody tuned search's predictor; of
-Triton, Jinja and the farm nothing.
+May import gemm, ops, the launch plans of kernels, and for one rule about sizes that were not tuned the predictor of
+search. Must not import Triton, Jinja or the compile farm.
 """

@@ -1,8 +1,8 @@
-"""Bundle: winners for any number of sizes, formats and devices, with all that launches them, in one file.
+"""Bundle: winners of any number of sizes, formats and devices in one file, with everything that launches them.
 
-A zip archive: `manifest.json`, and each binary under its sha256, packed by LZMA. The archive's comment is the sha256 of
-all that stands before it, so that no byte of the file can change unseen. Nothing in it is executed or unpickled before
-that digest, and then its form, have been checked; binaries go to the driver.
+A bundle is a zip archive with `manifest.json` and each binary under its sha256, compressed by LZMA. The archive's
+comment is the sha256 of all bytes before it, so that no changed byte goes unnoticed. Nothing in the file is executed or
+unpickled; binaries are passed to the driver after the digest and the manifest have been checked.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from genkern.errors import OutputError, ResultsError
 from genkern.files import read_bytes, regular, require_absent, shown_path, write_bytes_whole
 from genkern.runtime.packed import Contents, PackedWinner, from_data, to_data
 
-# Of the manifest; another number means other fields, or other meanings.
+# Version of the manifest: another number means that fields or their meanings differ.
 SCHEMA = 4
 SUFFIX = ".genkern"
 _MANIFEST = "manifest.json"
 _ZIP = b"PK\3\4"
-# Of the first member's name, in a zip archive.
+# Offset of the first member's name in a zip archive.
 _NAME_AT = 30
 _SEAL = re.compile(rb"genkern sha256=([0-9a-f]{64})")
 _SEAL_BYTES = len("genkern sha256=") + 64
-# Of one bundle; 10,000 winners take about 50 MB.
+# Largest bundle; 10,000 winners take about 50 MB.
 MOST_BYTES = 2**30
-# Unpacked: far above any manifest (10,000 winners take some 30 MB), and any kernel.
+# Largest unpacked sizes, far above any manifest (10,000 winners take about 30 MB) and any kernel.
 _MOST_MANIFEST, _MOST_BINARY = 2**26, 2**26
-# So much a member may unpack to whatever it takes, and above that so many times what it takes: winners that differ in a
-# few numbers alone come to half of it.
+# A member may unpack to the first number of bytes, or to its packed size times the second number. Winners that differ
+# in only a few numbers compress by half of that factor.
 _PLAIN_BYTES, _MOST_PACKING = 2**20, 500
-# Bytes of a manifest for each list and mapping in it, of which each takes up to 232 bytes once it is read.
+# A manifest must have at least this number of bytes per list or mapping: each takes up to 232 bytes once it is parsed.
 _LEAST_SPREAD = 16
-# Of LZMA's; it has 8 MiB as genkern packs.
+# Largest dictionary of LZMA in bytes; genkern itself packs with 8 MiB.
 _MOST_DICTIONARY = 2**26
-# Of 64 bits, with a sign. Older Pythons take a time that grows with the square.
+# Digits of a signed 64-bit integer. Older Pythons parse integers in a time that grows with the square of their digits.
 _MOST_DIGITS = 20
-# LZMA packs up to 7,000 bytes into one.
+# Bytes read at a time: LZMA packs up to 7,000 bytes into one.
 _PIECE_BYTES = 4096
-# What zipfile raises for members that genkern does not write: damaged, encrypted, packed in another way.
+# What zipfile raises for members that genkern does not write: damaged, encrypted, or compressed in another way.
 _UNREADABLE = (
     *(KeyError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error),
     *(RuntimeError, EOFError, OSError, ValueError),
@@ -57,7 +57,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle in memory. Binaries are unpacked when they are asked for."""
+    """A bundle in memory. Binaries are unpacked on demand."""
 
     where: str
     contents: Contents
@@ -68,7 +68,7 @@ class Bundle:
         return self.contents.winners
 
     def image(self, sha256: str) -> bytes:
-        """The file of a binary. Raises ResultsError where it is not what its name says."""
+        """Return the file of a binary. Raise ResultsError if its digest is not `sha256`."""
         data = _member(self._archive, sha256, _MOST_BINARY, self.where)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise ResultsError(f"{self.where}: binary {sha256[:12]} is damaged: pack it again")
@@ -76,7 +76,7 @@ class Bundle:
 
 
 def write_bundle(path: str, contents: Contents, images: Mapping[str, bytes]) -> int:
-    """Write a bundle whole, and return its size in bytes; `images` has the file of each binary by its sha256.
+    """Write a bundle atomically, and return its size in bytes. `images` has the file of each binary by its sha256.
 
     Equal contents give equal bytes. Raises OutputError.
     """
@@ -84,7 +84,7 @@ def write_bundle(path: str, contents: Contents, images: Mapping[str, bytes]) -> 
     with zipfile.ZipFile(target, "w") as archive:
         manifest = {"schema": SCHEMA, "genkern": __version__, **to_data(contents)}
         for name, data in _members(manifest, contents, images):
-            # The date is that of zip's first day, so that it says nothing.
+            # ZipInfo's default date, so that the bytes do not depend on the time.
             archive.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_LZMA)
         archive.comment = b"-" * _SEAL_BYTES
     body = target.getvalue()[:-_SEAL_BYTES]
@@ -101,21 +101,21 @@ def _members(
 
 
 def is_bundle(path: str) -> bool:
-    """Whether the file begins as a zip archive does: of what genkern reads, bundles alone do."""
+    """Return True if the file starts like a zip archive. Of the files that genkern reads, only bundles do."""
     return _start_of(path).startswith(_ZIP)
 
 
 def holds_manifest(path: str) -> bool:
-    """Whether the file begins as write_bundle has it, and not as any other zip archive: it may be damaged behind."""
+    """Return True if the file starts as write_bundle starts it, unlike other zip archives. The rest may be damaged."""
     start = _start_of(path)
     return start.startswith(_ZIP) and start[_NAME_AT:] == _MANIFEST.encode()
 
 
 def require_bundle_or_none(path: str, overwrite: bool) -> None:
-    """Raise OutputError where another file than a bundle would be replaced, or one that nobody said may be."""
+    """Raise OutputError if writing `path` would replace a file that is no bundle, or a bundle without `overwrite`."""
     require_absent(path, overwrite)
     if os.path.isfile(path) and os.path.getsize(path) and not holds_manifest(path):
-        raise OutputError(f"{shown_path(path)} is no bundle, which alone --overwrite replaces; name another -o")
+        raise OutputError(f"{shown_path(path)} is no bundle, and --overwrite replaces only bundles; name another -o")
 
 
 def _start_of(path: str) -> bytes:
@@ -127,17 +127,17 @@ def _start_of(path: str) -> bytes:
 
 
 def read_bundle(path: str) -> Bundle:
-    """The bundle in `path`. Raises ResultsError (one line) unless every byte is as it was written."""
+    """Return the bundle in the file `path`. Raise ResultsError (one line) unless every byte is as it was written."""
     return parse_bundle(bundle_bytes(path), shown_path(path))
 
 
 def bundle_bytes(path: str) -> bytes:
-    """What is in the file, for parse_bundle. Raises ResultsError where it cannot be read."""
+    """Return the bytes of the file, for parse_bundle. Raise ResultsError if it cannot be read."""
     return read_bytes(path, ResultsError, MOST_BYTES)
 
 
 def parse_bundle(data: bytes, where: str) -> Bundle:
-    """The bundle in `data`, which came from `where`. Raises ResultsError as read_bundle does."""
+    """Return the bundle in `data`; `where` names its source in messages. Raises ResultsError as read_bundle does."""
     seal = _SEAL.fullmatch(data[-_SEAL_BYTES:])
     if not data.startswith(_ZIP):
         raise ResultsError(f"{where} is no bundle: `genkern pack RESULTS -o FILE` makes one, *.genkern")
@@ -151,7 +151,7 @@ def parse_bundle(data: bytes, where: str) -> Bundle:
         raise ResultsError(f"{where} is damaged ({error}): pack it again") from None
     text = _member(archive, _MANIFEST, _MOST_MANIFEST, where)
     if text.count(b"[") + text.count(b"{") > max(len(text), _PLAIN_BYTES) / _LEAST_SPREAD:
-        raise ResultsError(f"{where}: its manifest is lists of nothing: pack it again")
+        raise ResultsError(f"{where}: its manifest is malformed (too many lists and mappings): pack it again")
     try:
         manifest = json.loads(text, parse_int=_number)
     except (ValueError, RecursionError):
@@ -173,13 +173,13 @@ def parse_bundle(data: bytes, where: str) -> Bundle:
 
 
 def _dictionary_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """What LZMA keeps of what it has unpacked, and allocates first. Raises struct.error, ValueError."""
+    """Return the size of the dictionary that LZMA allocates to unpack the member. Raises struct.error, ValueError."""
     assert archive.fp is not None
     if info.compress_type != zipfile.ZIP_LZMA:
         return 0
     archive.fp.seek(info.header_offset + 26)
     name, extra = struct.unpack("<HH", archive.fp.read(4))
-    # Behind both: the version of LZMA, the length of its properties, and how it models bits.
+    # After name and extra field: LZMA's version, the length of its properties, and one byte of lc, lp and pb.
     archive.fp.seek(name + extra + 5, io.SEEK_CUR)
     (found,) = struct.unpack("<I", archive.fp.read(4))
     return int(found)
@@ -187,7 +187,7 @@ def _dictionary_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
 
 def _number(digits: str) -> int:
     if len(digits) > _MOST_DIGITS:
-        raise ValueError("a number that nothing is as large as")
+        raise ValueError(f"a number with more than {_MOST_DIGITS} digits")
     return int(digits)
 
 
@@ -198,7 +198,8 @@ def _member(archive: zipfile.ZipFile, name: str, most: int, where: str) -> bytes
             raise ResultsError(f"{where}: {name[:12]} would take {taken >> 20} MiB to unpack")
         if info.file_size <= min(most, max(_PLAIN_BYTES, _MOST_PACKING * min(info.compress_size, archive.start_dir))):
             with archive.open(name) as member:
-                # zipfile unpacks all that it has read, whatever size the directory says.
+                # A loop, since zipfile unpacks everything that it has read at once, whatever size the directory
+                # declares.
                 return b"".join(iter(lambda: member.read(_PIECE_BYTES), b""))
     except _UNREADABLE as error:
         raise ResultsError(f"{where}: {name[:12]} cannot be read ({error}): pack it again") from None

@@ -1,4 +1,4 @@
-"""Context: the bundles that calls look into, the GPUs that they run on, and what has been said of both."""
+"""Context: finds what serves a problem on a GPU, and logs each fact about bundles, GPUs and problems once."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ from genkern.runtime.untuned import Rule, by_own_times, by_times, nearest_winner
 _LOG = logging.getLogger("genkern")
 T = TypeVar("T")
 
-# What becomes of a problem that no winner serves, and why it does not: it raises, or the library serves it.
+# What to do with a problem that no winner serves, and the reason why none does: raise, or leave it to the library.
 Leave = Callable[[GemmProblem, str], None]
 
-# Told of every problem that is asked for the first time since what is tuned was last looked into: its GPU, and what
-# serves it; None of both on a CPU.
+# Called when a problem is looked up: with its GPU, the problem and the choice. On a CPU, GPU and choice are None.
+# Callers cache what they find, so that a problem is reported once until the bundles are read again.
 Watch = Callable[["LiveGpu | None", GemmProblem, "Choice | None"], None]
 
 
 class Forgetful(Protocol):
-    """Whoever keeps what it found out of what is tuned."""
+    """An object that caches results of look-ups and can drop them."""
 
     def forget(self) -> None: ...
 
 
 class Mode:
-    """Whether calls must have the same bits in every batch: one of the MODES of genkern.runtime.process.configuration,
-    by name. Each switch makes another one, so that one that is still the same says that there was none.
+    """Whether calls must be batch-invariant: `name` is one of the MODES of genkern.runtime.process.configuration.
+
+    Each switch creates a new object, so that comparing by identity tells whether a switch has happened in between.
     """
 
     def __init__(self, name: str) -> None:
@@ -50,11 +51,16 @@ class Mode:
 
 
 class Context:
-    """`bundles_of` gives the bundles of a format; `gpu_of` the GPU with an index, None where there is none (a CPU).
+    """Finds winners in bundles for the GPUs of this process.
 
-    With `only_proved` the library serves what was packed without a proof. `here` says with what winners are called,
-    which is said where they were measured with something else. `batch_invariant` is the name of the Mode that it begins
-    in.
+    bundles_of: returns the bundles of a number format.
+    gpu_of: returns the GPU with PyTorch's index; None for a CPU.
+    rule: chooses the winner of another M that serves an M that was not tuned.
+    watches: functions that are called with every problem that is looked up.
+    only_proved: the library serves problems whose packed calls have no proof.
+    here: returns the versions of the software of this process for an architecture. A bundle that was measured with
+        other versions is logged.
+    batch_invariant: name of the initial Mode.
     """
 
     def __init__(
@@ -85,20 +91,21 @@ class Context:
         _contexts.add(self)
 
     def gpu(self, index: int) -> LiveGpu | None:
-        """The GPU with PyTorch's number."""
+        """Return the GPU with PyTorch's index; None for a CPU."""
         with self._lock:
             if index not in self._gpus:
                 self._gpus[index] = self._gpu_of(index)
             return self._gpus[index]
 
     def workspaces(self) -> list[tuple[int, Kept]]:
-        """What calls keep on each GPU that was asked for, by its number."""
+        """Return, for each GPU that calls have used, its index and the workspaces that calls keep on it."""
         with self._lock:
             return [(index, gpu.workspaces.kept()) for index, gpu in self._gpus.items() if gpu is not None]
 
     def find(self, gpu: LiveGpu, problem: GemmProblem, *, kernels_alone: bool = False) -> Choice:
-        """The choice of what serves the problem on the GPU; the library, with one warning, if looking for a winner
-        fails. With `kernels_alone` no algorithm of the library, if calls must be batch invariant.
+        """Return what serves the problem on the GPU. If the look-up raises, log one warning and return the library.
+
+        With `kernels_alone`, batch-invariant look-ups return kernels only, no algorithm of the library.
         """
 
         def found(problem: GemmProblem) -> Choice:
@@ -109,7 +116,7 @@ class Context:
         return self._asked(found, gpu, problem, Choice("looking for a winner failed"))
 
     def tuned(self, gpu: LiveGpu, problem: GemmProblem) -> list[tuple[int, str]]:
-        """For each M that the problem is tuned for, which config won, "vendor" or "tie"."""
+        """Return each M that the problem is tuned for, with the winning config, "vendor" or "tie"."""
 
         def tuned(problem: GemmProblem) -> list[tuple[int, str]]:
             made = self._invariant_table if self.mode.is_on else self._table
@@ -118,12 +125,13 @@ class Context:
         return self._asked(tuned, gpu, problem, [])
 
     def is_tuned(self, gpu: LiveGpu, problem: GemmProblem) -> bool:
-        """True if the problem has winners for any M, whether or not calls must be batch invariant."""
+        """Return True if the problem has winners for any M, whether or not calls must be batch-invariant."""
         return self._asked(lambda problem: bool(self._table(gpu, problem.op).tuned(problem)), gpu, problem, False)
 
     def sums(self, gpu: LiveGpu, problem: GemmProblem) -> str:
-        """The order in which all calls of the problem, with any M, add up K; "" unless calls must be batch invariant
-        and the problem has kernels of one order.
+        """Return the order of sums that all calls of the problem share for any M.
+
+        "" if calls need not be batch-invariant, or if the problem has no winners with one order of sums.
         """
 
         def sums(problem: GemmProblem) -> str:
@@ -133,9 +141,9 @@ class Context:
         return self._asked(sums, gpu, problem, "")
 
     def _asked(self, question: Callable[[GemmProblem], T], gpu: LiveGpu, problem: GemmProblem, failed: T) -> T:
-        """The answer for the problem; `failed`, with one warning, if the question raises.
+        """Return `question(problem)`; if it raises, log one warning and return `failed`.
 
-        A damaged or crafted bundle, or an error of genkern's own, must not stop the program that makes the call.
+        A damaged or malicious bundle, or a bug in genkern, must not stop the program that makes the call.
         """
         try:
             with self._lock:
@@ -146,20 +154,22 @@ class Context:
             return failed
 
     def switch(self, name: str) -> None:
-        """Let calls be batch invariant from now on, or no more: `name` is that of a Mode."""
+        """Change the Mode of all later calls to the one named `name`."""
         with self._lock:
             self.mode = Mode(name)
             for switched in list(self._switches):
                 switched()
 
     def on_switch(self, switched: Callable[[], None]) -> Callable[[], None]:
-        """Call `switched` after every switch, until what this returns is called."""
+        """Call `switched` after every switch of the Mode. Return a function that unregisters it."""
         self._switches.append(switched)
         return lambda: self._switches.remove(switched)
 
     def leave(self, problem: GemmProblem | str, why: str) -> None:
-        """Say that the library serves it. Raises InvarianceError where calls must be batch invariant, which the library
-        is not; by choice it is a warning.
+        """Log that the library serves the problem, and why.
+
+        Raise InvarianceError if calls must be batch-invariant, since the library is not. In the mode "warn" log a
+        warning instead.
         """
         mode = self.mode
         if mode.name == STRICT:
@@ -171,11 +181,15 @@ class Context:
             self.say(problem, f"{why}: the library serves it")
 
     def refuse(self, problem: GemmProblem | str, why: str) -> None:
-        """Raise InvarianceError for what has no kernel that is batch invariant."""
-        raise InvarianceError(f"{_named(problem)}: cannot be batch invariant: {why}")
+        """Raise InvarianceError: the problem has no batch-invariant kernel."""
+        raise InvarianceError(f"{_named(problem)}: no batch-invariant kernel: {why}")
 
     def row_kernel(self, gpu: LiveGpu, op: str, name: str) -> tuple[Bundle, str] | None:
-        """A bundle that has the kernel beside products with this name for the GPU, and its binary's sha256."""
+        """Return a bundle with the row kernel `name` for the GPU, and the sha256 of its binary; None if no bundle has
+        it.
+
+        A row kernel runs beside products (genkern.runtime.routed.row_kernels).
+        """
         key = gpu.identity.arch, name
         with self._lock:
             bundles = self._bundles_of(op)
@@ -194,7 +208,7 @@ class Context:
                 bundles, gpu.identity, rule, only_proved=self._only_proved, library=library
             )
             for problem in table.others:
-                line = "rows of a second order of sums are not called: name one bundle, or pack rows of one run"
+                line = "winners with a second order of sums are not called: name one bundle, or pack rows of one run"
                 self.say((problem, "others"), f"N = {problem.N}, K = {problem.K} ({op}): {line}", logging.WARNING)
         return self._invariant[key]
 
@@ -210,15 +224,13 @@ class Context:
             for bundle in bundles:
                 self._say_drift(bundle, gpu, here)
             if doubled := sum(winner.problem.op == op for winner in table.doubled):
-                self.say(
-                    (key, "doubled"), f"problems of {op} with two winners, of which the faster one is called: {doubled}"
-                )
+                self.say((key, "doubled"), f"problems of {op} with two winners (the faster one is called): {doubled}")
             if table.predicted:
-                said = f"kernels of {op} that a model chose, and nobody measured beside the library: {table.predicted}"
+                said = f"kernels of {op} that the cost model chose without a measurement: {table.predicted}"
                 self.say((key, "predicted"), said)
             if table.elsewhere and not len(table):
                 said = "; ".join(sorted(table.elsewhere))
-                self.say((key, "elsewhere"), f"what is tuned is for {said}, not for {gpu.identity.name}")
+                self.say((key, "elsewhere"), f"the bundles are for {said}, not for {gpu.identity.name}")
         return self._tables[key]
 
     def _say_drift(self, bundle: Bundle, gpu: LiveGpu, here: Mapping[str, str]) -> None:
@@ -229,17 +241,17 @@ class Context:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody wants to be told of every problem, those without a winner too."""
+        """True if any watch is registered. Watches are called with every problem, also without a winner."""
         return bool(self._watches)
 
     def watched(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
-        """Tell those who watch."""
+        """Call every watch with the problem and its choice."""
         problem = problem if gpu is None else on_arch(problem, gpu.identity.arch)
         for watch in self._watches:
             watch(gpu, problem, choice)
 
     def capturing(self, index: int) -> bool:
-        """Whether what is launched now on the GPU with this number goes into a graph."""
+        """Return True if launches on the GPU with this index are being captured into a CUDA or HIP graph."""
         try:
             gpu = self.gpu(index)
             return gpu is not None and gpu.driver.capture(gpu.stream()) != 0
@@ -247,12 +259,12 @@ class Context:
             return False
 
     def on_change(self, forget: Callable[[], None]) -> Callable[[], None]:
-        """Call `forget` whenever what has been found may no longer hold, until what this returns is called."""
+        """Call `forget` whenever earlier results may no longer hold. Return a function that unregisters it."""
         self._listeners.append(forget)
         return lambda: self._listeners.remove(forget)
 
     def let_forget(self, kept: Forgetful) -> None:
-        """Call `kept.forget` likewise, for as long as anybody else has it: a program may patch its model every step."""
+        """Call `kept.forget` likewise, without keeping `kept` alive: a program may patch its model in every step."""
         weak = weakref.ref(kept)
 
         def forget() -> None:
@@ -262,7 +274,7 @@ class Context:
         weakref.finalize(kept, self.on_change(forget)).atexit = False
 
     def renew(self) -> None:
-        """Look into the bundles anew: calls from now on find what has come since."""
+        """Read the bundles again: later calls use winners that were added since."""
         with self._lock:
             self._tables.clear()
             self._invariant.clear()
@@ -270,7 +282,7 @@ class Context:
                 forget()
 
     def say(self, subject: object, line: str, level: int = logging.INFO) -> None:
-        """Log one line of a subject, a problem for example, and no other of it after that."""
+        """Log `line` about `subject`, for example a problem. Later lines about the same subject are dropped."""
         with self._lock:
             if subject in self._said:
                 return
@@ -282,7 +294,8 @@ _contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
 
 def _unlock() -> None:
-    # Whoever held a lock in the parent is not here to let go of it.
+    # A thread of the parent may have held the lock at the fork. It does not exist in the child, so it would never
+    # release it.
     for context in list(_contexts):
         context._lock = threading.RLock()
 
@@ -295,12 +308,12 @@ def _named(subject: GemmProblem | str) -> str:
 
 
 def problem_text(problem: GemmProblem) -> str:
-    """The problem for people, on one line."""
+    """Return the problem on one line for messages."""
     types = f"{problem.dtype_a} x {problem.dtype_b} -> {problem.dtype_c}"
     more = [
         word
         for word in (problem.layout, "bias" * problem.bias, problem.activation, own_text(problem.own))
-        # As the weights of layers lie, and nothing else.
+        # TN is the layout of nn.Linear, so it is not worth a word.
         if word not in ("", "none", "TN")
     ]
     return " ".join([problem.size, problem.op, types, *more])

@@ -1,4 +1,4 @@
-"""The Context of this process, which is made of its environment when it is first asked for."""
+"""The Context of this process, which is created from environment variables on first use."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _LOG = logging.getLogger("genkern")
 
 
 class Process:
-    """What one process has: a Context of what `environ` says, and what is tuned meanwhile, if anything is.
+    """The state of one process: a Context configured by `environ`, and the tuning at run time if it is on.
 
-    A first call without a GPU, which needs no bundle, reads the files that `environ` names all the same and warns of
-    what cannot be used: so a deployment can be rehearsed on another machine.
+    A first call without a GPU needs no bundle, yet it reads the files that `environ` names and warns of files that
+    cannot be used. A deployment can thus be rehearsed on a machine without a GPU.
     """
 
     def __init__(self, environ: Mapping[str, str], gpu_of: Callable[[int], LiveGpu | None]) -> None:
@@ -62,11 +62,11 @@ class Process:
             for bundle in sources.check(every_path):
                 devices = Counter(f"{winner.device} ({winner.arch})" for winner in bundle.winners)
                 found = ", ".join(f"{count} winners for {device}" for device, count in devices.items())
-                _LOG.info("%s: no GPU here calls its %s", bundle.where, found or "0 winners")
+                _LOG.info("%s: this machine has no GPU for its %s", bundle.where, found or "0 winners")
 
         def checked_gpu_of(index: int) -> LiveGpu | None:
             gpu = gpu_of(index)
-            # A call on the CPU of a machine with a GPU reads no files.
+            # If the machine has a GPU, a call on the CPU reads no files.
             if gpu is None and gpu_of(0) is None:
                 check()
             return gpu
@@ -103,7 +103,7 @@ class Process:
 
 
 def default_context() -> Context:
-    """The Context of this process."""
+    """Return the Context of this process."""
     return _process().context
 
 
@@ -113,7 +113,7 @@ def renew() -> None:
 
 
 class Switched:
-    """A mode that this process has been put in: the one before comes back at the end of a `with` block."""
+    """A context manager that restores the mode that was set before `batch_invariant` was called."""
 
     def __init__(self, before: str) -> None:
         self._before = before
@@ -153,7 +153,7 @@ def batch_invariant(mode: bool | str = True) -> Switched:
 
 
 def show_log(log: logging.Logger = _LOG) -> None:
-    """Let genkern's lines of level INFO be seen, also where the program has no logging, or has it later."""
+    """Make genkern's log lines of level INFO visible, also if the program configures no logging, or does so later."""
     if not log.isEnabledFor(logging.INFO):
         log.setLevel(logging.INFO)
     if not log.hasHandlers():

@@ -1,11 +1,12 @@
-"""Calls: one format as a function of tensors, which launches the winner for what it is given, or calls the library;
-Gemm, of formats that multiply x by one weight.
+"""The dispatcher: each number format as a function of tensors that launches the winner, or calls the library.
 
-What depends on shapes, types and strides alone is found once, and kept under them. A call that is like one before it is
-told by one guard, as torch.compile tells whether its code still holds: torch._C._dynamo.guards.TensorGuards compares
-types, sizes, strides, devices, which of them want gradients, and PyTorch's modes but that of gradients, in one call.
-Which guard to ask is found by the weight's identity, the size of x and the mode of gradients: the first may be those of
-other tensors by now, which the guard finds.
+`Gemm` is the function of formats that multiply x by one weight.
+
+What depends only on shapes, types and strides is found once and cached. A call like an earlier one is recognised by one
+guard, the mechanism with which torch.compile checks whether compiled code still applies:
+torch._C._dynamo.guards.TensorGuards compares types, sizes, strides, devices, requires_grad and PyTorch's modes (except
+the gradient mode) in one call. The guard is looked up by the id of the weight, the size of x and the gradient mode. An
+id may belong to another tensor by now; the guard detects that.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ from genkern.runtime.served import (
     serve_one_order,
 )
 
-# Shapes that are kept: a server with dynamic batches has thousands, and each takes some 10 KB.
+# Cached shapes. A server with dynamic batches has thousands of shapes, and each takes about 10 KB.
 _MOST_KEPT = 4096
-# Of each layer's weight, sizes of x: some 200 bytes each.
+# Cached guards, one per layer's weight and size of x. Each takes about 200 bytes.
 _MOST_KNOWN = 2**16
-# Whether tensors are like those that it was made of.
+# Returns True if the tensors match those that it was created from.
 Guard = Callable[..., bool]
 
 
@@ -54,7 +55,7 @@ def _guard(*tensors: Any) -> Guard:
 
 
 def _has_guards() -> bool:
-    """Whether this PyTorch has them as they were when this was written: no document promises them."""
+    """Return True if this PyTorch's TensorGuards work as expected: the class is not documented, so it may change."""
     one, other = torch.empty(0, device="cpu"), torch.empty(1, device="cpu")
     try:
         guard = _guard(one)
@@ -71,8 +72,16 @@ _has_gradients = torch.is_grad_enabled
 
 @dataclass(frozen=True)
 class Found:
-    """What calls have found in one mode (Context.mode): servers by what a call is given, those of before, guards, known
-    places, and whether gradients have rows. What is dropped is dropped whole: a call may still look into it.
+    """What calls have found in one mode (Context.mode).
+
+    Tables are dropped whole, since a running call may still read them.
+
+    mode: the name of the Mode.
+    before: implementations that were found before the bundles were read again, by call key.
+    kept: implementations that were found since, by call key.
+    guards: the guard of each call key.
+    known: guard and function, by the place that `_called` and `Gemm.__call__` compute.
+    trained: whether a product, or a gradient of it, is served by a winner.
     """
 
     mode: str
@@ -84,47 +93,47 @@ class Found:
 
 
 class Calls:
-    """The function of one format. What serves a call is found once for calls that are alike, and kept.
+    """The function of one number format. What serves a call is found once for calls that are alike, and cached.
 
-    `given` are the arguments of a call in the order of its operator (torch_ops), and as the last of them the format's
-    own fields by name.
+    `given` are the arguments of a call in the order of its operator (torch_ops); the last one is the mapping of the
+    format's own fields by name.
     """
 
     def __init__(self, op: str, context: Context) -> None:
-        """Raises InputError where there is no such format."""
+        """Raise InputError if there is no number format `op`."""
         self.op = get_op(op)
         self._context = context
         self._by_mode: dict[str, Found] = {}
         self._switch()
         self.__name__ = f"gemm_{op}"
         self.__doc__ = _documentation(self.__name__, self)
-        # Its operator, for calls that are traced or differentiated.
+        # The PyTorch operator, which serves calls that are traced or differentiated.
         self.operator: Callable[..., Any] | None = None
         context.on_change(self._renew)
         context.on_switch(self._switch)
 
     @property
     def context(self) -> Context:
-        """Where it looks for winners."""
+        """The Context in which winners are looked up."""
         return self._context
 
     def _serve(self, given: tuple[Any, ...], tensors: tuple[Any, ...]) -> Served:
-        """Who serves such a call, as a function of the tensors in it. Raises InputError."""
+        """Return what serves calls with these arguments. Raises InputError."""
         raise NotImplementedError
 
     def _library(self, given: tuple[Any, ...]) -> Function:
-        """The same by the library's calls alone, which PyTorch's transforms know."""
+        """Return the function that uses only the library's calls, which PyTorch's transforms understand."""
         raise NotImplementedError
 
     def _is_trained(self, key: object, given: tuple[Any, ...]) -> bool:
-        """Whether anything but the library's own call serves a gradient that such a call is asked for."""
+        """Return True if a winner, not the library's own call, serves a gradient that this call requires."""
         return False
 
     def _switch(self) -> None:
-        """Look into what was found in the mode of now."""
+        """Use the tables of the current mode."""
         name = self._context.mode.name
         self._found = self._by_mode.setdefault(name, Found(name))
-        # Known calls ask it before all else.
+        # An attribute of its own, since it is the first thing that every call reads.
         self._known = self._found.known
 
     def _renew(self) -> None:
@@ -145,27 +154,27 @@ class Calls:
             )
             known = self._known.get(place)
         except TypeError:
-            # Sizes of fake tensors may be symbols.
+            # Sizes of fake tensors may be symbols, which cannot be hashed.
             known = place = None
-        # A guard does not see tensors with tangents, nor the modes of fake and functional tensors.
+        # Guards check neither tangents of forward differentiation nor the modes of fake and functional tensors.
         if known is not None and known[0](*tensors) and forward_ad._current_level < 0 and not _modes():
             return known[1](*tensors)
         return self._unknown(place, tensors, given)
 
     def _unknown(self, place: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        """Serves a call that no guard knows, and makes a guard for later calls like it."""
+        """Serve a call that no guard recognises, and create a guard for later calls like it."""
         found = self._found
         known, guards, kept = found.known, found.guards, found.kept
         if not is_plain_call(tensors):
             if not torch.compiler.is_compiling():
                 # torch.func refuses grad and jvp of an operator that has a backward pass, and forward differentiation
-                # drops the tangents of an operator that has no formula for them.
+                # drops the tangents of an operator without a formula for them.
                 if _is_transformed():
                     return self._by_pytorch("torch.func transforms PyTorch's functions only", tensors, given)
                 if (odd := next(filter(is_pytorchs, tensors), None)) is not None:
                     return self._by_pytorch(f"PyTorch multiplies {_kind_of(odd)}", tensors, given)
             if self.operator is not None:
-                # PyTorch's dispatcher computes what is lazy (negation, zeros without memory) before it calls kernels.
+                # PyTorch's dispatcher resolves lazy tensors (negated, or zeros without memory) before it calls kernels.
                 return self.operator(*given[:-1], **given[-1])
             if not all(map(is_plain, tensors)):
                 return self._library(given)(*tensors)
@@ -175,7 +184,7 @@ class Calls:
         if served is None or (wants and not (served.differentiable and not self._is_trained(key, given))):
             assert self.operator is not None
             return self.operator(*given[:-1], **given[-1])
-        # What serves a capture alone is not kept.
+        # What was returned only because a graph is being captured is not in `kept`, and gets no guard.
         if _GUARDS and kept.get(key) is served:
             guard = guards.get(key)
             if guard is None or not guard(*tensors):
@@ -187,7 +196,7 @@ class Calls:
         return served.call(*tensors)
 
     def _by_pytorch(self, why: str, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        """The call by PyTorch's functions. Raises InvarianceError if calls must be batch invariant."""
+        """Serve the call with PyTorch's functions. Raise InvarianceError if calls must be batch-invariant."""
         if self._context.mode.is_on:
             self._context.leave(self.__name__, why)
         odd = next((each for each in tensors if each.is_nested or each.layout is not torch.strided), None)
@@ -196,7 +205,7 @@ class Calls:
         return self._library(given)(*tensors)
 
     def direct(self, *given: Any) -> Any:
-        """The call of tensors that have memory, and without a gradient."""
+        """Serve a call whose tensors have memory and need no gradient."""
         tensors = tuple(each for each in given if isinstance(each, torch.Tensor))
         served = self._served(_key(given), tensors, given)
         if served is None:
@@ -205,31 +214,32 @@ class Calls:
         return served.call(*tensors)
 
     def _served(self, key: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Served | None:
-        """Who serves a call with this key; None while it is traced by torch.jit."""
+        """Return what serves a call with this key; None while torch.jit traces it."""
         mode, found, x = self._context.mode, self._found, tensors[0]
         kept = found.kept
         served = kept.get(key)
         if served is None:
-            # torch.jit.trace, whose sizes are tensors: no key that has them is found.
+            # Under torch.jit.trace sizes are tensors, and no cached key with such sizes can be found.
             if self.operator is not None and x.dim() and type(x.shape[0]) is not int:
                 return None
-            # A graph is captured with what served its warm-up, which is loaded.
+            # During graph capture, use what served the warm-up: its kernels are loaded, and loading is not possible
+            # now.
             before = found.before.get(key)
             if before is not None and self._context.capturing(x.get_device()):
                 return before
             served = self._serve(given, tensors)
             if len(kept) >= _MOST_KEPT:
-                # A known place holds its server too.
+                # `known` also refers to cached implementations, so it is cleared too.
                 for each in (kept, found.before, found.known, found.guards, found.trained):
                     each.clear()
-            # After a switch meanwhile it may be of either mode.
+            # If the mode was switched meanwhile, the result may belong to either mode.
             if self._context.mode is mode and found.mode == mode.name:
                 kept[key] = served
         return served
 
 
 class Gemm(Calls):
-    """The function of one format that multiplies x by one weight, with the winners that `context` has."""
+    """The function of one number format that multiplies x by one weight, with the winners that `context` finds."""
 
     def __call__(
         self,
@@ -273,13 +283,13 @@ class Gemm(Calls):
 
         Also raises what PyTorch's own function raises, if that serves the call; never because nothing is tuned.
         """
-        # What torch.compile reads of this function ends here.
+        # torch.compile traces this function only up to here.
         if is_traced():
             given = x, weight, bias, out_dtype, scale_a, scale_b, activation
             return self.direct(*given, own) if self.operator is None else self.operator(*given, **own)
         place: object
         tensors: tuple[Any, ...]
-        # As _called does, in less time.
+        # The same as _called, in less time.
         if (
             bias is None
             and out_dtype is None
@@ -293,7 +303,7 @@ class Gemm(Calls):
                 known = self._known.get(place)
             except TypeError:
                 known = place = None
-            # Without a tuple, which would have to be unpacked twice.
+            # Without a tuple, which would be packed here and unpacked again below.
             if known is not None and known[0](x, weight) and forward_ad._current_level < 0 and not _modes():
                 return known[1](x, weight)
             tensors = x, weight
@@ -313,8 +323,10 @@ class Gemm(Calls):
         return self._unknown(place, tensors, (x, weight, bias, out_dtype, scale_a, scale_b, activation, own))
 
     def known(self, x: Any, weight: Any, bias: Any) -> Function | None:
-        """What serves x by weight, with a bias or None, as a function of those that there are: where it is like a call
-        that was made before, in what of PyTorch's modes counts too. Not for programs that torch.compile reads.
+        """Return the function that serves x, weight and bias if an earlier call was like this one; else None.
+
+        The function takes x, weight, and bias unless that is None. PyTorch's modes must agree with those of the earlier
+        call, too. Not usable in programs that torch.compile traces.
         """
         try:
             if bias is None:
@@ -342,7 +354,7 @@ class Gemm(Calls):
 
     def _by_pytorch(self, why: str, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
         x, weight, bias, out_dtype, scale_a, scale_b, activation, own = given
-        # torch.nn.functional.linear itself, which asks neither for strides nor for sizes.
+        # Call torch.nn.functional.linear itself, which needs neither strides nor sizes.
         linear = (
             None if own or scale_a is not None or scale_b is not None else linear_like(self.op, x, weight, out_dtype)
         )
@@ -352,8 +364,9 @@ class Gemm(Calls):
         return c if activation in (None, "none") else getattr(torch.nn.functional, activation)(c)
 
     def is_tuned(self, x: Any, weight: Any, own: Mapping[str, int | str], bias: Any = None) -> bool:
-        """Whether anything but the library's own call serves x by weight and no more but a bias, traced or not; who
-        watches is told of it. Sizes that are symbols have no row.
+        """Return True if a winner, not the library's own call, serves x times weight, traced or not.
+
+        Watches are told of the problem. False if a size is a symbol.
         """
         has_sizes = all(type(size) is int for size in (*x.shape, *weight.shape))
         if not has_sizes or not (_is_compiled() or is_plain_call((x, weight))):
@@ -367,14 +380,14 @@ class Gemm(Calls):
         return self.remembered((key, wanted), lambda: self._have_rows(Given.of(self.op, *given), wanted))
 
     def remembered(self, key: object, found: Callable[[], bool]) -> bool:
-        """What is `found` out in this mode, until what is tuned is looked into anew."""
+        """Return the cached result of `found()` in the current mode, until the bundles are read again."""
         mode, here = self._context.mode, self._found
         known = here.trained.get(key)
         if known is None:
             known = found()
             if len(here.trained) >= _MOST_KEPT:
                 here.trained.clear()
-            # After a switch meanwhile it may be of either mode.
+            # If the mode was switched meanwhile, the result may belong to either mode.
             if self._context.mode is mode and here.mode == mode.name:
                 here.trained[key] = known
         return known
@@ -384,15 +397,15 @@ class Gemm(Calls):
         return problem is not None and is_tuned(self._context, given.device, problem)
 
     def _have_rows(self, given: Given, wanted: tuple[bool, bool]) -> bool:
-        """Whether either of the gradients that are wanted, of x and of the weight, has one."""
+        """Return True if a winner serves a gradient that is wanted: `wanted` says so for x and for the weight."""
         gradients = () if given.problem is None else gradients_of(given.problem)
         chosen = [each for each, is_wanted in zip(gradients, wanted, strict=False) if is_wanted]
-        # Whoever watches is told of both.
+        # Not any(): watches must be told of both gradients.
         return sum(is_tuned(self._context, given.device, each) for each in chosen) > 0
 
 
 def _documentation(name: str, calls: Calls) -> str:
-    """The docstring of a format's function: its signature, its arguments, and what the format is."""
+    """Return the docstring of a format's function: signature, arguments, and a description of the format."""
     function = inspect.getattr_static(type(calls), "__call__", calls.direct)
     _, *parameters = inspect.signature(function).parameters.values()
     arguments = ", ".join(str(each.replace(annotation=inspect.Parameter.empty)) for each in parameters)
@@ -401,36 +414,39 @@ def _documentation(name: str, calls: Calls) -> str:
 
 
 def _is_compiled() -> bool:
-    """Whether this is of a program that is compiled; PyTorch 2.11 does not say so while it traces the backward pass."""
+    """Return True in a program that is being compiled.
+
+    PyTorch 2.11's is_compiling() is False while the backward pass is traced.
+    """
     return torch.compiler.is_compiling() or TracingContext.try_get() is not None
 
 
 def is_plain_call(tensors: tuple[Any, ...]) -> bool:
-    """Whether a call needs nothing of PyTorch's dispatcher but gradients: no tracing, no mode, and plain tensors."""
+    """Return True if a call needs only gradients of PyTorch's dispatcher: no tracing, no mode, plain tensors."""
     if torch.compiler.is_compiling() or _modes() or _is_transformed():
         return False
     return all(map(is_plain, tensors))
 
 
 def _kind_of(tensor: Any) -> str:
-    """What the tensor is, for a message: its class, or the layout of a sparse or nested tensor."""
+    """Return what the tensor is, for a message: its class, or the layout of a sparse or nested tensor."""
     if type(tensor) not in PLAIN:
         return f"a {type(tensor).__name__}"
     return "a nested tensor" if tensor.is_nested else f"a tensor with layout {tensor.layout}"
 
 
 def _is_transformed() -> bool:
-    """Whether torch.func transforms this call, or it is differentiated forward."""
+    """Return True if torch.func transforms this call, or if it is differentiated in forward mode."""
     return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
 
 
 def _want(tensors: tuple[Any, ...]) -> bool:
-    """Whether a gradient of any of them is wanted."""
+    """Return True if any of the tensors requires a gradient."""
     return any(each.requires_grad for each in tensors)
 
 
 def _key(given: tuple[Any, ...]) -> object:
-    """What decides who serves a call: of tensors how they lie."""
+    """Return the key of a call. It holds shape, strides, type and device of each tensor, and all other arguments."""
     *arguments, own = given
     return *(_form(each) if isinstance(each, torch.Tensor) else each for each in arguments), *sorted(own.items())
 

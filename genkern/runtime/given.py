@@ -1,4 +1,4 @@
-"""Given: what a call is given, as a problem and its operands; raises for what does not belong together."""
+"""The arguments of a call as a problem and its operands; InputError if they do not fit together."""
 
 from __future__ import annotations
 
@@ -16,19 +16,28 @@ from genkern.ops.accumulate import as_called
 from genkern.ops.fields import fields_of, parse_own
 from genkern.ops.op import Op
 
-# How a call names the operands besides A, B and C, by their role and by what they scale.
+# The argument of a call that holds an operand other than A, B and C, by the operand's role and what it scales.
 _NAMES = {("bias", ""): "bias", ("scale", "a"): "scale_a", ("scale", "b"): "scale_b"}
-# In which types C is where nobody says; else that of x.
+# The type of C if x has 8 bits and the call does not say a type. Otherwise it is the type of x.
 _OUT_OF_BYTES = "bf16"
 
 
 @dataclass(frozen=True)
 class Given:
-    """A call's problem, None where a dimension is 0, and its shape: `lead` are the dimensions of x before the last.
+    """A call's arguments.
 
-    `others` are problems with A or B in the other layout that x and weight are operands of just as well: a single row
-    lies in both. `extra` are the names of the operands besides x and weight, in the format's order (in the call's order
-    if `problem` is None); `is_linear` is True if there is none, or only a bias [N].
+    op: the number format.
+    problem: the call's problem; None if a dimension is 0.
+    lead: the dimensions of x before the last one.
+    n: N, the number of rows of the weight.
+    out: the torch.dtype of the result.
+    device: PyTorch's index of the device; -1 for a CPU.
+    extra: names of the operands besides x and weight in the format's order; in the call's order if `problem` is None.
+    extra_operands: the operands with these names; empty if `problem` is None.
+    activation: the activation's name, or "none".
+    is_linear: True if there are no operands besides x and weight, except a bias [N].
+    others: the same problem with A or B in the other layout, if x or weight has both: a single row is row-major and
+        column-major.
     """
 
     op: Op
@@ -56,7 +65,7 @@ class Given:
         activation: str | None,
         own: Mapping[str, object],
     ) -> Given:
-        """Raises InputError, in one line that says what is given and what belongs there."""
+        """Return the checked arguments. Raise InputError, whose one line says what was given and what is expected."""
         import torch
 
         if x.dim() < 1 or weight.dim() != 2 + op.batched or (op.batched and x.shape[:-2] != weight.shape[:-2]):
@@ -80,11 +89,11 @@ class Given:
         others: tuple[GemmProblem, ...] = ()
         extra = tuple(name for name, tensor in given.items() if tensor is not None)
         operands: tuple[Operand, ...] = ()
-        # Where there is nothing, one of each stands for it.
+        # An empty dimension counts as 1 here, only so that a GemmProblem can be built.
         like = GemmProblem(max(m, 1), max(n, 1), max(int(k), 1), op.name, a, b, c, activation=activation or "none")
         k = _require_k(op, like, x, weight)
         if m and n and k and weight.shape[0]:
-            # As nn.Linear's weight lies, B [K, N] is stored as its transpose.
+            # nn.Linear's weight is the transpose of B [K, N].
             like = replace(like, K=k, row_major_b=not row_majors(weight)[0], bias=bias is not None)
             problem, operands = _with_operands(op, like, given, own)
             extra = tuple(map(_named, operands))
@@ -101,9 +110,10 @@ class Given:
 def _with_operands(
     op: Op, like: GemmProblem, given: Mapping[str, Any], own: Mapping[str, object]
 ) -> tuple[GemmProblem, tuple[Operand, ...]]:
-    """The problem with the format's own fields, and its operands besides x and weight, which are `given` by name.
+    """Return the problem with the format's own fields, and its operands besides x and weight.
 
-    Raises InputError where these do not fit, or more is given.
+    `given` has the tensors by name. Raises InputError if the tensors do not fit the operands, or if a tensor is given
+    that the format does not take.
     """
     operands: tuple[Operand, ...] = ()
     for values in _own_values(op, own):
@@ -120,7 +130,7 @@ def _with_operands(
 
 
 def as_matrix(x: Any, op: Op, rows: int) -> Any:
-    """x [..., K] as so many rows, or of formats with batches as matrices, in the same memory; None where it is none."""
+    """Return x [..., K] as a matrix with `rows` rows, or as a batch of matrices; None if no view is possible."""
     if x.dim() == 2 + op.batched:
         return x
     try:
@@ -130,8 +140,10 @@ def as_matrix(x: Any, op: Op, rows: int) -> Any:
 
 
 def row_majors(matrix: Any) -> tuple[bool, ...]:
-    """Whether a matrix, the last two dimensions of a tensor, lies row by row, then whether it lies the other way as
-    well: of one row, or one column, the strides say nothing. What lies in no way is taken for the first.
+    """Return the layouts of a matrix (the last two dimensions): True for row-major, False for column-major.
+
+    A matrix with one row or one column may have both, since its strides say nothing. A matrix with neither counts as
+    row-major.
     """
     (rows, columns), (pitch, along) = matrix.shape[-2:], matrix.stride()[-2:]
     found = (*[True] * (columns <= 1 or along == 1), *[False] * (rows <= 1 or pitch == 1))
@@ -139,14 +151,18 @@ def row_majors(matrix: Any) -> tuple[bool, ...]:
 
 
 def _in_layouts(op: Op, problem: GemmProblem, layouts: Iterable[tuple[bool, bool]]) -> list[GemmProblem]:
-    """The problem with A and B row-major or not as each says; as it is where its format refuses all of these alone."""
+    """Return the problem in each of the layouts (A row-major, B row-major) that its format supports.
+
+    Returns the problem itself if the format refuses all of them, and all of them if the format refuses the problem
+    anyway.
+    """
     others = [replace(problem, row_major_a=of_a, row_major_b=of_b) for of_a, of_b in layouts]
     refused = op.refuse(problem, "") != ""
     return [each for each in others if refused or each == problem or not op.refuse(each, "")] or [problem]
 
 
 def _own_values(op: Op, own: Mapping[str, object]) -> Iterator[Own]:
-    """The format's own fields as they are given; where a word is not, each that it may be, the default first."""
+    """Yield the format's own fields. A field with words that the call leaves out takes each word, default first."""
     fields = fields_of(op.fields)
     if unknown := set(own) - {field.name for field in fields}:
         raise InputError(f"{op.name} has no {', '.join(sorted(unknown))}")
@@ -164,7 +180,7 @@ def _named(operand: Operand) -> str:
 
 
 def _require_k(op: Op, problem: GemmProblem, x: Any, weight: Any) -> int:
-    """K, of which rows of x and weight have so many elements as the format packs in one; InputError if they differ."""
+    """Return K, with packed elements counted one by one. Raise InputError if x and weight have different K."""
     a, b, *_ = op.operands(problem)
     for name, tensor, operand in (("x", x, a), ("weight", weight, b)):
         if str(tensor.dtype) in CODES and not _has_type(tensor, operand, op):
@@ -194,14 +210,14 @@ def _fits(operand: Operand, tensor: Any, op: Op) -> bool:
 
 
 def _same(tensor: Any, operand: Operand) -> bool:
-    """Whether the shapes are the same but for dimensions of 1."""
+    """Return True if the shapes agree, apart from dimensions of 1."""
     return [size for size in tensor.shape if size > 1] == [size for size in operand.shape if size > 1]
 
 
 def _unfit(op: Op, operands: tuple[Operand, ...], given: Mapping[str, Any]) -> str:
     wanted = ", ".join(f"{_named(each)} {list(each.shape)} {each.dtype}" for each in operands)
     found = ", ".join(f"{name} {_shape(tensor)} {tensor.dtype}" for name, tensor in given.items() if tensor is not None)
-    return f"{op.name} is given {found or 'nothing'} besides x and weight, and takes {wanted or 'nothing'}"
+    return f"{op.name} is given {found or 'nothing'} besides x and weight, but takes {wanted or 'nothing'}"
 
 
 def _shape(tensor: Any) -> str:

@@ -1,4 +1,4 @@
-"""Linear layers of a model by tuned kernels: `patch` replaces them where there is a winner, `report` says which."""
+"""Linear layers by winners: `patch_model` replaces their forward, `report_model` lists what they would call."""
 
 from __future__ import annotations
 
@@ -26,11 +26,16 @@ from genkern.runtime.shared.ways import Way, way_of
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What one layer would call: for which M its sizes were tuned, and who won for each (vendor, tie: the library).
+    """What one layer would call.
 
-    `winners` are of x whose rows are contiguous, `winners_of_columns` of x that lies column by column (x.t()). Where
-    calls must be batch invariant, `sums` is the order in which all add up, of an x of any number of contiguous rows; ""
-    where none does.
+    name: the layer's name in the model.
+    n, k: sizes of its weight [N, K].
+    dtype: type of its weight.
+    bias: True if it has a bias.
+    winners: each M that was tuned, with its winner ("vendor" and "tie" mean the library), for a row-major x.
+    winners_of_columns: the same for a column-major x (x.t()).
+    sums: the order of sums of all calls, for a row-major x with any number of rows; "" if calls need not be
+        batch-invariant or no winner is.
     """
 
     name: str
@@ -51,16 +56,17 @@ class LayerReport:
 
 
 _any_autocast = torch._C._is_any_autocast_enabled
-# Functions of patches that were undone while others lay on top of them, each with what it was put around.
+# Functions of patches that were undone while another patch lay on top of them, with the function that each replaced.
 _undone: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 class Patch:
-    """A model whose linear layers call winners until `undo`, or until a `with` block ends.
+    """A model whose linear layers call winners until `undo`, or until the `with` block ends.
 
-    `layers` are the names of those that do; `merged` those of them that are called as one product, a name for each
-    group, whose weights take `merged_bytes`: the same as before, in one memory a group. `gated` are of the modules
-    whose silu and multiplication are one kernel behind such a product.
+    layers: names of the layers that call winners.
+    merged: one name per group of layers that are computed as one product.
+    merged_bytes: bytes of the weights of these groups. They take no more memory than before, in one buffer per group.
+    gated: names of the modules in which such a product is followed by one kernel for silu and multiplication.
     """
 
     def __init__(
@@ -78,7 +84,7 @@ class Patch:
         self.gated = gated
 
     def undo(self) -> None:
-        """Give the layers back what they had; once."""
+        """Restore the layers. Further calls do nothing."""
         if self._undo is not None:
             self._undo()
             self._undo = None
@@ -100,23 +106,25 @@ def patch_model(
     *,
     gated: bool = True,
 ) -> Patch:
-    """Let every nn.Linear of the model, and torch.nn.functional.linear with its weights, call `gemm` where its N and K
-    have a winner, and every other where calls are recorded or logged, or while they must be batch invariant; layers
-    that a module gives the same tensor as one product, where their merged weight has a winner. `linears` is the
-    operator of such a product, of compiled programs. Where it is followed by silu(gate) * up, that is one kernel,
-    unless not `gated`.
+    """Replace the forward of the model's linear layers by calls of `gemm`, and torch.nn.functional.linear likewise.
 
-    Layers with hooks or another forward of their own keep theirs, and weights that are subclasses of tensors
-    (quantized, sharded) are the library's.
+    A layer is replaced if its N and K have a winner, if calls are recorded or logged, or while calls must be
+    batch-invariant. torch.nn.functional.linear calls `gemm` for weights of the model. Layers that a module calls with
+    the same tensor become one product if their merged weight has a winner; `linears` returns the operator of that
+    product for compiled programs. With `gated`, silu(gate) * up after such a product is one kernel.
+
+    Layers with hooks or a forward of their own are left alone. Weights that are wrapper subclasses of tensors
+    (quantised, sharded) are left to the library.
     """
     groups = merge_layers(model, gemm, context, linears, gated=gated)
     patched: dict[str, Any] = {}
     undone: dict[str, Callable[[], None]] = {}
-    # Those that are served only while they must be batch invariant, and refused then unless a warning is enough.
+    # Layers that are replaced only while calls must be batch-invariant. Their calls raise then, or warn in the mode
+    # "warn".
     refused: list[str] = []
     by_weight: dict[int, Any] = {}
     library, is_installed = torch.nn.functional.linear, False
-    # Without layers that it has patched, nothing here keeps a model alive.
+    # A weak reference, so that a patch without layers does not keep the model alive.
     model_of = weakref.ref(model)
 
     def patch() -> None:
@@ -130,7 +138,7 @@ def patch_model(
         for name, layer in () if live is None else _linears(live):
             if has_own_forward(layer):
                 if is_invariant and not is_given(layer):
-                    line = "has a forward of its own, which may not be batch invariant"
+                    line = "has a forward of its own, which may not be batch-invariant"
                     context.say((id(layer), line), f"{name}: {line}", logging.WARNING)
                 continue
             place, is_served = groups.places.get(layer), _is_served(layer, context)
@@ -139,7 +147,7 @@ def patch_model(
                 undone[name] = give_forward(layer, _forward(gemm, context, place, is_served))
                 if place is None and not is_served:
                     refused.append(name)
-        # A layer that has none of its own is the library's, wherever its weight is multiplied.
+        # Other modules are not replaced, but torch.nn.functional.linear serves their weights.
         others = () if live is None else _others(live).values()
         wanted = (each for each in (*patched.values(), *others) if is_invariant or _is_served(each, context))
         by_weight = {id(layer.weight): layer for layer in wanted}
@@ -148,22 +156,27 @@ def patch_model(
             torch.nn.functional.linear = linear
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        # Compiled programs call the operator of layers, and of other weights what was traced, unless bits may not vary.
+        # Compiled programs call the operator of layers. For other weights they call what was traced, unless calls must
+        # be batch-invariant.
         if torch.compiler.is_compiling() and not context.mode.is_on:
             return library(input, weight, bias)
         if (layer := by_weight.get(id(weight))) is None:
             return library(input, weight, bias)
-        # Of a weight that was replaced, another tensor may have the number.
+        # If a weight was replaced, another tensor may have its id.
         if layer.weight is not weight or _is_librarys(input, weight, context):
             return library(input, weight, bias)
         return _product(gemm, input, weight, bias)
 
     def not_replicated(name: str) -> Callable[[torch.nn.Module], None]:
-        """Of a weight that another module's forward multiplies a replica has another, which nobody knows."""
+        """Return a function for nn.DataParallel's replicas, which leaves them to PyTorch.
+
+        Replicas have copies of this weight. The forward that multiplies it uses the functional form, so copies cannot
+        be matched.
+        """
 
         def replicated(replica: torch.nn.Module) -> None:
             if context.mode.is_on:
-                context.leave(name, "nn.DataParallel copies the weight that others multiply by the functional form")
+                context.leave(name, "nn.DataParallel copies the weight that others multiply functionally")
 
         return replicated
 
@@ -176,8 +189,8 @@ def patch_model(
         groups.undo()
         for each in (*undone.values(), *unreplicated):
             each()
-        # Another patch may be on top of this one, whose library is this function: without weights it passes all on,
-        # until that one is undone too.
+        # Another patch may lie on top of this one and call this function as its library. Without weights this function
+        # passes all calls on, until the other patch is undone too.
         if is_installed:
             _undone[linear] = library
         by_weight.clear()
@@ -189,9 +202,7 @@ def patch_model(
 
 
 def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
-    """What each linear layer of the model would call, in the model's order, and behind them layers that are called as
-    one product.
-    """
+    """Return what each linear layer of the model would call, then layers that are computed as one product."""
     named = [(name, [layer]) for name, layer in _linears(model)]
     is_invariant = context.mode.is_on
     named += [(name, [each]) for name, each in _others(model).items() if is_invariant or _is_tuned(each, context)]
@@ -220,14 +231,15 @@ def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
 
 def _linears(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Linear]]:
     for name, layer in model.named_modules():
-        # A subclass does something else.
+        # A subclass may compute something else.
         if type(layer) is torch.nn.Linear:
             yield name, layer
 
 
 def _others(model: torch.nn.Module) -> dict[str, Any]:
-    """Modules that are no nn.Linear and have a weight [N, K], which they may multiply by the functional form: routers,
-    for example. Embeddings are looked up, but for the calls of who shares their weight.
+    """Return modules with a weight [N, K] other than nn.Linear, such as routers.
+
+    They may multiply the weight by the functional form. Embeddings are left out: they look rows up.
     """
     found = {}
     for name, layer in model.named_modules():
@@ -238,7 +250,7 @@ def _others(model: torch.nn.Module) -> dict[str, Any]:
 
 
 def _knows_itself(weight: Any) -> bool:
-    """True for a wrapper subclass, which defines how it is multiplied: quantised or sharded."""
+    """Return True for a wrapper subclass, which defines how it is multiplied: quantised or sharded."""
     return type(weight) not in PLAIN and is_traceable_wrapper_subclass(weight)
 
 
@@ -247,21 +259,23 @@ def _is_tuned(layer: Any, context: Context) -> bool:
 
 
 def _is_served(layer: Any, context: Context) -> bool:
-    """Whether its calls are genkern's in every mode."""
+    """Return True if genkern serves the layer's calls in every mode."""
     return _is_tuned(layer, context) or (context.is_watched and str(layer.weight.dtype) in BY_TORCH)
 
 
 def _forward(gemm: Gemm, context: Context, place: Place | None, is_served: bool) -> Callable[..., Any]:
-    """A layer's forward: of one that has a `place` in a product with others its part of that; if it `is_served`, or
-    must be batch invariant, its own call of `gemm`, else the library's.
+    """Return a layer's forward.
+
+    A layer with a `place` in a shared product returns its part of that. If it `is_served`, or calls must be
+    batch-invariant, it calls `gemm`, else the library.
     """
     shared, number = (None, 0) if place is None else (place.shared, place.number)
 
-    # Its name is what pickle looks up in the layer.
+    # pickle looks the function up in the layer by its name, which must be "forward".
     def forward(layer: torch.nn.Linear, input: Any) -> Any:
         if shared is not None and (part := shared.part(number, layer, input)) is not None:
             return part
-        # Not through nn.Module.__getattr__, which takes as long as all else here.
+        # Not through nn.Module.__getattr__, which takes as long as everything else here.
         own = layer._parameters
         weight, bias = own.get("weight"), own.get("bias")
         if is_served and weight is not None and not is_traced() and not _any_autocast():
@@ -276,7 +290,7 @@ def _forward(gemm: Gemm, context: Context, place: Place | None, is_served: bool)
 
 
 def _product(gemm: Gemm, input: Any, weight: Any, bias: Any) -> Any:
-    """The product; operands that do not fit raise what torch.nn.functional.linear raises."""
+    """Return the product. Operands that do not fit raise what torch.nn.functional.linear raises."""
     if is_traced():
         return gemm(input, weight, bias)
     try:
@@ -284,15 +298,16 @@ def _product(gemm: Gemm, input: Any, weight: Any, bias: Any) -> Any:
     except InputError:
         if gemm.context.mode.is_on:
             raise
-    # Behind the handler, so that PyTorch's error has no other as its context.
+    # Outside of the handler, so that PyTorch's error has no other error as its context.
     return torch._C._nn.linear(input, weight, bias)
 
 
 def _is_librarys(input: Any, weight: Any, context: Context) -> bool:
-    """True if torch.nn.functional.linear must serve the call: under autocast, which casts operands; for tensors that
-    define their own product (quantised, sharded, sparse, nested); for types that no kernel multiplies, or two types.
+    """Return True if torch.nn.functional.linear must serve the call.
 
-    Raises InvarianceError if calls must be batch invariant.
+    That is the case under autocast, which casts operands; for tensors that define their own product (quantised,
+    sharded, sparse, nested); for types that no kernel multiplies; and for operands of two types. Raises InvarianceError
+    if calls must be batch-invariant.
     """
     why = ""
     traced = is_traced()

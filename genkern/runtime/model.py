@@ -1,4 +1,4 @@
-"""`genkern.patch(model)` and `genkern.report(model)`: models with what this process's environment names."""
+"""`genkern.patch(model)` and `genkern.report(model)`, which use the bundles that the environment names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WorkspaceReport:
-    """What calls keep on GPU number `gpu`, in bytes, beside PyTorch's memory: never more than `most_bytes`."""
+    """The bytes that calls keep on GPU `gpu` outside of PyTorch's allocator, and their limit `most_bytes`."""
 
     gpu: int
     kept_bytes: int
@@ -32,7 +32,7 @@ class WorkspaceReport:
 
 
 class ModelReport(list[LayerReport]):
-    """The layers, and by `workspaces` what calls keep on each GPU; as text a line each."""
+    """A list of LayerReport; `workspaces` has what calls keep on each GPU. As text, one line for each."""
 
     def __init__(self, layers: Iterable[LayerReport], workspaces: Iterable[WorkspaceReport]) -> None:
         super().__init__(layers)
@@ -68,10 +68,10 @@ def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
 
 
 def report(model: torch.nn.Module) -> ModelReport:
-    """What each linear layer and each product of an experts module of a model would call.
+    """Return what each linear layer, and each product of an experts module, of a model would call.
 
-    Returns a list of LayerReport: name, N, K, type, and by M the config that won, "vendor" or "tie". Its `workspaces`
-    say how many bytes calls keep on each GPU. `print(report(model))` has a line for each.
+    The result is a list of LayerReport: name, N, K, type, and by M the config that won, "vendor" or "tie". Its
+    `workspaces` say how many bytes calls keep on each GPU. `print(report(model))` has a line for each.
     """
     context = default_context()
     layers = [*report_model(model, context), *report_experts(model, staged_op(), context)]

@@ -1,4 +1,4 @@
-"""What a bundle says of its winners, as records, and their JSON: plans, binaries, times and where these come from."""
+"""The records of a bundle and their JSON: winners, calls with launch plans, binaries, times and their sources."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ from genkern.timing.standing import PROVED
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,250}")
 _TEXTS = ("arch", "device", "config", "choice", "vendor", "time_source", "check", "code")
-# As CUDA bounds them: parameters of a kernel in bytes, threads of a program, shared memory with room to grow.
+# CUDA's limits: bytes of a kernel's parameter, threads of a program; shared memory with room for later GPUs.
 _MOST_PARAMETERS, _MOST_THREADS, _MOST_SHARED = 512, 1024, 2**20
-# Compute units (streaming multiprocessors) of a device.
+# Most compute units (streaming multiprocessors) of a device.
 _MOST_UNITS = 2**16
-# M for which one call was proved.
+# Most M for which one call lists a proof.
 _MOST_PROVED = 64
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a binary wants one TMA descriptor encoded, in the numbers of cuTensorMapEncodeTiled.
+    """How a binary expects one TMA descriptor to be encoded, in the numbers of cuTensorMapEncodeTiled.
 
-    `box` has rows and columns, the contiguous dimension last; `swizzle` is CUtensorMapSwizzle, `element_type`
-    CUtensorMapDataType.
+    element_type: CUtensorMapDataType.
+    element_bytes: bytes per element.
+    box: rows and columns of the box; the contiguous dimension is last.
+    swizzle: CUtensorMapSwizzle.
     """
 
     element_type: int
@@ -47,10 +49,14 @@ class Encoding:
 
 @dataclass(frozen=True)
 class PackedBinary:
-    """One compiled kernel: `sha256` of its file, its `symbol`, and what a launch must know besides the plan.
+    """One compiled kernel, with what a launch must know in addition to the launch plan.
 
-    `threads` are those of a program, `shared_bytes` its dynamic shared memory (LDS), `parameter_bytes` the size of each
-    parameter as the binary declares it, `encodings` those of its descriptors in their order.
+    sha256: digest of its file.
+    symbol: the kernel's name in the file.
+    threads: threads per program.
+    shared_bytes: dynamic shared memory (LDS) per program, in bytes.
+    parameter_bytes: size of each parameter as the binary declares it, in bytes.
+    encodings: how its TMA descriptors are encoded, in their order.
     """
 
     sha256: str
@@ -63,12 +69,16 @@ class PackedBinary:
 
 @dataclass(frozen=True)
 class PackedCall:
-    """How a winner is launched for M from `least_m` to `most_m`: its plan, and sha256 of a binary for each launch.
+    """How a winner is launched for a range of M.
 
-    `code` is the digest of their machine code (genkern.gemm.records.code_digest). `proved` are the M, in their order,
-    for which its output was proved right on the winner's device, launched as it is packed (genkern.packing.proofs).
-    `sums`: the order in which it adds up K (genkern.kernels.contract.sums): a row of A has the same bits in all calls
-    that say the same; "" where nobody says it.
+    least_m, most_m: the smallest and the largest M that it serves.
+    plan: the launch plan.
+    binaries: the sha256 of a binary for each launch of the plan.
+    code: digest of the machine code of the binaries (genkern.gemm.records.code_digest).
+    proved: the M, in ascending order, for which its output was proved right on the winner's device, launched as it is
+        packed (genkern.packing.proof).
+    sums: the order of sums along K (genkern.kernels.contract.sums); "" if unknown. A row of A has the same bits in all
+        calls with the same order.
     """
 
     least_m: int
@@ -80,18 +90,18 @@ class PackedCall:
     sums: str = ""
 
     def serves(self, m: int) -> bool:
-        """Whether it is launched for that M: within both ends, and as its kernels were promised of sizes."""
+        """Return True if the call can be launched for M: it is in the range, and kernels' assumptions about M hold."""
         return self.least_m <= m <= self.most_m and self.plan.keeps_promises(m)
 
     @property
     def is_proved(self) -> bool:
-        """Whether it was proved at both ends of what it serves."""
+        """True if it was proved at both ends of its range of M."""
         return self.proved[:1] == (self.least_m,) and self.proved[-1:] == (self.most_m,)
 
 
 @dataclass(frozen=True)
 class PackedOperand:
-    """How a winner's kernels read an operand of its format, as `genkern.gemm.operand.Operand` has these."""
+    """How a winner's kernels read an operand of the format; fields as in `genkern.gemm.operand.Operand`."""
 
     name: str
     dtype: str
@@ -109,15 +119,24 @@ class PackedOperand:
 
 @dataclass(frozen=True)
 class PackedWinner:
-    """One row of results: who wins `problem` on this device, how fast, and how it is called.
+    """One row of results: what wins `problem` on a device, its times, and how it is called.
 
-    `choice` is "config" where the config is called (CHOICES); else calls are for other M, if there are any. `vendor`
-    names the library's call (genkern.timing.libraries), "" where nobody says it. `time_us`, `library_us` of its best
-    and `torch_us` of PyTorch's own are of one call, by `time_source`; `code` says of which machine code. The first
-    call is for the problem's own M. `check` says how its output was proved right, `versions` what measured it.
-    `operands` are those of its format when it was packed; `deterministic` says that two runs agree to the bit.
-    `batch_invariant` is the order of sums of all winners of its problem with another M that say one: each of its calls
-    has it, and the library's algorithm that won had it for its M. "" where it was chosen by its time alone.
+    problem: the problem that was tuned.
+    arch, device, compute_units: the device on which it was tuned.
+    config: the name of the config.
+    choice: "config" if the config won (see CHOICES); else the library serves the problem, and calls serve other M.
+    vendor: name of the library's best call (genkern.timing.libraries); "" if unknown.
+    time_us, library_us, torch_us: microseconds per call of the config, of the library's best call and of PyTorch's own.
+    time_source: how the times were measured.
+    check: how its output was proved right.
+    code: digest of the machine code that was measured.
+    versions: versions of the software that measured it.
+    calls: how it is called; the first call is for the problem's own M.
+    operands: the operands of the format when the winner was packed.
+    deterministic: True if two runs give equal bits.
+    batch_invariant: the order of sums that all calls of this winner, and the winners of the same problem with other M,
+        have in common. The library's algorithm, if it won, has this order for its M. "" if the winner was chosen by
+        time alone.
     """
 
     problem: GemmProblem
@@ -141,17 +160,19 @@ class PackedWinner:
 
     @property
     def is_predicted(self) -> bool:
-        """Whether nobody measured it: a model chose it."""
+        """True if the cost model chose it and it was never measured."""
         return self.time_source == PREDICTED
 
     def call_for(self, m: int, *, only_proved: bool = False) -> PackedCall | None:
-        """The first of its calls that serves that M; with `only_proved` of those that were proved for it."""
+        """Return the first call that serves M; with `only_proved`, the first that was also proved for M; else None."""
         found = (call for call in self.calls if call.serves(m) and not (only_proved and not self.is_proved(call, m)))
         return next(found, None)
 
     def is_proved(self, call: PackedCall, m: int) -> bool:
-        """Whether one of its calls was proved for M: at an M on either side of it, or as the winner itself when it was
-        tuned, where that was the same machine code and M.
+        """Return True if the call was proved for M.
+
+        Either it was proved for an M on both sides (or for M itself), or tuning proved the same machine code for this
+        M.
         """
         if call.proved and call.proved[0] <= m <= call.proved[-1]:
             return True
@@ -160,10 +181,10 @@ class PackedWinner:
 
 @dataclass(frozen=True)
 class Contents:
-    """All that a bundle says: its winners, and its binaries by their sha256.
+    """Everything in a bundle: its winners, and its binaries by sha256.
 
-    `row_kernels` are, by architecture and name, the binaries of kernels beside products (runtime.routed.row_kernels);
-    those named in `proved_rows` were proved.
+    `row_kernels` maps architecture and name of each row kernel (genkern.runtime.routed.row_kernels) to its binary's
+    sha256; `proved_rows` are the keys of the row kernels that were proved.
     """
 
     winners: tuple[PackedWinner, ...]
@@ -173,7 +194,7 @@ class Contents:
 
     @property
     def proofs(self) -> tuple[int, int]:
-        """How many calls and kernels beside products were proved for all that they serve, and how many there are."""
+        """The number of calls and row kernels that were proved for everything they serve, and of all of them."""
         calls = [
             call.is_proved or (call.least_m == call.most_m and winner.is_proved(call, call.least_m))
             for winner in self.winners
@@ -183,7 +204,7 @@ class Contents:
 
 
 def joined(one: Contents, other: Contents) -> Contents:
-    """What is in either."""
+    """Return the contents of both. Where they differ about a binary or row kernel, those of `one` are kept."""
     return Contents(
         (*one.winners, *other.winners),
         {**other.binaries, **one.binaries},
@@ -193,7 +214,7 @@ def joined(one: Contents, other: Contents) -> Contents:
 
 
 def part_of(contents: Contents, winners: tuple[PackedWinner, ...]) -> Contents:
-    """What belongs to some of its winners; kernels beside products are of their architectures."""
+    """Return the contents reduced to these winners: their binaries, and the row kernels of their architectures."""
     archs = {winner.arch for winner in winners}
     beside = {key: sha256 for key, sha256 in contents.row_kernels.items() if key[0] in archs}
     used = {sha256 for winner in winners for call in winner.calls for sha256 in call.binaries} | {*beside.values()}
@@ -202,11 +223,12 @@ def part_of(contents: Contents, winners: tuple[PackedWinner, ...]) -> Contents:
 
 
 def to_data(contents: Contents) -> dict[str, Any]:
-    """As JSON has it."""
+    """Return the contents as data that json can write."""
     beside = [[*key, sha256] for key, sha256 in sorted(contents.row_kernels.items())]
     proved = sorted(map(list, contents.proved_rows))
     return {
-        # Bundles without any are as they were before there were such kernels, and proofs of them.
+        # Keys are left out if they are empty, so that bundles without row kernels or their proofs keep the bytes of
+        # older releases.
         **({"row_kernels": beside} if beside else {}),
         **({"proved_rows": proved} if proved else {}),
         "binaries": {sha256: asdict(binary) for sha256, binary in sorted(contents.binaries.items())},
@@ -223,7 +245,7 @@ def _winner_data(winner: PackedWinner) -> dict[str, Any]:
             "plan": json.loads(call.plan.to_json()),
             "binaries": list(call.binaries),
             "code": call.code,
-            # As before there were proofs of calls.
+            # Left out if empty, as in bundles of older releases.
             **({"proved": list(call.proved)} if call.proved else {}),
             **({"sums": call.sums} if call.sums else {}),
         }
@@ -232,20 +254,20 @@ def _winner_data(winner: PackedWinner) -> dict[str, Any]:
     operands = [asdict(operand) for operand in winner.operands]
     more = {"versions": dict(winner.versions), "calls": calls, "operands": operands}
     if not winner.batch_invariant:
-        # As before there were such winners.
+        # Left out if empty, as in bundles of older releases.
         del values["batch_invariant"]
     return {**values, "problem": asdict(winner.problem), **more}
 
 
 def from_data(data: object) -> Contents:
-    """Inverse of to_data. Raises ResultsError for anything that it does not give."""
+    """Return the contents: the inverse of to_data. Raise ResultsError for any other data."""
     try:
         usual: dict[str, Any] = {"row_kernels": [], "proved_rows": []}
         values = _mapping({**usual, **data} if isinstance(data, dict) else data, Contents)
         binaries = {_text(name, _SHA256): _binary(value) for name, value in _items(values["binaries"])}
         if any(name != binary.sha256 for name, binary in binaries.items()):
-            raise ResultsError("a binary stands under another digest than its own")
-        # Winners share plans, which are most of what there is to read.
+            raise ResultsError("a binary has another digest than its name")
+        # Winners share plans, which are the largest part of a manifest: each is parsed once.
         plans: dict[str, LaunchPlan] = {}
         winners = tuple(_winner(each, plans) for each in _list(values["winners"]))
         for winner in winners:
@@ -254,11 +276,11 @@ def from_data(data: object) -> Contents:
         beside = [_list(entry, 3) for entry in _list(values["row_kernels"])]
         row_kernels = {(_text(arch), _text(name, _SYMBOL)): _text(sha, _SHA256) for arch, name, sha in beside}
         if not set(row_kernels.values()) <= set(binaries):
-            raise ResultsError("a kernel beside products has no binary")
+            raise ResultsError("a row kernel has no binary")
         named = [_list(entry, 2) for entry in _list(values["proved_rows"])]
         proved_rows = frozenset((_text(arch), _text(name, _SYMBOL)) for arch, name in named)
         if not proved_rows <= set(row_kernels):
-            raise ResultsError("a kernel beside products is said to be proved, and is not there")
+            raise ResultsError("a row kernel is listed as proved, and is missing")
         return Contents(winners, binaries, row_kernels, proved_rows)
     except InputError as error:
         raise ResultsError(str(error)) from None
@@ -295,34 +317,36 @@ def _call(data: object, plans: dict[str, LaunchPlan]) -> PackedCall:
     if (plan := plans.get(text := json.dumps(values["plan"]))) is None:
         plan = plans[text] = LaunchPlan.from_data(values["plan"])
         if open_names := plan.hangs_on.intersection(PARAMETERS.run_time):
-            raise ResultsError(f"a call's plan leaves {', '.join(sorted(open_names))} open")
-        # For all M and devices, not those of this call alone: calls share plans.
+            raise ResultsError(f"a call's plan has no value for {', '.join(sorted(open_names))}")
+        # For all M and devices, not only for those of this call: calls share plans.
         plan.require_computable({"M": (1, INT32), "units": (1, _MOST_UNITS)})
     most, listed = _number(values["most_m"], least, INT32), _list(values["proved"])
     proved = tuple(_number(m, least, most) for m in listed[:_MOST_PROVED])
     if len(listed) > _MOST_PROVED or list(proved) != sorted({*proved}):
-        raise ResultsError(f"{str(listed)[:60]} are not the M for which a call was proved, in their order")
-    # A proof is of machine code: without its digest nobody can tell whether this is what was proved.
+        raise ResultsError(
+            f"{str(listed)[:60]} is no ascending list of up to {_MOST_PROVED} M for which a call was proved"
+        )
+    # A proof belongs to machine code: without the code's digest nothing says that this code was proved.
     code = _text(values["code"])
     return PackedCall(least, most, plan, binaries, code, proved if code else (), _text(values["sums"]))
 
 
 def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:
-    # Bundles of before do not say it.
+    # Bundles of older releases lack these fields.
     usual = {"torch_us": None, "batch_invariant": ""}
     values = _mapping({**usual, **data} if isinstance(data, dict) else data, PackedWinner)
     if values["choice"] not in CHOICES:
-        raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, none of {', '.join(CHOICES)}")
+        raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, not one of {', '.join(CHOICES)}")
     calls = tuple(_call(each, plans) for each in _list(values["calls"]))
     texts = {name: _text(values[name]) for name in _TEXTS}
-    # Bundles from before say what the config was called then.
+    # Bundles of older releases have the config's name of that time.
     texts["config"] = name_today(texts["config"])
     if texts["vendor"] and not is_call(texts["vendor"]):
-        raise ResultsError(f"{texts['vendor'][:40]!r} is no call of a library")
+        raise ResultsError(f"{texts['vendor'][:40]!r} is not the name of a library call")
     sums = _text(values["batch_invariant"])
     if sums and any(call.sums != sums for call in calls):
         raise ResultsError(
-            f"a winner is batch invariant by {sums[:60]!r}, and has a call that adds up in another order"
+            f"a winner has the order of sums {sums[:60]!r}, and one of its calls has another: it is not batch-invariant"
         )
     return PackedWinner(
         problem=_problem(values["problem"]),
@@ -357,7 +381,7 @@ def _problem(data: object) -> GemmProblem:
 
 def _dtype(name: str, data: object) -> str:
     if not isinstance(data, str) or data not in DTYPES:
-        raise ResultsError(f"{name} is {str(data)[:40]!r}, which is no element type")
+        raise ResultsError(f"{name} is {str(data)[:40]!r}, which is not an element type")
     return data
 
 
@@ -370,7 +394,7 @@ def _flag(name: str, data: object) -> bool:
 def _mapping(data: object, kind: type) -> dict[str, Any]:
     names = {field.name for field in fields(kind)}
     if not isinstance(data, dict) or set(data) != names:
-        raise ResultsError(f"{str(data)[:60]!r} is no {kind.__name__}: it has other fields than {', '.join(names)}")
+        raise ResultsError(f"{str(data)[:60]!r} is no {kind.__name__}: its fields are not {', '.join(names)}")
     return data
 
 
@@ -388,7 +412,7 @@ def _list(data: object, count: int | None = None) -> list[Any]:
 
 def _text(data: object, form: re.Pattern[str] | None = None) -> str:
     if not isinstance(data, str) or len(data) > 300 or not (form.fullmatch(data) if form else data.isprintable()):
-        raise ResultsError(f"{str(data)[:60]!r} stands where a {'name' if form else 'printable text'} belongs")
+        raise ResultsError(f"{str(data)[:60]!r} is no {'name' if form else 'printable text'}")
     return data
 
 

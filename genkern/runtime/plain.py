@@ -8,7 +8,7 @@ import torch
 from torch._subclasses import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-# Types whose operators nobody overrides.
+# Types that override no operators.
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 # Subclasses that stand for plain tensors while PyTorch traces a program.
 _TRACING = (FakeTensor, FunctionalTensor)
@@ -17,10 +17,10 @@ _FUNCTIONS = (getattr(torch.Tensor.__torch_function__, "__func__", None), torch.
 
 
 def is_plain(tensor: Any) -> bool:
-    """True if the tensor is dense and strided, and its memory holds its values.
+    """Return True if the tensor is dense and strided, and its memory holds its values.
 
     False for subclasses, sparse, nested and meta tensors, lazy negation and conjugation (`x.conj().imag`, `x.conj()`),
-    and zeros without memory (forward-mode differentiation makes them).
+    and zeros without memory (forward-mode differentiation creates them).
     """
     return (
         type(tensor) in PLAIN
@@ -30,9 +30,9 @@ def is_plain(tensor: Any) -> bool:
 
 
 def is_pytorchs(tensor: Any) -> bool:
-    """True if the tensor defines itself how it is multiplied: nested, sparse, quantised, sharded, masked.
+    """Return True if the tensor defines how it is multiplied: nested, sparse, quantised, sharded, masked.
 
-    A subclass of Parameter that overrides no more than __torch_function__ is an ordinary matrix (vLLM's weights).
+    A subclass of Parameter that overrides only __torch_function__ is an ordinary matrix (vLLM's weights are).
     """
     kind = type(tensor)
     if kind in PLAIN:

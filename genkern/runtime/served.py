@@ -1,4 +1,4 @@
-"""Who serves a call, as a function of its tensors: a winner's launches, or the library."""
+"""What serves a call, as a function of its tensors: the launches of a winner, or the library."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ from genkern.runtime.launch.parameters import ALIGNMENT, Layout
 from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
 from genkern.runtime.table import Choice
 
-# x, weight, and what else a call is given of bias, scale_a and scale_b, in this order, to the result.
+# A function of x, weight, and the given ones of bias, scale_a and scale_b in this order, which returns the result.
 Function = Callable[..., Any]
 _ORDER = ("bias", "scale_a", "scale_b")
 
 
 @dataclass(frozen=True)
 class Served:
-    """What serves calls, and whether PyTorch knows the gradients of what it does."""
+    """The function that serves calls, and whether PyTorch can differentiate it."""
 
     call: Function
     differentiable: bool = False
 
 
 def serve(context: Context, given: Given, tensors: Sequence[Any], leave: Leave | None = None) -> Served:
-    """Who serves calls that are given this, with tensors that lie as these do. What is left to the library goes to
-    `leave`, unless the context is to say it. Raises InvarianceError where it must be batch invariant and is not.
+    """Return what serves calls with these arguments and with tensors of the same layout as `tensors`.
+
+    If the library serves them, `leave` is called with the reason (default: Context.leave, which logs it). Raises
+    InvarianceError if calls must be batch-invariant and no kernel is.
     """
     problem, library = as_tuned(context, given), by_library(given)
     call = None
@@ -53,14 +55,15 @@ def serve(context: Context, given: Given, tensors: Sequence[Any], leave: Leave |
         return Served(call)
     if problem is None:
         return Served(library, differentiable=_linear_of_nothing(given, *tensors) is not None)
-    # Products with scales have no gradient, whichever kernel computes them (torch_ops).
+    # Products with scales have no gradient, whichever kernel computes them (see torch_ops).
     return Served(library, differentiable=set(given.extra) <= {"bias"})
 
 
 def serve_one_order(context: Context, given_of: Callable[[Any, Any], Given], tensors: Sequence[Any]) -> Served | None:
-    """The same where calls must be batch invariant; None where they cannot. `given_of` is of x and the weight.
+    """Return what serves calls that must be batch-invariant; None if nothing does.
 
-    Where these lie as no kernel of the problem's order of sums takes them, copies without gaps are multiplied.
+    `given_of` maps x and weight to arguments. If no kernel with the problem's order of sums takes the strides of x or
+    weight, contiguous copies are multiplied.
     """
     x, weight, *extra = tensors
     given = given_of(x, weight)
@@ -80,27 +83,25 @@ def serve_one_order(context: Context, given_of: Callable[[Any, Any], Given], ten
 
 
 def _without_gaps(weight: Any) -> Any:
-    """The weight, or where it has gaps a copy in the same layout."""
+    """Return the weight; if it has gaps, a copy without gaps in the same layout."""
     of_columns = weight.stride(-1) != 1 and weight.stride(-2) == 1
     return weight.mT.contiguous().mT if of_columns else weight.contiguous()
 
 
 def as_tuned(context: Context, given: Given) -> GemmProblem | None:
-    """The call's problem; where its operands lie in several layouts at once, that which has a row of its own."""
+    """Return the call's problem; if operands have several layouts at once, the problem of the tuned layout."""
     gpu = context.gpu(given.device) if given.others else None
     if given.problem is None or gpu is None:
         return given.problem
     several = given.problem, *given.others
     if context.mode.is_on:
-        # Not by M: a single row would be of another order of sums than several.
+        # Not by M: a single row, which has several layouts, must get the same order of sums as several rows.
         return next((each for each in several if context.sums(gpu, each)), given.problem)
     return next((each for each in several if context.find(gpu, each).exact), given.problem)
 
 
 def is_tuned(context: Context, device: int, problem: GemmProblem) -> bool:
-    """Whether a winner serves the problem on the device with this number, or an algorithm of the library's that won.
-    Who watches is told of it.
-    """
+    """Return True if a winner, or a library algorithm that won, serves the problem on the device. Watches are told."""
     gpu = context.gpu(device)
     choice = None if gpu is None else context.find(gpu, problem)
     context.watched(gpu, problem, choice)
@@ -108,8 +109,10 @@ def is_tuned(context: Context, device: int, problem: GemmProblem) -> bool:
 
 
 def gradients_of(problem: GemmProblem) -> tuple[GemmProblem, ...]:
-    """The products that are the gradients of a product's x, [M, K], and of its weight, [N, K], for a gradient [M, N]
-    that is row-major; none where operands are of two types, which have no gradient of one.
+    """Return the products that compute the gradients of x [M, K] and of the weight [N, K].
+
+    The output's gradient [M, N] is row-major. Empty if the operands have different types, since then no product of one
+    type is their gradient.
     """
     if problem.dtype_a != problem.dtype_b:
         return ()
@@ -129,9 +132,10 @@ def by_winner(
     launched: Callable[[LiveGpu, Choice], Function],
     leave: Leave | None = None,
 ) -> Function | None:
-    """What `launched` makes of the winner for the problem on the device with this number; None if the library serves
-    it, of which `leave` is told (Context.leave), also if `launched` raises. Raises InvarianceError if the library may
-    not.
+    """Return what `launched` creates from the problem's winner; None if the library serves the problem.
+
+    If the library does, also because `launched` raised, `leave` is called with the problem and the reason; it raises
+    InvarianceError if the library may not serve the problem.
     """
     gpu, leave = context.gpu(device), leave or context.leave
     if gpu is None:
@@ -147,7 +151,8 @@ def by_winner(
             try:
                 call = launched(gpu, choice)
             except GenkernError:
-                # Of one order of sums its kernels are as good as the library's algorithm.
+                # The library's algorithm cannot run here. Kernels with the same order of sums give equal bits, so they
+                # may replace it.
                 if not (choice.sums and choice.algorithm):
                     raise
                 choice = context.find(gpu, problem, kernels_alone=True)
@@ -159,7 +164,7 @@ def by_winner(
     except GenkernError as error:
         why = str(error)
     except Exception as error:
-        # A crafted bundle, a driver, or an error of genkern's own: the program that makes the call goes on.
+        # A malicious bundle, a driver, or a bug in genkern: the program that makes the call must go on.
         why = f"its kernel cannot be launched ({one_line(error)})"
         context.say(("failed", problem.op, type(error)), f"{problem_text(problem)}: {why}", logging.WARNING)
     leave(problem, why)
@@ -167,7 +172,7 @@ def by_winner(
 
 
 def _unless_deterministic(call: Function, library: Function) -> Function:
-    """The library where torch.use_deterministic_algorithms says so."""
+    """Return a function that calls the library while torch.use_deterministic_algorithms is on, else `call`."""
     import torch
 
     wanted = torch.are_deterministic_algorithms_enabled
@@ -179,14 +184,14 @@ def _unless_deterministic(call: Function, library: Function) -> Function:
 
 
 def by_library(given: Given) -> Function:
-    """The library's product, with everything that belongs to it; differentiable where the library's is."""
+    """Return the library's product with scales, bias and activation, differentiable if the library's product is."""
     problem = given.problem
     if problem is None:
         return _of_nothing(given)
     product = library_of(problem.op)
     if product is None:
         raise InputError(
-            f"{problem.op} has no library.py, so nothing serves what is not tuned (docs/your_own_format.md)"
+            f"{problem.op} has no library.py, so nothing serves problems that are not tuned (docs/your_own_format.md)"
         )
     if problem.activation == "none" and given.is_linear and (linear := linear_of(problem)) is not None:
         return linear
@@ -196,7 +201,7 @@ def by_library(given: Given) -> Function:
     def call(x: Any, weight: Any, *extra: Any) -> Any:
         import torch
 
-        # Matrices as the format declares them; vectors stay as they are.
+        # Operands are reshaped as the format declares them. Vectors keep their shape.
         named = {operand.name: extra[place].reshape(operand.shape) for place, operand in places}
         operands = {"a": x.reshape(shape_a), "b": weight.mT, **named}
         c = product(problem, operands).reshape(shape)
@@ -206,19 +211,19 @@ def by_library(given: Given) -> Function:
 
 
 def linear_like(op: Op, x: Any, weight: Any, out_dtype: Any) -> Function | None:
-    """PyTorch's function of x, weight and bias for operands of these types; None if the format has no such function."""
+    """Return PyTorch's function of x, weight and bias for operands of these types; None if the format has none."""
     a, b, c = (BY_TORCH.get(str(dtype), "") for dtype in (x.dtype, weight.dtype, out_dtype or x.dtype))
     return linear_of(GemmProblem(1, 1, 1, op.name, a, b, c)) if a and b and c else None
 
 
 def _places(given: Given) -> list[tuple[int, Operand]]:
-    """Of each operand besides the matrices, in the format's order, its place among what calls are given besides."""
+    """Return each operand besides the matrices in the format's order, with its index among a call's extra tensors."""
     order = [name for name in _ORDER if name in given.extra]
     return [(order.index(name), operand) for operand, name in zip(given.extra_operands, given.extra, strict=True)]
 
 
 def _of_nothing(given: Given) -> Function:
-    """A product with M, N or K of 0, which has no elements or sums over nothing.
+    """Return the function of a product with M, N or K of 0, which has no elements or sums over nothing.
 
     PyTorch's own function computes it if the format has one for these types: gradients, autocast and torch.func are
     then the same as for any other size.
@@ -250,15 +255,16 @@ def _launched(
     tensors: Sequence[Any],
     library: Function,
 ) -> Function:
-    """The winner's launches, or those of the library's best. Raises ResultsError or LaunchError where they cannot be
-    made for what lies so.
+    """Return a function that launches the winner, or the library's best algorithm.
+
+    Raises ResultsError or LaunchError if it cannot be prepared for tensors with these strides.
     """
     x, weight, *extra = tensors
     of_a, of_b, *_ = given.op.operands(problem)
     size = of_a.tensor_shape
     flat = as_matrix(x, given.op, problem.M)
     rows = x.new_empty(size) if flat is None else flat
-    # Rows that are together are one.
+    # A format that stores several rows together (shuffled weights) counts them as one row.
     b = _seen_as(weight, of_b.storage_shape) if of_b.together > 1 else weight
     if b is None:
         raise ResultsError("shuffled weights have gaps")
@@ -286,7 +292,7 @@ def _launched(
         a = x.reshape(size) if gathers else x
         return (a, weight, *(as_stored(extra[place], operand) for place, operand in places))
 
-    # Where operands are as kernels read them, in the kernels' order.
+    # True if the tensors of a call are exactly what kernels read, in the kernels' order.
     is_stored = not gathers and all(
         number == place and as_stored(extra[place], operand).data_ptr() == extra[place].data_ptr()
         for number, (place, operand) in enumerate(places)
@@ -308,18 +314,20 @@ def launching(
     stored: Callable[..., tuple[Any, ...]],
     is_stored: bool,
 ) -> Function:
-    """Launches of what is prepared, as a function of a call's tensors; the library's call after one that failed. Where
-    the choice is one order of sums, calls raise InvarianceError instead, unless a warning is enough.
+    """Return a function that launches `prepared` on a call's tensors.
 
-    `stored` makes of these what kernels read, in their order but for C: where `is_stored`, that is the tensors
-    themselves, unless one lies off its alignment.
+    After a failed launch, the library serves all calls. If the choice has one order of sums, a failure raises
+    InvarianceError instead, unless the mode is "warn".
+
+    `stored` converts the tensors of a call to the operands that kernels read, in their order without C. `is_stored`
+    says that it returns the tensors themselves, unless one is misaligned.
     """
     shape, strides, out_dtype = form.shape, form.strides, form.dtype
     stop_native, empty, reason = _nothing, gpu.empty, ""
     is_one_order = choice.sums != ""
 
     def failed(error: GenkernError) -> None:
-        # From here on the library serves all calls, eager ones and those that go into a graph.
+        # From here on the library serves all calls, eager ones and captured ones alike.
         nonlocal reason
         reason = str(error) or "a launch failed"
         stop_native()
@@ -337,7 +345,7 @@ def launching(
             except LaunchError as error:
                 failed(error)
         if is_one_order:
-            context.leave(problem, reason or "its output lies off its alignment")
+            context.leave(problem, reason or "its output is misaligned")
         return library(*tensors)
 
     if not is_stored:
@@ -352,7 +360,7 @@ def _nothing() -> None:
 
 
 def _seen_as(x: Any, shape: tuple[int, ...]) -> Any:
-    """x [..., K] as A, of this shape, in the same memory; None where it does not lie so."""
+    """Return x as a view with this shape; None if no view is possible."""
     try:
         return x.view(shape)
     except RuntimeError:
@@ -360,7 +368,7 @@ def _seen_as(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def aligned(stored: Callable[..., tuple[Any, ...]], alignment: int) -> Callable[..., tuple[Any, ...]]:
-    """What `stored` makes of a call's tensors, each copied that is off the alignment: it lies as it did, elsewhere."""
+    """Return `stored` with a step that copies each misaligned tensor to aligned memory with the same strides."""
     import torch
 
     def copied(*tensors: Any) -> tuple[Any, ...]:
@@ -375,7 +383,7 @@ def aligned(stored: Callable[..., tuple[Any, ...]], alignment: int) -> Callable[
 
 
 def as_stored(tensor: Any, operand: Operand) -> Any:
-    """The tensor as kernels read the operand: without gaps, at a multiple of 16 bytes; copied where it lies otherwise.
+    """Return the tensor as kernels read the operand: contiguous, 16-byte aligned, copied if necessary.
 
     Scales and biases are small, and often parts of larger tensors.
     """

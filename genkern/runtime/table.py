@@ -1,6 +1,4 @@
-"""Table: the winners for one device by problem, and which of them a call takes; InvariantTable, where a row must have
-the same bits in every batch.
-"""
+"""Table finds the winner for a problem on one device; InvariantTable does so if calls must be batch-invariant."""
 
 from __future__ import annotations
 
@@ -23,23 +21,26 @@ from genkern.timing.standing import Standing, standing
 
 @dataclass(frozen=True)
 class Device:
-    """What winners are keyed by besides their problem, as PyTorch and results name it."""
+    """A device by the names that PyTorch and results files use. Winners belong to one device."""
 
     arch: str
     name: str
     compute_units: int
 
     def has(self, winner: PackedWinner) -> bool:
-        """Whether the winner was tuned on such a device."""
+        """Return True if the winner was tuned on such a device."""
         return (winner.arch, winner.device, winner.compute_units) == (self.arch, self.name, self.compute_units)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What serves a problem: a call of a winner in a bundle; none of both where the library does, and `why`.
+    """What serves a problem: a call of a winner, an algorithm of the library, or PyTorch's own call.
 
-    `exact` says that it is so by a row of the problem's own. `algorithm` names the library's call where that is not
-    PyTorch's own (genkern.timing.libraries). `sums` is the order in which it adds up K, where calls must all have one.
+    why: the reason for the choice, as a phrase for messages.
+    winner, call, bundle: the winner, its call, and the bundle that holds it; None if the library serves the problem.
+    exact: True if the choice is based on a row of the problem's own M.
+    algorithm: the library's algorithm (genkern.timing.libraries); "" if PyTorch's own call serves the problem.
+    sums: the order of sums that all calls of the layer share; "" if calls need not be batch-invariant.
     """
 
     why: str
@@ -52,24 +53,24 @@ class Choice:
 
     @property
     def predicted(self) -> bool:
-        """Whether it is by a row that nobody measured."""
+        """True if the winner was predicted and never measured."""
         return self.winner is not None and self.winner.is_predicted
 
 
 _UNTUNED = "not tuned"
 NO_CLASS = (
-    "no rows of one order of sums (tune its sizes by `genkern --batch_invariant`, and pack them; or say "
+    "no winners with one order of sums (tune its sizes with `genkern --batch_invariant`, and pack them; or set "
     "GENKERN_BATCH_INVARIANT=warn)"
 )
 
 
 class Table:
-    """Winners for `device` from several bundles; of two for one problem the one that is believed more, else the faster
-    one (genkern.timing.standing): the other is in `doubled`.
+    """Winners for `device` from several bundles, by problem.
 
-    Measured times decide: a row that was `predicted` serves its own M alone, and only where no larger M was measured.
-    With `only_proved` the library serves what no proved call does. `library` is the version of cuBLASLt here, if it is
-    known: of an algorithm of another one it is said that it was not measured.
+    If two winners have one problem, the more reliable one is kept, else the faster one (genkern.timing.standing); the
+    other one goes to `doubled`. Measured times decide: a predicted row serves only its own M, and only if no larger M
+    was measured. With `only_proved`, problems whose calls have no proof are left to the library. `library` is the
+    version of cuBLASLt of this process, if known: messages mark algorithms that were measured with another version.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Table:
                 self._by_m[Relatives.of(problem)].append(problem)
             self._tuned[replace(problem, M=1)].append(self._rows[problem][0])
         for relatives, problems in self._by_m.items():
-            # Times of one kind are compared, where an M is none of theirs.
+            # If an M was not tuned, only times of equal reliability are compared.
             most_believed = min(self._standing(each) for each in problems)
             self._by_m[relatives] = [each for each in problems if self._standing(each) == most_believed]
 
@@ -123,10 +124,11 @@ class Table:
         self._rows[winner.problem] = winner, bundle
 
     def find(self, problem: GemmProblem) -> Choice:
-        """Returns what serves the problem: its own row, else that of another M by the rule, else the library.
+        """Return what serves the problem: its own row, else a row of another M by the rule, else the library.
 
-        Kernels with full sums serve a problem for which fast ones will do if their times are more reliable or smaller.
-        `why` names the other devices that a problem without a row for this one was tuned for.
+        A float8 problem that accepts fast sums is also served by a kernel with full sums if that is more reliable or
+        faster. `why` names the other devices for which a problem without a row for this
+        device was tuned.
         """
         chosen = self._whatever_sums(problem)
         if chosen.why == _UNTUNED and (devices := self._elsewhere.get(replace(problem, M=1))):
@@ -138,7 +140,7 @@ class Table:
         if not multiplies_float8(problem):
             return chosen
         if is_full(problem):
-            said = "tuned for fast sums alone, not for the full ones of this call (accumulate)"
+            said = "tuned for fast sums only, not for the full sums of this call (accumulate)"
             return Choice(said) if chosen.why == _UNTUNED and self._find(as_fast(problem)).call else chosen
         in_full = self._find(full := as_full(problem))
         if in_full.call is None:
@@ -154,7 +156,7 @@ class Table:
             winner, bundle = row
             if winner.choice != CONFIG_WINS or _lost(winner):
                 algorithm = winner.vendor if kept_algorithm(winner.vendor) else ""
-                looked_up = " (an algorithm of another version: looked up, not measured)"
+                looked_up = " (with an algorithm of another version: looked up, not measured)"
                 why = "the library is as fast" + looked_up * is_looked_up(winner, self._library)
                 return Choice(why, exact=True, algorithm=algorithm)
             if (call := self._call(winner, problem.M)) is not None:
@@ -172,8 +174,10 @@ class Table:
         return Choice(f"tuned for M = {option.m}", option.winner, option.call, self._rows[option.winner.problem][1])
 
     def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
-        """For which M the problem is tuned, whatever its own, and who won there: a config, "vendor" or "tie"; of one
-        that nobody measured "(predicted)" stands behind it, of an algorithm of another version "(looked up)".
+        """Return each M that the problem is tuned for, with the winner: a config, "vendor" or "tie".
+
+        " (predicted)" is appended if it was never measured, " (looked up)" if the library's algorithm is of another
+        version.
         """
         rows = self._tuned.get(replace(problem, M=1), ())
         return [(row.problem.M, self._named(row)) for row in rows]
@@ -187,7 +191,7 @@ class Table:
         return who + " (looked up)" * is_looked_up(row, self._library)
 
     def _predicted(self, winner: PackedWinner, bundle: Bundle) -> Choice | None:
-        """A row that nobody measured: not the problem's own, so that whoever tunes what has none tunes it."""
+        """Return the choice of a predicted row. It is not `exact`, so tuning at run time still tunes the problem."""
         call = self._call(winner, winner.problem.M)
         return None if call is None else Choice("predicted, not measured", winner, call, bundle)
 
@@ -203,8 +207,9 @@ class Table:
 
 
 def _lost(winner: PackedWinner) -> bool:
-    """Whether it won among what adds up K in one order, and the library is faster in another: where nobody asks for one
-    order, that serves.
+    """Return True if the winner won among kernels of one order of sums, but the library is faster with another order.
+
+    The library serves such a problem unless calls must be batch-invariant.
     """
     us, library_us = winner.time_us, winner.library_us
     return winner.batch_invariant != "" and us is not None and library_us is not None and library_us < us
@@ -212,7 +217,7 @@ def _lost(winner: PackedWinner) -> bool:
 
 @dataclass(frozen=True)
 class Layer:
-    """Winners of one problem with several M, all of one order of `sums`, in the order of their M."""
+    """Winners of one problem for several M, sorted by M, which all have the order of sums `sums`."""
 
     sums: str
     rows: tuple[tuple[PackedWinner, Bundle], ...]
@@ -221,18 +226,19 @@ class Layer:
         return [Option(winner, winner.call_for(m, only_proved=only_proved)) for winner, _ in self.rows]
 
     def neighbours(self, m: int) -> slice:
-        """Of its rows the last one below M and the first one above."""
+        """Return the slice of the last row below M and the first row at or above it."""
         place = bisect_left(self.rows, m, key=lambda row: row[0].problem.M)
         return slice(max(place - 1, 0), place + 1)
 
 
 class InvariantTable:
-    """The winners for `device` that are batch invariant: of each layer, which is all of a problem but M, those of the
-    first bundle that has any, and those of the same sums of others.
+    """Batch-invariant winners for `device`, by layer (everything of a problem except M).
 
-    Who serves follows from bundles alone, never from what this process measures: ranks with equal bundles choose alike.
-    With `only_proved` unproved calls serve nothing. An algorithm of `library`, the version of cuBLASLt here, serves the
-    M that it won for, by which it was tested, and no other; of hipBLASLt's none does (`Backend.finds_again`).
+    The first bundle that has winners of a layer determines its order of sums; winners of other bundles are added if
+    they have the same order. The choice depends on bundles only, never on measurements of this process: ranks with
+    equal bundles choose alike. With `only_proved`, calls without a proof are not used. An algorithm of cuBLASLt of the
+    version `library` serves exactly the M that it won for, since it was tested for no other; an algorithm of hipBLASLt
+    is never used (`Backend.finds_again`).
     """
 
     def __init__(
@@ -247,7 +253,7 @@ class InvariantTable:
         self._rule = rule
         self._only_proved = only_proved
         self._library = library
-        # Layers of which a later bundle has rows of other sums, which serve nothing.
+        # Layers for which a later bundle has rows with another order of sums, which are not used.
         self.others: set[GemmProblem] = set()
         found: dict[GemmProblem, dict[int, tuple[PackedWinner, Bundle]]] = {}
         for bundle in bundles:
@@ -273,8 +279,9 @@ class InvariantTable:
             rows[m] = winner, bundle
 
     def find(self, problem: GemmProblem, *, kernels_alone: bool = False) -> Choice:
-        """What serves the problem: the call of its own row, else of another M's that serves it; neither, and why, where
-        there is none. With `kernels_alone` no algorithm of the library.
+        """Return what serves the problem: the call of its own row, else of another M, else neither with the reason.
+
+        With `kernels_alone` no algorithm of the library is returned.
         """
         layer = self.layer(problem)
         if layer is None:
@@ -294,21 +301,25 @@ class InvariantTable:
         return Choice(f"tuned for M = {option.m}", option.winner, option.call, bundle, sums=layer.sums)
 
     def layer(self, problem: GemmProblem) -> Layer | None:
-        """The problem's, whatever its M. Kernels with full sums serve one for which fast ones will do, and has none."""
+        """Return the layer of the problem, whatever its M; None if it has none.
+
+        A layer with full sums serves a float8 problem that accepts fast sums if that has no layer of its own.
+        """
         found = self._layers.get(replace(problem, M=1))
         if found is None and multiplies_float8(problem) and not is_full(problem):
             found = self._layers.get(replace(as_full(problem), M=1))
         return found
 
     def tuned(self, problem: GemmProblem) -> list[tuple[int, str]]:
-        """For which M the problem is tuned, whatever its own, and what serves there: a config, or "vendor"."""
+        """Return each M that the problem is tuned for, whatever its own M, and what serves it: a config or "vendor"."""
         layer = self.layer(problem)
         rows = () if layer is None else layer.rows
         return [(row.problem.M, "vendor" if self._is_librarys(row) else row.config) for row, _ in rows]
 
     def _is_librarys(self, winner: PackedWinner) -> bool:
-        """Whether an algorithm of the library won, and the library is the one that has it: PyTorch's own call, which
-        has no more than a name, may be another algorithm tomorrow.
+        """Return True if an algorithm of the library won and this process's library has exactly that algorithm.
+
+        PyTorch's own call is only a name: it may select another algorithm in another process.
         """
         if winner.choice == CONFIG_WINS or self._library is None:
             return False
@@ -316,11 +327,11 @@ class InvariantTable:
 
 
 def rank(winner: PackedWinner) -> tuple[Standing, float]:
-    """Less is better."""
+    """Return the sort key of a winner; the smaller is the better."""
     return standing(winner.choice, winner.check, winner.time_source), winner.time_us or float("inf")
 
 
 def _neighbours(problem: GemmProblem, tuned: Sequence[GemmProblem]) -> Sequence[GemmProblem]:
-    """Of problems in the order of their M, the last one below and the first one above."""
+    """Return, from problems sorted by M, the last one below the problem's M and the first one at or above it."""
     place = bisect_left(tuned, problem.M, key=lambda each: each.M)
     return tuned[max(place - 1, 0) : place + 1]

@@ -1,9 +1,9 @@
-"""Formats as PyTorch operators, torch.ops.genkern.gemm_*: for torch.compile, export and autograd.
+"""Number formats as PyTorch operators torch.ops.genkern.gemm_*, for torch.compile, torch.export and autograd.
 
-An operator takes the arguments of its format's function in the same order (genkern.runtime.dispatch.Gemm), the format's
-own fields as the last ones by name, and returns a new tensor; it has a fake implementation and a backward pass.
-Library.define and impl make it: a custom_op costs 7 us a call (pytorch issue 177109). Eager calls that need none of
-this do not go through the operator.
+An operator takes the arguments of its format's function (genkern.runtime.dispatch.Gemm) in the same order, then the
+format's own fields, and returns a new tensor. It has a fake implementation and a backward pass. It is defined with
+Library.define and Library.impl, since a torch.library.custom_op costs 7 us per call (pytorch issue 177109). Eager calls
+that need none of this bypass the operator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ C = TypeVar("C", bound=Calls)
 
 
 def gemm_of(op: str) -> Gemm:
-    """The function of a format, with what this process's environment names, and its operator. Raises InputError."""
+    """Return the function of a format for the bundles that the environment names. Raises InputError."""
     from genkern.runtime.default import default_context
 
     def make() -> Gemm:
@@ -42,7 +42,7 @@ def gemm_of(op: str) -> Gemm:
 
 
 def made_once(op: str, make: Callable[[], C]) -> C:
-    """The function of a format, which is made, and its operator defined, once, whoever asks at the same time."""
+    """Return the function of a format. `make` creates it and its operator once, also if several threads ask."""
     with _making:
         if op not in _made:
             _made[op] = make()
@@ -51,7 +51,7 @@ def made_once(op: str, make: Callable[[], C]) -> C:
 
 
 def define(gemm: Gemm, name: str = "") -> Any:
-    """The operator of a format: torch.ops.genkern.gemm_OP, or another name."""
+    """Define and return the operator of a format: torch.ops.genkern.gemm_OP, or `name`."""
     gradients, fields = Gradients(gemm), fields_of(gemm.op.fields)
     return define_calls(gemm, name or gemm.__name__, _SCHEMA, fields, _fake, gradients.backward, gradients.setup)
 
@@ -65,13 +65,13 @@ def define_calls(
     backward: Callable[..., Any],
     setup: Callable[..., None],
 ) -> Any:
-    """The operator `name` of calls; `schema` has {own} where the fields of the format come that calls are given."""
+    """Define and return the operator `name` of `calls`; `schema` has "{own}" for the format's own fields."""
     names = [field.name for field in fields]
 
     def run(*given: Any) -> Any:
         common = len(given) - len(names)
         own = zip(names, given[common:], strict=True)
-        # Of words the tensors tell which one is meant, where nobody says.
+        # A field with words that is not given is None; the dispatcher derives it from the tensors.
         return calls.direct(*given[:common], {name: value for name, value in own if value is not None})
 
     return define_plain(name, schema, fields, run, fake, backward, setup)
@@ -86,13 +86,13 @@ def define_plain(
     backward: Callable[..., Any] | None = None,
     setup: Callable[..., None] | None = None,
 ) -> Any:
-    """An operator that does what `run` does, which is given all its arguments in their order."""
+    """Define and return an operator that calls `run` with all its arguments in their order."""
     own = "".join(f", str? {f.name}=None" if f.words else f", int {f.name}={f.default}" for f in fields)
     _LIBRARY.define(name + schema.format(own=own), tags=[torch.Tag.pt2_compliant_tag])
     operator = getattr(torch.ops.genkern, name).default
     defaults = [argument.default_value for argument in operator._schema.arguments]
     for key in ("CUDA", "CPU"):
-        # PyTorch leaves out last arguments that are the defaults.
+        # PyTorch leaves out trailing arguments that have their default values.
         _LIBRARY.impl(name, lambda *given: run(*given, *defaults[len(given) :]), key)
     qualified = f"genkern::{name}"
     torch.library.register_fake(qualified, fake, lib=_LIBRARY)
@@ -109,7 +109,7 @@ def _fake(x: Any, weight: Any, bias: Any = None, out_dtype: Any = None, *more: A
 
 @dataclass(frozen=True)
 class Gradients:
-    """The backward pass of a format's operator, `setup` and `backward` as torch.library.register_autograd has them."""
+    """The backward pass of a format's operator: `setup` and `backward` for torch.library.register_autograd."""
 
     gemm: Gemm
 
@@ -122,8 +122,10 @@ class Gradients:
         ctx.own = {name: value for name, value in named if value is not None}
 
     def backward(self, ctx: Any, grad: Any) -> tuple[Any, ...]:
-        """What has no row is computed as torch.nn.functional.linear's backward pass is; what an activation was given
-        is computed anew.
+        """Return the gradients of the operator's inputs.
+
+        A product that is not tuned is computed as in the backward pass of torch.nn.functional.linear. The input of an
+        activation is computed again, not stored.
         """
         if ctx.scaled:
             raise NotImplementedError(
@@ -134,7 +136,7 @@ class Gradients:
         if type_x != type_weight:
             x, weight, bias = x.float(), weight.float(), None if bias is None else bias.float()
         if ctx.activation not in (None, "none"):
-            # Where this pass is differentiated itself, through what the activation was given too.
+            # If this pass is itself differentiated, it must be so through the activation's input, too.
             twice = torch.is_grad_enabled()
             before = x @ weight.mT if weight.dim() == 3 else torch.nn.functional.linear(x, weight, bias)
             before = before if twice else before.detach().requires_grad_()
@@ -156,5 +158,5 @@ class Gradients:
 
 
 def _as_rows(x: Any) -> Any:
-    """x [..., K] as a matrix [rows, K]; also if K is 0, for which reshape(-1, K) is ambiguous."""
+    """Return x [..., K] as a matrix [rows, K]; also if K is 0, for which reshape(-1, K) is ambiguous."""
     return x.flatten(0, -2) if x.dim() > 1 else x[None]

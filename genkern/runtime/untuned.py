@@ -1,4 +1,4 @@
-"""Which tuned M serves one that nobody tuned: by measured times; AITER's padding and others as baselines."""
+"""Rules for an M that was not tuned: which tuned M's winner serves it, by measured times."""
 
 from __future__ import annotations
 
@@ -14,33 +14,34 @@ from genkern.kernels.argument import MOST_PROMISED, Constant, Descriptor, alignm
 from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import PackedCall, PackedWinner
 
-# Share of a tile's rows that may lie beyond M where TMA loads A: it is slower at filling rows with zeros than at
-# loading them. A call took up to 1.6 times its winner's own time where nearly all of a tile was such (H200,
-# benchmarks/serving/untuned_m.py; https://github.com/deepseek-ai/DeepGEMM/issues/35 says the same). A few rows do no
-# harm.
+# The largest part of a tile's rows that may be beyond M if TMA loads A: TMA fills rows with zeros more slowly than it
+# loads rows. A call took up to 1.6 times its winner's own time if nearly all rows of a tile were beyond M (H200,
+# benchmarks/serving/untuned_m.py; https://github.com/deepseek-ai/DeepGEMM/issues/35 reports the same). The second
+# number of rows is always allowed.
 _MOST_OVERHANG, _FEW_BEYOND = 0.5, 16
-# In tiles that have room for more rows than were measured, these take up to so much longer (there).
+# Factor of time for more rows than were measured if they fit into the same number of tiles (same benchmark).
 _MORE_ROWS = 1.04
-# More tiles than a winner was measured with take no longer while they all run at once. Not all units have room for a
-# cluster, and tiles share the bandwidth: 1.01 to 1.18 times its time where up to 96 of 132 units had one, 1.8 times
-# with 128.
+# More tiles than a winner was measured with take no longer while they all run at once. Not all units can hold a
+# cluster, and tiles share the bandwidth: times grew by 1.01 to 1.18 if up to 96 of 132 units were busy, and by 1.8 with
+# 128.
 _MOST_BUSY, _SHARED_BANDWIDTH = 0.75, 1.2
-# The library serves what is no faster than it by so much: its times differed by up to 5 % from one H200 to another, the
-# winners' by less (200 draws: 1.037 of torch.mm's speed instead of 1.040, 0.996 at least instead of 0.976).
+# A winner must be faster than the library by this factor: the library's times differed by up to 5 % from one H200 to
+# another, the winners' by less. Over 200 draws the mean speed against torch.mm was 1.037 instead of 1.040 without the
+# factor, and the worst 0.996 instead of 0.976.
 _CLEARLY = 1.02
-# Up to so many rows the weights' bytes are what takes time, for the library too.
+# Up to this number of rows, loading the weights determines the time, for the library too.
 _FEW_ROWS = 64
-# What a config's name says of its tile. Who calls a family of someone's own knows none of its other parameters.
+# The number of rows of a tile in a config's name. A bundle may hold families that are not installed, whose other
+# parameters are unknown.
 _ROWS = re.compile(rf"_{BLOCK_SIZE_M.prefix}([1-9][0-9]{{0,9}})_")
 
 
 @dataclass(frozen=True, order=True)
 class Relatives:
-    """What problems have in common whose winners may serve one another's M: all but that (`problem` has M = 1).
+    """What problems share if their winners may serve each other's M: everything except M (`problem` has M = 1).
 
-    `divides` is what M is a multiple of where A is column-major: rows of A have M elements in memory then, so that
-    kernels, and the library too, have other loads where they begin at multiples of other powers of two bytes. Up to
-    MOST_PROMISED bytes, beyond which nothing is gained. 1 where A is row-major.
+    `divides` is the power of two that divides M if A is column-major, up to MOST_PROMISED bytes: rows of A^T then have
+    M elements in memory, and kernels and the library use other loads for other alignments. It is 1 if A is row-major.
     """
 
     problem: GemmProblem
@@ -55,14 +56,17 @@ class Relatives:
 
     @property
     def step(self) -> int:
-        """From one M of theirs to the next: multiples of a power of two, and where it is not the largest, odd ones."""
+        """The distance from one M of this group to the next.
+
+        It is 1 if A is row-major, else the power of two, doubled if only its odd multiples belong to the group.
+        """
         largest = MOST_PROMISED // DTYPES[self.problem.dtype_a].size_bytes
         return self.divides if self.problem.row_major_a or self.divides == largest else 2 * self.divides
 
 
 @dataclass(frozen=True)
 class Option:
-    """A winner of another M whose kernels serve this one, by `call`; the library where it won there (None)."""
+    """The winner of another M, and its `call` that serves this M; None if no call does."""
 
     winner: PackedWinner
     call: PackedCall | None
@@ -72,14 +76,15 @@ class Option:
         return self.winner.problem.M
 
 
-# Of the options, in the order of their M, the one to take for M; None: the library.
+# Chooses, from options sorted by M, the one that serves M; None means the library.
 Rule = Callable[[int, Sequence[Option]], "Option | None"]
 
 
 def by_times(m: int, options: Sequence[Option]) -> Option | None:
-    """Of the options the one with the least time of its own that holds for M, where the library takes clearly longer.
+    """Return the option with the smallest time that holds for M if the library takes clearly longer; else None.
 
-    The library takes no less than for fewer rows. Where nobody measured it, the options alone decide.
+    The library's time is bounded by its times for other M: more rows take it no less. If it was not measured, the
+    options alone decide.
     """
     held = _least(m, options)
     if held is None:
@@ -90,22 +95,26 @@ def by_times(m: int, options: Sequence[Option]) -> Option | None:
 
 
 def by_own_times(m: int, options: Sequence[Option]) -> Option | None:
-    """The same where the library may not serve; where no time holds for M, the nearest whose kernels serve it."""
+    """Return the option with the smallest time that holds for M, or the nearest one that serves M if no time holds.
+
+    For calls that the library may not serve.
+    """
     held = _least(m, options)
     return nearest_winner(m, options) if held is None else held[1]
 
 
 def _least(m: int, options: Sequence[Option]) -> tuple[float, Option] | None:
-    """The option with the least time of its own that holds for M, and that time; of two, the larger M's."""
+    """Return the smallest time that holds for M, with its option. Of equal times, the option with the larger M wins."""
     held = [(us, -option.m, option) for option in options if (us := bound_us(m, option)) is not None]
     us, _, option = min(held, key=lambda each: each[:2], default=(0.0, 0, None))
     return None if option is None else (us, option)
 
 
 def bound_us(m: int, option: Option) -> float | None:
-    """Microseconds that an option takes for M at most, as far as its winner's own time tells; None where it does not.
+    """Return an upper bound in microseconds on the time of an option for M; None if its winner's time implies no bound.
 
-    It holds for no more tiles, hardly for more rows in these, and longer for more tiles that run at once.
+    The winner's time holds for at most as many tiles, with a small factor for more rows in the same tiles and a larger
+    one for more tiles if they all run at once.
     """
     winner, call = option.winner, option.call
     said = _ROWS.search(winner.config)
@@ -123,28 +132,31 @@ def bound_us(m: int, option: Option) -> float | None:
 
 
 def _main_launch(call: PackedCall) -> PlannedLaunch:
-    """Of a call's launches the one that multiplies; others fill with zeros, reduce or convert."""
+    """Return the launch of a call that multiplies. Other launches fill with zeros, reduce or convert."""
     return next((launch for launch in call.plan.launches if _said_rows(launch)), call.plan.launches[0])
 
 
 def _said_rows(launch: PlannedLaunch) -> int:
-    """Rows of its tiles of C, which may be lower than those of its winner's config; 0 where it does not say them."""
+    """Return the rows of the launch's tiles of C; 0 if it has no such argument.
+
+    They may be fewer than in the config's name.
+    """
     found = (each.value for each in launch.arguments if isinstance(each, Constant) and each.name == "BLOCK_SIZE_M")
     rows = next(found, 0)
     return rows if isinstance(rows, int) else 0
 
 
 def _loads_boxes(launch: PlannedLaunch) -> bool:
-    """Whether rows of A come by TMA."""
+    """Return True if the launch loads A by TMA."""
     return any(isinstance(argument, Descriptor) and argument.operand == "a" for argument in launch.arguments)
 
 
 def least_library_us(m: int, rows: Sequence[PackedWinner]) -> float | None:
-    """What PyTorch's call takes for M at least, in microseconds; None where nobody measured it.
+    """Return a lower bound in microseconds on the time of PyTorch's own call for M; None if it was not measured.
 
-    It is what serves an M that nobody tuned, not the library's best for another M; where it was not measured, that is.
-    More rows take it no less time. Below the smallest M that is known it takes as long where rows are few, else no less
-    than in proportion to M.
+    PyTorch's own call, not the library's best, serves an M that was not tuned. If its time is missing, the time of the
+    library's best is used. More rows take no less time. Below the smallest measured M, the bound is that M's time if
+    its rows are few, else in proportion to M.
     """
     times = ((row.problem.M, row.library_us if row.torch_us is None else row.torch_us) for row in rows)
     known = sorted((m, us) for m, us in times if us is not None)
@@ -152,16 +164,19 @@ def least_library_us(m: int, rows: Sequence[PackedWinner]) -> float | None:
         return None
     first_m, first_us = known[0]
     if first_m <= m:
-        # Where it takes less for more rows it may have the same kernel for M.
+        # If more rows take less time, the library may use their kernel for M too, so the smallest of all times counts.
         return min(us for _, us in known)
     return first_us if first_m <= _FEW_ROWS else first_us * m / first_m
 
 
 def nearest(m: int, options: Sequence[Option]) -> Option | None:
-    """The M with the least distance; of two, the larger one."""
+    """Return the option with the nearest M; of two, the larger one."""
     return min(options, key=lambda option: (abs(option.m - m), -option.m), default=None)
 
 
 def nearest_winner(m: int, options: Sequence[Option]) -> Option | None:
-    """The nearest of those whose kernels serve M: of rows in groups, where the library's way is a call for each."""
+    """Return the nearest option whose kernels serve M.
+
+    Used for grouped products, for which the library makes one call per group.
+    """
     return nearest(m, [option for option in options if option.call is not None])

@@ -99,7 +99,7 @@ def test_what_the_dispatcher_would_not_launch(bundle: tuple[Bundle, dict[str, Ke
     gpu.identity = replace(gpu.identity, compute_units=132)
     winner = made.winners[0]
     call = DispatchedCall(gpu, made, winner, winner.calls[0], 64)
-    with pytest.raises(ResultsError, match="past what its kernel reaches"):
+    with pytest.raises(ResultsError, match="beyond 32-bit offsets"):
         call.prepared({name: Layout(64, 128, 2**30, 2) for name in "abc"})
 
 

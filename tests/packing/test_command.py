@@ -90,7 +90,7 @@ def test_kernels_that_cannot_be_compiled_leave_the_library(folder: Path, monkeyp
     assert said.count("not packed: ") == 1
     assert "256x256x512 cute_wgmma_" not in said
     assert "and 1 more: CuTe DSL is not installed" in said
-    assert "of these 4 have the library's call" in said
+    assert "for 4 of these, the library's measured call" in said
     winners = {winner.problem.M: winner for winner in read_bundle("cute.genkern").winners}
     assert [winners[m].choice for m in (24, 64, 128, 192, 256)] == ["config", *["vendor"] * 4]
     assert winners[64].time_us == 12.0

@@ -105,7 +105,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert ran.status == 1
     assert "left out: " + str(tmp_path / "bad.yaml") in ran.out
     assert "none: no such file" in ran.out
-    assert "last line, which is not whole" in ran.out
+    assert "last line, which is incomplete" in ran.out
     assert read(tmp_path / "all.yaml") == [C, B, A]
 
 

@@ -105,7 +105,7 @@ def test_a_size_that_does_not_fit(tmp_path: Path, limit: int) -> None:
     assert not call.is_proved
     assert limit // 2 < call.proved[-1] <= limit
     (line,) = said
-    assert line.endswith("there is no room for it here")
+    assert line.endswith("its operands do not fit here")
     assert proofs.status == 0
 
 
@@ -164,7 +164,7 @@ def test_rows_of_a_layer_are_compared_to_the_bit(tmp_path: Path) -> None:
     assert {1, 16, 128} <= set(bits.asked)
     assert max(checks.asked) > 2**21 > 2**28 / 256 >= max(bits.asked)
     assert len(said) == 1
-    assert said[0].startswith(f"rows compared to the bit: of 1 layers, in {len(bits.asked)} calls")
+    assert said[0].startswith(f"rows compared to the bit: 1 layers, {len(bits.asked)} calls")
 
 
 @pytest.mark.parametrize("how", ["moved", "other"])

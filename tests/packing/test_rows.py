@@ -82,7 +82,7 @@ def test_calls_are_none_of_aiters() -> None:
         (row,) = found.packed
         assert (row.winner.choice, row.winner.vendor, row.winner.library_us) == (choice, "torch", torch_us)
         assert bool(row.wanted) is (choice == "config")
-        assert [*found.left_out] == ["calls of AITER's kernels, in whose place genkern's or PyTorch's serve"]
+        assert [*found.left_out] == ["calls of AITER's kernels (genkern's or PyTorch's serve instead)"]
 
 
 def test_what_is_left_out_is_counted() -> None:
@@ -97,7 +97,7 @@ def test_what_is_left_out_is_counted() -> None:
     ]
     found = rows_of(rows, None, False)
     assert [row.winner.time_us for row in found.packed] == [9.0]
-    assert found.left_out.pop("twice, the better proved or faster one stays") == 2
+    assert found.left_out.pop("duplicates (the better proved or faster one is packed)") == 2
     assert found.left_out.pop("of other libraries") == 1
     assert any(reason.startswith("predicted") for reason in found.left_out)
     assert any(reason.startswith("not legal") for reason in found.left_out)

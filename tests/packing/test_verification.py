@@ -41,7 +41,7 @@ def test_a_bundle_is_proved_and_timed_where_it_lies(tmp_path: Path) -> None:
     assert status == 1
     assert "left out: 128x192x256 check_wrong_BM8" in said
     assert "proved: 2 of 2 calls and kernels, in " in said
-    assert "timed: 2 winners, of which 1 are left to the library, in " in said
+    assert "timed: 2 winners, 1 of them left to the library, in " in said
     bundle = read_bundle(str(path))
     assert [winner.choice for winner in bundle.winners] == ["config", "vendor", "vendor"]
     assert [call.proved for winner in bundle.winners for call in winner.calls] == [(128,)]
@@ -85,9 +85,9 @@ def test_what_is_asked_for_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("devices", "more", "said"),
     [
-        ([], [], "here is no GPU"),
-        ([replace(H200, name="NVIDIA L4", arch="sm_89")], [], "here is GPU 0, NVIDIA L4"),
-        ([H200], ["--gpu_id", "3"], "here is no GPU"),
+        ([], [], "this machine has no GPU"),
+        ([replace(H200, name="NVIDIA L4", arch="sm_89")], [], "this machine has GPU 0, NVIDIA L4"),
+        ([H200], ["--gpu_id", "3"], "this machine has no GPU"),
     ],
 )
 def test_a_machine_that_it_is_not_for(
@@ -112,5 +112,5 @@ def test_a_process_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     status, said = verified("b.genkern")
     assert status == 1
     assert "the proofs ended early: GPU 0 cannot be used" in said
-    assert "the times ended early: GPU 0 cannot be used" in said
+    assert "timing ended early: GPU 0 cannot be used" in said
     assert Path("b.genkern").read_bytes() == before

@@ -137,7 +137,8 @@ def test_slices_that_no_user_s_call_may_have_are_refused(gpu: FakeGpu, tmp_path:
     tensors = {**bench.gemm.operands, "a": a}
     assert subject.refuses(tensors) == "rows of a are 1032 bytes apart, no multiple of 16"
     assert (
-        subject.refuses({**tensors, "a": a.t().contiguous().t()}) == "100 elements lie between the neighbours of a row"
+        subject.refuses({**tensors, "a": a.t().contiguous().t()})
+        == "elements of a row are 100 elements apart, not contiguous"
     )
     assert not gpu.driver.launched
 

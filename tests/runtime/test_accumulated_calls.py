@@ -72,7 +72,7 @@ def test_another_m_is_served_in_the_same_way() -> None:
         assert choice.winner is not None
         assert not choice.exact
     fast_alone = Calls({FAST: 10.0})
-    assert fast_alone.context.find(fast_alone.gpu, FULL).why.startswith("tuned for fast sums alone")  # type: ignore[arg-type]
+    assert fast_alone.context.find(fast_alone.gpu, FULL).why.startswith("tuned for fast sums only")  # type: ignore[arg-type]
 
 
 def test_where_nothing_else_is_computed_calls_do_not_say_it() -> None:

@@ -198,16 +198,16 @@ def _wide(depth: int) -> object:
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "another schema": lambda data: data.update(schema=module.SCHEMA + 1),
-    "has other fields": lambda data: data.update(more=1),
+    "its fields are not": lambda data: data.update(more=1),
     "no list": lambda data: data.update(winners={}),
-    "none of config, vendor, tie": lambda data: _winner(data).update(choice="__import__('os')"),
-    "no element type": lambda data: _winner(data)["problem"].update(dtype_a="fp12"),
+    "not one of config, vendor, tie": lambda data: _winner(data).update(choice="__import__('os')"),
+    "not an element type": lambda data: _winner(data)["problem"].update(dtype_a="fp12"),
     "is not a whole number": lambda data: _winner(data)["problem"].update(M=0),
     "neither true nor false": lambda data: _winner(data)["problem"].update(bias=1),
     "no time in microseconds": lambda data: _winner(data).update(time_us=-1),
     "no whole number": lambda data: _winner(data)["calls"][0].update(least_m=0),
     "one binary for each": lambda data: _winner(data)["calls"][0]["binaries"].clear(),
-    "leaves SPLIT_K open": lambda data: _plan(data).update(counters="SPLIT_K"),
+    "no value for SPLIT_K": lambda data: _plan(data).update(counters="SPLIT_K"),
     "no operation on them": lambda data: _plan(data).update(counters="__import__('os')"),
     "a workspace of 1000000000000, not": lambda data: _plan(data).update(workspace=10**12),
     "a workspace of -1, not": lambda data: _plan(data).update(workspace=-1),
@@ -218,13 +218,13 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "is not JSON": lambda data: _plan(data).update(workspace=2**70),
     "no number, none of": lambda data: _plan(data).update(workspace=_wide(10)),
     "another digest": lambda data: next(iter(data["binaries"].values())).update(sha256="0" * 64),
-    "are not the M for which": lambda data: _call(data).update(proved=[2, 1]),
+    "no ascending list": lambda data: _call(data).update(proved=[2, 1]),
     "'0' is no whole number": lambda data: _call(data).update(proved=[0]),
     "'True' is no whole number": lambda data: _call(data).update(proved=[True]),
     "'yes' is no list": lambda data: _call(data).update(proved="yes"),
-    "and is not there": lambda data: data.update(proved_rows=[["sm_90", "order_int64"]]),
-    "beside products has no binary": lambda data: data.update(row_kernels=[["sm_90", "order_int64", "0" * 64]]),
-    "where a name belongs": lambda data: next(iter(data["binaries"].values())).update(symbol="a b"),
+    "and is missing": lambda data: data.update(proved_rows=[["sm_90", "order_int64"]]),
+    "row kernel has no binary": lambda data: data.update(row_kernels=[["sm_90", "order_int64", "0" * 64]]),
+    "is no name": lambda data: next(iter(data["binaries"].values())).update(symbol="a b"),
 }
 
 

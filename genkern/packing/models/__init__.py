@@ -1,4 +1,4 @@
-"""From a model's config.json to sizes (`genkern shapes`), and on to a bundle of their winners (`genkern model`).
+"""From a model's config.json to its sizes (`genkern shapes`) and to a bundle of winners (`genkern model`).
 
-May import every other room; of the runtime, the bundle, and which winner serves a call.
+May import every other room; of the runtime, the bundle and the choice of winners.
 """

@@ -29,14 +29,16 @@ from genkern.packing.models.shapes import add_model_options, config_of, engine_o
 from genkern.runtime.bundle import SUFFIX, is_bundle, read_bundle, require_bundle_or_none
 from genkern.runtime.process.shipped import shipped_bundles
 
-# Seconds of the first size and of each further one: guided_first_size_s and guided_s_per_size of results/figures.yaml.
+# Seconds for the first size and for each further one: guided_first_size_s and guided_s_per_size of
+# results/figures.yaml.
 _FIRST_S, _NEXT_S = 5.2, 1.8
-# Without a GPU, on two cores: of an architecture that a learned model knows, and of one whose kernels are compiled.
+# Seconds per size without a GPU on two cores, for an architecture with a learned model, and for one whose kernels are
+# compiled.
 _PREDICTED_S = 1, 7
 
 
 def parse_model(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern model`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern model`. Raises InputError; SystemExit(0) after printing for --help."""
     options = model_parser().parse_args(_with_options(argv))
     if (options.model is None) == (options.capture is None):
         raise InputError("genkern model: name a model's folder or its config.json, or a program behind --capture")
@@ -51,7 +53,10 @@ def parse_model(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _with_options(argv: Sequence[str]) -> list[str]:
-    """The command line with the value of --options joined to it: argparse takes `--batch_invariant` for an option."""
+    """Return the command line with --options and its value joined: argparse takes `--batch_invariant` for an option.
+
+    The value of --options may start with a dash.
+    """
     own = list(argv)
     end = own.index("--capture") if "--capture" in own else len(own)
     if "--options" in own[: end - 1]:
@@ -61,11 +66,11 @@ def _with_options(argv: Sequence[str]) -> list[str]:
 
 
 def model_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser of `genkern model`, whose help is the reference of the command."""
     p = Parser(
         prog="genkern model",
-        description="Tune what one GPU computes for a model and pack the winners; results are beside the bundle.\n"
-        "The same command goes on after a kill.",
+        description="Tune the GEMMs that one GPU computes for a model, and pack the winners. Results are written\n"
+        "beside the bundle. If the command was interrupted, the same command continues.",
     )
     group = p.add_argument_group("which model")
     group.add_argument("model", nargs="?", metavar="MODEL", help="the model's folder, or its config.json")
@@ -77,32 +82,32 @@ def model_parser() -> Parser:
         nargs="+",
         default=[],
         metavar="FILE",
-        help="results and bundles to take winners from, beside shipped ones",
+        help="results files and bundles to take winners from, in addition to shipped bundles",
     )
     group.add_argument("--dry_run", action="store_true", help="list the sizes, write nothing")
-    group.add_argument("--predicted", action="store_true", help="without a GPU: choose, measure nothing")
-    group.add_argument("--arch", metavar="ARCH", help="to predict for")
-    group.add_argument("--device", metavar="NAME", help="to predict for: a GPU of that architecture, as 'NVIDIA H100'")
+    group.add_argument("--predicted", action="store_true", help="without a GPU: let the cost model choose")
+    group.add_argument("--arch", metavar="ARCH", help="architecture to predict for")
+    group.add_argument("--device", metavar="NAME", help="GPU of that architecture to predict for, as 'NVIDIA H100'")
     group.add_argument(
         "--options",
         default="",
         metavar="TEXT",
-        help="of tuning, in one argument: '--ngpus 8 --patience 64'",
+        help="options of tuning, in one argument: '--ngpus 8 --patience 64'",
     )
-    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument("--cache_dir", metavar="DIR", help="folder of compiled kernels (default: as when tuning)")
     group.add_argument(
         "--capture",
         nargs=argparse.REMAINDER,
         metavar="PROGRAM",
-        help="last, instead of MODEL: take the sizes that PROGRAM calls, run once",
+        help="last, in place of MODEL: run PROGRAM once, and take the sizes that it calls",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_model(options: argparse.Namespace, console: Console) -> int:
-    """Tune what is missing and pack all; 1 where a size has no winner. Raises GenkernError."""
-    # A dry run may have no name: what would be written is of no matter then, and nothing of that name is read.
+    """Tune missing sizes and pack all winners; return 1 if a size has no winner. Raises GenkernError."""
+    # A dry run needs no name: nothing is written, and no files of the placeholder's name are read.
     place = Path(options.output or f"model{SUFFIX}").with_suffix("")
     if options.output:
         require_bundle_or_none(options.output, True)
@@ -112,8 +117,8 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
     if target.is_assumed:
         other = next(arch for arch in known_archs() if arch != target.arch)
         console.print(
-            f"note: no GPU is here and no option names one: {target.arch} ({target.gpu.name}) is assumed; "
-            f"--arch {other}, say, names another ({', '.join(known_archs())})"
+            f"note: this machine has no GPU, and no option names one: {target.arch} ({target.gpu.name}) is assumed; "
+            f"--arch names another, for example --arch {other} ({', '.join(known_archs())})"
         )
     products, every = _products(options, place, target, console)
     problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
@@ -121,14 +126,14 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
     missing = done.missing()
     if options.dry_run:
         _list(products, set(missing), console)
-        console.print(f"{len(problems)} sizes, {len(missing)} of them not tuned for {target.device_name}; nothing done")
+        console.print(f"{len(problems)} sizes, {len(missing)} of them not tuned for {target.device_name}; dry run")
         if missing:
             console.print(_estimate(len(missing), tuning, options.predicted))
         return 0
     if missing and not (target.measured or options.predicted):
         raise InputError(
-            f"{len(missing)} of {len(problems)} sizes are not tuned, and no GPU to measure on is here: --predicted "
-            "packs what a model of times chooses (for --arch or --device), --dry_run lists the sizes"
+            f"{len(missing)} of {len(problems)} sizes are not tuned, and this machine has no GPU to measure on: "
+            "--predicted packs the cost model's choices (for --arch or --device), --dry_run lists the sizes"
         )
     status = 0
     if missing:
@@ -149,18 +154,18 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
 
 
 def _tuning(options: argparse.Namespace, place: Path) -> tuple[argparse.Namespace, RunTarget]:
-    """The options of a tuning of what is missing, and what it is for. Raises InputError."""
+    """Return the options of tuning the missing sizes, and the target. Raises InputError."""
     argv = ["-i", f"{place}.sizes.yaml", "-o", f"{place}.yaml"]
     argv += ["--cache_dir", options.cache_dir] if options.cache_dir else []
     argv += ["--arch", options.arch] if options.arch else []
     argv += ["--device", options.device] if options.device else []
-    # Not every kernel can be checked without a GPU.
+    # Predicted kernels need no --compare: without a GPU it could check only some of them.
     argv += ["--profiler", "predict"] if options.predicted else ["--compare"]
     try:
         more = shlex.split(options.options)
     except ValueError as error:
         raise InputError(f"--options: {error}") from None
-    # What is missing may be nothing, and the list of it not there.
+    # The list of missing sizes may not exist yet, so it is not read here.
     tuning = parse([*argv, *more])
     return tuning, choose_target(tuning)
 
@@ -168,7 +173,7 @@ def _tuning(options: argparse.Namespace, place: Path) -> tuple[argparse.Namespac
 def _products(
     options: argparse.Namespace, place: Path, target: RunTarget, console: Console
 ) -> tuple[list[Product], list[Product]]:
-    """The products to tune, and those for every number of rows that the engine has. Raises InputError."""
+    """Return the products to tune, and the products for every number of rows that the engine has. Raises InputError."""
     if options.capture:
         problems = captured(options.capture, Path(f"{place}.recorded"), target.arch, console, run=not options.dry_run)
         products = [Product("recorded", problem.size, (problem,), 1) for problem in problems]
@@ -189,10 +194,13 @@ def _done(
     target: RunTarget,
     console: Console | None,
 ) -> Done:
-    """What is tuned: in what this command wrote, in the files that are named, in what is shipped; told by `console`."""
+    """Return what is tuned in this command's results, in the named files, and in shipped bundles.
+
+    Prints the number of sizes in each file if `console` is given.
+    """
     done = Done(problems, target.key, options.predicted, tuning.batch_invariant)
     named = [str(path) for path in (Path(f"{place}.yaml"),) if options.output and path.exists()] + options.results
-    # Rows first: of a bundle is taken what no row has.
+    # Results files first: a bundle contributes only problems that have no row yet.
     for path in [*sorted(named, key=is_bundle), *shipped_bundles()]:
         if (count := done.add(path)) and console is not None:
             console.print(f"{count} of {len(problems)} sizes are in {shown_path(path)}")
@@ -200,7 +208,7 @@ def _done(
 
 
 def _estimate(count: int, tuning: argparse.Namespace, predicted: bool) -> str:
-    """Returns a line that says about how long tuning takes, by seconds per size that were measured elsewhere."""
+    """Return a line with the estimated time of tuning, from seconds per size that were measured on another machine."""
     if predicted:
         least, most = (_clock(count * seconds) for seconds in _PREDICTED_S)
         return f"estimate: {least} to {most} to choose without a GPU, {_PREDICTED_S[0]} to {_PREDICTED_S[1]} s per size"
@@ -213,7 +221,7 @@ def _estimate(count: int, tuning: argparse.Namespace, predicted: bool) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """Returns a duration for a person, in seconds, minutes or hours."""
+    """Return a duration as text in seconds, minutes or hours."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

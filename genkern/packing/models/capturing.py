@@ -1,4 +1,4 @@
-"""Sizes that a user's program calls, by running it once."""
+"""Records the sizes that a user's program calls, by running it once."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ from genkern.gemm.problem import GemmProblem
 from genkern.packing.merge import read_list, recorded_files
 from genkern.runtime.process.configuration import BATCH_INVARIANT, CONFIG, OF_FORMAT, ONLINE, RECORD, RECORD_DIR
 
-# How variables begin by which a size would be served, so that it is not written down, or refused.
+# Prefixes of variables that are removed: with them a size might be served, and thus not be recorded, or refused.
 _OTHERS = (CONFIG, *OF_FORMAT, *ONLINE, BATCH_INVARIANT)
 
 
 def captured(
     program: Sequence[str], folder: Path, arch: str, console: Console, *, run: bool = True
 ) -> list[GemmProblem]:
-    """The sizes that the program calls, each once: it writes them into `folder`, and is run where nothing is there.
+    """Return the sizes that the program calls, without duplicates.
 
-    Raises InputError where it cannot be run, fails, or calls nothing; and without `run` where it was not run before.
+    The program is run, and its sizes are written into `folder`, unless that has sizes already.
+
+    Raises InputError if it cannot be run, fails, or calls nothing through genkern; without `run`, if it was not run
+    before.
     """
     if not any(folder.glob("*.yaml")):
         if not run:
             raise InputError(f"{shown_path(str(folder))} has no sizes yet: run this without --dry_run, once")
-        # Whole, by rename: a program that fails or is killed leaves no half of its sizes.
+        # Renamed when complete: a program that fails or is killed leaves no partial list.
         begun = folder.with_name(f"{folder.name}.unfinished")
         shutil.rmtree(begun, ignore_errors=True)
         _run(program, begun)
@@ -38,9 +41,7 @@ def captured(
             folder.rmdir()
         os.replace(begun, folder)
     else:
-        console.print(
-            f"note: sizes recorded before are in {shown_path(str(folder))}: remove it to run the program again"
-        )
+        console.print(f"note: recorded sizes are in {shown_path(str(folder))}: remove it to run the program again")
     found: dict[GemmProblem, None] = {}
     for path in recorded_files([str(folder)]):
         found.update(dict.fromkeys(read_list(path, arch)[0].problems))
@@ -55,7 +56,7 @@ def _run(program: Sequence[str], folder: Path) -> None:
     except OSError as error:
         raise InputError(f"--capture: {program[0]} cannot be run: {error.strerror or error}") from None
     if status:
-        raise InputError(f"--capture: {program[0]} ended with {status}; no bundle is made of half of its sizes")
+        raise InputError(f"--capture: {program[0]} ended with {status}: its sizes may be incomplete, no bundle is made")
     if not any(folder.glob("*.yaml")):
         raise InputError(
             f"--capture: {program[0]} called no size through genkern: does it call genkern.patch(model), or tuned_gemm?"

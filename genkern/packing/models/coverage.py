@@ -1,4 +1,4 @@
-"""What share of a model's GEMM time a bundle serves, and how, for each number of rows."""
+"""The share of a model's GEMM time that a bundle serves, by kind of call, for each number of rows."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from genkern.runtime.table import Device, Table
 from genkern.runtime.untuned import by_times, nearest_winner
 from genkern.search.predict import peak_tflops
 
-_NAMES = ("kernels of genkern", "the library's best algorithm", "PyTorch's call, as fast", "nobody tuned it")
+_NAMES = ("kernels of genkern", "the library's best algorithm", "PyTorch's call, as fast", "not tuned")
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Of the products for `m` rows the shares of their time: `own` by kernels of genkern's, `algorithms` by one of the
-    library's that won, `as_fast` by PyTorch's call where nothing was faster, `unknown` where nobody measured.
+    """Shares of the products' time for M = `m`, by what serves them.
 
-    A product's time is the least that it can take, by its bytes and its operations on the GPU, times its layers; that
-    of experts for which genkern has no kernels is as if they were in 16 bits.
+    m: number of rows.
+    own: genkern kernels.
+    algorithms: an algorithm of the library that won.
+    as_fast: PyTorch's own call, if nothing was faster.
+    unknown: products that were not measured.
+
+    A product's time is the roofline time of its bytes and operations on the GPU, times its layers. Experts for which
+    genkern has no kernels count as if they had 16-bit weights.
     """
 
     m: int
@@ -36,12 +41,12 @@ class Coverage:
 
     @property
     def covered(self) -> float:
-        """The share of which it is known who is fastest."""
+        """The share for which the fastest call is known."""
         return 1 - self.unknown
 
 
 def coverage_of(bundle: Bundle, device: Device, gpu: Gpu, products: Sequence[Product]) -> list[Coverage]:
-    """By M in its order."""
+    """Return the coverage for each M, in ascending order."""
     tables = {
         op: Table([bundle], device, by_times if get_op(op).groups is None else nearest_winner)
         for op in {problem.op for product in products for problem in product.problems}
@@ -58,12 +63,12 @@ def coverage_of(bundle: Bundle, device: Device, gpu: Gpu, products: Sequence[Pro
 
 
 def least_us(problem: GemmProblem, gpu: Gpu) -> float:
-    """Microseconds that the product takes at least, by the GPU's peak and its bandwidth (a roofline)."""
+    """Return the roofline time of the problem in microseconds, from the GPU's peak rate and bandwidth."""
     return max(problem.flops / peak_tflops(problem, gpu), bytes_moved(problem) / gpu.memory_tb_per_s) * 1e-6
 
 
 def coverage_text(found: Sequence[Coverage]) -> str:
-    """A line for people."""
+    """Return the coverage on one line."""
     if not found:
         return "no products"
     least = min(found, key=lambda each: each.covered)

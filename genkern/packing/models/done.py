@@ -1,4 +1,4 @@
-"""What of a model's sizes is tuned already: rows of results, and winners of bundles, for one device."""
+"""Done: the sizes of a model that are tuned already for one device, in results files and bundles."""
 
 from __future__ import annotations
 
@@ -20,10 +20,16 @@ from genkern.tuning.invariant.group import groups_of
 
 @dataclass
 class Done:
-    """For the `wanted` problems on `device`: rows to pack, bundles to take winners from, and what has either.
+    """Collects what is tuned for the `wanted` problems on `device`.
 
-    Where they must be `batch_invariant`, problems that differ in M alone are taken together: from the first file that
-    has rows of one order of sums for all of them.
+    wanted: the problems.
+    device: the device.
+    predicted: accept predicted winners, too.
+    batch_invariant: accept only batch-invariant winners. Problems that differ only in M are then taken together, from
+        the first file that has winners with one order of sums for all of them.
+    rows: rows of results to pack.
+    taken: bundles with the winners to pack.
+    problems: problems that have a row or a winner.
     """
 
     wanted: Collection[GemmProblem]
@@ -40,7 +46,10 @@ class Done:
         return Device(self.device.arch, self.device.device.removesuffix(NOT_PRESENT), self.device.compute_units)
 
     def add(self, path: str) -> int:
-        """Take what a file has, and return how many wanted problems it was the first to have. Raises ResultsError."""
+        """Take winners from a file. Return the number of wanted problems that no earlier file had.
+
+        Raises ResultsError.
+        """
         return self._add_bundle(read_bundle(path)) if is_bundle(path) else self._add_rows(read_results(path))
 
     def _add_rows(self, rows: Sequence[TunedRow]) -> int:
@@ -52,7 +61,7 @@ class Done:
         return self._count(row.problem for row in found)
 
     def _add_bundle(self, bundle: Bundle) -> int:
-        """Winners of problems that nobody has yet: of two rows for one problem a bundle would keep both."""
+        """Take winners of problems that have none yet: if a problem had two rows, a bundle would keep both."""
         wanted = self._on_arch() - self.problems
         found = tuple(winner for winner in bundle.winners if winner.problem in wanted and self._has(winner))
         if self.batch_invariant:
@@ -64,7 +73,10 @@ class Done:
         return self._count(winner.problem for winner in found)
 
     def _of_one_order(self, orders: Mapping[GemmProblem, str]) -> set[GemmProblem]:
-        """Of these problems, which have an order of sums each, those whose whole group has one, and is not known."""
+        """Return the problems whose whole group has one order of sums, unless a problem of the group is tuned already.
+
+        `orders` has the order of each problem.
+        """
         whole: set[GemmProblem] = set()
         for group in groups_of(self._on_arch()):
             has_one = all(problem in orders for problem in group) and len({orders[problem] for problem in group}) == 1
@@ -91,5 +103,5 @@ class Done:
         return len(self.problems) - before
 
     def missing(self) -> list[GemmProblem]:
-        """What nobody has, in the order of what is wanted."""
+        """Return the wanted problems that are not tuned, in their order."""
         return [problem for problem in self.wanted if on_arch(problem, self.device.arch) not in self.problems]

@@ -1,4 +1,4 @@
-"""Engines: how each runs a model's layers, and for how many rows."""
+"""Engines: how each engine runs a model's layers, and for which numbers of rows."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from genkern.formats.model_config import ModelConfig
 from genkern.packing.models.families import layers_of
 from genkern.packing.models.layers import VOCABULARY_STEP, Gemm, ModelLayers, Part
 
-# What an engine computes at once of a prompt (vLLM 0.33.0: max_num_batched_tokens of a server on a GPU of 70 GiB or
-# more; SGLang 0.5.23: chunked_prefill_size of such a GPU).
+# Tokens of a prompt that an engine computes at a time (vLLM 0.33.0: max_num_batched_tokens of a server on a GPU of 70
+# GiB or more; SGLang 0.5.23: chunked_prefill_size of such a GPU).
 _PREFILL = 8192
 
 
 @dataclass(frozen=True)
 class Engine:
-    """`rows` are all numbers of rows that it pads a batch to, in order, and then those of prompts; `tuned` those that
-    are tuned unless somebody wants all: their winners serve what is between, by measured times.
+    """How an engine runs a model's layers.
 
-    Up to `most_decoding` rows a batch decodes. `vocabulary_step`: the head's rows are padded to a multiple of it.
-    `absorbs`: latent attention multiplies by the up-projection of keys and values head by head while it decodes.
-    `full_sums`: products of fp8 are added up in float32 (ops/accumulate.py), as genkern's calls ask for where nobody
-    says otherwise; servers take fast ones.
+    name: the engine's name.
+    rows: all numbers of rows to which it pads a batch, in ascending order, then those of prompts.
+    tuned: the numbers of rows that are tuned by default. Their winners serve those in between, by measured times.
+    most_decoding: largest number of rows of a decoding batch.
+    vocabulary_step: the head's rows are padded to a multiple of this.
+    absorbs: True if latent attention multiplies by the up-projection of keys and values head by head while decoding.
+    full_sums: True if fp8 products are accumulated in float32 (ops/accumulate.py), which is the default of genkern's
+        calls; servers use fast sums.
     """
 
     name: str
@@ -34,14 +37,15 @@ class Engine:
     full_sums: bool = False
 
     def merges(self, tp: int) -> bool:
-        """Whether q, k and v, gate and up, and the latent down-projections are one product each, of one of `tp` GPUs.
+        """Return True if one of `tp` GPUs computes q, k and v as one product, and gate and up, and the latent
+        projections.
 
-        transformers' tensor parallel layers have hooks, so genkern.patch leaves each as it is.
+        transformers' tensor-parallel layers have hooks, so genkern.patch leaves each of them alone.
         """
         return self.vocabulary_step > 1 or tp == 1
 
     def layers(self, config: ModelConfig, tp: int) -> ModelLayers:
-        """Returns the products that one of `tp` GPUs computes. Raises InputError."""
+        """Return the products that one of `tp` GPUs computes. Raises InputError."""
         listed = layers_of(config, tp, self.vocabulary_step)
         return replace(listed, parts=[own for part in listed.parts for own in self._as_run(part, tp)])
 
@@ -62,7 +66,7 @@ class Engine:
 
 
 def _powers(rows: tuple[int, ...]) -> tuple[int, ...]:
-    """The powers of two among them."""
+    """Return the powers of two among the rows."""
     return tuple(m for m in rows if m & (m - 1) == 0)
 
 
@@ -70,12 +74,12 @@ def _powers(rows: tuple[int, ...]) -> tuple[int, ...]:
 _VLLM = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16), _PREFILL)
 # sglang/srt/arg_groups/cuda_graph_hook.py of 0.5.23 (generate_decode_cuda_graph_batch_sizes), up to 512.
 _SGLANG = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), 512, _PREFILL)
-# Nothing pads: batches while decoding, from one user to a busy server, and chunks of prefill.
+# No padding: batches while decoding, from one user to a busy server, and chunks of prefill.
 _PLAIN = (1, 16, 64, 256, 1024, 4096)
 ENGINES = {
     "vllm": Engine("vllm", _VLLM, _powers(_VLLM), most_decoding=512),
     "sglang": Engine("sglang", _SGLANG, _powers(_SGLANG), most_decoding=512),
     "transformers": Engine("transformers", _PLAIN, _PLAIN, vocabulary_step=1, absorbs=False, full_sums=True),
 }
-# What is listed where nobody says: as engines merge layers, for the rows of a plain loop.
+# The default: merged layers as in engines, for the rows of a plain loop.
 SERVERS = Engine("", _PLAIN, _PLAIN)

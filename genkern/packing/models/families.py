@@ -1,8 +1,8 @@
 """Model types whose layers genkern lists from config.json alone, without transformers.
 
 Layers are split as Megatron-LM, vLLM and SGLang split them (input_sizes/README.md): heads and intermediate sizes over
-the GPUs, latent down-projections and routers on every GPU. Dimensions are those of the models' classes in transformers
-(tests/packing/models/test_families.py compares them).
+the GPUs; latent down-projections and routers are on every GPU. Dimensions are those of the models' classes in
+transformers (tests/packing/models/test_families.py compares them).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from genkern.packing.models.layers import (
 
 
 def layers_of(config: ModelConfig, tp: int, vocabulary_step: int = VOCABULARY_STEP) -> ModelLayers:
-    """Returns the products of one of `tp` GPUs: from the table, else from transformers' class if it is installed.
+    """Return the products of one of `tp` GPUs: from the table, else from transformers' class if it is installed.
 
     Raises InputError if neither knows the model type, or if a dimension is missing or not split evenly.
     """
@@ -36,32 +36,32 @@ def layers_of(config: ModelConfig, tp: int, vocabulary_step: int = VOCABULARY_ST
         try:
             return ModelLayers(layers_of_family(config, tp, vocabulary_step))
         except MissingNumberError:
-            # Multimodal models' configs leave to transformers what is as in its class.
+            # Configs of multimodal models leave out values that equal the defaults of transformers' class.
             if not (config.outer and has_transformers()):
                 raise
     if has_transformers():
         return layers_from_transformers(config, tp, vocabulary_step)
     raise InputError(
         f"{config.where}: model_type = {config.family!r} is not one of {', '.join(families())}: install transformers, "
-        "whose class genkern reads the layers from; or, if its layers are built as one of these, say --like llama "
-        "(say), else let `genkern model` run your program: --capture"
+        "from whose class genkern reads the layers; or, if its layers are like those of one of these, add for example "
+        "--like llama; or let `genkern model` run your program: --capture"
     )
 
 
 def families() -> list[str]:
-    """Returns the model types of the table."""
+    """Return the model types of the table."""
     return sorted(_FAMILIES)
 
 
 def layers_of_family(config: ModelConfig, tp: int, vocabulary_step: int) -> list[Part]:
-    """Returns the products of one of `tp` GPUs. Raises InputError if a dimension is missing or not split evenly."""
+    """Return the products of one of `tp` GPUs. Raises InputError if a dimension is missing or not split evenly."""
     layers, vocabulary = list(_FAMILIES[config.family](config, tp)), config.number("vocab_size")
     bias = config.family == "phi"
     return [*layers, head_of(config, vocabulary, config.number("hidden_size"), tp, vocabulary_step, bias=bias)]
 
 
 def _split(config: ModelConfig, key: str, tp: int, value: int = 0) -> int:
-    """Returns one GPU's share of the number."""
+    """Return one GPU's share of the number."""
     value = value or config.number(key)
     if value % tp:
         raise InputError(f"{config.where}: {key} = {value} is not split evenly over {tp} GPUs")
@@ -69,7 +69,7 @@ def _split(config: ModelConfig, key: str, tp: int, value: int = 0) -> int:
 
 
 def _experts(config: ModelConfig) -> int:
-    """Returns the number of routed experts: transformers 5 saves it under another key than authors publish it under."""
+    """Return the number of routed experts. transformers 5 saves it under another key than authors publish it under."""
     keys = "num_experts", "num_local_experts", "n_routed_experts"
     return config.number(next((key for key in keys if config.values.get(key) is not None), keys[0]))
 
@@ -82,14 +82,14 @@ def _count(config: ModelConfig) -> int:
 
 
 def _at(config: ModelConfig, module: str, layers: Iterable[int] | None = None) -> Place:
-    """Returns `module` of these layers; of every layer by default."""
+    """Return the place of `module` in these layers; in every layer by default."""
     indices = tuple(range(_count(config)) if layers is None else layers)
     return Place(f"{prefix_of(config)}layers.{{}}.{module}", indices)
 
 
 @dataclass(frozen=True)
 class _Dense:
-    """How a dense type differs from Llama. A bias is a key of config.json, or known."""
+    """How a dense model type differs from Llama. A bias is a key of config.json, or a fixed value."""
 
     qkv_bias: str | bool = "attention_bias"
     out_bias: str | bool = "attention_bias"
@@ -98,13 +98,13 @@ class _Dense:
     true_by_default: tuple[str, ...] = ()
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     out: str = "o_proj"
-    # One name stands for gate and up in one tensor; without a gate there is the up-projection alone.
+    # A single name means gate and up in one tensor; a model without a gate has only the up-projection.
     up: tuple[str, ...] = ("gate_proj", "up_proj")
     down: str = "down_proj"
     gated: bool = True
 
     def bias(self, config: ModelConfig, said: str | bool) -> bool:
-        """Returns whether the products have a bias."""
+        """Return True if the products have a bias."""
         return config.flag(said, said in self.true_by_default) if isinstance(said, str) else said
 
 
@@ -163,7 +163,7 @@ def _mlp(
     yield gemm_at(place, said, hidden, mine, (kind.down,), bias=bias, row_parallel=True)
 
 
-# The router and the experts' weights below an mlp, as most checkpoints have them; Mixtral's, and gpt-oss's.
+# Names of the router and of the experts' weights below an mlp: in most checkpoints, in Mixtral's, and in gpt-oss's.
 _ROUTED = "gate", "experts.0.gate_proj", "experts.0.up_proj", "experts.0.down_proj"
 _BLOCK_SPARSE = "gate", "experts.0.w1", "experts.0.w3", "experts.0.w2"
 _STACKED = "experts.gate_up_proj", "experts.down_proj"
@@ -172,7 +172,7 @@ _STACKED = "experts.gate_up_proj", "experts.down_proj"
 def _routed(
     config: ModelConfig, tp: int, place: Place, experts: int, width: int, modules: tuple[str, ...], bias: bool = False
 ) -> Iterator[Part]:
-    """Yields the router and the experts; `modules`: the router below `place`, and the experts' weights."""
+    """Yield the router and the experts; `modules` are the router below `place`, and the experts' weights."""
     hidden = config.number("hidden_size")
     said = f"router: N = experts {experts}, K = hidden {hidden}, on every GPU"
     yield gemm_at(place, said, experts, hidden, modules[:1], kinds=("router",), bias=bias)
@@ -252,7 +252,7 @@ def _latent_attention(config: ModelConfig, tp: int) -> Iterator[Part]:
 
 
 def _experts_after_dense(config: ModelConfig, tp: int) -> Iterator[Part]:
-    """Yields the MLPs of DeepSeek-V2 and later, and of GLM-4.5: dense layers first, then experts with shared ones."""
+    """Yield the MLPs of DeepSeek-V2 and later, and of GLM-4.5: dense layers first, then experts with shared ones."""
     layers, bias = range(_count(config)), config.family == "deepseek_v2" and config.flag("mlp_bias")
     first = min(config.optional("first_k_dense_replace"), len(layers))
     if first:

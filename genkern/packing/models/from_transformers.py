@@ -1,9 +1,9 @@
 """The products of any model that transformers has a class for, read from the class itself on the meta device.
 
-transformers builds the model from its config.json without memory for weights; code of a checkpoint's authors
+transformers builds the model from its config.json without memory for weights. Code of a checkpoint's authors
 (trust_remote_code) is not executed, and nothing is downloaded. Layers that engines merge (q, k and v; gate and up) are
-merged by their names if they have the same input. Tensor parallelism follows the modules' names: README.md of
-input_sizes says which.
+merged by their names if they have the same input. Tensor parallelism follows the modules' names, as
+input_sizes/README.md describes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from genkern.packing.models.layers import (
     prefix_of,
 )
 
-# Weights that engines multiply the same input by at once, in the order in which they lie behind each other.
+# Weights that engines merge into one product, in the order in which the merged weight holds them.
 _MERGED = (
     ("q_proj", "k_proj", "v_proj"),
     ("query_proj", "key_proj", "value_proj"),
@@ -54,7 +54,7 @@ _KEYS = ("k_proj", "key_proj", "key", "k_lin", "Wk", "k")
 _VALUES = ("v_proj", "value_proj", "value", "v_lin", "Wv", "v")
 _QUERIES = ("q_proj", "query_proj", "query", "q_lin", "Wq", "q")
 _PACKED = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "qkv")
-# Keys and values of cross-attention come from another input than its queries.
+# In cross-attention, keys and values have another input than queries.
 _CROSS = ("encoder_attn", "EncDecAttention", "crossattention", "cross_attn", "multi_head_attention")
 _ROUTERS = ("gate", "router")
 _ROW_PARALLEL = {
@@ -62,7 +62,7 @@ _ROW_PARALLEL = {
     *("dense_4h_to_h", "output_linear", "linear_out", "linear_fc2", "attention_out", "w_out", "proj_out", "proj_down"),
     *("x_proj", "linear_right", "o_b_proj"),
 }
-# `dense` is the output of attention, or of an MLP that its parent names so.
+# `dense` is the output of attention, or of an MLP whose parent has one of these names.
 _DENSE_OUTPUTS = {"attention", "self_attention", "self_attn", "attn", "output"}
 _COLUMN_PARALLEL = {
     *(name for group in _MERGED for name in group if not name.endswith("a_proj")),
@@ -83,23 +83,23 @@ _TOPS = (
     *("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k", "top_k_experts"),
     *("num_selected_experts", "moe_top_k", "top_k"),
 )
-# Parts of flat multimodal models beside the text model.
+# Vision and audio parts of multimodal models without a separate text config.
 _OTHER_SENSES = re.compile(r"(?:^|\.)(?:vision|visual|image|audio)")
-# Keys that select how transformers runs a model, not what it is; code and weights could be downloaded for them.
+# Keys that select how transformers runs a model, not what it is. They could make it download code or weights.
 _LEFT_OUT = ("auto_map", "quantization_config", "attn_implementation", "experts_implementation", "dtype", "torch_dtype")
 _LEAST_WIDTH = 64
-# Of layers, and of experts.
+# Most layers, and most experts.
 _MOST = MOST_LAYERS, 100_000
 _COUNT = re.compile(r"(layers?|blocks?|depth|experts)$|^(n|num)_(layer|block|expert)", re.IGNORECASE)
 
 
 def has_transformers() -> bool:
-    """Returns whether transformers is installed."""
+    """Return True if transformers is installed."""
     return importlib.util.find_spec("transformers") is not None
 
 
 def layers_from_transformers(config: ModelConfig, tp: int, vocabulary_step: int) -> ModelLayers:
-    """Returns the products of one of `tp` GPUs, and notes that name the class and what is assumed.
+    """Return the products of one of `tp` GPUs, and notes that name the class and what is assumed.
 
     Raises InputError, in one line, if transformers does not know the model type, or cannot build the model from the
     config, or if a layer is not split evenly over the GPUs.
@@ -115,10 +115,14 @@ def layers_from_transformers(config: ModelConfig, tp: int, vocabulary_step: int)
 
 @dataclass(frozen=True)
 class _Built:
-    """A model on the meta device, and the config of the part that is listed.
+    """A model on the meta device, with the config of the part that is listed.
 
-    `own_prefix`, at the beginning of a module's name, becomes `prefix`. Modules whose names do not begin with `within`
-    are not listed. `adds_head`: the model has a head outside this class.
+    model, config: the model and the config.
+    note: a line that names the class.
+    own_prefix: at the start of a module's name, it is replaced by `prefix`.
+    prefix: prefix of the modules in the checkpoint.
+    within: only modules whose names start with this are listed.
+    adds_head: True if the model has a head outside this class.
     """
 
     model: Any
@@ -137,7 +141,7 @@ class _Built:
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
-    """Keeps transformers from downloading and from writing to the terminal."""
+    """Keep transformers from downloading and from writing to the terminal."""
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
     disabled = logging.root.manager.disable
@@ -155,7 +159,7 @@ def _quietly() -> Iterator[None]:
 
 
 def _build(config: ModelConfig) -> _Built:
-    """Raises InputError if the config is not one that transformers builds a model from."""
+    """Build the model. Raise InputError if the config is not one that transformers builds a model from."""
     try:
         torch: Any = importlib.import_module("torch")
         transformers: Any = importlib.import_module("transformers")
@@ -186,20 +190,20 @@ def _build(config: ModelConfig) -> _Built:
 
 
 def _text_model(model: Any, text: Any) -> str:
-    """Returns the name of the module that is built from the text config, with a dot; "" if there is none."""
+    """Return the name of the module that is built from the text config, with a dot; "" if there is none."""
     named = ((name, module) for name, module in model.named_modules() if name)
     found = (name for name, module in named if type(getattr(module, "config", None)) is type(text))
     return next((f"{name}." for name in found), "")
 
 
 def _line(error: BaseException) -> str:
-    """Returns an exception's type and text on one short line."""
+    """Return an exception's type and text on one short line."""
     text = "".join(letter for letter in " ".join(str(error).split()) if letter.isprintable())
     return f"{type(error).__name__}: {text}"[:300]
 
 
 def _known(config: ModelConfig, transformers: Any) -> Mapping[str, Any]:
-    """Returns the whole config or the text model's, whichever transformers knows. Raises InputError if neither."""
+    """Return the whole config or the text model's, whichever transformers knows. Raises InputError if neither."""
     candidates: tuple[Mapping[str, Any], ...] = (config.document or config.values, config.values)
     for said in candidates:
         if said.get("model_type") in transformers.CONFIG_MAPPING:
@@ -208,13 +212,13 @@ def _known(config: ModelConfig, transformers: Any) -> Mapping[str, Any]:
     raise InputError(
         f"{config.where}: model_type = {config.outer or config.family!r} is known neither to genkern nor to "
         f"transformers {transformers.__version__}{remote if any('auto_map' in said for said in candidates) else ''}; "
-        "if its layers are built as Llama's, say --like llama (docs/models.md has other types), else let "
+        "if its layers are like Llama's, add --like llama (docs/models.md has other types), or let "
         "`genkern model` run your program: --capture"
     )
 
 
 def _require_few(config: ModelConfig, said: Any, key: str = "") -> None:
-    """Raises InputError if a count of layers or experts is so large that modules would fill the memory."""
+    """Raise InputError if a count of layers or experts is so large that modules would fill the memory."""
     if isinstance(said, Mapping):
         for name, value in said.items():
             _require_few(config, value, str(name))
@@ -223,14 +227,14 @@ def _require_few(config: ModelConfig, said: Any, key: str = "") -> None:
 
 
 def _cleaned(said: Any) -> Any:
-    """Returns the config without the keys that select how the model runs."""
+    """Return the config without the keys that select how the model runs."""
     if not isinstance(said, Mapping):
         return said
     return {key: _cleaned(value) for key, value in said.items() if key not in _LEFT_OUT and not key.startswith("_")}
 
 
 def _text_config(whole: Any) -> Any:
-    """Returns the config of the part that generates text; the whole config for a text model."""
+    """Return the config of the part that generates text; the whole config for a text model."""
     try:
         text = whole.get_text_config()
     except ValueError:
@@ -240,7 +244,7 @@ def _text_config(whole: Any) -> Any:
 
 
 def _auto_classes(config: Any, transformers: Any) -> list[Any]:
-    """Returns the Auto classes that have a model for the config, those with a head first."""
+    """Return the Auto classes that have a model for the config, those with a head first."""
     names = ["AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModelForMaskedLM"]
     if getattr(config, "is_encoder_decoder", False):
         names.insert(0, names.pop(1))
@@ -250,7 +254,7 @@ def _auto_classes(config: Any, transformers: Any) -> list[Any]:
 
 
 def _first_that_builds(classes: list[Any], config: Any) -> Any:
-    """Returns the model of the first of the classes that builds one; raises what the first raised if none does."""
+    """Return the model of the first of the classes that builds one; raises what the first raised if none does."""
     first: Exception | None = None
     for each in classes:
         try:
@@ -262,7 +266,14 @@ def _first_that_builds(classes: list[Any], config: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Weight:
-    """One weight below a module: its name there, N, K, whether it has a bias, and whether it is a router's."""
+    """One weight below a module.
+
+    name: its name below the module.
+    n, k: its size.
+    bias: True if a bias is added.
+    is_router: True for a router.
+    groups: number of blocks of a block-diagonal weight; 0 for a full one.
+    """
 
     name: str
     n: int
@@ -284,8 +295,8 @@ class _Reader:
         self._sources, self._renamed = _checkpoint_names(built.config)
 
     def notes(self) -> list[str]:
-        """Returns one line for each kind of assumption."""
-        found = [f"{name}: not in the list: its weights are stored in a way that is not known" for name in self._absent]
+        """Return one line for each kind of assumption."""
+        found = [f"{name}: not in the list: its weights are stored in an unknown layout" for name in self._absent]
         if self._left_out:
             found.append("vision and audio parts are not listed")
         if not self._has_top:
@@ -301,7 +312,7 @@ class _Reader:
         return found
 
     def parts(self) -> Iterator[Part]:
-        """Yields the products in the model's order, the head last. Raises InputError."""
+        """Yield the products in the model's order, the head last. Raises InputError."""
         model = self._built.model
         head = model.get_output_embeddings()
         parents: dict[str, dict[int, list[_Weight]]] = {}
@@ -400,7 +411,7 @@ class _Reader:
         yield gemm_at(place, said, n, k, names, kinds=kinds, bias=bias, parts=merged, row_parallel=row_parallel)
 
     def _columns(self, place: Place, weight: _Weight, module: Any) -> int:
-        """Returns the columns of one GPU. Raises InputError if heads are not split evenly."""
+        """Return the columns of one GPU. Raises InputError if heads are not split evenly."""
         tp, n, name = self._tp, weight.n, weight.name
         if tp == 1:
             return n
@@ -429,7 +440,7 @@ class _Reader:
         return n // tp
 
     def _packed(self, place: Place, n: int) -> int:
-        """Returns the columns of q, k and v in one tensor; 0 if it does not hold these."""
+        """Return the columns of q, k and v in one tensor; 0 if it does not hold these."""
         config, tp = self._built.config, self._tp
         heads = _number(config, "num_attention_heads", "n_head")
         kv_heads = _number(config, "num_key_value_heads", "num_kv_heads") or heads
@@ -483,7 +494,7 @@ class _Reader:
 
 
 def _template(name: str) -> tuple[str, int]:
-    """Returns the module's name with `{}` in place of the layer's index, and the index; -1 outside the layers."""
+    """Return the module's name with `{}` in place of the layer's index, and the index; -1 outside the layers."""
     words = name.split(".")
     for place, word in enumerate(words[:-1] if len(words) > 1 and words[-1].isdigit() else words):
         if word.isdigit():
@@ -494,7 +505,7 @@ def _template(name: str) -> tuple[str, int]:
 
 
 def _alike(by_layer: Mapping[int, list[_Weight]]) -> list[tuple[list[_Weight], list[int]]]:
-    """Returns the weights of a module, and the layers in which they are the same."""
+    """Return the weights of a module, and the layers in which they are the same."""
     groups: dict[tuple[_Weight, ...], list[int]] = {}
     for index, weights in by_layer.items():
         groups.setdefault(tuple(weights), []).append(index)
@@ -502,7 +513,7 @@ def _alike(by_layer: Mapping[int, list[_Weight]]) -> list[tuple[list[_Weight], l
 
 
 def _weight_of(name: str, module: Any) -> _Weight | None:
-    """Returns the weight of a module that multiplies its input by one matrix; None for other modules."""
+    """Return the weight of a module that multiplies its input by one matrix; None for other modules."""
     torch: Any = importlib.import_module("torch")
     kind, weight = type(module).__name__, getattr(module, "weight", None)
     bias = getattr(module, "bias", None) is not None
@@ -518,11 +529,11 @@ def _weight_of(name: str, module: Any) -> _Weight | None:
 
 
 def _stored_otherwise(module: Any) -> list[str]:
-    """Returns a module's own parameters that may be weights of products, in a layout that is not known."""
+    """Return a module's own parameters that may be weights of products in an unknown layout."""
     if re.search(r"Embedding|Conv|Norm", type(module).__name__):
         return []
     own = [each for each in module.named_parameters(recurse=False) if not re.search(r"bias|position", each[0])]
-    # Smaller ones are states and scales by head.
+    # Smaller parameters are states and scales per head.
     return [name for name, value in own if value.ndim >= 2 and min(value.shape[0], value.shape[-1]) >= _LEAST_WIDTH]
 
 
@@ -531,7 +542,7 @@ def _is_row_parallel(path: list[str], name: str) -> bool:
 
 
 def _number(config: Any, *keys: str) -> int:
-    """Returns the first whole number that the config has under one of these keys; 0 if it has none."""
+    """Return the first whole number that the config has under one of these keys; 0 if it has none."""
     for key in keys:
         value = getattr(config, key, None)
         value = value[0] if isinstance(value, list | tuple) and value else value
@@ -541,7 +552,7 @@ def _number(config: Any, *keys: str) -> int:
 
 
 def _latent(module: Any, weight: _Weight) -> tuple[int, int, int, int] | None:
-    """Returns latent attention's heads, size without positions, size of values and rank; None if it is another."""
+    """Return latent attention's heads, size without positions, size of values and rank; None if it is another."""
     nope, v = getattr(module, "qk_nope_head_dim", None), getattr(module, "v_head_dim", None)
     if not isinstance(nope, int) or not isinstance(v, int) or weight.n % (nope + v):
         return None
@@ -549,7 +560,7 @@ def _latent(module: Any, weight: _Weight) -> tuple[int, int, int, int] | None:
 
 
 def _mamba(module: Any, n: int, tp: int) -> int:
-    """Returns the columns of Mamba-2's input projection on one GPU; 0 for other modules.
+    """Return the columns of Mamba-2's input projection on one GPU; 0 for other modules.
 
     They are gate, input, B, C and one step per head. Engines split heads; with more GPUs than groups, several GPUs hold
     the same group's B and C.
@@ -565,7 +576,15 @@ def _mamba(module: Any, n: int, tp: int) -> int:
 
 @dataclass(frozen=True)
 class _ExpertWeights:
-    """The experts of a layer: how many, sizes, the weights' names below their module, and what genkern lacks."""
+    """The experts of a layer.
+
+    count: number of experts.
+    width: an expert's intermediate size.
+    hidden: length of a token's vector.
+    names: the weights' names below their module.
+    gated: True if an expert has a gate.
+    differs: why genkern has no kernels for them.
+    """
 
     count: int
     width: int
@@ -576,12 +595,12 @@ class _ExpertWeights:
 
 
 def _stacked_experts(module: Any, config: Any) -> _ExpertWeights | None:
-    """Returns experts whose weights lie in tensors of three axes; None if they are not up- and down-projections."""
+    """Return experts whose weights are tensors with three axes; None if they are not up- and down-projections."""
     own = dict(module.named_parameters(recurse=False))
     weights = {name: tuple(map(int, value.shape)) for name, value in own.items() if value.ndim == 3}
     down = weights.get("down_proj")
     up = weights.get("gate_up_proj") or weights.get("up_proj")
-    # LongCat's first tensor has rows for experts that compute nothing.
+    # LongCat's first tensor also has rows for experts that compute nothing.
     if down is None or up is None or up[0] < down[0]:
         return None
     merged = "gate_up_proj" in weights and getattr(module, "has_gate", True)
@@ -605,7 +624,7 @@ def _stacked_experts(module: Any, config: Any) -> _ExpertWeights | None:
 
 
 def _listed_experts(experts: Mapping[int, list[_Weight]]) -> _ExpertWeights | None:
-    """Returns experts that are modules of their own, all alike; None if they are not up- and down-projections."""
+    """Return experts that are modules of their own, all alike; None if they are not up- and down-projections."""
     kinds = {tuple(each) for each in experts.values()}
     if len(kinds) != 1:
         return None
@@ -631,7 +650,7 @@ def _activation(config: Any) -> str:
 
 
 def _checkpoint_names(config: Any) -> tuple[dict[str, tuple[str, ...]], list[tuple[str, str]]]:
-    """Returns how checkpoints name experts' weights, and pairs of a module's name in transformers and there.
+    """Return how checkpoints name experts' weights, and pairs of a module's name in transformers and there.
 
     transformers renames and stacks weights as it loads them; both are empty if it says nothing of the model type.
     """

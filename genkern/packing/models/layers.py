@@ -12,10 +12,10 @@ from genkern.formats.model_config import ModelConfig
 # vLLM and SGLang pad the vocabulary to a multiple of this.
 VOCABULARY_STEP = 64
 MOST_LAYERS = 10_000
-# Runs of layer numbers that a label lists one by one.
+# Most runs of layer numbers that a label lists.
 _MOST_RUNS = 6
 _PREFIX = "model.language_model."
-# How published checkpoints of these multimodal types name the text model's modules; those of other types have _PREFIX.
+# Prefixes of the text model's modules in published checkpoints of these multimodal types; other types have _PREFIX.
 _PREFIXES = dict.fromkeys(
     (
         *("llama4", "kimi_k25", "gemma3", "mistral3", "internvl", "internvl_chat", "paligemma", "aya_vision", "aria"),
@@ -31,21 +31,21 @@ Rows = Literal["all", "decode", "prefill"]
 class Gemm:
     """One matrix product of a model on one GPU.
 
-    Attributes:
-        layer: the module, with the span of the layers that have it.
-        said: text for a person: where N and K come from.
-        n: columns of the output.
-        k: length of the sums.
-        modules: names by which quantization_config may exclude the product.
-        bias: whether a bias is added.
-        rows: one row per token of any batch; of decoding batches only (one row per sequence); of prefill only.
-        batch: number of products of this size that one call computes; 0 for a plain product.
-        count: number of times that the model computes it.
-        parts: N of each of the merged weights, in their order; () for a weight that is not merged.
-        names: modules of the checkpoint that hold the weights, in the order of `parts`, with `{}` in place of the
-            layer's index. A module outside the layers (lm_head) has no `{}`.
-        layers: the indices of the layers; () for a module outside the layers.
-        row_parallel: whether tensor parallelism splits K over the GPUs, so that only rank 0 adds the bias.
+    layer: the module, with the range of the layers that have it.
+    said: where N and K come from, as text.
+    n: N, columns of the output.
+    k: K.
+    modules: names by which quantization_config may exclude the product.
+    bias: True if a bias is added.
+    rows: "all": one row per token of any batch; "decode": only in decoding batches (one row per sequence); "prefill":
+        only in prefill.
+    batch: number of products of this size that one call computes; 0 for a plain product.
+    count: how often the model computes it.
+    parts: N of each of the merged weights, in their order; () for a weight that is not merged.
+    names: modules of the checkpoint that hold the weights, in the order of `parts`, with `{}` in place of the layer's
+        index. A module outside the layers (lm_head) has no `{}`.
+    layers: indices of the layers; () for a module outside the layers.
+    row_parallel: True if tensor parallelism splits K over the GPUs, so that only rank 0 adds the bias.
     """
 
     layer: str
@@ -67,15 +67,14 @@ class Gemm:
 class Experts:
     """Both products of one layer's routed experts on one GPU.
 
-    Attributes:
-        layer, said, modules, layers: as of Gemm.
-        count: number of experts.
-        top: experts per token.
-        width: an expert's intermediate size on the GPU.
-        hidden: size of a token's vector.
-        differs: why genkern has no kernels for these experts; "" if it has.
-        layer_count: number of layers that have these experts.
-        names: as of Gemm, for expert 0 if the checkpoint has one module per expert.
+    layer, said, modules, layers: as in Gemm.
+    count: number of experts.
+    top: experts per token.
+    width: an expert's intermediate size on the GPU.
+    hidden: length of a token's vector.
+    differs: why genkern has no kernels for these experts; "" if it has.
+    layer_count: number of layers that have these experts.
+    names: as in Gemm, for expert 0 if the checkpoint has one module per expert.
     """
 
     layer: str
@@ -96,14 +95,14 @@ Part = Gemm | Experts
 
 @dataclass(frozen=True)
 class ModelLayers:
-    """The products of a model, in the model's order, and `notes`: what a person should know about the list."""
+    """The products of a model in its order, and `notes` on the list for the user."""
 
     parts: list[Part]
     notes: list[str] = field(default_factory=list)
 
 
 def span(layers: Sequence[int]) -> str:
-    """Layer numbers in short, such as 0-2,5; many runs as the first and the last, with the count."""
+    """Return layer numbers as short text, such as 0-2,5; many runs as the first and the last number with the count."""
     runs: list[list[int]] = []
     for layer in layers:
         if runs and layer == runs[-1][-1] + 1:
@@ -128,7 +127,7 @@ class Place:
         return self.name.replace("{}", span(self.layers), 1)
 
     def names(self, *modules: str) -> tuple[str, ...]:
-        """The full names of modules below this one."""
+        """Return the full names of modules below this one."""
         return tuple(f"{self.name}.{module}" for module in modules)
 
 
@@ -146,7 +145,7 @@ def gemm_at(
     parts: tuple[int, ...] = (),
     row_parallel: bool = False,
 ) -> Gemm:
-    """Returns the product by the weights of `modules` below `place`; one name stands for a weight that is merged."""
+    """Return the product by the weights of `modules` below `place`; a single name may stand for a merged weight."""
     names, layers = place.names(*modules), place.layers
     parts = parts if len(parts) == len(names) else ()
     own = tuple(word for word in place.name.partition("{}.")[2].split(".") if word)
@@ -156,12 +155,12 @@ def gemm_at(
 
 
 def prefix_of(config: ModelConfig) -> str:
-    """The name of the text model in the checkpoint, with a dot behind it."""
+    """Return the prefix of the text model's modules in the checkpoint, with a dot at its end."""
     return _PREFIXES.get(config.outer, _PREFIX) if config.outer else "model."
 
 
 def head_of(config: ModelConfig, vocabulary: int, hidden: int, tp: int, step: int, *, bias: bool = False) -> Gemm:
-    """Returns the language-model head of one of `tp` GPUs, its vocabulary padded to a multiple of `step`.
+    """Return the language-model head of one of `tp` GPUs, its vocabulary padded to a multiple of `step`.
 
     Raises InputError if the vocabulary is not split evenly.
     """
@@ -177,9 +176,9 @@ def head_of(config: ModelConfig, vocabulary: int, hidden: int, tp: int, step: in
 def absorbed(
     place: Place, tp: int, heads: int, nope: int, v: int, kv_rank: int, modules: tuple[str, ...] = ("kv_b_proj",)
 ) -> tuple[Gemm, ...]:
-    """Returns the products of one of `tp` GPUs by latent attention's up-projection of keys and values.
+    """Return the products of one of `tp` GPUs by latent attention's up-projection of keys and values.
 
-    Prefill multiplies by it; decoding multiplies head by head by its halves, which engines call absorbed.
+    Prefill multiplies by it; decoding multiplies head by head by its two halves, which engines call absorbed.
     """
     said = f"kv up: N = heads {heads} x (nope {nope} + v {v}) / tp {tp}, K = kv_lora_rank {kv_rank}; decode absorbs it"
     mine = heads // tp

@@ -1,4 +1,4 @@
-"""The products of a model on one GPU, as problems: for each layer those of every number of rows."""
+"""The products of a model on one GPU as problems, for each layer and every number of rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from genkern.ops.op import get_op
 from genkern.packing.models.engines import Engine
 from genkern.packing.models.layers import Experts, Gemm, Part, span
 
-# Labels that a line about formats names one by one.
+# Most labels that a line about formats names.
 _MOST_LABELS = 4
 
 
@@ -22,10 +22,12 @@ _MOST_LABELS = 4
 class Product:
     """A layer's product, or both products of routed experts, for every number of rows.
 
-    Attributes:
-        count: number of layers that have it.
-        others: plain problems of the same sizes, for an estimate of time, if genkern has no kernels for the layer's.
-        share: the part of the GPUs that compute it; less than 1 if ranks differ.
+    layer, said: as in Gemm.
+    problems: the problems.
+    count: number of layers that have it.
+    is_routed: True for routed experts.
+    others: plain problems of the same sizes for an estimate of time, if genkern has no kernels for the layer's.
+    share: the part of the GPUs that compute it; less than 1 if ranks differ.
     """
 
     layer: str
@@ -38,7 +40,7 @@ class Product:
 
 
 class _Notes:
-    """Lines for a person, each with the labels of the layers that it is about."""
+    """Lines for the user, each with the labels of the layers that it is about."""
 
     def __init__(self) -> None:
         self._labels: dict[str, list[str]] = {}
@@ -56,11 +58,11 @@ class _Notes:
 
 
 def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int]) -> tuple[list[Product], list[str]]:
-    """Returns the products of one of `tp` GPUs in the model's order, each in the format of its weights, and notes for a
-    person. Raises InputError.
+    """Return the products of one of `tp` GPUs in the model's order, in the formats of their weights, and notes.
 
-    Layers whose formats differ are listed apart. Of a product whose K is split over the GPUs, rank 0 alone adds the
-    bias (RowParallelLinear of vLLM and SGLang): it is listed with the bias and without.
+    Layers whose formats differ are listed separately. If K is split over the GPUs, only rank 0 adds the bias
+    (RowParallelLinear of vLLM and SGLang), so the product is listed with the bias and without. The notes are lines for
+    the user. Raises InputError.
     """
     formats, notes, listed = config.formats, _Notes(), engine.layers(config, tp)
     parts = [own for part in listed.parts for own in _by_format(part, formats, notes)]
@@ -69,7 +71,7 @@ def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int
         for key in config.hints
     ]
     if formats.unread:
-        # Any rule may be wrong if one is not understood.
+        # If one rule is not understood, any other may be misread, too.
         name = f"{config.where}: quantization_config" + (f" ({formats.method})" if formats.method else "")
         unread = [f"{name}: {formats.unread}: all weights are taken as {formats.plain.dtype_b}"]
         notes, parts = _Notes(), [(part, formats.plain) for part in listed.parts]
@@ -80,7 +82,7 @@ def products_of(config: ModelConfig, engine: Engine, tp: int, rows: Sequence[int
 def _products(
     part: Part, stored: Stored, engine: Engine, tp: int, rows: Sequence[int], plain: Stored, notes: _Notes
 ) -> Iterator[Product]:
-    """The part's product in a format, once for each form that ranks have of it."""
+    """Yield the part's product in a format: once, or twice if ranks differ in the bias."""
     if not isinstance(part, Gemm):
         stages, why = _stages(part, rows, stored)
         if why:
@@ -107,12 +109,12 @@ def _products(
 
 
 def _by_format(part: Part, formats: CheckpointFormats, notes: _Notes) -> Iterator[tuple[Part, Stored]]:
-    """The part once for each format that its weights are stored in, with the layers and weights of that format."""
-    # Servers keep routers, and what they absorb of latent attention, in 16 bits.
+    """Yield the part once for each format of its weights, with the layers and weights of that format."""
+    # Servers keep routers, and the absorbed weights of latent attention, in 16 bits.
     if (isinstance(part, Gemm) and (part.batch or "router" in part.modules)) or not part.names:
         yield part, formats.plain
         return
-    # Layers by the formats of their weights, in order.
+    # Groups the layers by the formats of their weights.
     groups: dict[tuple[Stored, ...], list[int]] = {}
     for layer in part.layers or (-1,):
         groups.setdefault(tuple(_stored(part, name, layer, formats, notes) for name in part.names), []).append(layer)
@@ -127,7 +129,7 @@ def _by_format(part: Part, formats: CheckpointFormats, notes: _Notes) -> Iterato
 
 
 def _stored(part: Part, name: str, layer: int, formats: CheckpointFormats, notes: _Notes) -> Stored:
-    """The format of the weights of this name in the layer; of experts, that of all of them."""
+    """Return the format of the weights of this name in the layer; for experts, the format of all of them."""
     names = [name.replace("{}", str(layer), 1)]
     if isinstance(part, Experts) and formats.names_experts and ".experts.0." in name:
         names = [names[0].replace(".experts.0.", f".experts.{each}.") for each in range(part.count)]
@@ -146,7 +148,7 @@ def _stored(part: Part, name: str, layer: int, formats: CheckpointFormats, notes
 def _pieces(
     part: Part, stored: tuple[Stored, ...], layers: list[int], notes: _Notes, plain: Stored
 ) -> Iterator[tuple[Part, Stored]]:
-    """The part in these layers, for each format of its weights."""
+    """Yield the part in these layers, once for each format of its weights."""
     label = part.layer.replace(span(part.layers), span(layers), 1) if part.layers else part.layer
     layers_of_part = tuple(layers) if part.layers else ()
     kinds = list(dict.fromkeys(stored))
@@ -160,7 +162,7 @@ def _pieces(
     if len(kinds) > 1 and part.parts:
         each = ", ".join(f"{name.rpartition('.')[2]} {kind}" for name, kind in zip(part.names, stored, strict=True))
         notes.add(f"weights of one merged product are stored in different formats ({each}), and listed apart", label)
-    # Weights that are not merged are a product each.
+    # Weights that are not merged are separate products.
     products = 1 if part.parts else len(part.names)
     times = part.count // (products * max(1, len(part.layers)))
     for kind in kinds:
@@ -183,14 +185,14 @@ def _label(part: Part) -> str:
 
 
 def _as_added_up(problem: GemmProblem, engine: Engine) -> GemmProblem:
-    """The problem with the accumulation of fp8 products that the engine asks for."""
+    """Return the problem with the accumulation of fp8 products that the engine uses."""
     if not (engine.full_sums and multiplies_float8(problem)):
         return problem
     return as_called(as_full(problem), get_op(problem.op).operands(problem))
 
 
 def _stages(experts: Experts, rows: Sequence[int], stored: Stored) -> tuple[list[GemmProblem], str]:
-    """Both stages of gated experts for each number of tokens, and ""; or [], and why genkern has none."""
+    """Return both stages of gated experts for each number of tokens, and ""; or [], and why genkern has no kernels."""
     if experts.differs:
         return [], experts.differs
     found: list[GemmProblem] = []
@@ -205,7 +207,7 @@ def _stages(experts: Experts, rows: Sequence[int], stored: Stored) -> tuple[list
 
 
 def _time_of(experts: Experts, rows: Sequence[int], plain: Stored) -> tuple[GemmProblem, ...]:
-    """Both stages with weights that are not quantised, for an estimate of time."""
+    """Return both stages with weights that are not quantised, for an estimate of time."""
     found = (plain.experts(tokens, experts.count, experts.top, experts.width, experts.hidden) for tokens in rows)
     return tuple(problem for both in found if both is not None for problem in both)
 
@@ -214,7 +216,7 @@ def _of_rows(gemm: Gemm, rows: Sequence[int], most_decoding: int) -> list[int]:
     if gemm.rows == "all":
         return list(rows)
     chosen = [m for m in rows if (m <= most_decoding) == (gemm.rows == "decode")]
-    # A head is computed for whatever there is.
+    # The head is computed in prefill, too, so it is listed for the smallest M if no M decodes.
     return chosen or list(rows[:1] if gemm.rows == "decode" and not gemm.batch else ())
 
 

@@ -1,4 +1,4 @@
-"""`genkern shapes`: a model's config.json as a list of the sizes that one GPU computes for it."""
+"""`genkern shapes`: lists the sizes that one GPU computes for a model, from the model's config.json."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ _gpus = number(f"a number of GPUs from 1 to {_MOST_GPUS}", 1, _MOST_GPUS, intege
 
 
 def parse_shapes(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern shapes`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern shapes`. Raises InputError; SystemExit(0) after printing for --help."""
     return shapes_parser().parse_args(argv)
 
 
 def shapes_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser of `genkern shapes`, whose help is the reference of the command."""
     p = Parser(
         prog="genkern shapes",
         description="List the GEMMs that one GPU computes for a model, each with the layer it comes from.",
     )
-    group = p.add_argument_group("whose sizes")
+    group = p.add_argument_group("which model")
     group.add_argument(
         "--model_dir",
         "--model-dir",
@@ -47,42 +47,42 @@ def shapes_parser() -> Parser:
     )
     add_model_options(group)
     group.add_argument("-o", "--output", metavar="FILE", required=True, help=LIST_HELP)
-    group.add_argument("--overwrite", action="store_true", help="replace a list that is there; never results")
+    group.add_argument("--overwrite", action="store_true", help="replace an existing list; never a results file")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def add_model_options(group: argparse._ArgumentGroup) -> None:
-    """What a list of a model's sizes depends on besides the model."""
+    """Add the options that determine a model's sizes, besides the model."""
     group.add_argument("--tp", type=_gpus, default=1, metavar="N", help="GPUs that share each layer (default: 1)")
     group.add_argument(
         "--engine",
         choices=sorted(ENGINES),
-        help=f"layers and M as it has them (default: merged layers, M of {','.join(map(str, SERVERS.rows))})",
+        help=f"layers and M of this engine (default: merged layers, M of {','.join(map(str, SERVERS.rows))})",
     )
     group.add_argument(
         "--all_buckets",
         action="store_true",
-        help="every M that the engine pads to, not powers of two alone",
+        help="list every M that the engine pads to, not only powers of two",
     )
     group.add_argument(
         "--nsets",
         type=row_counts,
         metavar="M,M,...",
-        help="other M: tokens at once; the head has those of decoding",
+        help="list these M (tokens per call) instead; the head has those of decoding",
     )
     group.add_argument(
         "--quantization",
         choices=list(QUANTIZATIONS),
-        help="weights stored so instead (fp8: a scale a row; w4: groups of 128)",
+        help="take weights as stored in this format (fp8: a scale per row; w4: groups of 128)",
     )
     group.add_argument(
-        "--like", choices=families(), metavar="TYPE", help="read it as this model_type of genkern's table"
+        "--like", choices=families(), metavar="TYPE", help="read the config as this model_type of genkern's table"
     )
 
 
 def run_shapes(options: argparse.Namespace, console: Console) -> int:
-    """Write the list, and say what is in it and what not. Raises InputError or OutputError."""
+    """Write the list, and print what it contains and what it lacks. Raises InputError or OutputError."""
     require_list_or_none(options.output, options.overwrite)
     require_writable(options.output)
     config = config_of(options.model_dir, options)
@@ -92,7 +92,7 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
     engine = engine_of(options)
     products, told = products_of(config, engine, options.tp, rows_of_engine(options, engine))
     problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
-    # YAML says the layer of each size in a comment.
+    # In YAML, a comment names the layer of each size.
     in_yaml = kind_of(options.output) is tune_gemm_yaml
     lines = lines_of(products, config, options.tp, told) if in_yaml else [list_text(problems, options.output)]
     write_whole(options.output, "".join(lines))
@@ -105,7 +105,7 @@ def run_shapes(options: argparse.Namespace, console: Console) -> int:
 
 
 def model_list(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
-    """The list of sizes of --model_dir with --tp and --nsets, in YAML, and notes on what is not in it.
+    """Return the size list of --model_dir with --tp and --nsets in YAML, and notes on what is missing from it.
 
     Raises InputError.
     """
@@ -115,25 +115,25 @@ def model_list(options: argparse.Namespace) -> tuple[str, tuple[str, ...]]:
 
 
 def config_of(model: str, options: argparse.Namespace) -> ModelConfig:
-    """The model's configuration, with what the options say of it. Raises InputError."""
+    """Return the model's configuration, changed as the options say. Raises InputError."""
     config = read_model(model)
     config = config.like(options.like) if options.like else config
     return config.stored_as(options.quantization) if options.quantization else config
 
 
 def engine_of(options: argparse.Namespace) -> Engine:
-    """The engine that the options name."""
+    """Return the engine that the options name."""
     return ENGINES[options.engine] if options.engine else SERVERS
 
 
 def rows_of_engine(options: argparse.Namespace, engine: Engine) -> tuple[int, ...]:
-    """For how many rows sizes are listed."""
+    """Return the numbers of rows for which sizes are listed."""
     rows: tuple[int, ...] = options.nsets or (engine.rows if options.all_buckets else engine.tuned)
     return rows
 
 
 def lines_of(products: Sequence[Product], config: ModelConfig, tp: int, notes: Sequence[str] = ()) -> list[str]:
-    """Returns the lines of the list: the notes, then each size under the first layer that has it."""
+    """Return the lines of the list: the notes, then each size under the first layer that has it."""
     lines = [f"# {config.family}, tensor parallel {tp}: the GEMMs of one GPU.\n"]
     lines += [f"# {note}.\n" for note in notes]
     written: set[GemmProblem] = set()

@@ -1,4 +1,4 @@
-"""Libraries that compute a GEMM besides genkern's own kernels, a file each; each says why it is not there.
+"""Vendor libraries that compute a GEMM: cuBLASLt and hipBLASLt. Each can say why it is not available.
 
 May import: genkern itself, gemm, ops.
 """

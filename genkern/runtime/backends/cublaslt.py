@@ -1,8 +1,8 @@
-"""The `cublaslt` backend: every algorithm that NVIDIA's cuBLASLt has for a GEMM, and the one that was found fastest.
+"""The `cublaslt` backend: all algorithms that NVIDIA's cuBLASLt offers for a GEMM.
 
-Through ctypes on the libcublasLt that PyTorch brings, rather than nvmath-python's bindings: those are a dependency of
-17 functions that wraps the same library, and has to find the one that PyTorch has loaded as well. The library that is
-called is then the very one whose torch.mm is timed beside it.
+It calls the libcublasLt that PyTorch has loaded through ctypes, so the library that is raced is the very one whose
+torch.mm is timed beside it. nvmath-python's bindings would be a dependency for 17 functions, and would have to find the
+same library, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BACKEND = Backend(
     lambda: cublaslt_library.load(),
     checked,
     lambda matmul, pointers, known, most, workspace_bytes: beyond(matmul, pointers, known, most, workspace_bytes),
-    # All that the heuristic returns (some eight), then what enumeration finds beyond it.
+    # The heuristic returns about eight algorithms; enumeration adds the others.
     most=32,
     asked=ASKED,
 )

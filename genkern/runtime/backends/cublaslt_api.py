@@ -1,7 +1,7 @@
-"""As much of cublasLt.h as genkern calls beside what hipBLASLt has too (lt_api.py): numbers and functions.
+"""Numbers and functions of cublasLt.h that genkern uses and hipBLASLt lacks; lt_api.py has what both have.
 
-Source: cublasLt.h and cublas_api.h of nvidia-cublas 13.10.0.20; all of it has the same numbers and sizes in
-nvidia-cublas-cu12 12.9.3.13. Attributes that later versions add are not used.
+Source: cublasLt.h and cublas_api.h of nvidia-cublas 13.10.0.20. Numbers and sizes are the same in nvidia-cublas-cu12
+    12.9.3.13. Attributes that later versions add are not used.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ DIALECT = Dialect(
 
 
 class Api(lt_api.Api):
-    """cuBLASLt's functions; the version is 10000 times the major one, 100 times the minor, and the patch (131000)."""
+    """cuBLASLt's functions. `version` is 10000 * major + 100 * minor + patch, such as 131000."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, DIALECT)
@@ -92,19 +92,19 @@ class Api(lt_api.Api):
         return self._version
 
     def try_attribute(self, kind: str, descriptor: object, attribute: Attribute, value: int) -> bool:
-        """As `set_attribute`; False when the library refuses the value."""
+        """Set an attribute like `set_attribute`; return False if the library refuses the value."""
         said = lt_api.attribute_value(attribute, value)
         return self.status(f"{kind}SetAttribute", descriptor, *said) == STATUS_SUCCESS
 
     def number(self, kind: str, algorithm: Any, attribute: Attribute) -> int:
-        """A whole number that the library says of an algorithm; 0 where it says nothing."""
+        """Return an integer attribute of an algorithm; 0 if the library does not return it."""
         number, size = attribute
         place, written = ctypes.create_string_buffer(8), c_size_t()
         status = self.status(f"{kind}GetAttribute", byref(algorithm), number, place, size, byref(written))
         return int.from_bytes(place.raw[:size], "little") if status == STATUS_SUCCESS else 0
 
     def numbers(self, kind: str, algorithm: Any, attribute: int) -> list[int]:
-        """The array of uint32_t that the library says of an algorithm; empty where it says nothing."""
+        """Return an attribute of an algorithm that is an array of uint32_t; empty if the library does not return it."""
         written = c_size_t()
         if self.status(f"{kind}GetAttribute", byref(algorithm), attribute, None, 0, byref(written)) or not written:
             return []

@@ -1,6 +1,6 @@
-"""Where libcublasLt is: the one that this process has loaded, else the one that PyTorch was built with.
+"""Finds libcublasLt: the one that this process has loaded, else the one that PyTorch was built with.
 
-PyTorch is not imported for it: its folder and the text of its version.py say enough.
+PyTorch is not imported for that: its folder and the text of its version.py are enough.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from genkern.runtime.backends.cublaslt_api import Api
 AnyApi = TypeVar("AnyApi")
 
 _FILE = re.compile(r"libcublasLt\.so(\.[0-9]+)*$")
-# Below site-packages, by the major version of CUDA: from 13 on there is one folder for all of it.
+# Folders below site-packages, by CUDA's major version; CUDA 13 and later have one folder for all libraries.
 _WHEEL_FOLDERS = ("nvidia/cu{major}/lib", "nvidia/cublas/lib", "torch/lib")
 
 
 @functools.lru_cache(maxsize=1)
 def load() -> tuple[Api | None, str]:
-    """The library, or why it is not there."""
+    """Return the library; or None, and why it is not available."""
     return opened(*find(), Api)
 
 
 def opened(path: str, why: str, api: Callable[[str], AnyApi]) -> tuple[AnyApi | None, str]:
-    """The library at this path, or why it cannot be used; `why` there is none, where the path is ""."""
+    """Return the library at `path`; or None, and why it cannot be used. `why` is the reason if `path` is ""."""
     if not path:
         return None, why
     try:
@@ -38,7 +38,7 @@ def opened(path: str, why: str, api: Callable[[str], AnyApi]) -> tuple[AnyApi | 
 
 
 def find(maps: str = "/proc/self/maps") -> tuple[str, str]:
-    """The library's path, or "" and why there is none. `maps` lists what this process has loaded."""
+    """Return the library's path; or "", and why there is none. `maps` lists the files that this process has mapped."""
     loaded = next((path for path in mapped(maps) if _FILE.search(path)), "")
     if loaded:
         return loaded, ""
@@ -54,12 +54,12 @@ def find(maps: str = "/proc/self/maps") -> tuple[str, str]:
         place = folder.parent / below.format(major=major)
         if found := sorted(path for path in place.glob("libcublasLt.so*") if _FILE.search(path.name)):
             return str(found[0]), ""
-    # Of a system's CUDA: by its name, which the loader finds or does not.
+    # A CUDA installation of the system: the loader searches the library by its name.
     return f"libcublasLt.so.{major}", ""
 
 
 def version_of(name: str, torch_folder: Path) -> str:
-    """What "cuda" or "hip" the PyTorch in this folder is built with, "13.0" say; "" for one without."""
+    """Return the version of "cuda" or "hip" with which the PyTorch in this folder was built, such as "13.0", or ""."""
     try:
         text = (torch_folder / "version.py").read_text(encoding="utf-8")
     except OSError:
@@ -69,7 +69,7 @@ def version_of(name: str, torch_folder: Path) -> str:
 
 
 def mapped(maps: str) -> Iterator[str]:
-    """The files that this process has mapped into its memory."""
+    """Yield the files that this process has mapped into its memory."""
     try:
         with open(maps, encoding="utf-8", errors="surrogateescape") as file:
             for line in file:

@@ -1,10 +1,10 @@
-"""Which algorithms cuBLASLt has for an operation: those of its heuristic, and what enumeration finds beyond them.
+"""Finds the algorithms that cuBLASLt offers for an operation: its heuristic's, and further ones by enumeration.
 
-The heuristic (CUBLASLT_SEARCH_BEST_FIT) returns some eight of 256 asked for, the best first by its own model. An
-algorithm is an id with a config (AlgorithmConfig), and nothing but a check of each says which configs run. So what is
-enumerated starts from what the heuristic thinks best: first those that differ from one of its algorithms in one field,
-then ids that it did not name. Both the checks, which cost the host some microseconds each, and what they find are
-bounded.
+The heuristic (CUBLASLT_SEARCH_BEST_FIT) returns about eight algorithms, even if 256 are requested, best first by its
+own model. An algorithm is an id with a config (AlgorithmConfig), and only a check of each config tells whether it runs.
+Enumeration therefore starts from the heuristic's algorithms: first configs that differ from one of them in one field,
+then ids that the heuristic did not return. The number of checks, which take microseconds of host time each, and the
+number of results are limited.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from genkern.runtime.backends.cublaslt_api import Algo, Api, HeuristicResult
 from genkern.runtime.backends.lt_api import REDUCTION_NONE, STATUS_SUCCESS, Attribute
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Matmul, Pointers
 
-# As many as anybody has seen it return, and many more.
+# Far more than the heuristic has ever been seen to return.
 ASKED = 256
 _IDS = 256
 MOST_CHECKS = 4096
-# Numbers of splits of K that are tried; the library takes any.
+# Values of split-K that are tried; the library accepts any.
 _SPLITS = (2, 3, 4, 5, 6, 8, 12, 16)
-# cublasLtClusterShape_t: chosen by the library, and those of up to eight programs, smaller ones first.
+# cublasLtClusterShape_t: 0 lets the library choose; then shapes of up to eight programs, smaller ones first.
 _CLUSTERS = (0, 2, 3, 5, 4, 6, 8, 7, 9, 11, 12)
 # cublasLtMatmulInnerShape_t.
 _INNER_SHAPES = (0, 1, 2, 3, 4)
@@ -36,7 +36,7 @@ _MOST_CUSTOM = 32
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """What an algorithm consists of, by the numbers of cublasLt.h (cublasLtMatmulAlgoConfigAttributes_t)."""
+    """The parts of an algorithm, with the numbers of cublasLt.h (cublasLtMatmulAlgoConfigAttributes_t)."""
 
     id: int
     tile: int = 0
@@ -49,14 +49,21 @@ class AlgorithmConfig:
     cluster: int = 0
 
     def __str__(self) -> str:
-        """For people, without what is at its default."""
+        """Return the fields that differ from their defaults."""
         said = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
         return " ".join(f"{name} {value}" for name, value, default in said if value != default)
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What the fields of a config may be for one id (cublasLtMatmulAlgoCapAttributes_t)."""
+    """The values that a config's fields may have for one id (cublasLtMatmulAlgoCapAttributes_t).
+
+    tiles, stages: the supported values.
+    splits: True if split-K is supported.
+    reductions: mask of the reduction schemes that are supported and allowed for the operation.
+    swizzles: True if swizzling of programs is supported.
+    most_custom: the largest custom option.
+    """
 
     tiles: tuple[int, ...]
     stages: tuple[int, ...]
@@ -67,7 +74,7 @@ class Capabilities:
 
 
 def checked(matmul: Matmul, algorithm: Algorithm, pointers: Pointers) -> Algorithm | None:
-    """The algorithm with the workspace that it needs here; None where the library says that it does not run."""
+    """Return the algorithm with the workspace that it needs here; None if the library says that it does not run."""
     result = HeuristicResult()
     asked_of = matmul.handle, matmul.descriptor(pointers).value, *matmul.layouts
     status = matmul.library.status("MatmulAlgoCheck", *asked_of, byref(algorithm.algo), byref(result))
@@ -84,7 +91,7 @@ def beyond(
     workspace_bytes: int = WORKSPACE_BYTES,
     most_checks: int = MOST_CHECKS,
 ) -> list[Algorithm]:
-    """Up to `most` algorithms that run and are not among `known`, found with up to `most_checks` checks."""
+    """Return up to `most` algorithms that run and are not in `known`, found with at most `most_checks` checks."""
     seen = {config_of(_library(matmul), algorithm.algo) for algorithm in known}
     found: list[Algorithm] = []
     checks = 0
@@ -105,7 +112,7 @@ def beyond(
 
 
 def config_of(library: Api, algo: Any) -> AlgorithmConfig:
-    """The config of an algorithm, by the library's word."""
+    """Return the config of an algorithm as the library states it."""
     return AlgorithmConfig(
         **{
             name: library.number("MatmulAlgoConfig", algo, attribute)
@@ -115,14 +122,14 @@ def config_of(library: Api, algo: Any) -> AlgorithmConfig:
 
 
 def made(matmul: Matmul, config: AlgorithmConfig) -> Any:
-    """An algorithm of this config; None where the library refuses one of its values."""
+    """Return an algorithm with this config; None if the library refuses one of its values."""
     library, algo = _library(matmul), Algo()
     types = matmul.operation.types
     if library.status("MatmulAlgoInit", matmul.handle, *types, config.id, byref(algo)) != STATUS_SUCCESS:
         return None
     for name, attribute in api.CONFIG_ATTRIBUTES.items():
         value, default = getattr(config, name), getattr(AlgorithmConfig, name, None)
-        # What is left out is at the library's default; the id is read-only.
+        # Fields at their defaults are not set; the id is read-only.
         changed = value != default and name != "id"
         if changed and not library.try_attribute("MatmulAlgoConfig", byref(algo), attribute, value):
             return None
@@ -130,7 +137,7 @@ def made(matmul: Matmul, config: AlgorithmConfig) -> Any:
 
 
 def capabilities(matmul: Matmul, algorithm_id: int) -> Capabilities | None:
-    """What this id may be configured to; None where the library does not have it for these types."""
+    """Return the capabilities of this id; None if the library does not support it for these types."""
     library, algo = _library(matmul), Algo()
     types = matmul.operation.types
     if library.status("MatmulAlgoInit", matmul.handle, *types, algorithm_id, byref(algo)) != STATUS_SUCCESS:
@@ -150,7 +157,7 @@ def capabilities(matmul: Matmul, algorithm_id: int) -> Capabilities | None:
 
 
 def algorithm_ids(matmul: Matmul) -> list[int]:
-    """The ids that the library has for these types."""
+    """Return the ids that the library supports for these types."""
     ids, count = (c_int * _IDS)(), ctypes.c_int()
     types = matmul.operation.types
     status = matmul.library.status("MatmulAlgoGetIds", matmul.handle, *types, _IDS, ids, byref(count))
@@ -158,10 +165,10 @@ def algorithm_ids(matmul: Matmul) -> list[int]:
 
 
 def neighbours(config: AlgorithmConfig, able: Capabilities) -> Iterator[AlgorithmConfig]:
-    """Configs that differ from `config` in one field, of each field one in turn.
+    """Yield configs that differ from `config` in one field, taking the fields in turn.
 
-    Splits and their reduction go together, and so do a tile and its neighbours among the tiles of this id, which the
-    library lists by size.
+    Split-K and its reduction scheme change together. Tiles come in the order of their distance in the library's list,
+    which is sorted by size.
     """
     of_fields = (
         [replace(config, cluster=cluster) for cluster in _CLUSTERS],
@@ -172,13 +179,13 @@ def neighbours(config: AlgorithmConfig, able: Capabilities) -> Iterator[Algorith
         list(_with_splits(config, able)),
         [replace(config, inner_shape=shape) for shape in _INNER_SHAPES],
     )
-    # In turns, so that no field with hundreds of values keeps the others waiting.
+    # In turn, so that a field with hundreds of values does not delay the others.
     for turn in itertools.zip_longest(*of_fields):
         yield from (each for each in turn if each is not None and each != config)
 
 
 def _configs(matmul: Matmul, known: Sequence[Algorithm]) -> Iterator[AlgorithmConfig]:
-    """Configs to check, in the order in which they are worth it."""
+    """Yield configs to check, the most promising first."""
     configs = [config_of(_library(matmul), algorithm.algo) for algorithm in known]
     named = list(dict.fromkeys(config.id for config in configs))
     able = {id_: found for id_ in named if (found := capabilities(matmul, id_)) is not None}
@@ -191,7 +198,7 @@ def _configs(matmul: Matmul, known: Sequence[Algorithm]) -> Iterator[AlgorithmCo
 
 
 def _of_id(id_: int, able: Capabilities) -> Iterator[AlgorithmConfig]:
-    """Configs of an id that the heuristic did not name: every tile, the large ones first, with every depth."""
+    """Yield configs of an id that the heuristic did not return: every tile, large ones first, and every depth."""
     for tile in reversed(able.tiles):
         for stages in reversed(able.stages):
             yield AlgorithmConfig(id_, tile=tile, stages=stages)
@@ -208,13 +215,13 @@ def _with_splits(config: AlgorithmConfig, able: Capabilities) -> Iterator[Algori
 
 
 def _by_distance(tiles: Sequence[int], tile: int) -> list[int]:
-    """The tiles, those beside `tile` in their order first."""
+    """Return the tiles sorted by their distance from `tile` in the list."""
     place = tiles.index(tile) if tile in tiles else len(tiles) // 2
     return [tiles[index] for index in sorted(range(len(tiles)), key=lambda index: abs(index - place))]
 
 
 def _in_turns(sources: Sequence[Iterator[AlgorithmConfig]]) -> Iterator[AlgorithmConfig]:
-    """One of each source in turn until all are at their ends."""
+    """Yield one config of each source in turn until all sources are exhausted."""
     waiting = list(sources)
     while waiting:
         for source in list(waiting):
@@ -226,5 +233,5 @@ def _in_turns(sources: Sequence[Iterator[AlgorithmConfig]]) -> Iterator[Algorith
 
 
 def _library(matmul: Matmul) -> Api:
-    """With what cuBLASLt alone has: nobody else's operations come here."""
+    """Return the library with the functions that only cuBLASLt has."""
     return cast(Api, matmul.library)

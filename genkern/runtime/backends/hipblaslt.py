@@ -1,8 +1,8 @@
-"""The `hipblaslt` backend: the solutions that AMD's hipBLASLt has for a GEMM. It has never run on AMD hardware.
+"""The `hipblaslt` backend: solutions that AMD's hipBLASLt offers for a GEMM. It has never run on AMD hardware.
 
-As cublaslt.py, through ctypes on the library that PyTorch calls. The heuristic's come first; the others are drawn
-evenly from all that the library lists, since neighbours in its list are alike; of each the library is asked whether it
-takes the product.
+Like cublaslt.py, it calls the library that PyTorch has loaded through ctypes. The heuristic's solutions come first.
+Further ones are drawn evenly from all that the library lists, since neighbours in its list are alike; the library is
+asked whether each of them supports the product.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from genkern.runtime.backends.hipblaslt_api import DIALECT, Api
 from genkern.runtime.backends.lt_backend import Backend
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Matmul, Pointers
 
-# Of the heuristic; the library lists hundreds for a type, and one launch of each takes some 0.1 ms.
+# Solutions requested from the heuristic. The library lists hundreds per type, and a launch of each takes about 0.1 ms.
 ASKED = 64
 MOST = 256
 MOST_CHECKS = 8192
@@ -29,7 +29,7 @@ def beyond(
     workspace_bytes: int = WORKSPACE_BYTES,
     most_checks: int = MOST_CHECKS,
 ) -> list[Algorithm]:
-    """Up to `most` solutions that run and are not among `known`, found with up to `most_checks` checks."""
+    """Return up to `most` solutions that run and are not in `known`, found with at most `most_checks` checks."""
     library, operation = cast(Api, matmul.library), matmul.operation
     if not library.lists_all:
         return []
@@ -50,9 +50,9 @@ def beyond(
 
 
 def checked(matmul: Matmul, algorithm: Algorithm, pointers: Pointers) -> Algorithm | None:
-    """The algorithm with the workspace that it needs here; None where the library says that it does not run.
+    """Return the algorithm with the workspace that it needs here; None if the library says that it does not run.
 
-    Where it does not say that of one, those that run are the heuristic's.
+    If the library cannot say that about a single solution, only the heuristic's solutions count as running.
     """
     library = cast(Api, matmul.library)
     if not library.lists_all:
@@ -64,7 +64,7 @@ def checked(matmul: Matmul, algorithm: Algorithm, pointers: Pointers) -> Algorit
 
 
 def evenly(items: Sequence[bytes]) -> Iterator[bytes]:
-    """All of them once, each prefix spread over the whole: every 64th, then those halfway between, and so on."""
+    """Yield every item once so that each prefix covers the whole: every 64th, those halfway between, and so on."""
     step = 64
     yield from items[::step]
     while step > 1:
@@ -73,11 +73,12 @@ def evenly(items: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def _solution(data: bytes) -> bytes:
-    """What tells solutions apart: the bytes of the index."""
+    """Return the bytes of the index that identifies a solution."""
     return data[:4]
 
 
-# Builds of one version may have other solutions under an index (hipblasLtGetGitRevision tells them apart).
+# Builds with the same version may have different solutions under one index (hipblasLtGetGitRevision tells builds
+# apart).
 BACKEND = Backend(
     *(DIALECT, lambda: hipblaslt_library.load(), checked, beyond), most=MOST, asked=ASKED, version_is_build=False
 )

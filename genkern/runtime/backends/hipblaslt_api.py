@@ -1,12 +1,12 @@
-"""hipblaslt.h's numbers, and how all of the library's solutions are listed. It has never run on AMD hardware.
+"""hipblaslt.h's numbers, and the functions that list all of the library's solutions. It has never run on AMD hardware.
 
 Sources: projects/hipblaslt/library/include/hipblaslt/hipblaslt.h and hipblaslt-ext.hpp of ROCm/rocm-libraries
-(006d2e0f), hipblaslt.h of ROCm/hipBLASLt (7d9fb683), hipblas-common.h, and hipDataType of HIP's library_types.h.
+    (006d2e0f), hipblaslt.h of ROCm/hipBLASLt (7d9fb683), hipblas-common.h, and hipDataType of HIP's library_types.h.
 
-The C interface has the heuristic, which returns as many solutions as are asked for, in the order that the library
-expects. All solutions, and whether one of them takes a product, are asked for in C++ (hipblaslt_ext::getAllAlgos,
-matmulIsAlgoSupported). Both have plain arguments but for one std::vector, which in libstdc++ is three pointers, so they
-are called by their mangled names. Where a library lacks these names, the heuristic's solutions are all there are.
+The C interface has the heuristic, which returns as many solutions as requested, best first by its own estimate. Only
+C++ functions list all solutions and tell whether one supports a product (hipblaslt_ext::getAllAlgos,
+matmulIsAlgoSupported). Their arguments are plain except for one std::vector, which is three pointers in libstdc++, so
+they are called by their mangled names. If a library lacks these names, only the heuristic's solutions are available.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from genkern.runtime.backends import lt_api
 from genkern.runtime.backends.lt_api import LAYOUTS, STATUS_SUCCESS, Dialect, algorithm_type, result_type
 from genkern.timing.libraries import HIPBLASLT
 
-# hipblasLtMatmulAlgo_t: data[16], whose first int is the solution's index, and max_workspace_bytes. rocBLASLt lays its
-# own members over the same bytes (rocblaslt-types.h), so all of them are kept.
+# hipblasLtMatmulAlgo_t: data[16], whose first int is the solution's index, and max_workspace_bytes. rocBLASLt uses the
+#     same bytes for other members (rocblaslt-types.h), so all of them are stored.
 ALGORITHM_BYTES = 24
 Algo = algorithm_type(ALGORITHM_BYTES)
 HeuristicResult = result_type(ALGORITHM_BYTES)
@@ -47,7 +47,7 @@ DIALECT = Dialect(
     # hipblasOperation_t, hipblasComputeType_t.
     operations=(111, 112),
     compute={"fp32": 2, "tf32": 6, "int32": 9},
-    # hipblasLtMatmulDescAttributes_t. The modes of scales are ROCm 7's.
+    # hipblasLtMatmulDescAttributes_t. The scale modes exist since ROCm 7.
     desc_trans=((0, 4), (1, 4)),
     desc_epilogue=(2, 4),
     desc_bias_pointer=(3, 8),
@@ -65,17 +65,17 @@ _SUPPORTED = (
     "_ZN13hipblaslt_ext21matmulIsAlgoSupportedEPvP27hipblasLtMatmulDescOpaque_tPKvP29hipblasLtMatrixLayoutOpaque_t"
     "S6_S4_S6_S6_R22_hipblasLtMatmulAlgo_tRm"
 )
-_DELETE = "_ZdlPv"  # operator delete(void*), which a lookup finds in what the library is linked with
+_DELETE = "_ZdlPv"  # operator delete(void*), found in the libraries that it is linked with
 
 
 class _Vector(ctypes.Structure):
-    """std::vector as libstdc++ lays it out."""
+    """std::vector as libstdc++ stores it."""
 
     _fields_ = (("begin", c_void_p), ("end", c_void_p), ("room", c_void_p))
 
 
 class Api(lt_api.Api):
-    """hipBLASLt's functions; the version is 100000 times the major one, 100 times the minor, and the patch."""
+    """hipBLASLt's functions. `version` is 100000 * major + 100 * minor + patch."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path, DIALECT)
@@ -86,7 +86,7 @@ class Api(lt_api.Api):
 
     @cached_property
     def version(self) -> int:
-        """Asked of a handle, so a device must be current."""
+        """The library's version. It needs a handle, so a device must be current."""
         handle, version = self.created(""), c_int()
         try:
             self.call("GetVersion", handle, byref(version))
@@ -96,13 +96,13 @@ class Api(lt_api.Api):
 
     @property
     def lists_all(self) -> bool:
-        """Whether this library has the C++ functions by the names that are known."""
+        """True if this library has the C++ functions under their known names."""
         return self._all is not None and self._supported is not None
 
     def all_algorithms(self, handle: c_void_p, operations: Sequence[int], types: Sequence[int]) -> list[bytes]:
-        """Every solution for products with these operations of A and B, and types of A, B, C, D and compute.
+        """Return every solution for these operations of A and B and these types of A, B, C, D and compute.
 
-        Many of them do not take a product of these types; empty where the library does not say.
+        Many of them do not support a given product of these types. Empty if the library cannot list solutions.
         """
         if self._all is None:
             return []
@@ -119,7 +119,7 @@ class Api(lt_api.Api):
                 delete(found.begin)
 
     def supported(self, arguments: Sequence[object], algo: Any) -> int | None:
-        """The bytes of workspace that a solution needs for a product; None where it does not take it."""
+        """Return the bytes of workspace that a solution needs for a product; None if it does not support that."""
         needed = c_size_t()
         if self._supported is None or self._supported(*arguments, byref(algo), byref(needed)) != STATUS_SUCCESS:
             return None

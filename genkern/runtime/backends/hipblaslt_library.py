@@ -1,4 +1,4 @@
-"""Where libhipblaslt is: the one that this process has loaded, else PyTorch's, else ROCm's."""
+"""Finds libhipblaslt: the one that this process has loaded, else PyTorch's, else ROCm's."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _FILE = re.compile(r"libhipblaslt\.so(\.[0-9]+)*$")
 
 @functools.lru_cache(maxsize=1)
 def load() -> tuple[Api | None, str]:
-    """The library, or why it is not there."""
+    """Return the library; or None, and why it is not available."""
     return opened(*find(), Api)
 
 
 def find(maps: str = "/proc/self/maps") -> tuple[str, str]:
-    """The library's path, or "" and why there is none. `maps` lists what this process has loaded."""
+    """Return the library's path; or "", and why there is none. `maps` lists the files that this process has mapped."""
     loaded = next((path for path in mapped(maps) if _FILE.search(path)), "")
     if loaded:
         return loaded, ""
@@ -31,7 +31,7 @@ def find(maps: str = "/proc/self/maps") -> tuple[str, str]:
     torch_folder = Path(spec.origin).parent
     if not version_of("hip", torch_folder):
         return "", "this PyTorch is not built with ROCm, so it calls no hipBLASLt"
-    # PyTorch's wheels bring their own; a build of a system's ROCm has that one's.
+    # PyTorch's wheels contain the library; a build against the system's ROCm uses ROCm's.
     for folder in (torch_folder / "lib", Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "lib"):
         if found := sorted(path for path in folder.glob("libhipblaslt.so*") if _FILE.search(path.name)):
             return str(found[0]), ""

@@ -1,4 +1,4 @@
-"""The vendors' libraries whose algorithms race one by one, by their names in results."""
+"""The vendor libraries whose algorithms are raced one by one, by their names in results."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ BACKENDS = {backend.name: backend for backend in (cublaslt.BACKEND, hipblaslt.BA
 
 
 def backend_of(vendor: str) -> Backend:
-    """The library for a vendor's GPUs, "nvidia" or "amd"."""
+    """Return the library for a vendor's GPUs; `vendor` is "nvidia" or "amd"."""
     return BACKENDS[LT[vendor]]
 
 
 def is_found_again(name: str, version: int | None = None) -> bool:
-    """Whether a call's name in results is that of an algorithm which `Backend.finds_again`."""
+    """Return True if `name` is an algorithm in results that `Backend.finds_again`."""
     kept = kept_algorithm(name)
     return kept is not None and BACKENDS[kept.library].finds_again(kept, version)

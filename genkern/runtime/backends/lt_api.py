@@ -1,8 +1,8 @@
 """What cuBLASLt and hipBLASLt have in common, through ctypes: functions with their types, structures, dialects.
 
-hipBLASLt's C interface is cuBLASLt's by design: the same functions under another prefix, the same structures but for
-the size of an algorithm, and numbers of which some are the same. What differs is in a `Dialect`. Sources: cublasLt.h
-and cublas_api.h of nvidia-cublas 13.10.0.20; hipblaslt.h of ROCm/rocm-libraries (006d2e0f).
+hipBLASLt's C interface copies cuBLASLt's: the same functions with another prefix, the same structures except for the
+size of an algorithm, and partly the same numbers. A `Dialect` holds the differences. Sources: cublasLt.h and
+cublas_api.h of nvidia-cublas 13.10.0.20; hipblaslt.h of ROCm/rocm-libraries (006d2e0f).
 """
 
 from __future__ import annotations
@@ -17,27 +17,34 @@ from typing import Any
 
 # cudaDataType_t (library_types.h), hipDataType (library_types.h of HIP).
 R_32F, R_32I = 0, 10
-# cublasLtEpilogue_t, hipblasLtEpilogue_t; those with both are the sum of the bits.
+# cublasLtEpilogue_t, hipblasLtEpilogue_t. Bias with ReLU is the sum of both numbers.
 EPILOGUE_DEFAULT, EPILOGUE_RELU, EPILOGUE_BIAS = 1, 2, 4
-# cublasLtMatmulMatrixScale_t, hipblasLtMatmulMatrixScale_t: one scale, one for each row or column, for 128 elements of
-# K, for 128 x 128 elements. hipBLASLt calls the last two "not supported yet".
+# cublasLtMatmulMatrixScale_t, hipblasLtMatmulMatrixScale_t: one scale per operand, per row or column, per 128 elements
+#     along K, per 128 x 128 elements. hipBLASLt calls the last two "not supported yet".
 SCALE_SCALAR, SCALE_OUTER_VEC, SCALE_VEC128, SCALE_BLK128X128 = 0, 3, 4, 5
 # cublasLtReductionScheme_t.
 REDUCTION_NONE, REDUCTION_INPLACE, REDUCTION_COMPUTE_TYPE, REDUCTION_OUTPUT_TYPE = 0, 1, 2, 4
 # cublasStatus_t, hipblasStatus_t.
 STATUS_SUCCESS = 0
 
-# Attributes as (number, bytes): the library refuses a value of another size.
+# An attribute as (number, bytes): the library refuses a value of another size.
 Attribute = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """One library's names and numbers, where the two differ; None for an attribute that it does not have.
+    """Names and numbers of one library. An attribute that it lacks is None.
 
-    `compute` has the compute types of products with float32, TF32 and int32 sums. `operations` are "as it lies" and
-    transposed. `fnuz`: whether 8-bit floats may be of AMD's own encoding. `block_scales`: whether it takes scales of
-    blocks.
+    name: the library's name in results.
+    prefix: prefix of its functions.
+    algorithm_bytes: size of an algorithm's structure.
+    status_names: text for each status except success.
+    operations: numbers of "not transposed" and "transposed".
+    compute: compute types of products with float32, TF32 and int32 sums.
+    desc_*, pref_*: attributes of matmul descriptors and preferences.
+    fnuz: True if 8-bit floats may have AMD's fnuz encoding.
+    block_scales: True if it supports scales per block.
+    more_functions: argument types of functions that only this library has.
     """
 
     name: str
@@ -62,18 +69,18 @@ class Dialect:
 
 
 class LtError(RuntimeError):
-    """A function of the library did not succeed."""
+    """A function of the library failed."""
 
 
 @lru_cache(maxsize=4)
 def algorithm_type(size_bytes: int) -> Any:
-    """cublasLtMatmulAlgo_t, or hipblasLtMatmulAlgo_t, which is as opaque to whoever calls: so many bytes."""
+    """Return the type of cublasLtMatmulAlgo_t or hipblasLtMatmulAlgo_t: an opaque structure of this size."""
     return type("Algo", (ctypes.Structure,), {"_fields_": [("data", c_uint64 * (size_bytes // 8))]})
 
 
 @lru_cache(maxsize=4)
 def result_type(size_bytes: int) -> Any:
-    """cublasLtMatmulHeuristicResult_t, or hipblasLtMatmulHeuristicResult_t, with an algorithm of so many bytes."""
+    """Return the type of the library's MatmulHeuristicResult_t with an algorithm of this size."""
     fields = [
         ("algo", algorithm_type(size_bytes)),
         ("workspace_size", c_size_t),
@@ -108,10 +115,10 @@ def _signatures(dialect: Dialect) -> dict[str, list[object]]:
 
 
 class Api(ABC):
-    """The functions of one loaded library, named without their prefix; `call` raises LtError."""
+    """The functions of one loaded library, named without their prefix."""
 
     def __init__(self, path: str, dialect: Dialect) -> None:
-        """Raises OSError when the library cannot be loaded, AttributeError when it lacks a function."""
+        """Raise OSError if the library cannot be loaded, AttributeError if it lacks a function."""
         self.path = path
         self.dialect = dialect
         self.library = ctypes.CDLL(path)
@@ -121,33 +128,33 @@ class Api(ABC):
     @property
     @abstractmethod
     def version(self) -> int:
-        """As the library says it."""
+        """The library's version as a number."""
 
     def status(self, name: str, *arguments: object) -> int:
-        """Call the function; the status is the caller's to judge."""
+        """Call the function and return its status."""
         return int(self._functions[name](*arguments))
 
     def call(self, name: str, *arguments: object) -> None:
-        """Call the function. Raises LtError unless it succeeds."""
+        """Call the function. Raise LtError unless it succeeds."""
         self.require(self.status(name, *arguments), name)
 
     def created(self, kind: str, *arguments: object) -> c_void_p:
-        """The pointer that the function `kind`Create makes."""
+        """Return the object that the function `kind`Create creates."""
         made = c_void_p()
         self.call(f"{kind}Create", byref(made), *arguments)
         return made
 
     def set_attribute(self, kind: str, descriptor: object, attribute: Attribute, value: int) -> None:
-        """Set a whole number, or a pointer, of a descriptor, a preference or an algorithm's config."""
+        """Set an attribute, an integer or a pointer, of a descriptor, a preference or an algorithm's config."""
         self.call(f"{kind}SetAttribute", descriptor, *attribute_value(attribute, value))
 
     def require(self, status: int, name: str) -> None:
-        """Raise LtError, which names the function, unless the status is that of success."""
+        """Raise LtError with the function's name unless the status is success."""
         if status != STATUS_SUCCESS:
             raise LtError(self.failure(status, name))
 
     def failure(self, status: int, name: str = "Matmul") -> str:
-        """What a function says that did not succeed."""
+        """Return the message for a function that failed with this status."""
         return f"{self.dialect.prefix}{name}: {self.dialect.status_names.get(status, f'status {status}')}"
 
     def _function(self, name: str, types: list[object]) -> Any:
@@ -157,11 +164,11 @@ class Api(ABC):
 
 
 def algo_of(data: bytes) -> Any:
-    """The structure with these bytes."""
+    """Return the algorithm's structure with these bytes."""
     return algorithm_type(len(data)).from_buffer_copy(data)
 
 
 def attribute_value(attribute: Attribute, value: int) -> tuple[int, ctypes.Array[ctypes.c_char], int]:
-    """The arguments that say an attribute's value: its number, the value's place and its size."""
+    """Return the arguments that pass an attribute's value: its number, a buffer with the value, and its size."""
     number, size = attribute
     return number, ctypes.create_string_buffer(value.to_bytes(size, "little"), size), size

@@ -4,8 +4,8 @@
     algorithms = backend.candidates(matmul, pointers, most=32)
     matmul.bind(algorithm, pointers, workspace, workspace_bytes)(stream)
 
-Results keep an algorithm by its opaque structure and the library's version (genkern.timing.libraries), and `settled`
-looks it up again. Nothing here imports PyTorch: addresses, streams and workspace are the caller's.
+Results store an algorithm by its opaque structure and the library's version (genkern.timing.libraries); `settled` finds
+it again. Nothing here imports PyTorch: the caller provides addresses, streams and workspace.
 """
 
 from __future__ import annotations
@@ -19,21 +19,25 @@ from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Matmu
 from genkern.runtime.backends.lt_operation import operation_of
 from genkern.timing.libraries import KeptAlgorithm
 
-# How many of the heuristic's are raced when an algorithm was kept by another version of the library.
+# Algorithms of the heuristic that are timed if a result's algorithm is from another version of the library.
 RACED_ANEW = 4
-# The microseconds of one call of an algorithm.
+# Returns the time of one call of an algorithm in microseconds.
 TimeUs = Callable[[Algorithm], float]
-# Up to so many algorithms that run, within so many bytes of workspace, and are not among the known ones.
+# Returns up to a number of further algorithms that run within a number of bytes of workspace and are not known yet.
 Beyond = Callable[[Matmul, Pointers, Sequence[Algorithm], int, int], list[Algorithm]]
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One library. `load` gives it, or why it is not there.
+    """One library.
 
-    `checked` gives an algorithm with the workspace that it needs here, None where the library says that it does not
-    run. The heuristic is asked for `asked`, and of it and what `beyond` finds `most` are launched. `version_is_build`:
-    libraries that say the same version have the same algorithms.
+    dialect: its names and numbers.
+    load: returns the library; or None, and why it is not available.
+    checked: returns an algorithm with the workspace that it needs here; None if the library says that it does not run.
+    beyond: finds further algorithms by enumeration.
+    most: the largest number of algorithms that are raced.
+    asked: algorithms requested from the heuristic.
+    version_is_build: True if libraries with the same version have the same algorithms.
     """
 
     dialect: Dialect
@@ -49,20 +53,20 @@ class Backend:
         return self.dialect.name
 
     def available(self) -> str:
-        """Why the library is not there, or ""."""
+        """Return why the library is not available; "" if it is."""
         return self.load()[1]
 
     def library(self) -> Api:
-        """The library. Raises LtError where `available` says why it is not there."""
+        """Return the library. Raise LtError if it is not available."""
         found, why = self.load()
         if found is None:
             raise LtError(why)
         return found
 
     def prepare(self, problem: GemmProblem, device_index: int, leading: Mapping[str, int] | None = None) -> Matmul:
-        """The problem on a device, which must be the current one; `leading` as in `operation_of`.
+        """Return the problem's operation on a device, which must be the current one; `leading` as in `operation_of`.
 
-        Raises NotCovered where the library does not compute the whole problem, LtError where it refuses.
+        Raises NotCovered if the library does not compute the whole problem, LtError if it refuses the operation.
         """
         operation = operation_of(problem, self.dialect, leading)
         return Matmul(self.library(), operation, device_index)
@@ -70,9 +74,9 @@ class Backend:
     def candidates(
         self, matmul: Matmul, pointers: Pointers, most: int, workspace_bytes: int = WORKSPACE_BYTES
     ) -> list[Algorithm]:
-        """Up to `most`: what the heuristic returns, best first by its word, then what enumeration finds beyond it.
+        """Return up to `most` algorithms: the heuristic's, best first by its own estimate, then enumerated ones.
 
-        Empty where the library supports no such product: then there is nothing to enumerate either.
+        Empty if the heuristic returns none: then the library does not support the product.
         """
         known = matmul.heuristic(pointers, workspace_bytes, self.asked)[:most]
         if not known or len(known) == most:
@@ -80,15 +84,18 @@ class Backend:
         return known + self.beyond(matmul, pointers, known, most - len(known), workspace_bytes)
 
     def finds_again(self, kept: KeptAlgorithm, version: int | None = None) -> bool:
-        """Whether calls that ask for it get this very kernel: by a library of its version, or of this one."""
+        """Return True if later calls get exactly this kernel.
+
+        That holds for a library of the algorithm's version; `version` is the library's, None if it is the same.
+        """
         return self.version_is_build and kept.library == self.name and version in (None, kept.version)
 
     def kept(self, matmul: Matmul, algorithm: Algorithm) -> KeptAlgorithm:
-        """The algorithm as results keep it."""
+        """Return the algorithm in the form that results store."""
         return KeptAlgorithm(matmul.library.version, algorithm.data, self.name)
 
     def found(self, matmul: Matmul, pointers: Pointers, wanted: KeptAlgorithm | None) -> Algorithm | None:
-        """The algorithm that a result keeps; None where this library is another, or says that it does not run."""
+        """Return the algorithm of a result; None if it is from another library or version, or does not run here."""
         if wanted is None or (wanted.library, wanted.version) != (self.name, matmul.library.version):
             return None
         if len(wanted.data) != self.dialect.algorithm_bytes:
@@ -103,12 +110,12 @@ class Backend:
         time_us: TimeUs | None = None,
         workspace_bytes: int = WORKSPACE_BYTES,
     ) -> Algorithm | None:
-        """The algorithm to call: the one that a result keeps, if this library has it; else it is looked up anew.
+        """Return the algorithm to call: the result's, if this library has it, else one of the heuristic's.
 
-        That is the fastest of the heuristic's first RACED_ANEW by `time_us`, or its first where nobody can take times
-        (in the middle of a capture, say). None where the library supports no such product, and where an algorithm that
-        nobody has checked may be wrong: of cuBLASLt 13.1's for scales of 128x128 blocks on an H200, some take those of
-        the block beside it (tests/runtime/backends/test_cublaslt_gpu.py).
+        The heuristic's choice is the fastest of its first RACED_ANEW by `time_us`, or its first if times cannot be
+        taken (during a graph capture, for example). None if the library does not support the product. Also None for
+        scales of 128x128 blocks, since an algorithm without a check may be wrong: some algorithms of cuBLASLt 13.1 on
+        an H200 read the neighbouring block's scales (tests/runtime/backends/test_cublaslt_gpu.py).
         """
         found = self.found(matmul, pointers, wanted)
         if found is not None and found.workspace_bytes <= workspace_bytes:

@@ -1,7 +1,7 @@
-"""Matmul: one operation of cuBLASLt or hipBLASLt with all that a call needs: handle, descriptors and layouts.
+"""Matmul: one operation of cuBLASLt or hipBLASLt with everything that a call needs: handle, descriptors and layouts.
 
-Safe under CUDA graph capture once an algorithm has been called outside one: nothing is allocated or looked up by a
-call, and the workspace is the caller's. Safe from several threads: what a call reads is never changed.
+It can be captured into a graph after an algorithm was called once outside of a capture: a call allocates nothing, and
+the workspace is the caller's. It can be used by several threads: a call changes nothing that it reads.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from genkern.runtime.backends import lt_api as api
 from genkern.runtime.backends.lt_api import Api
 from genkern.runtime.backends.lt_operation import Operation
 
-# What PyTorch gives the library on Hopper is half of it.
+# Twice the workspace that PyTorch gives the library on Hopper.
 WORKSPACE_BYTES = 64 * 2**20
-# Addresses that PyTorch's allocator gives are multiples of 512; the library asks for no more than so much.
+# PyTorch's allocator returns multiples of 512; the library's algorithms require at most this alignment.
 MOST_ALIGNMENT = 256
-# Descriptors are kept for so many combinations of the pointers in them; the eldest then go.
+# Cached descriptors, one per combination of the pointers in them; the oldest are dropped first.
 _DESCRIPTORS = 256
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm of the library: its opaque structure, the bytes of workspace it needs, and where it is from.
+    """One algorithm of the library.
 
-    `waves` is how often it fills the device, by the library's word. `source` is "heuristic", "enumerated" or "kept".
+    data: its opaque structure.
+    workspace_bytes: the workspace that it needs.
+    waves: how often it fills the device, as the library states it.
+    source: "heuristic", "enumerated" or "kept" (from results).
     """
 
     data: bytes
@@ -45,7 +48,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Pointers:
-    """Addresses on the device, by genkern's names of operands; 0 for one that the operation does not have."""
+    """Device addresses by genkern's names of the operands; 0 for an operand that the operation does not have."""
 
     a: int
     b: int
@@ -56,17 +59,17 @@ class Pointers:
 
     @property
     def alignments(self) -> tuple[int, int, int, int]:
-        """Of the library's A, B, C and D: the largest power of two that divides each, up to MOST_ALIGNMENT."""
+        """Alignments of the library's A, B, C and D."""
         return alignment(self.b), alignment(self.a), alignment(self.c), alignment(self.c)
 
 
 def alignment(address: int) -> int:
-    """The largest power of two that divides an address, up to MOST_ALIGNMENT."""
+    """Return the largest power of two that divides an address, up to MOST_ALIGNMENT."""
     return min(address & -address, MOST_ALIGNMENT) if address else MOST_ALIGNMENT
 
 
 class _Handle:
-    """The library's handle of the device that is current; lives as long as the process."""
+    """The library's handle for the current device; it lives as long as the process."""
 
     def __init__(self, library: Api) -> None:
         self.value = library.created("")
@@ -77,7 +80,7 @@ _handles_lock = threading.Lock()
 
 
 def handle(library: Api, device_index: int) -> c_void_p:
-    """The library's handle for a device, which must be the current one when this is called first for it."""
+    """Return the library's handle for a device, which must be current at the first call for it."""
     with _handles_lock:
         known = _handles.get((library.path, device_index))
         if known is None:
@@ -86,7 +89,7 @@ def handle(library: Api, device_index: int) -> c_void_p:
 
 
 class Owned:
-    """A descriptor of the library's that is destroyed with this object."""
+    """A descriptor of the library that is destroyed with this object."""
 
     def __init__(self, library: Api, kind: str, *arguments: object) -> None:
         self._library, self._kind = library, kind
@@ -101,7 +104,7 @@ class Owned:
 
 
 class Matmul:
-    """An operation on one device. Raises LtError for what the library refuses outright."""
+    """An operation on one device. Raises LtError if the library refuses it."""
 
     def __init__(self, library: Api, operation: Operation, device_index: int) -> None:
         self.library = library
@@ -114,19 +117,20 @@ class Matmul:
         of_a, of_b, of_d = (layout.value for layout in self._layouts)
         self.layouts = of_a, of_b, of_d, of_d
         self._descriptors: dict[tuple[int, int, int], Owned] = {}
-        # Read by the host at each call; with beta at zero, C is not read. A float's zero is an integer's too.
+        # The host reads alpha and beta at each call. With a beta of zero, C is not read. The bytes of zero are the same
+        # for int32 and float.
         kind = ctypes.c_int32 if operation.scale_type == api.R_32I else ctypes.c_float
         self._alpha, self._beta = kind(1), kind(0)
         self._alpha_at, self._beta_at = byref(self._alpha), byref(self._beta)
 
     def descriptor(self, pointers: Pointers) -> Owned:
-        """The operation's descriptor with these addresses of bias and scales; one that is made stays as it is."""
+        """Return the operation's descriptor with these addresses of bias and scales; it is never changed later."""
         key = pointers.bias, pointers.scale_a, pointers.scale_b
         found = self._descriptors.get(key)
         if found is None:
             found = self._descriptor(pointers)
             while len(self._descriptors) >= _DESCRIPTORS:
-                # Whoever still calls with it holds it.
+                # A caller that still uses it holds a reference.
                 self._descriptors.pop(next(iter(self._descriptors)), None)
             self._descriptors[key] = found
         return found
@@ -134,7 +138,7 @@ class Matmul:
     def launch(
         self, algorithm: Algorithm, pointers: Pointers, workspace: int, workspace_bytes: int, stream: int
     ) -> None:
-        """Enqueue one call. `workspace` is an address of memory that nothing else uses meanwhile.
+        """Enqueue one call. Nothing else may use the memory at `workspace` meanwhile.
 
         Raises LtError; then nothing was enqueued.
         """
@@ -164,7 +168,7 @@ class Matmul:
     def bind(
         self, algorithm: Algorithm, pointers: Pointers, workspace: int, workspace_bytes: int
     ) -> Callable[[int], None]:
-        """`launch` for these addresses, with every argument made: a function of the stream."""
+        """Return `launch` for these addresses as a function of the stream, with all arguments prepared."""
         of_a, of_b, of_d, _ = self.layouts
         descriptor, algo = self.descriptor(pointers), algorithm.algo
         d, size = c_void_p(pointers.c), c_size_t(workspace_bytes)
@@ -174,7 +178,7 @@ class Matmul:
         )
         matmul = self.library.matmul
 
-        # As defaults, so that the descriptor and the structure live as long as the function.
+        # A default argument, so that descriptor and structure live as long as the function.
         def enqueue(stream: int, _keep: object = (self, descriptor, algo)) -> None:
             if status := matmul(*arguments, stream):
                 self.library.require(status, "Matmul")
@@ -182,27 +186,27 @@ class Matmul:
         return enqueue
 
     def native(self, algorithm: Algorithm, exchange: int, described: Callable[..., tuple[int, object]]) -> Any:
-        """A call of the algorithm as the C extension takes it (genkern/runtime/launch/_native_call.h).
+        """Return a call of the algorithm in the form that the C extension takes (_native_call.h).
 
-        `exchange` is the address of the driver's function for the capture mode; `described` gives the descriptor for
-        the addresses of bias and scales, and what keeps it.
+        exchange: address of the driver's function that exchanges the capture mode.
+        described: returns the descriptor for addresses of bias and scales, and the object that owns it.
         """
         of_a, of_b, of_d, _ = self.layouts
         matmul = ctypes.cast(self.library.matmul, c_void_p).value
         numbers = (ctypes.addressof(each) for each in (self._alpha, self._beta))
         layouts = (each.value for each in (of_a, of_b, of_d))
-        # `described` is to keep this object and the algorithm: the extension keeps it.
+        # `described`, which the extension keeps, must keep this object and the algorithm alive.
         parts = (self.handle.value, *numbers, *layouts, ctypes.addressof(algorithm.algo))
         return matmul, exchange, *parts, algorithm.workspace_bytes, described
 
     def product_arguments(self, pointers: Pointers) -> tuple[object, ...]:
-        """Handle, descriptor, alpha, layouts of A and B, beta, those of C and D: what says which product it is."""
+        """Return handle, descriptor, alpha, layouts of A and B, beta, layouts of C and D, which define the product."""
         of_a, of_b, of_d, _ = self.layouts
         descriptor = self.descriptor(pointers).value
         return self.handle, descriptor, self._alpha_at, of_a, of_b, self._beta_at, of_d, of_d
 
     def heuristic(self, pointers: Pointers, workspace_bytes: int, asked: int) -> list[Algorithm]:
-        """What the library's heuristic returns, best first by its own word; empty where it has no such operation."""
+        """Return the heuristic's algorithms, best first by its own estimate; empty for unsupported operations."""
         library, dialect = self.library, self.library.dialect
         preference = Owned(library, "MatmulPreference")
         preference.set(dialect.pref_max_workspace_bytes, workspace_bytes)
@@ -231,7 +235,7 @@ class Matmul:
             made.set(attribute, dialect.operations[transposed])
         made.set(dialect.desc_epilogue, operation.epilogue)
         if operation.has_bias:
-            # Also before the algorithms are asked for, which depend on its alignment.
+            # Set before algorithms are requested, too, since they depend on the bias's alignment.
             made.set(dialect.desc_bias_pointer, pointers.bias)
             made.set(dialect.desc_bias_data_type, operation.d.dtype)
         if operation.scales is not None:
@@ -242,7 +246,7 @@ class Matmul:
             if dialect.desc_fast_accum is not None:
                 made.set(dialect.desc_fast_accum, int(operation.fast_accum))
             if operation.scales != (api.SCALE_SCALAR, api.SCALE_SCALAR):
-                # Libraries from before cuBLASLt 12.8, or ROCm 7, know no modes, and scalars only.
+                # Libraries older than cuBLASLt 12.8 and ROCm 7 have no scale modes and support only scalars.
                 for attribute, mode in zip(dialect.desc_scale_modes, operation.scales, strict=True):
                     made.set(attribute, mode)
         return made

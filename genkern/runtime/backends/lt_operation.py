@@ -1,9 +1,8 @@
-"""A GEMM problem as cuBLASLt and hipBLASLt compute it: which matrices, how they lie, what follows. Pure.
+"""A GEMM problem as cuBLASLt and hipBLASLt compute it: matrices, layouts, epilogue. Pure functions.
 
-The library is column-major: what is row-major C [M, N] to genkern is C^T [N, M] to it, so it computes
-C^T = B^T A^T. Its A is genkern's B, its B genkern's A; a matrix in memory is transposed to it exactly when it is
-row-major, and bias and scales change sides as their matrices do. Checked against the header by tests that compute what
-these descriptions say, in NumPy.
+The library is column-major: a row-major C [M, N] of genkern is C^T [N, M] for the library, so it computes C^T = B^T
+A^T. Its A is genkern's B, its B genkern's A; it transposes a matrix exactly if that is row-major in genkern. Bias and
+scales change sides with their matrices. Tests compute what these descriptions say in NumPy.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from genkern.ops.op import get_op
 from genkern.runtime.backends import lt_api as api
 from genkern.runtime.backends.lt_api import Dialect
 
-# Those with two bits of mantissa, of which the libraries have no product with another.
+# Types with two bits of mantissa. The libraries do not multiply two of them.
 _COARSE = ("fp8e5m2", "fp8e5m2fnuz")
 
 
 class NotCovered(api.LtError):
-    """The library does not compute the whole problem; the message says why not."""
+    """The library does not compute the whole problem; the message says why."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A column-major matrix in memory: element (i, j) lies `i + j * leading` elements from its start."""
+    """A column-major matrix in memory: element (i, j) is `i + j * leading` elements after its start."""
 
     dtype: int
     rows: int
@@ -38,10 +37,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Operation:
-    """D = epilogue(op(A) op(B)) with the library's names: its A is genkern's `b`, its B genkern's `a`.
+    """D = epilogue(op(A) op(B)) in the library's names: its A is genkern's `b`, its B genkern's `a`.
 
-    `scales` are the scale modes of its A and B, None where there are none. With `fast_accum` sums of fp8 are not
-    promoted to float32 on the way, as with torch._scaled_mm's use_fast_accum.
+    compute, scale_type: types of the sums and of alpha and beta.
+    transposed_a, transposed_b: True if the library transposes the matrix.
+    a, b, d: layouts of the matrices.
+    epilogue: the library's number of the epilogue.
+    scales: scale modes of its A and B; None if there are no scales.
+    fast_accum: True if fp8 sums are not promoted to float32 on the way, like torch._scaled_mm's use_fast_accum.
     """
 
     compute: int
@@ -61,15 +64,16 @@ class Operation:
 
     @property
     def types(self) -> tuple[int, ...]:
-        """Compute and scale type, then those of A, B, C and D."""
+        """Compute and scale type, then the types of A, B, C and D."""
         return self.compute, self.scale_type, self.a.dtype, self.b.dtype, self.d.dtype, self.d.dtype
 
     @property
     def reductions(self) -> int:
-        """Schemes that add partial sums of K in the type that they are computed in, as a mask.
+        """Mask of the reduction schemes that add the partial sums of split-K in the type in which they are computed.
 
-        In place and in the output's type, bf16 sums would be rounded between splits: that is another result than the
-        problem's, and is found to be wrong on exact inputs. Where the output is no smaller, all schemes are the same.
+        With the other schemes (in place, or in the output's type) bf16 sums would be rounded between the splits. That
+        result differs from the problem's, and the check on exact inputs finds it wrong. All schemes are allowed if the
+        output has 32 bits.
         """
         if self.d.dtype in (api.R_32F, api.R_32I):
             return api.REDUCTION_INPLACE | api.REDUCTION_COMPUTE_TYPE | api.REDUCTION_OUTPUT_TYPE
@@ -77,15 +81,16 @@ class Operation:
 
 
 def operation_of(problem: GemmProblem, dialect: Dialect, leading: Mapping[str, int] | None = None) -> Operation:
-    """The problem as one call of the library; `leading` are leading dimensions in elements of "a", "b" and "c".
+    """Return the problem as one call of the library.
 
-    Without `leading` the matrices are contiguous. Raises NotCovered.
+    `leading` has the leading dimensions of "a", "b" and "c" in elements; without it the matrices are contiguous. Raises
+    NotCovered.
     """
     if reason := refusal(problem, dialect):
         raise NotCovered(reason)
     given = leading or {}
     of_a, of_b, of_d = (
-        # As stored, row by row: to the library, which has columns, rows and columns change places.
+        # Row-major storage: the library is column-major, so rows and columns are exchanged.
         Layout(_code(dtype, dialect), columns, rows, given.get(name, columns))
         for name, dtype, (rows, columns) in (
             ("a", problem.dtype_a, _stored(problem.M, problem.K, problem.row_major_a)),
@@ -116,23 +121,23 @@ def _code(dtype: str, dialect: Dialect) -> int:
 
 
 def code_of(dtype: str, dialect: Dialect) -> int | None:
-    """The library's number of a type; None where it has no such. HIP's are CUDA's, with its own 8-bit floats beside."""
+    """Return the library's number of a type; None if it has none. HIP's numbers are CUDA's, plus fnuz 8-bit floats."""
     row = DTYPES[dtype]
     return row.hip if dialect.fnuz and row.hip is not None else row.cuda
 
 
 def refusal(problem: GemmProblem, dialect: Dialect) -> str:
-    """Why the library does not compute the whole problem in one call, or ""."""
+    """Return why the library does not compute the whole problem in one call; "" if it does."""
     op = get_op(problem.op)
     if reason := op.no_vendor(problem):
         return reason
     if op.batched:
-        return "its batches are not among the calls that are enumerated"
+        return "batched products are not enumerated"
     if op.groups is not None:
-        return "it has no product of rows in groups"
+        return "it has no grouped product"
     a, b, c = problem.dtype_a, problem.dtype_b, problem.dtype_c
     if c not in DTYPES[a].outputs or any(code_of(each, dialect) is None for each in (a, b)):
-        more = "; scales and cast of integer sums are not its" if DTYPES[a].is_integer else ""
+        more = "; it cannot scale or convert integer sums" if DTYPES[a].is_integer else ""
         return f"the library has no product of {a} and {b} to {c}{more}"
     if problem.activation not in ("none", "relu"):
         return f"the library has no {problem.activation} epilogue" + (
@@ -162,13 +167,13 @@ def _fp8_refusal(problem: GemmProblem, dialect: Dialect) -> str:
 
 
 def _fast_accum(problem: GemmProblem) -> bool:
-    """Whether sums of few bits are good enough: with scales of blocks those of each block are promoted."""
+    """Return True if sums with few bits are acceptable. With scales per block the sums of each block are promoted."""
     blocks = any(operand.in_step for operand in get_op(problem.op).operands(problem))
     return multiplies_float8(problem) and not is_full(problem) and not blocks
 
 
 def _stored(rows: int, columns: int, row_major: bool) -> tuple[int, int]:
-    """Rows and columns as they lie in memory, row by row."""
+    """Return rows and columns of the matrix in memory, as stored row by row."""
     return (rows, columns) if row_major else (columns, rows)
 
 
@@ -179,7 +184,7 @@ def _epilogue(problem: GemmProblem) -> int:
 
 
 def _scale_modes(problem: GemmProblem) -> tuple[int, int] | None:
-    """Of the library's A and B (genkern's b and a), by how many elements of the problem have a scale in common."""
+    """Return the modes of the library's A and B (genkern's b and a) from the shapes of the scales."""
     shapes = {operand.scales: operand.shape for operand in get_op(problem.op).operands(problem) if operand.scales}
     modes = {
         (): None,

@@ -1,1 +1,1 @@
-"""From a plan to launches: parameters of binaries, the drivers' calls, workspaces, and what a call needs of a GPU."""
+"""From a launch plan to launches: parameters of binaries, calls of the drivers, workspaces, and GPUs."""

@@ -1,9 +1,10 @@
-/* Launches: the launches of one call, prepared by genkern.runtime.launch.launcher and made here in less host time.
- * Call, in _native_call.h, is all that an eager call does besides finding who serves it.
+/* Launches: the launches of one call, which genkern.runtime.launch.launcher prepares and this makes in less host time.
+ * Call, in _native_call.h, is a whole eager call after its kernel has been found.
  *
- * The interpreter's lock is held but for the driver's own call, which waits where a stream's queue is full: each launch
+ * The GIL is released only during the driver's own call, which blocks if a stream's queue is full. Therefore each launch
  * has its arguments on its own stack. Built against the stable ABI of Python 3.10; without a compiler genkern does the
- * same through ctypes. Functions of the driver come as addresses, so that nothing is linked, and tests may give their own.
+ * same through ctypes. Functions of the driver are passed as addresses, so that nothing is linked, and tests can pass
+ * their own.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
@@ -12,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A caching allocator gives the same few addresses again and again. */
+/* Cached tensor maps per parameter: a caching allocator returns the same few addresses again and again. */
 #define WAYS 8
 #define MAP_BYTES 128
 #define ALIGNMENT 16
-/* Of cuda.h, and the bit that small tensors must not have; cuda_driver.py has them too, and a test compares. */
+/* Constants of cuda.h, and the bit that small tensors must not have. A test compares them with cuda_driver.py. */
 #define CLUSTER_DIMENSION 4
 #define CLUSTER_SCHEDULING 5
 #define STARTS_EARLY 6
@@ -24,7 +25,7 @@
 #define L2_128B 2
 #define BIT (1ull << 21)
 
-/* Of one kernel; genkern's have up to 104 and 20: a tile of 184 rows that 8 programs store is 17 boxes of C. */
+/* Limits per kernel; genkern's have up to 104 and 20: a tile of 184 rows that 8 programs store is 17 boxes of C. */
 #define MOST_PARAMETERS 192
 #define MOST_MAPS 32
 
@@ -51,7 +52,7 @@ typedef int (*Encode)(void *, int, uint32_t, void *, const uint64_t *, const uin
 
 typedef struct {
     uint64_t addresses[WAYS];
-    unsigned char (*maps)[MAP_BYTES]; /* WAYS of them, at multiples of 64 bytes */
+    unsigned char (*maps)[MAP_BYTES]; /* WAYS maps, each aligned to 64 bytes */
     int used, next, element_type, swizzle, clears_bit;
     uint64_t sizes[2], pitch_bytes, offset_bytes;
     uint32_t box[2];
@@ -77,8 +78,8 @@ typedef struct {
     void *launch_kernel;
     Encode encode;
     int plain;
-    PyObject *fail; /* called with a status, raises */
-    Py_ssize_t operands; /* the first of the addresses, whose alignment kernels rely on */
+    PyObject *fail; /* raises the error for a status */
+    Py_ssize_t operands; /* number of leading addresses that must be aligned */
     Py_ssize_t slots, count;
     Launch *launches;
 } Launches;
@@ -162,7 +163,7 @@ static int fill_launch(Launch *launch, PyObject *form, Py_ssize_t slots) {
                           &launch->config.shared_bytes, &cluster, &starts_early, &PyTuple_Type, &parameters))
         return -1;
     launch->function = (void *)(uintptr_t)function;
-    grid[0] *= (uint32_t)cluster; /* clusters lie along the first dimension */
+    grid[0] *= (uint32_t)cluster; /* clusters extend along the first dimension */
     block[1] = block[2] = 1;
     uint32_t *count = &launch->config.attribute_count;
     if (starts_early)
@@ -226,7 +227,7 @@ static PyObject *launches_new(PyTypeObject *type, PyObject *args, PyObject *kwar
     return (PyObject *)self;
 }
 
-/* The map of the matrix in the tensor at this address, encoded unless it is among the last few; NULL with the status otherwise. */
+/* Return the tensor map for a tensor's address, from the cache or newly encoded; NULL and the status on failure. */
 static void *map_at(Launches *self, Descriptor *descriptor, uint64_t tensor, int *status) {
     uint64_t address = tensor + descriptor->offset_bytes;
     for (int way = 0; way < descriptor->used; ++way)
@@ -281,7 +282,7 @@ static int make_launch(Launches *self, const Launch *launch, void *stream, const
     return status;
 }
 
-/* The driver's first status that is none of success. */
+/* Return the first status of the driver that is not success, else 0. */
 static int launch_all(Launches *self, void *stream, const uint64_t *addresses) {
     int status = 0;
     for (Py_ssize_t i = 0; i < self->count && !status; ++i)
@@ -320,7 +321,7 @@ static PyObject *launches_launch(Launches *self, PyObject *const *args, Py_ssize
 
 static PyMethodDef methods[] = {
     {"launch", (PyCFunction)(void (*)(void))launches_launch, METH_FASTCALL,
-     "launch(stream, addresses): make all launches; False, and nothing done, where an operand is off 16 bytes."},
+     "launch(stream, addresses): make all launches; return False, with none made, if an operand is not 16-byte aligned."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -337,7 +338,7 @@ static PyType_Spec spec = {"genkern.runtime.launch._native.Launches", sizeof(Lau
 #include "_native_call.h"
 
 static PyMethodDef functions[] = {
-    {"forget", call_forget, METH_NOARGS, "forget(): what this thread was given by `room` is used by no Call any more."},
+    {"forget", call_forget, METH_NOARGS, "forget(): make Calls of this thread ask `room` for their workspaces again."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -352,7 +353,7 @@ static int add_type(PyObject *module, const char *name, PyType_Spec *of) {
     return 0;
 }
 
-/* Of what launcher.py hands over: it passes over an extension that was built for another. */
+/* Version of the arguments that launcher.py passes: it ignores an extension that was built for another version. */
 #define FORMS 2
 
 static int add_types(PyObject *module) {

@@ -1,7 +1,8 @@
-/* Call: an eager call of tensors whose server is known, by genkern.runtime.launch.native_call; a part of _native.c.
+/* Call: an eager call whose kernel is known (genkern.runtime.launch.native_call); a part of _native.c.
  *
- * It checks that the device is this thread's, that no graph is captured where a workspace is needed, and that operands are
- * aligned; makes the output; and launches. Whatever is otherwise is handed on, with nothing done, to a Python function.
+ * It checks that the device is this thread's current one, that no graph is captured if a workspace is needed, and that
+ * operands are aligned; then it allocates the output and launches. If a check fails, nothing has been done, and the call
+ * is passed on to a Python function.
  */
 
 #define MOST_ROOMS 4
@@ -17,12 +18,12 @@ typedef int (*ExchangeMode)(int *);
 typedef int (*Matmul)(void *, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *, void *,
                       void *, void *, size_t, void *);
 
-/* Workspace of a thread on a stream. */
+/* Workspace and counters of a thread on a stream. */
 typedef struct {
     uint64_t thread, stream, workspace, counters;
 } Room;
 
-/* An algorithm of cuBLASLt: `parts` are handle, alpha, beta, the layouts of its A, B and D, and the algorithm. */
+/* An algorithm of cuBLASLt. `parts` are the handle, alpha, beta, the layouts of its A, B and D, and the algorithm. */
 enum { HANDLE, ALPHA, BETA, OF_A, OF_B, OF_D, ALGORITHM, PARTS };
 
 typedef struct {
@@ -30,8 +31,8 @@ typedef struct {
     ExchangeMode exchange;
     void *parts[PARTS];
     uint64_t workspace_bytes;
-    PyObject *describe;                /* of the addresses after C to (descriptor, what keeps it) */
-    uint64_t described[MOST_SLOTS];    /* the addresses that `descriptor` has */
+    PyObject *describe;                /* maps the addresses after C to (descriptor, its owner) */
+    uint64_t described[MOST_SLOTS];    /* the addresses in `descriptor` */
     PyObject *owner;
     void *descriptor;
 } Algorithm;
@@ -50,7 +51,7 @@ typedef struct {
 } Call;
 
 static PyObject *data_ptr;
-/* No two threads ever have the same number; one that forgets its workspace takes another. */
+/* A number is never reused; a thread that must forget its workspaces takes a new one. */
 static uint64_t last_thread;
 static _Thread_local uint64_t this_thread;
 
@@ -152,7 +153,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     return (PyObject *)self;
 }
 
-/* An unsigned number that a function returns; -1 with an exception otherwise. */
+/* Store the unsigned number that a function returned; return -1 with an exception if it returned none. */
 static int number_of(PyObject *found, uint64_t *number) {
     if (!found)
         return -1;
@@ -174,7 +175,7 @@ static int is_capturing(const Call *self, void *stream) {
     return status || capturing;
 }
 
-/* This thread's workspace on the stream; NULL with an exception where there is none. */
+/* Return this thread's workspace on the stream; NULL with an exception if there is none. */
 static const Room *room_of(Call *self, uint64_t stream) {
     if (!this_thread)
         this_thread = ++last_thread;
@@ -195,7 +196,7 @@ static const Room *room_of(Call *self, uint64_t stream) {
     return room;
 }
 
-/* The library's status, or -1 with an exception. */
+/* Return the library's status, or -1 with an exception. */
 static int call_algorithm(Algorithm *self, Py_ssize_t extra, void *stream, const uint64_t *addresses) {
     const uint64_t *more = addresses + 3;
     uint64_t workspace = more[extra];
@@ -220,14 +221,14 @@ static int call_algorithm(Algorithm *self, Py_ssize_t extra, void *stream, const
     }
     void **parts = self->parts, *descriptor = self->descriptor;
     void *a = (void *)(uintptr_t)addresses[0], *b = (void *)(uintptr_t)addresses[1], *d = (void *)(uintptr_t)addresses[2];
-    /* Another thread may ask for another descriptor meanwhile, from here on: what ends may run Python. */
+    /* Dropping references may run Python code, so from here on another thread may replace the descriptor: keep its owner. */
     PyObject *owner = self->owner;
     Py_INCREF(owner);
     Py_XDECREF(before);
     Py_XDECREF(found);
     int status, mode = RELAXED;
     Py_BEGIN_ALLOW_THREADS
-    /* The library loads a kernel when it is first called, which may be while a graph is captured. */
+    /* The library loads a kernel at its first call, which may happen while a graph is captured. */
     self->exchange(&mode);
     status = self->matmul(parts[HANDLE], descriptor, parts[ALPHA], b, parts[OF_A], a, parts[OF_B], parts[BETA], d,
                           parts[OF_D], d, parts[OF_D], parts[ALGORITHM], (void *)(uintptr_t)workspace,
@@ -276,7 +277,7 @@ static PyObject *call_call(Call *self, PyObject *const *args, Py_ssize_t count) 
     if (self->capture_info) {
         const Room *room = room_of(self, stream);
         if (!room) {
-            /* No memory, which is said by what comes otherwise. */
+            /* No workspace can be kept, or no memory is left; the Python function handles both. */
             if (!PyErr_ExceptionMatches(PyExc_Exception))
                 return NULL;
             PyErr_Clear();
@@ -303,7 +304,7 @@ static PyObject *call_call(Call *self, PyObject *const *args, Py_ssize_t count) 
     if (PyErr_Occurred()) {
         if (!PyErr_ExceptionMatches(PyExc_Exception))
             return NULL;
-        /* What refused a descriptor is told by the other way, which falls back on the library. */
+        /* A descriptor was refused. The Python function reports that and falls back on the library. */
         PyErr_Clear();
         return hand_on(self->otherwise, args, count);
     }
@@ -321,13 +322,13 @@ static PyObject *call_stop(Call *self, PyObject *none) {
 
 static PyMethodDef call_methods[] = {
     {"call", (PyCFunction)(void (*)(void))call_call, METH_FASTCALL, "call(x, weight, ...): the product."},
-    {"stop", (PyCFunction)(void (*)(void))call_stop, METH_NOARGS, "Every later call is handed on."},
+    {"stop", (PyCFunction)(void (*)(void))call_stop, METH_NOARGS, "stop(): pass every later call on to the Python function."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot call_slots[] = {
     {Py_tp_new, call_new},         {Py_tp_dealloc, call_dealloc}, {Py_tp_traverse, call_traverse},
-    {Py_tp_clear, call_clear},     {Py_tp_methods, call_methods}, {Py_tp_doc, "A call whose server is known."},
+    {Py_tp_clear, call_clear},     {Py_tp_methods, call_methods}, {Py_tp_doc, "A call whose kernel is known."},
     {0, NULL},
 };
 

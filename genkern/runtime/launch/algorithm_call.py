@@ -1,4 +1,4 @@
-"""AlgorithmCall: a vendor library's algorithm that won, ready for operands of one shape that lie in one way."""
+"""AlgorithmCall: the library's algorithm that won, prepared for operands of one shape and layout."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import LiveGpu, ReadyCall, workspace_for
 from genkern.timing.libraries import kept_algorithm
 
-# Algorithms are measured on operands of PyTorch's allocator, which lie at multiples of 512 bytes; the library's
-# heuristic counts on 256 where nobody says otherwise (cublasLt.h, MIN_ALIGNMENT).
+# Algorithms are measured on tensors of PyTorch's allocator, which are aligned to 512 bytes. The library's heuristic
+# assumes 256 bytes unless it is told otherwise (cublasLt.h, MIN_ALIGNMENT).
 _ALIGNMENT = 256
 
 
 class AlgorithmCall(ReadyCall):
-    """The algorithm that results call `name`; where this library is another version, or does not take it for operands
-    that lie so, the first of its heuristic, unless it is to be `exactly` that one.
+    """The library's algorithm that results call `name`, prepared for operands with these layouts.
 
-    `layouts` are of the operands, named in the order in which calls give them. Raises LaunchError where the library is
-    not there, or does not compute the problem. `body` and `memory_bytes` as PreparedCall has them.
+    If this library has another version, or refuses the algorithm for these layouts, its heuristic's first algorithm is
+    used; with `exactly`, LaunchError is raised instead.
+
+    gpu: the GPU.
+    problem: the problem.
+    layouts: the layout of each operand, by name, in the order in which calls give their addresses.
+    body, memory_bytes: as in PreparedCall.
+
+    Raises LaunchError if the library is missing or does not compute the problem.
     """
 
     alignment = _ALIGNMENT
@@ -41,7 +47,7 @@ class AlgorithmCall(ReadyCall):
         backend = BACKENDS[kept.library]
         leading = {matrix: layouts[matrix].pitch for matrix in ("a", "b", "c")}
         try:
-            # The first call may be one that goes into a graph: the library allocates and loads.
+            # The library allocates and loads modules here, and the first call may be made while a graph is captured.
             with gpu.made_current(), gpu.driver.relaxed():
                 self._matmul = backend.prepare(problem, gpu.index, leading)
                 aligned = self._pointers((_ALIGNMENT,) * len(layouts))
@@ -51,7 +57,7 @@ class AlgorithmCall(ReadyCall):
         if found is None:
             raise LaunchError("the library has no algorithm for it")
         if exactly and found.data != kept.data:
-            raise LaunchError("the library takes another algorithm for it than the one that was tested")
+            raise LaunchError("the library uses another algorithm for it than the one that was tested")
         self._algorithm = found
         self.memory_bytes = found.workspace_bytes, 0
         self.body: Any = None
@@ -71,13 +77,13 @@ class AlgorithmCall(ReadyCall):
             return self._launch(addresses, workspace, stream)
 
     def failure(self, status: int) -> LaunchError:
-        """What the library says of a call that failed."""
+        """Return the error for a status of the library."""
         return LaunchError(self._matmul.library.failure(status))
 
     def _launch(self, addresses: tuple[int, ...], workspace: int, stream: int) -> bool:
         size, _ = self.memory_bytes
         try:
-            # An algorithm's kernel is loaded when it is first called.
+            # The library loads an algorithm's kernel when it is first launched.
             with self._gpu.driver.relaxed():
                 self._matmul.launch(self._algorithm, self._pointers(addresses), workspace, size, stream)
         except LtError as error:
@@ -85,7 +91,7 @@ class AlgorithmCall(ReadyCall):
         return True
 
     def _described(self, *extra: int) -> tuple[int, object]:
-        """The descriptor with the addresses of what an operation has besides its matrices, and what keeps it."""
+        """Return a descriptor with the addresses of the operands besides A, B and C, and the object that owns it."""
         owned = self._matmul.descriptor(self._pointers((0, 0, 0, *extra)))
         return int(owned.value.value or 0), owned
 

@@ -1,4 +1,4 @@
-"""CachedCall: launches of a plan by binaries that lie in the cache, made as those of a bundle are."""
+"""CachedCall: the launches of a plan with binaries from the compile cache, made like the launches of a bundle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from genkern.runtime.packed import PackedBinary
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A binary on the device, the driver's handle of it, and the digest of its machine code."""
+    """A binary on the device, the driver's handle of its kernel, and the digest of its machine code."""
 
     binary: PackedBinary
     function: int
@@ -30,9 +30,10 @@ class _Loaded:
 
 
 class CachedCall:
-    """Launches of binaries that are loaded, for operands that lie in any way that these were promised.
+    """Launches of loaded binaries, for operands of any layout that the binaries support.
 
-    `operands` are the names of those that they take. `known` has "units", and what else the plan hangs on.
+    operands: names of the operands that the launches read.
+    known: the values of the plan's variables: "units", and further ones that the plan uses.
     """
 
     def __init__(
@@ -46,9 +47,10 @@ class CachedCall:
         self.operands = tuple(dict.fromkeys(each.operand for each in arguments if isinstance(each, of_operands)))
 
     def prepared(self, layouts: Mapping[str, Layout]) -> Launches:
-        """The launches for `operands` that lie so, given where `addresses` has them.
+        """Return the launches for operands with these layouts. They take addresses in the order of `addresses`.
 
-        Raises ResultsError where they do not lie as the kernels were promised, or a binary takes other parameters.
+        Raises ResultsError if a layout breaks an assumption of a kernel, or if a binary has other parameters than the
+        plan.
         """
         made = [
             PreparedLaunch.of(
@@ -62,12 +64,12 @@ class CachedCall:
         return make_launches(self._gpu.driver, made, names, len(self.operands))
 
     def addresses(self, tensors: Mapping[str, Any]) -> tuple[int, ...]:
-        """Where the operands, the workspace and the counters begin, as the launches take them."""
+        """Return the addresses of operands, workspace and counters in the order of the launches' arguments."""
         return tuple(tensors[name].data_ptr() for name in (*self.operands, WORKSPACE, COUNTERS))
 
 
 class CachedBinaries:
-    """The binaries in a cache on one GPU, each loaded once, for the life of the process: graphs may replay its kernel.
+    """Binaries of a cache on one GPU. Each is loaded once and stays loaded, since graphs may replay its kernel.
 
     `backend` and `warp_size` are those of Triton's target.
     """
@@ -85,11 +87,15 @@ class CachedBinaries:
         known: Mapping[str, int],
         codes: Sequence[str | None] = (),
     ) -> CachedCall:
-        """The call that `plan` says, by a binary for each of its launches; `dtypes` are of the operands, by name, and
-        `codes` the digests of the machine code that is to be launched (None, or none of them: any).
+        """Return the call of `plan` with one cache entry (folder) per launch.
 
-        Raises LaunchError for a binary that is not the plan's, that has other code, or that the device or a launch by a
-        plan alone does not take.
+        folders: a cache entry for each launch of the plan.
+        dtypes: the type of each operand, by name.
+        known: values of the plan's variables.
+        codes: the expected digest of the machine code for each launch; None, or an empty sequence, accepts any.
+
+        Raises LaunchError for a binary that is not the plan's, that has other code, that the device refuses, or that
+        cannot be launched from a plan alone.
         """
         loaded = []
         wanted = codes or [None] * len(folders)
@@ -113,10 +119,10 @@ class CachedBinaries:
             loaded = self._loaded[folder] = _Loaded(binary, function, code_sha256(image))
         symbol = loaded.binary.symbol
         if symbol != launch.symbol and not symbol.startswith(f"{launch.symbol}_"):
-            raise LaunchError(f"the cache has {symbol} where the plan launches {launch.symbol}")
+            raise LaunchError(f"the cache has {symbol}, but the plan launches {launch.symbol}")
         return loaded
 
 
 def _symbol_in(folder: str) -> str:
-    """The kernel in an entry of the cache."""
+    """Return the name of the kernel in a cache entry."""
     return str(json.loads((Path(folder) / "genkern.json").read_bytes())["symbol"])

@@ -1,4 +1,4 @@
-"""What a launch must know of a binary, read from where it lies in the cache."""
+"""Reads what a launch must know about a binary from its cache entry."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from genkern.runtime.packed import Encoding, PackedBinary
 def described(
     folder: str | Path, launch: PlannedLaunch, dtypes: Mapping[str, str], backend: str, warp_size: int
 ) -> tuple[PackedBinary, bytes]:
-    """The binary of `launch` in this entry of the cache, and its image; `dtypes` are of the operands, by name.
+    """Return the binary of `launch` in this cache entry, and its file's content.
 
-    `backend` is Triton's name of it, "cuda" or "hip". Raises ResultsError for a binary that no launch by its plan alone
-    can serve, or that is another kernel's.
+    dtypes: the type of each operand, by name.
+    backend: Triton's name of the backend, "cuda" or "hip".
+
+    Raises ResultsError for a binary that cannot be launched from a plan alone, or whose descriptors differ from the
+    plan's.
     """
     folder = Path(folder)
     image = (folder / f"kernel.{'hsaco' if backend == 'hip' else 'cubin'}").read_bytes()
     said = json.loads((folder / "kernel.json").read_bytes())
     if said.get("global_scratch_size") or said.get("profile_scratch_size"):
-        raise ResultsError(f"{launch.symbol} needs scratch memory of Triton's, which no bundle has")
+        raise ResultsError(f"{launch.symbol} needs scratch memory of Triton, which bundles cannot provide")
     sha256 = hashlib.sha256(image).hexdigest()
     packed = PackedBinary(
         sha256,
@@ -43,7 +46,7 @@ def described(
 def _encodings(
     launch: PlannedLaunch, dtypes: Mapping[str, str], said: Sequence[Mapping[str, object]]
 ) -> tuple[Encoding, ...]:
-    """How the launch's descriptors are encoded, in their order: as the plan says, or Triton, which chooses itself."""
+    """Return the encodings of the launch's descriptors in their order: from the plan, or as Triton has chosen them."""
     found, by_triton = [], list(said)
     for argument in launch.arguments:
         if isinstance(argument, Map):

@@ -1,4 +1,4 @@
-"""The HIP runtime through ctypes, as cuda_driver has CUDA's. It has never run on AMD hardware."""
+"""The HIP runtime through ctypes, with the methods of cuda_driver. It has never run on AMD hardware."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from genkern.runtime.launch.parameters import TensorMap
 from genkern.runtime.launch.shape import Entries, LaunchShape
 
 _LIBRARY = "libamdhip64.so"
-# hipStreamCaptureMode, and hipStreamNonBlocking.
+# Constants of hip_runtime_api.h: hipStreamCaptureMode, hipStreamNonBlocking.
 _RELAXED = 2
 _NON_BLOCKING = 1
 
 
 def library_path(files: Iterable[str]) -> str:
-    """HIP's library among the files that a process has mapped: two of different releases would not share a context.
+    """Return HIP's library among the files that a process has mapped, else its name for the system's search.
 
-    Where none is mapped, its name, by which the system finds it. PyTorch brings its own, under names of several forms.
+    PyTorch brings a HIP library of its own, whose file name varies. A second library of another release would not share
+    its context.
     """
     return next((file for file in files if os.path.basename(file).startswith(_LIBRARY)), _LIBRARY)
 
 
 def mapped_files() -> list[str]:
-    """The files that this process has mapped into its memory, some of them several times."""
+    """Return the files that this process has mapped into its memory; a file may occur several times."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             return [line.split(maxsplit=5)[5].rstrip("\n") for line in maps if line.count("/")]
@@ -40,10 +41,10 @@ def mapped_files() -> list[str]:
 
 
 class HipDriver:
-    """Functions of libamdhip64, which PyTorch brings. All work on the current device."""
+    """Functions of libamdhip64, which PyTorch brings. All use the current device."""
 
     def __init__(self, path: str = "") -> None:
-        """Raises LaunchError where there is no HIP."""
+        """Raise LaunchError if there is no HIP runtime."""
         try:
             self.library: Any = ctypes.CDLL(path or library_path(mapped_files()))
         except OSError as error:
@@ -53,24 +54,24 @@ class HipDriver:
         self._loading = threading.Lock()
 
     def enter(self, device: int) -> None:
-        """Make device number `device` the one that this thread launches on."""
+        """Make this thread launch on device number `device`."""
         self._require(self.library.hipSetDevice(c_int(device)), f"device {device}")
 
     def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int:
-        """The handle of a kernel on the current device, number `device`. Raises LaunchError.
+        """Return the handle of a kernel on the current device, number `device`. Raises LaunchError.
 
-        LDS needs no asking for: a launch says how much it takes.
+        LDS needs no request in advance: the launch states its size.
         """
         with self._loading:
             if (device, sha256) not in self._functions:
-                # As in cuda_driver.
+                # Loading is allowed during the capture of a graph only if relaxed; see CudaDriver.function.
                 with self.relaxed():
                     self._functions[device, sha256] = self._load(image, symbol)
             return self._functions[device, sha256]
 
     @contextlib.contextmanager
     def relaxed(self) -> Iterator[None]:
-        """As CudaDriver.relaxed."""
+        """See CudaDriver.relaxed."""
         mode = c_int(_RELAXED)
         self.library.hipThreadExchangeStreamCaptureMode(byref(mode))
         try:
@@ -79,7 +80,7 @@ class HipDriver:
             self.library.hipThreadExchangeStreamCaptureMode(byref(mode))
 
     def memory(self, size_bytes: int) -> int:
-        """As CudaDriver.memory."""
+        """See CudaDriver.memory."""
         address, stream, library = c_void_p(), c_void_p(), self.library
         what = f"{size_bytes} bytes of workspace"
         with self.relaxed():
@@ -93,16 +94,16 @@ class HipDriver:
         return int(address.value or 0)
 
     def release(self, address: int) -> None:
-        """As CudaDriver.release."""
+        """See CudaDriver.release."""
         with self.relaxed():
             self._require(self.library.hipFree(c_void_p(address)), "freeing workspace")
 
     def stream_number(self, stream: int) -> int | None:
-        """HIP has none."""
+        """Return None: HIP has no such numbers."""
         return None
 
     def current(self) -> int:
-        """What `entries.current` writes in this thread: the current device."""
+        """Return what `entries.current` writes in this thread: the current device."""
         device = c_int()
         self._require(self.library.hipGetDevice(byref(device)), "the current device")
         return device.value
@@ -115,7 +116,7 @@ class HipDriver:
         return int(function.value or 0)
 
     def launch(self, shape: LaunchShape, pointers: Any) -> Callable[[int], int]:
-        """As CudaDriver.launch; there are neither clusters nor dependent launches."""
+        """See CudaDriver.launch. HIP has neither clusters nor dependent launches."""
         sizes = [c_uint(size) for size in (*shape.grid, shape.threads, 1, 1, shape.shared_bytes)]
         function, launch_kernel = c_void_p(shape.function), self.library.hipModuleLaunchKernel
 
@@ -127,7 +128,7 @@ class HipDriver:
 
     @cached_property
     def entries(self) -> Entries:
-        """Where the functions lie that are called from C."""
+        """Addresses of the functions that the C extension calls."""
         library = self.library
         return Entries(
             launch=address_of(library.hipModuleLaunchKernel),
@@ -139,22 +140,22 @@ class HipDriver:
         )
 
     def clears_bit(self, form: TensorMap) -> bool:
-        """There are no tensor maps."""
+        """Return False: AMD GPUs have no tensor maps."""
         return False
 
     def tensor_map(self, form: TensorMap, address: int) -> bytes:
-        """AMD GPUs have no tensor maps, and no family that runs there asks for one."""
-        raise LaunchError(f"{form.tensor} is to be copied by TMA, which this device does not have")
+        """Raise LaunchError: AMD GPUs have no tensor maps, and no family that runs on them uses one."""
+        raise LaunchError(f"{form.tensor} needs TMA, which this device does not have")
 
     def capture(self, stream: int) -> int:
-        """The number of the graph capture that the stream is in; 0 when it is in none."""
+        """Return the number of the graph capture that the stream takes part in; 0 if there is none."""
         status, number = c_int(), c_uint64()
         said = self.library.hipStreamGetCaptureInfo(c_void_p(stream), byref(status), byref(number))
         self._require(said, "whether a graph is captured")
         return number.value if status.value else 0
 
     def error_text(self, status: int) -> str:
-        """HIP's words for a status, and its number."""
+        """Return HIP's description of a status, with its number."""
         text = self.library.hipGetErrorString(c_int(status)) or b"unknown error"
         return f"{text.decode(errors='replace')} (HIP error {status})"
 

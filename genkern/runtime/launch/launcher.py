@@ -1,7 +1,8 @@
-"""Launches: those of one call, prepared for a size and a way of lying, to be made at any addresses.
+"""Launches of one call, prepared for one problem and layout, which can be made with operands at any addresses.
 
-By the C extension where it was built, else through ctypes: both take the same, and tests hold them together.
-torch._C._StaticCudaLauncher takes neither tensor maps nor clusters, cuda-core and tvm-ffi would be packages to install.
+The C extension makes them if it was built, else ctypes does; tests check that both behave alike.
+torch._C._StaticCudaLauncher supports neither tensor maps nor clusters; cuda-core and tvm-ffi would be further
+dependencies.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from genkern.errors import LaunchError
 from genkern.runtime.launch.parameters import ALIGNMENT, TENSOR_MAP_BYTES, Address, Number, Parameter, TensorMap
 from genkern.runtime.launch.shape import Entries, LaunchShape, PreparedLaunch
 
-# Of what the C extension is handed, as it says of itself (_native.c).
+# Version of the C extension's arguments; the extension has the same number in FORMS (_native.c).
 _FORMS = 2
 
 
 def _extension() -> Any:
-    """The C extension; None where it was not built, or was by an earlier genkern that handed it something else."""
+    """Return the C extension; None if it was not built, or was built for other arguments by an earlier genkern."""
     with contextlib.suppress(ImportError):
         found = importlib.import_module("genkern.runtime.launch._native")
         if getattr(found, "FORMS", None) == _FORMS:
@@ -33,18 +34,18 @@ def _extension() -> Any:
 
 _native = _extension()
 
-# Tensor maps that are kept of one parameter: a caching allocator gives the same few addresses again and again.
+# Tensor maps that are cached per parameter: a caching allocator returns the same few addresses again and again.
 _KEPT_MAPS = 64
 
 
 def forget_workspaces() -> None:
-    """Let no call that the C extension makes in this thread use workspace that it was given before."""
+    """Make the C extension's calls in this thread ask for their workspaces again."""
     if _native is not None:
         _native.forget()
 
 
 class Driver(Protocol):
-    """What a launcher asks of a driver (cuda_driver, hip_driver)."""
+    """The methods of a driver (cuda_driver, hip_driver) that launchers use."""
 
     def enter(self, device: int) -> None: ...
     def function(self, device: int, sha256: str, image: bytes, symbol: str, shared_bytes: int) -> int: ...
@@ -66,14 +67,18 @@ class Launches(Protocol):
     """The launches of a call, in order."""
 
     def launch(self, stream: int, addresses: tuple[int, ...]) -> bool:
-        """Make them, with tensors at these addresses; False, and nothing done, where an operand is off 16 bytes.
+        """Launch with tensors at these addresses. Return False, with nothing launched, if one is not 16-byte aligned.
 
-        Raises LaunchError where the driver refuses a tensor map or a launch.
+        Raises LaunchError if the driver refuses a tensor map or a launch.
         """
 
 
 def make_launches(driver: Driver, launches: Sequence[PreparedLaunch], names: Sequence[str], operands: int) -> Launches:
-    """`names` are of the tensors in the order of their addresses, the first `operands` of them the call's own."""
+    """Return the launches of a call.
+
+    names: the tensors in the order of their addresses.
+    operands: the number of the first of them that are the call's own operands.
+    """
     slots = {name: place for place, name in enumerate(names)}
     if _native is None:
         return PythonLaunches(driver, launches, slots, operands)
@@ -83,7 +88,7 @@ def make_launches(driver: Driver, launches: Sequence[PreparedLaunch], names: Seq
 def native_launches(
     driver: Driver, launches: Sequence[PreparedLaunch], slots: Mapping[str, int], operands: int
 ) -> Launches:
-    """By the C extension."""
+    """Return launches that the C extension makes."""
 
     def fail(status: int) -> None:
         raise LaunchError(f"a launch failed: {driver.error_text(status)}")
@@ -97,7 +102,7 @@ def native_launches(
         sizes = layout.rows, layout.columns, layout.pitch * layout.element_bytes
         clears = driver.clears_bit(parameter)
         encoded = encoding.element_type, *sizes, *encoding.box, encoding.swizzle, clears
-        # Said where there is one only, so that an extension that was built before copies knows all other maps.
+        # Passed only if there is one: an extension that was built before offsets existed accepts all other maps.
         offset = (parameter.offset_bytes,) if parameter.offset_bytes else ()
         return 2, slots[parameter.tensor], *encoded, *offset
 
@@ -114,7 +119,7 @@ def native_launches(
 
 
 class PythonLaunches:
-    """Through ctypes."""
+    """Launches through ctypes."""
 
     def __init__(
         self, driver: Driver, launches: Sequence[PreparedLaunch], slots: Mapping[str, int], operands: int
@@ -134,7 +139,7 @@ class PythonLaunches:
 
 
 class _Launcher:
-    """One launch; each thread has its own arguments, so that no lock is needed."""
+    """One launch. Each thread has its own argument buffers, so that no lock is needed."""
 
     def __init__(
         self, driver: Driver, shape: LaunchShape, parameters: Sequence[Parameter], slots: Mapping[str, int]
@@ -147,7 +152,7 @@ class _Launcher:
         self._threads: dict[int, _Arguments] = {}
 
     def __call__(self, stream: int, addresses: Sequence[int]) -> None:
-        """Raises LaunchError where the driver refuses a tensor map or the launch."""
+        """Launch. Raises LaunchError if the driver refuses a tensor map or the launch."""
         thread = get_ident()
         if (arguments := self._threads.get(thread)) is None:
             arguments = self._threads[thread] = _Arguments(self._parameters, self._slots)
@@ -170,7 +175,7 @@ class _Launcher:
 
 
 class _Arguments:
-    """What one thread hands to the driver: room for each parameter, and pointers to them."""
+    """The argument buffers of one thread: memory for each parameter, and pointers to it."""
 
     launch: Callable[[int], int]
 
@@ -180,7 +185,7 @@ class _Arguments:
         self._kept: list[object] = []
         places = [self._place(parameter, slots) for parameter in parameters]
         self.pointers = (c_void_p * len(places))(*places)
-        # At which address the matrix of each map lay the last time.
+        # The address for which each tensor map in the buffers was encoded.
         self.mapped = [-1] * len(self.maps)
 
     def _place(self, parameter: Parameter, slots: Mapping[str, int]) -> int:

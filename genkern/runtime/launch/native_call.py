@@ -1,4 +1,4 @@
-"""native_call: an eager call whose server is known, from its tensors to the output, made by the C extension alone."""
+"""native_call: an eager call from tensors to output that the C extension makes without Python code in between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from genkern.runtime.launch.prepared import LiveGpu
 
 @dataclass(frozen=True)
 class Form:
-    """What a call is given, so many tensors, and what it returns."""
+    """The number of tensors that a call takes (`given`), and shape, strides and type of its result."""
 
     given: int
     shape: tuple[int, ...]
@@ -23,14 +23,14 @@ class Form:
 
 @dataclass(frozen=True)
 class NativeCall:
-    """The `call` as a function of its tensors; after `stop` all go where those go that it does not make itself."""
+    """`call` is a function of a call's tensors. After `stop()` it passes every call on to the Python function."""
 
     call: Callable[..., Any]
     stop: Callable[[], None]
 
 
 class Prepared(Protocol):
-    """Launches that are ready (PreparedCall, AlgorithmCall): `body` is what the C extension makes of them."""
+    """A prepared call (PreparedCall, AlgorithmCall); `body` is what the C extension launches."""
 
     @property
     def alignment(self) -> int: ...
@@ -44,12 +44,16 @@ class Prepared(Protocol):
 def native_call(
     gpu: LiveGpu, prepared: Prepared, form: Form, otherwise: Callable[..., Any], failed: Callable[[GenkernError], None]
 ) -> NativeCall:
-    """The call of tensors that lie as they did when it was prepared; `otherwise` where the C extension is not there.
+    """Return a call that the C extension makes, for tensors with the layouts for which `prepared` was prepared.
 
-    `otherwise` also makes calls whose operands are off their alignment, on another device than the thread's, or whose
-    workspace is not kept: in graphs, on streams that may end, beyond what is kept of a device. And all after one that
-    failed here, of which `failed` is told, or after `stop`: whoever sees one of its own fail stops this way too, since
-    the next may write what nobody checks.
+    The extension passes these calls on to `otherwise`: operands that are misaligned or on another device than the
+    thread's current one, and calls that need a workspace that is not kept (captured into graphs, on streams that may
+    end, or beyond the limit per device).
+
+    After a failed launch, which is reported to `failed`, or after `stop`, it passes all calls on. A caller whose own
+    launch failed must call `stop`, too: further launches could write wrong results unnoticed.
+
+    Returns `otherwise` itself if the C extension is not available.
     """
     native = launcher._native
     if native is None or gpu.empty_here is None or prepared.body is None:
@@ -61,8 +65,8 @@ def native_call(
     def room(stream: int) -> tuple[int, int]:
         found = gpu.workspaces.take(stream, *needed)
         if found is None or not gpu.workspaces.lasts(stream):
-            # The extension keeps what it is given here, and hands the call on where there is nothing to keep.
-            raise LaunchError("a workspace for this call alone")
+            # The extension caches what this function returns; on an exception it passes the call on to `otherwise`.
+            raise LaunchError("this workspace cannot be kept")
         return found
 
     def launch_failed(status: int) -> None:

@@ -1,8 +1,8 @@
-"""What a kernel is passed: a plan's arguments, for operands that lie in a given way, as the parameters of its binary.
+"""The parameters of a binary: values for the arguments of a plan, for operands with given layouts.
 
-Triton passes a descriptor as the tensor map, then the sizes (32 bits) and strides (64 bits) that its kernel was written
-with, and after all arguments the addresses of two areas that it calls scratch, of which our kernels have none. Kernels
-in other languages take the tensor map alone (Map).
+Triton passes a descriptor as the tensor map, followed by the sizes (32 bits) and strides (64 bits) of the tensor. After
+all arguments it passes the addresses of two scratch areas, which genkern's kernels do not use. Kernels in other
+languages take only the tensor map (Map).
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ from genkern.kernels.expression import evaluate
 from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.packed import Encoding, PackedBinary
 
-# Names of what a call is given besides its operands.
+# Names of the addresses that a call passes besides its operands.
 WORKSPACE, COUNTERS = "workspace", "counters"
-# What copy engine and vector loads ask of addresses, and the copy engine of pitches, in bytes.
+# Alignment in bytes that TMA and vector loads require of addresses, and TMA of row pitches.
 ALIGNMENT = 16
 TENSOR_MAP_BYTES = 128
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How an operand lies, as it is stored: so many rows of contiguous elements, `pitch` elements from row to row.
+    """How an operand is stored: rows of contiguous elements.
 
-    Of a batch of `batch` matrices each has these rows, `step` elements behind those of the one before.
+    rows, columns: number of rows, and of elements per row.
+    pitch: elements from the start of one row to the start of the next.
+    element_bytes: bytes per element.
+    batch: number of matrices.
+    step: elements from the start of one matrix to the start of the next.
     """
 
     rows: int
@@ -52,8 +56,9 @@ class Layout:
 
     @classmethod
     def of(cls, shape: Sequence[int], strides: Sequence[int], row_major: bool, element_bytes: int) -> Layout:
-        """Of a matrix, of a vector as one row, or of a batch of matrices; strides in elements. Raises ResultsError
-        unless rows are contiguous and apart. Where there is one row, or one column, its stride says nothing.
+        """Return the layout of a matrix, of a vector (as one row) or of a batch of matrices, with strides in elements.
+
+        Raises ResultsError if rows are not contiguous or overlap. The stride of a single row or column is ignored.
         """
         if len(shape) == 3:
             return replace(cls.of(shape[1:], strides[1:], row_major, element_bytes), batch=shape[0], step=strides[0])
@@ -61,7 +66,7 @@ class Layout:
         order = 1 if row_major else -1
         (rows, columns), (pitch, along) = shape[::order], strides[::order]
         if columns > 1 and along != 1:
-            raise ResultsError(f"{along} elements lie between the neighbours of a row")
+            raise ResultsError(f"elements of a row are {along} elements apart, not contiguous")
         pitch = columns if rows <= 1 else pitch
         if pitch < columns:
             raise ResultsError(f"rows of {columns} elements are {pitch} elements apart")
@@ -70,7 +75,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a tensor begins: an operand by its name, WORKSPACE or COUNTERS."""
+    """The address of a tensor: an operand by its name, WORKSPACE or COUNTERS."""
 
     tensor: str
     size_bytes: int = 8
@@ -78,7 +83,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Number:
-    """A number that is known before the call."""
+    """A number that is known when the call is prepared."""
 
     value: int
     size_bytes: int
@@ -86,7 +91,7 @@ class Number:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor map of the matrix so many bytes behind a tensor's address."""
+    """A tensor map of the matrix that starts `offset_bytes` after the address of `tensor`."""
 
     tensor: str
     encoding: Encoding
@@ -101,17 +106,20 @@ Parameter = Address | Number | TensorMap
 def parameters_of(
     launch: PlannedLaunch, binary: PackedBinary, layouts: Mapping[str, Layout], known: Mapping[str, int]
 ) -> tuple[Parameter, ...]:
-    """What the binary of a launch is passed, in order; `layouts` are of the operands, by name.
+    """Return the parameters of a launch's binary in order.
 
-    `known` has "units", and "M" where the plan is for any. Raises ResultsError where the binary declares other
-    parameters, or where an operand does not lie as the binary was promised (`unmet`, `broken`).
+    layouts: the layout of each operand, by name.
+    known: the values of the plan's variables: "units", and "M" if the plan is for any M.
+
+    Raises ResultsError if the binary declares other parameters, or if an operand breaks an assumption of the kernel
+    (`unmet`, `broken`).
     """
     encodings = list(binary.encodings)
     parameters: list[Parameter] = []
     for argument in launch.arguments:
         if isinstance(argument, (Pointer, Leading, Stride, Descriptor, Map)) and argument.operand not in layouts:
             raise ResultsError(
-                f"its plan has an operand {argument.operand}, which the format has no more: pack it again"
+                f"its plan has an operand {argument.operand}, which the format no longer has: pack it again"
             )
         if reason := unmet(argument, layouts) or broken(argument, known):
             raise ResultsError(reason)
@@ -126,11 +134,11 @@ def parameters_of(
 
 
 def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
-    """Why a kernel would misread the operand of this argument, whatever its address, or ""."""
+    """Return why a kernel would misread the operand of this argument, whatever its address; "" if it would not."""
     if isinstance(argument, Stride):
         step = layouts[argument.operand].step
         if step >= INT32 or step % argument.multiple_of:
-            multiple = f"multiple of {argument.multiple_of} of 32 bits"
+            multiple = f"multiple of {argument.multiple_of} that fits 32 bits"
             return f"matrices of {argument.operand} are {step} elements apart, no {multiple}"
     if isinstance(argument, (Leading, Descriptor, Map)) and not isinstance(argument, Copied):
         layout = layouts[argument.operand]
@@ -140,12 +148,15 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
         if between % multiple_of:
             return f"rows of {argument.operand} are {between} {unit} apart, no multiple of {multiple_of}"
         if isinstance(argument, (Descriptor, Map)) and layout.batch > 1 and layout.step != layout.rows * layout.pitch:
-            return f"matrices of {argument.operand} are not one behind the other"
+            return f"matrices of {argument.operand} are not contiguous"
     return ""
 
 
 def broken(argument: Argument, known: Mapping[str, int]) -> str:
-    """Why a kernel would rely on what is not so of a number: rows of a column-major A have M elements; or ""."""
+    """Return why the value of an integer argument breaks the multiple that the kernel assumes; "" if it does not.
+
+    Such an argument is the M of a column-major A, whose rows in memory have M elements.
+    """
     if isinstance(argument, Integer) and argument.multiple_of > 1:
         value = evaluate(argument.value, known)
         if value % argument.multiple_of:
@@ -165,7 +176,7 @@ def _passed(
     if isinstance(argument, Integer):
         value = evaluate(argument.value, known)
         if not -INT32 <= value < 2 * INT32:
-            raise ResultsError(f"its plan has {argument.name} = {value}, which has no 32 bits")
+            raise ResultsError(f"its plan has {argument.name} = {value}, which does not fit 32 bits")
         return (Number(value, 4),)
     if isinstance(argument, Constant):
         return ()
@@ -175,7 +186,7 @@ def _passed(
         return (Number(layout.step, 4),)
     if isinstance(argument, Leading):
         return (Number(layout.pitch, 4),)
-    # All matrices of a batch are one to a descriptor.
+    # One descriptor covers all matrices of a batch.
     layout = replace(layout, rows=layout.batch * layout.rows, batch=1)
     if not encodings:
         raise ResultsError(f"its binary has fewer descriptors than its plan ({argument.name})")

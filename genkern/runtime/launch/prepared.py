@@ -1,4 +1,4 @@
-"""PreparedCall: a winner's launches, ready for operands of one shape that lie in one way on one GPU."""
+"""PreparedCall: a winner's launches, prepared for operands of one shape and layout on one GPU."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from genkern.runtime.launch.workspaces import Workspaces
 from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
 from genkern.runtime.table import Choice, Device
 
-# A workspace grows with M and stays: for an M that nobody tuned it is no larger than cuBLASLt's here.
+# A workspace grows with M and is kept. For an M that was not tuned it must not exceed cuBLASLt's workspace here.
 _MOST_UNTUNED_BYTES = 64 * 2**20
-# Of the accumulators' type, which kernels count in 32 bits; and one a tile of C, of 16 x 16 at 131072 x 131072.
+# Elements of a workspace, which kernels count in 32 bits, and counters: one per tile, of 16 x 16 at 131072 x 131072.
 _MOST_ELEMENTS, _MOST_COUNTERS = INT32, 2**26
 
 
 class LiveGpu(Protocol):
-    """A GPU of this machine, as calls need it (genkern.runtime.launch.torch_gpu)."""
+    """A GPU of this machine as calls need it (implemented in genkern.runtime.launch.torch_gpu)."""
 
     index: int
     workspaces: Workspaces
@@ -56,7 +56,7 @@ class LiveGpu(Protocol):
 
 
 def _changed(winner: PackedWinner) -> str:
-    """What of the winner's operands its format declares in another way than when it was packed, or ""."""
+    """Return how the format's operands differ from those with which the winner was packed; "" if they do not."""
     problem = winner.problem
     now = tuple(map(PackedOperand.of, get_op(problem.op).operands(problem)))
     if now == winner.operands:
@@ -66,8 +66,8 @@ def _changed(winner: PackedWinner) -> str:
 
 
 def _require_code(call: PackedCall, images: Sequence[bytes]) -> None:
-    """Raise ResultsError unless these binaries have the machine code that the call was measured and proved with."""
-    # A program that calls no winner needs no reader of binaries.
+    """Raise ResultsError unless these binaries have the machine code with which the call was measured and proved."""
+    # Imported here, since a program that calls no winner needs no reader of binaries.
     from genkern.farm.binary.code_object import code_sha256
 
     if call.code and call.code != code_digest([code_sha256(image) for image in images]):
@@ -75,35 +75,36 @@ def _require_code(call: PackedCall, images: Sequence[bytes]) -> None:
 
 
 def _require_within(parameters: Sequence[Parameter], workspace_bytes: int) -> None:
-    """Raise ResultsError where a copy, by its descriptor, would not lie in the workspace."""
+    """Raise ResultsError if the tensor map of a copy extends beyond the workspace."""
     for each in parameters:
         if isinstance(each, TensorMap) and each.tensor == WORKSPACE:
             layout, start = each.layout, each.offset_bytes
             end = start + ((layout.rows - 1) * layout.pitch + layout.columns) * layout.element_bytes
             if not (start >= 0 and layout.columns <= layout.pitch and end <= workspace_bytes):
-                raise ResultsError(f"its plan has a copy at bytes {start} to {end} of {workspace_bytes}")
+                raise ResultsError(f"its plan has a copy at bytes {start} to {end} of a workspace of {workspace_bytes}")
 
 
 def memory_refused(plan: LaunchPlan, known: Mapping[str, int], *, exact: bool) -> str:
-    """Why no call takes as much workspace as the plan asks for, or ""; `exact` says that M is the winner's own."""
+    """Return why the plan's workspace is too large for a call, or "". `exact`: M is the winner's own."""
     elements, counters = plan.workspace_elements(known)
     if not (0 <= elements <= _MOST_ELEMENTS and 0 <= counters <= _MOST_COUNTERS):
         return f"plan asks for {elements} elements and {counters} counters"
     size = elements * DTYPES[plan.workspace_dtype].size_bytes
     if not exact and size > _MOST_UNTUNED_BYTES:
-        return f"kernel would keep {size >> 20} MiB for this one"
+        return f"kernel would keep {size >> 20} MiB of workspace for this M"
     return ""
 
 
 @contextlib.contextmanager
 def workspace_for(gpu: LiveGpu, stream: int, workspace_bytes: int, counter_bytes: int) -> Iterator[tuple[int, int]]:
-    """Addresses of a workspace and of zeroed counters for launches on the current stream, within the block.
+    """Yield addresses of a workspace and of zeroed counters for launches on the current stream within the block.
 
-    Raises LaunchError where there is no memory. After launches that failed the counters are nobody's any more.
+    Raises LaunchError if memory is exhausted. If the block raises, the stream's counters are dropped: they may not be
+    zero.
     """
     try:
         if capture := gpu.driver.capture(stream):
-            # The graph's own: its memory is free for what is captured after the block.
+            # The workspace belongs to the graph's memory pool, which reuses it for what is captured after the block.
             workspace = gpu.temporary(workspace_bytes)
             counters = gpu.workspaces.counters(stream, capture, counter_bytes)
             if counters is None:
@@ -113,7 +114,7 @@ def workspace_for(gpu: LiveGpu, stream: int, workspace_bytes: int, counter_bytes
         elif (kept := gpu.workspaces.take(stream, workspace_bytes, counter_bytes)) is not None:
             yield kept
         else:
-            # PyTorch's own, which goes to what comes after on this stream.
+            # A temporary tensor of PyTorch's allocator, which reuses it for later work on this stream.
             workspace, zeroed = gpu.temporary(workspace_bytes), gpu.temporary(counter_bytes).zero_()
             yield workspace.data_ptr(), zeroed.data_ptr()
     except BaseException:
@@ -129,7 +130,7 @@ class ReadyCall:
     def __call__(self, addresses: tuple[int, ...]) -> bool:
         """Launch on the current stream, with the operands at these addresses.
 
-        False, and nothing done, where one of them is no multiple of `alignment`. Raises LaunchError.
+        Return False, with nothing launched, if an address is not a multiple of `alignment`. Raises LaunchError.
         """
         if self._gpu.is_current():
             return self._launched(addresses)
@@ -137,15 +138,19 @@ class ReadyCall:
             return self._launched(addresses)
 
     def _launched(self, addresses: tuple[int, ...]) -> bool:
-        """The same where the GPU is the current one."""
+        """Do the same with this GPU as the current one."""
         raise NotImplementedError
 
 
 class PreparedCall(ReadyCall):
-    """The launches of `choice`, on `gpu`, for operands with these layouts, named in the order in which calls give them.
+    """The launches of `choice` on `gpu` for operands with these layouts.
 
-    Raises ResultsError where they do not lie as the kernels were promised, LaunchError where a binary cannot be loaded.
-    `body` are the launches, `memory_bytes` of the workspace and of the counters that they take.
+    layouts: the layout of each operand, by name, in the order in which calls give their addresses.
+    m: the M of the call.
+    body: the launches.
+    memory_bytes: bytes of the workspace and of the counters.
+
+    Raises ResultsError if a layout breaks an assumption of a kernel, LaunchError if a binary cannot be loaded.
     """
 
     alignment = ALIGNMENT
@@ -154,15 +159,15 @@ class PreparedCall(ReadyCall):
         assert choice.call is not None
         assert choice.bundle is not None
         for name, layout in layouts.items():
-            # Of a matrix that is so large itself the kernel counts in 64 bits (families/offsets.py).
+            # For a matrix that is this large without gaps, kernels count in 64 bits (families/offsets.py).
             if layout.rows * layout.columns < INT32 <= layout.rows * layout.pitch and layout.pitch != layout.columns:
-                raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, past what its kernel reaches")
+                raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, beyond 32-bit offsets")
         if choice.winner is not None and (reason := _changed(choice.winner)):
             raise ResultsError(f"{reason}: pack it again")
         plan, bundle = choice.call.plan, choice.bundle
         known = {"units": gpu.identity.compute_units, "M": m}
         elements, counters = plan.workspace_elements(known)
-        # Where the library may not serve it, what it takes is given.
+        # If the library may not serve the call, any size of workspace is accepted.
         if why := memory_refused(plan, known, exact=choice.exact or choice.sums != ""):
             raise ResultsError(f"{choice.why}, whose {why}")
         arguments = [argument for launch in plan.launches for argument in launch.arguments]
@@ -196,5 +201,5 @@ class PreparedCall(ReadyCall):
             return self.body.launch(stream, addresses + own)
 
     def failure(self, status: int) -> LaunchError:
-        """What the driver says of a launch that failed."""
+        """Return the error for a status of the driver."""
         return LaunchError(f"a launch failed: {self._gpu.driver.error_text(status)}")

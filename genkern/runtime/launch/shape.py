@@ -1,4 +1,4 @@
-"""What a launch asks of a device, and where a driver's functions lie, as records that launchers and drivers share."""
+"""Records that launchers and drivers share: the shape of a launch, and addresses of a driver's functions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from genkern.kernels.plan import PlannedLaunch
 from genkern.runtime.launch.parameters import Parameter
 from genkern.runtime.packed import PackedBinary
 
-# As CUDA bounds a grid, and HIP by one more.
+# CUDA's limits of a grid; HIP's are higher by one.
 _MOST_PROGRAMS = INT32 - 1, 2**16 - 1, 2**16 - 1
 
 
 @dataclass(frozen=True)
 class LaunchShape:
-    """What a launch asks of the device: `function` is the driver's handle, `grid` programs in three dimensions (those
-    of a cluster counted once), `threads` of each.
+    """What a launch asks of the device.
+
+    function: the driver's handle of the kernel.
+    grid: number of programs in three dimensions; a cluster counts as one.
+    threads: threads per program.
+    shared_bytes: dynamic shared memory per program, in bytes.
+    cluster: programs per cluster.
+    starts_early: True if the kernel may start before the kernel before it has ended.
     """
 
     function: int
@@ -31,7 +37,7 @@ class LaunchShape:
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """One launch: what it asks of the device, and what its kernel is passed."""
+    """One launch: its shape, and the parameters of its kernel."""
 
     shape: LaunchShape
     parameters: tuple[Parameter, ...]
@@ -45,9 +51,9 @@ class PreparedLaunch:
         parameters: tuple[Parameter, ...],
         known: Mapping[str, int],
     ) -> PreparedLaunch:
-        """The launch of a plan by the driver's handle of its binary, where what the plan hangs on is `known`.
+        """Return the launch of a plan. `function` is the driver's handle of its binary, `known` the plan's variables.
 
-        Raises LaunchError for a grid that no GPU takes.
+        Raises LaunchError for a grid that no GPU accepts.
         """
         programs = launch.programs(known)
         if any(not 1 <= count <= most for count, most in zip(programs, _MOST_PROGRAMS, strict=True)):
@@ -58,9 +64,14 @@ class PreparedLaunch:
 
 @dataclass(frozen=True)
 class Entries:
-    """Addresses of a driver's functions: `launch` as cuLaunchKernelEx, or `plain` as cuLaunchKernel; `encode` as
-    cuTensorMapEncodeTiled (0: it has none); `current` as cuCtxGetCurrent or hipGetDevice, `capture` as
-    cuStreamGetCaptureInfo_v2 or `plain` as hipStreamGetCaptureInfo, `exchange` as cuThreadExchangeStreamCaptureMode.
+    """Addresses of a driver's functions.
+
+    launch: cuLaunchKernelEx; if `plain`, a function like cuLaunchKernel.
+    encode: cuTensorMapEncodeTiled; 0 if there is none.
+    plain: True for HIP.
+    current: cuCtxGetCurrent or hipGetDevice.
+    capture: cuStreamGetCaptureInfo_v2; if `plain`, hipStreamGetCaptureInfo.
+    exchange: cuThreadExchangeStreamCaptureMode, or HIP's function of the same arguments.
     """
 
     launch: int

@@ -1,22 +1,23 @@
-"""Workspaces and counters of the calls on one device: one of each for a stream of a thread, or for a graph capture.
+"""Workspaces and counters of calls on one device: one pair per thread and stream, or per graph capture.
 
-Two threads that launch on one stream would each write over the partial sums of the other between two launches of a
-call, and replays of two graphs may run at once: so neither shares. Counters are zero when they are made, and every call
-leaves them zero.
+They are not shared further: two threads that launch on one stream would overwrite each other's partial sums between the
+launches of a call, and replays of two graphs may run at the same time. Counters are zero when they are allocated, and
+every call leaves them zero.
 
-What is kept comes from the driver, not from PyTorch's allocator. So it lies in no private pool: torch.compile's graph
-trees warm up inside one, and refuse what stays alive there. A tensor for each call instead would cost an eager call
-1.4 us of host time, and zeroing counters another launch. A call that goes into a graph takes a temporary tensor as
-workspace, which is the graph's own, and costs a replay nothing; of its counters, a few KB, there is a set for each
-capture, which stays: nobody says when the last replay has ended.
+The memory comes from the driver, not from PyTorch's allocator. Hence it belongs to no private pool: torch.compile's
+graph trees warm up inside a pool and refuse tensors that stay alive there. A tensor per call would cost an eager call
+1.4 us of host time, and zeroing counters another launch. A call that is captured into a graph takes a temporary tensor
+as workspace, which belongs to the graph and costs a replay nothing. Its counters, a few KB, are allocated once per
+capture and never freed, since the last replay of a graph is unknown.
 
-All that is kept of a device is at most MOST_BYTES. Beyond them goes first what belongs to nobody, then what the thread
-has on other streams; a call for which that is not enough has temporary tensors. Sizes are of few classes, so that what
-a thread outgrows, or leaves when it ends, serves others on the same stream, whose work comes after its own.
+A device keeps at most MOST_BYTES. Beyond that, pieces without an owner are freed first, then those of the thread on
+other streams; if that is not enough, the call takes temporary tensors. Sizes fall into few classes, so that a piece
+that a thread outgrows, or leaves when it ends, can serve other threads on the same stream, whose work is ordered after
+its own.
 
-The default stream and those of PyTorch's pools live as long as the process. Others may end, and their handles come back
-as those of new streams while the work of the old ones goes on: they are told apart by the driver's number for a stream,
-which never comes back, asked at each call; what an ended one had is freed, which waits for its work.
+The default stream and the streams of PyTorch's pools live as long as the process. Other streams may end, and a new
+stream may get the handle of an old one whose work is still running. Each call therefore asks the driver for the
+stream's number, which is never reused. The memory of an ended stream is freed, which waits for its work.
 """
 
 from __future__ import annotations
@@ -29,25 +30,25 @@ from dataclasses import dataclass, field
 from genkern.errors import LaunchError
 from genkern.runtime.launch.launcher import forget_workspaces
 
-# Of a device: as much as four threads on four streams keep of 16 MiB each. A sixteenth of it for counters of captures.
+# Limit per device: four threads on four streams with 16 MiB each. A sixteenth of it may hold counters of captures.
 MOST_BYTES = 2**28
 _OF_CAPTURES = 16
-# Captures of a thread that are known: the oldest goes when they have come and gone, its graph keeps the memory.
+# Captures that are remembered per thread. If there are more, the oldest is forgotten; its memory stays, for its graph.
 _MOST_CAPTURES = 64
 _LEAST_BYTES = 2**16
 # Sizes are powers of two up to this, and multiples of it beyond.
 _STEP_BYTES = 2**24
 _ALIGNMENT = 256
 
-# Of memory: its address and its bytes.
+# A piece of memory: its address and size in bytes.
 Piece = tuple[int, int]
 _NONE = 0, 0
-# A stream's handle and number, and whether it is of counters.
+# A stream's handle and number, and whether the piece holds counters.
 _Key = tuple[int, int, bool]
 
 
 def class_bytes(needed: int) -> int:
-    """The size that is made where so much is needed."""
+    """Return the size of the piece that is allocated if `needed` bytes are needed."""
     if needed > _STEP_BYTES:
         return -(-needed // _STEP_BYTES) * _STEP_BYTES
     return max(_LEAST_BYTES, 1 << (needed - 1).bit_length())
@@ -55,8 +56,12 @@ def class_bytes(needed: int) -> int:
 
 @dataclass(frozen=True)
 class Kept:
-    """What is kept of a device: `bytes` in all, of `most_bytes`, among them `free_bytes` that belong to nobody, and
-    `captured_bytes` of counters of graphs, which are never freed.
+    """The memory that is kept of a device.
+
+    bytes: everything that is kept.
+    most_bytes: the limit of `bytes`.
+    free_bytes: pieces that no thread owns.
+    captured_bytes: counters of graphs, which are never freed.
     """
 
     bytes: int
@@ -67,14 +72,14 @@ class Kept:
 
 @dataclass
 class _Room:
-    """What a thread has on a stream; `number` tells the stream from others with its handle, 0: there are none."""
+    """The pieces of a thread on a stream: workspace and counters. `number` identifies the stream (see Workspaces)."""
 
     number: int
     pieces: list[Piece] = field(default_factory=lambda: [_NONE, _NONE])
 
 
 class _Rooms:
-    """What one thread has on each stream; the next thread's when it ends."""
+    """The pieces of one thread on each stream. When the thread ends, they become free for other threads."""
 
     def __init__(self, free: dict[_Key, list[Piece]]) -> None:
         self.eager: dict[int, _Room] = {}
@@ -82,7 +87,8 @@ class _Rooms:
         self._free = free
 
     def __del__(self) -> None:
-        # The system's thread may go on, and come back as another of Python's.
+        # The thread of the operating system may go on as another Python thread, for which the C extension must not
+        # reuse them.
         forget_workspaces()
         for stream, room in self.eager.items():
             for is_counters, piece in enumerate(room.pieces):
@@ -91,10 +97,12 @@ class _Rooms:
 
 
 class Workspaces:
-    """`memory(bytes)` is the address of new memory on the device that is zero, outside of any pool, and stays until
-    `release(address)`, which waits for whatever uses it.
+    """Workspaces and counters on one device.
 
-    `stream_number(stream)` is 0 for a stream that never ends, another for each that may, and None where nobody knows.
+    memory: allocates bytes outside of any pool, and returns the address of zeroed memory.
+    release: frees memory at an address after waiting for its users.
+    stream_number: 0 for a stream that never ends, a unique number for a stream that may end, None if unknown.
+    most_bytes: the limit of all memory that is kept.
     """
 
     def __init__(
@@ -108,17 +116,17 @@ class Workspaces:
         self._most_bytes = most_bytes
         self._free: dict[_Key, list[Piece]] = {}
         self._thread = threading.local()
-        # All that was made and not released; of it, of captures.
+        # Everything that was allocated and not released, and the part of it that holds counters of captures.
         self._kept_bytes = self._captured_bytes = 0
-        # What is left of the piece that captures' counters are cut from.
+        # The unused rest of the piece from which counters of captures are cut.
         self._rest = _NONE
         self._lock = threading.Lock()
 
     def take(self, stream: int, workspace_bytes: int, counter_bytes: int) -> tuple[int, int] | None:
-        """Addresses of a workspace and of zeroed counters, at least so large, for calls of this thread on the stream.
+        """Return addresses of a workspace and of zeroed counters for this thread's calls on the stream.
 
-        None where that would be more than is kept, or nobody can tell the stream from others. Raises LaunchError where
-        there is no memory.
+        They have at least these sizes. None if the limit would be exceeded, or if the stream cannot be identified.
+        Raises LaunchError if memory is exhausted.
         """
         rooms = self._rooms()
         room = rooms.eager.get(stream)
@@ -133,14 +141,15 @@ class Workspaces:
         return workspace if workspace_bytes else 0, counters if counter_bytes else 0
 
     def lasts(self, stream: int) -> bool:
-        """Whether what this thread has on the stream is its own until it asks for more: the stream never ends."""
+        """Return True if this thread's pieces on the stream stay valid until it asks for more.
+
+        False for a stream that may end.
+        """
         room = self._rooms().eager.get(stream)
         return room is not None and not room.number
 
     def counters(self, stream: int, capture: int, counter_bytes: int) -> int | None:
-        """The address of zeroed counters for the calls of this thread that go into a graph by the stream; None where
-        that would be more than is kept.
-        """
+        """Return the address of zeroed counters for this thread's calls in a graph capture; None beyond the limit."""
         if not counter_bytes:
             return 0
         known, key = self._rooms().captured, (stream, capture)
@@ -154,7 +163,7 @@ class Workspaces:
         return address
 
     def drop(self, stream: int) -> None:
-        """Forget what this thread has on the stream: after a call that failed half way its counters are not zero."""
+        """Drop this thread's counters on the stream: after a failed call they may not be zero."""
         rooms = self._rooms()
         for key in [key for key in rooms.captured if key[0] == stream]:
             del rooms.captured[key]
@@ -164,7 +173,7 @@ class Workspaces:
             self._give_back([spoiled])
 
     def kept(self) -> Kept:
-        """What is kept now."""
+        """Return what is kept now."""
         with self._lock:
             return Kept(self._kept_bytes, self._most_bytes, self._free_bytes(), self._captured_bytes)
 
@@ -179,7 +188,7 @@ class Workspaces:
         return rooms
 
     def _room(self, rooms: _Rooms, stream: int) -> _Room | None:
-        """This thread's on the stream, or a new one where that was another's with its handle."""
+        """Return this thread's pieces on the stream; new ones if the handle belonged to another stream before."""
         number, known = self._stream_number(stream), rooms.eager.get(stream)
         if number is not None and known is not None and known.number == number:
             return known
@@ -195,7 +204,7 @@ class Workspaces:
         return room
 
     def _grows(self, rooms: _Rooms, stream: int, is_counters: bool, needed: int) -> bool:
-        """Give this thread's room on the stream more; False where that would be more than is kept."""
+        """Give this thread a larger piece on the stream. Return False if the limit would be exceeded."""
         room = rooms.eager[stream]
         key = stream, room.number, is_counters
         piece = self._left(key, needed)
@@ -210,14 +219,14 @@ class Workspaces:
             return False
         outgrown, room.pieces[is_counters] = room.pieces[is_counters], piece
         if outgrown[1]:
-            # The thread's other calls take the larger one from now on, and the next thread on the stream this one.
+            # The thread's later calls take the larger piece; the old one is free for another thread on the stream.
             forget_workspaces()
             with self._lock:
                 self._free.setdefault(key, []).append(outgrown)
         return True
 
     def _left(self, key: _Key, needed: int) -> Piece | None:
-        """What a thread has left on the stream, the smallest that is large enough."""
+        """Return the smallest free piece of the stream that is large enough; None if there is none."""
         with self._lock:
             free = self._free.get(key, [])
             found = min((piece for piece in free if piece[1] >= needed), key=lambda piece: piece[1], default=None)
@@ -226,7 +235,7 @@ class Workspaces:
             return found
 
     def _reserved(self, size: int, rooms: _Rooms, stream: int) -> bool:
-        """Count so much more as kept, once others have gone where it would be too much, if that helps."""
+        """Count `size` more bytes as kept, freeing dispensable pieces if necessary; return False beyond the limit."""
         given_up: list[Piece] = []
         with self._lock:
             own = (piece for other, room in rooms.eager.items() if other != stream for piece in room.pieces)
@@ -242,7 +251,7 @@ class Workspaces:
         return True
 
     def _dispensable(self, rooms: _Rooms, stream: int) -> Iterator[list[Piece]]:
-        """What belongs to nobody, and then what this thread has on other streams."""
+        """Yield pieces that may be freed: those without an owner, then those of this thread on other streams."""
         for key in list(self._free):
             while pieces := self._free.get(key):
                 yield [pieces.pop(0)]
@@ -258,7 +267,7 @@ class Workspaces:
     def _released(self, pieces: list[Piece]) -> None:
         for address, size in pieces:
             if size:
-                # A device that is broken has nothing to give back.
+                # On a broken device releasing fails, and there is nothing to recover.
                 with contextlib.suppress(LaunchError):
                     self._release(address)
 

@@ -1,5 +1,4 @@
-"""What a process that calls kernels has and does besides: its configuration, where its winners come from, recording of
-sizes that nobody tuned, and their tuning in the background.
+"""What environment variables ask of a process: bundles, recording of sizes, tuning at run time.
 
-May import: what runtime may, and of formats and the journal how files are read, written and locked.
+May import what runtime may, and from formats and the journal what reads, writes and locks files.
 """

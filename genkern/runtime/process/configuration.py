@@ -1,4 +1,4 @@
-"""Configuration: what the environment says of how calls are served; docs/dispatch.md has a table of the variables."""
+"""Configuration: the environment variables that change how calls are served (table in docs/dispatch.md)."""
 
 from __future__ import annotations
 
@@ -15,35 +15,42 @@ from genkern.ops.op import op_by_type, op_names
 from genkern.runtime.process.shipped import WORD, shipped_bundles
 
 CONFIG = "GENKERN_CONFIG"
-# The second name is that of earlier releases.
+# The second name is from earlier releases.
 RECORD_DIR = ("GENKERN_RECORD_DIR", "GENKERN_CAPTURE_DIR")
 ONLINE_OPTIONS = "GENKERN_ONLINE_OPTIONS"
-# AITER's name comes second: what genkern's own says is the stronger word, "0" too.
+# genkern's name before AITER's: it takes precedence if both are set, also with the value 0.
 LOG_CHOICES = ("GENKERN_LOG_TUNED_CONFIG", "AITER_LOG_TUNED_CONFIG")
 RECORD = ("GENKERN_TUNE_GEMM", "AITER_TUNE_GEMM")
 ONLINE = ("GENKERN_ONLINE_TUNING",)
 BUNDLE_SHA256 = "GENKERN_BUNDLE_SHA256"
 ONLY_PROVED = ("GENKERN_ONLY_PROVED",)
 BATCH_INVARIANT = "GENKERN_BATCH_INVARIANT"
-# Whether rows must have the same bits in every batch: what has no kernels for that is an error, or is told of.
+# Modes of batch invariance: off; a call without a batch-invariant kernel raises; it warns, and the library serves it.
 OFF, STRICT, WARN = MODES = ("off", "strict", "warn")
-# Before the name of a format in capitals; AITER's may be that of a type instead (aiter/jit/core.py: AITER_CONFIG_*).
+# Prefixes of variables that end in a format's name in capitals, or for AITER in a type's name (aiter/jit/core.py:
+# AITER_CONFIG_*).
 OF_FORMAT = (f"{CONFIG}_", f"{AITER_CONFIG}GEMM_")
 _AS_AITER = "GEMM_"
-# Variables that let other libraries tune while a program runs.
+# Variables that make other libraries tune at run time.
 ONLINE_OF_OTHERS = {"HIP_ONLINE_TUNING": "hipBLASLt", "AITER_ONLINE_TUNE": "AITER's fused MoE"}
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a process does besides launching.
+    """What environment variables ask of a process.
 
-    `paths` are bundles or results for all formats, `own_paths` more of them by format. `log_choices`: log what serves
-    each problem; `record`: write down problems without a row, in `record_dir` (empty: the usual one); `online`: tune
-    them meanwhile, with `online_options` of the command line. `pins` are the sha256 of the bundles that may be used,
-    where any are said; `only_proved` leaves to the library what was packed without a proof. `batch_invariant` is the
-    mode that calls begin in (MODES). `notes` say what could not be understood, a line each.
+    paths: bundles or results files for all formats.
+    own_paths: further ones by format.
+    log_choices: log what serves each problem.
+    record: record problems without a row of their own in `record_dir`.
+    online: tune these problems at run time.
+    online_options: options of the tuning command.
+    record_dir: folder of recorded sizes; "" means the default folder.
+    pins: sha256 of the bundles that may be used; empty means any bundle.
+    only_proved: leave calls without a proof to the library.
+    batch_invariant: the initial mode (one of MODES).
+    notes: a line for each variable whose value is invalid.
     """
 
     paths: tuple[str, ...] = ()
@@ -59,12 +66,12 @@ class Configuration:
     notes: tuple[str, ...] = ()
 
     def paths_of(self, op: str) -> tuple[str, ...]:
-        """Where to look for winners of a format, each path once."""
+        """Return the paths of a format's bundles and results files, each path once."""
         return tuple(dict.fromkeys((*self.own_paths.get(op, ()), *self.paths)))
 
 
 def configuration(environ: Mapping[str, str]) -> Configuration:
-    """What the variables of `environ` say. Raises nothing: what makes no sense is in `notes`, and left out."""
+    """Return the configuration in `environ`. Never raises: invalid values are ignored and reported in `notes`."""
     notes: list[str] = []
     own: dict[str, tuple[str, ...]] = {}
     for prefix in (OF_FORMAT[0], AITER_CONFIG):
@@ -81,7 +88,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
         notes.append(f"{ONLINE_OPTIONS}: {error}; it is not read")
     pins = tuple(environ.get(BUNDLE_SHA256, "").lower().replace(":", " ").split())
     if any(not re.fullmatch("[0-9a-f]{64}", pin) for pin in pins):
-        notes.append(f"{BUNDLE_SHA256} has what is no sha256 of 64 digits: no bundle fits that")
+        notes.append(f"{BUNDLE_SHA256} lists a word that is no sha256 (64 hexadecimal digits): it matches no bundle")
     online = _flag(ONLINE, environ, notes)
     for name, tuned in ONLINE_OF_OTHERS.items():
         if not online and environ.get(name, "").strip().lower() in _YES:
@@ -102,7 +109,7 @@ def configuration(environ: Mapping[str, str]) -> Configuration:
 
 
 def named_paths(name: str, text: str, notes: list[str]) -> tuple[str, ...]:
-    """The paths that a variable has; a word stands for the bundles that genkern is installed with."""
+    """Return the paths in a variable's value. The word "shipped" stands for the bundles installed with genkern."""
     found: list[str] = []
     for path in filter(str.strip, text.split(os.pathsep)):
         if path.strip() != WORD:
@@ -120,7 +127,7 @@ def named_paths(name: str, text: str, notes: list[str]) -> tuple[str, ...]:
 
 
 def _op_of(name: str) -> str | None:
-    """The format that a variable names in capitals, or whose operands are of the type that it names."""
+    """Return the format that a variable names in capitals, or the format whose operands have the type that it names."""
     for op in op_names():
         if op.upper() == name:
             return op
@@ -132,15 +139,15 @@ def _mode(environ: Mapping[str, str], notes: list[str]) -> str:
     if text == WARN:
         return WARN
     if text not in _YES + _NO:
-        # Whoever sets it wants it.
-        notes.append(f"{BATCH_INVARIANT} = {text[:40]!r} is none of 1, {WARN} and 0: it is taken for 1")
+        # A user who sets the variable wants batch invariance.
+        notes.append(f"{BATCH_INVARIANT} = {text[:40]!r} is not 1, {WARN} or 0: it is taken as 1")
     return OFF if text in _NO else STRICT
 
 
 def _flag(names: tuple[str, ...], environ: Mapping[str, str], notes: list[str]) -> bool:
-    """What the first of these variables that is there says."""
+    """Return the value of the first of these variables that is set."""
     name = next((name for name in names if name in environ), None)
     text = environ[name].strip().lower() if name is not None else ""
     if text not in _YES + _NO:
-        notes.append(f"{name} = {text[:40]!r} is neither 1 nor 0: it is taken for 0")
+        notes.append(f"{name} = {text[:40]!r} is neither 1 nor 0: it is taken as 0")
     return text in _YES

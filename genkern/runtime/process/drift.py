@@ -1,4 +1,4 @@
-"""Drift: with what a bundle's winners were measured, where this process has something else."""
+"""Drift: differences between the software that measured a bundle's winners and the software of this process."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from genkern.runtime.backends.lt_api import LtError
 from genkern.runtime.packed import PackedWinner
 from genkern.timing.libraries import CUBLASLT, HIPBLASLT, kept_algorithm
 
-# By the names of versions in results. Times hang on the first two; the others made the kernels, which a bundle has.
+# Names of versions in results. Times depend on drivers and libraries; Triton and genkern only made the kernels, which
+# the bundle contains.
 _NAMES = {"driver": "driver", CUBLASLT: "cuBLASLt", HIPBLASLT: "hipBLASLt", "triton": "Triton", "genkern": "genkern"}
 _OF_TIMES = ("driver", CUBLASLT, HIPBLASLT)
-# What the numbers of a library's version are divided by: of cublasLt.h and hipblaslt-version.h.
+# The major version is the number divided by this (cublasLt.h, hipblaslt-version.h).
 _PARTS = {CUBLASLT: 10_000, HIPBLASLT: 100_000}
-# The kernel modules of drivers, by what an architecture's name begins with.
+# The kernel module of the driver, by the prefix of the architecture's name.
 _MODULES = {"sm_": "nvidia", "gfx": "amdgpu"}
 
-# The versions of what is here, by their names in results, for winners of an architecture.
+# Returns the versions of this process for an architecture, by their names in results.
 Here = Callable[[str], Mapping[str, str]]
 
 
 def nothing_known(arch: str) -> Mapping[str, str]:
-    """Where nobody compares."""
+    """Return no versions, so that nothing is compared."""
     return {}
 
 
 @lru_cache(maxsize=4)
 def versions_here(arch: str, modules: str = "/sys/module") -> Mapping[str, str]:
-    """Of this process and its machine, as far as files say it: no program is started."""
+    """Return the versions of this process and machine as far as files tell them. No program is started."""
     found = {"genkern": __version__, "triton": triton_version(), "driver": _driver(arch, Path(modules))}
     backend = backend_of(arch_vendor(arch))
     with contextlib.suppress(LtError):
@@ -44,26 +45,28 @@ def versions_here(arch: str, modules: str = "/sys/module") -> Mapping[str, str]:
 
 
 def library_version(here: Mapping[str, str]) -> int | None:
-    """Of cuBLASLt or hipBLASLt, as its algorithms are kept; None where it is not known."""
+    """Return the version of cuBLASLt or hipBLASLt as results store it; None if unknown."""
     return next((int(here[name]) for name in _PARTS if name in here), None)
 
 
 def is_looked_up(winner: PackedWinner, version: int | None) -> bool:
-    """Whether the library's call that won is an algorithm of another version than the one here, which says again what
-    it would take: that was not measured.
+    """Return True if the library's winning algorithm belongs to another version of the library.
+
+    The heuristic of this process's library then selects an algorithm, which was not measured.
     """
     kept = kept_algorithm(winner.vendor)
     return kept is not None and version is not None and kept.version != version
 
 
 def is_concerned(winner: PackedWinner, version: int | None) -> bool:
-    """Whether its time matters: a kernel of genkern's is called, or an algorithm that nobody measured."""
+    """Return True if drift matters for the winner: it calls a genkern kernel, or an algorithm that was not measured."""
     return winner.choice == CONFIG_WINS or is_looked_up(winner, version)
 
 
 def drifted(winners: Iterable[PackedWinner], here: Mapping[str, str]) -> dict[str, list[str]]:
-    """With what versions winners were measured that are none of these; nothing of what nobody says, nor of rows that
-    leave a call to the library as it is here.
+    """Return, by name, the versions with which winners were measured if they differ from this process's.
+
+    Versions that are unknown on either side are left out, as are winners that leave a call to this process's library.
     """
     found: dict[str, set[str]] = {}
     for winner in winners:
@@ -79,7 +82,7 @@ def drifted(winners: Iterable[PackedWinner], here: Mapping[str, str]) -> dict[st
 
 
 def drift_text(winners: Iterable[PackedWinner], here: Mapping[str, str]) -> tuple[str, bool]:
-    """The same for people, "" where nothing is another, and whether times hang on any of it: who takes them anew."""
+    """Return the drift as text ("" if there is none), and True if measured times may have changed."""
     winners = list(winners)
     found = drifted(winners, here)
     said = ", ".join(
@@ -88,9 +91,9 @@ def drift_text(winners: Iterable[PackedWinner], here: Mapping[str, str]) -> tupl
     )
     version = library_version(here)
     if looked_up := sum(is_looked_up(winner, version) for winner in winners):
-        said += f"; {looked_up} of the library's algorithms are looked up anew, not measured"
+        said += f"; {looked_up} of the library's algorithms are looked up, not measured"
     of_times = any(name in found for name in _OF_TIMES)
-    return said + (": `genkern verify` times it anew" if of_times else ""), of_times
+    return said + (": `genkern verify` measures again" if of_times else ""), of_times
 
 
 def _shown(name: str, version: str) -> str:

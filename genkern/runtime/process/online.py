@@ -1,6 +1,6 @@
-"""Online tuning: problems without a row are tuned by processes in the background, one at a time, and then served by it.
+"""Tuning at run time: background processes tune problems without a row, one at a time; their winners then serve calls.
 
-Which of several ranks does so, and when they all change over, docs/dispatch.md says.
+docs/dispatch.md says which of several ranks tunes, and when all ranks start to use the winners.
 """
 
 from __future__ import annotations
@@ -33,19 +33,23 @@ from genkern.runtime.table import Choice
 _LOG = logging.getLogger("genkern")
 _PREFIX = "online_"
 _LOOK_AGAIN_S = 0.1
-# Of one problem: far above any; a command that takes longer has lost its way.
+# Limit for the tuning of one problem, far above any real time. A command that takes longer hangs.
 _MOST_S = 3600.0
-# Using what is found has every shape looked up anew: when nothing more is wanted, or so long after the last time.
+# New winners take effect when no more problems wait, or this long after the last change: each change makes all shapes
+# be looked up again.
 _CHANGE_EVERY_S = 30.0
-# A machine on which nothing can be tuned is not asked for ever.
+# After this number of failures in a row, nothing more is tuned: the machine may be unable to.
 _MOST_FAILURES = 3
 
-# What is wanted, first what is not tuned for any M, then in the order in which it came.
+# A problem that waits. Problems that are not tuned for any M come first, then in the order of their arrival.
 _Entry = tuple[bool, int, "LiveGpu | None", "GemmProblem | None"]
 
 
 class Online:
-    """A watch of the Context in `context`, and the bundles of what was found. Nothing of it ever raises into a call."""
+    """A watch of the Context in `context` that has problems tuned, and the bundles with their winners.
+
+    No error of its ever reaches a call.
+    """
 
     def __init__(
         self,
@@ -56,9 +60,14 @@ class Online:
         start: Callable[[Sequence[str], Path, bool], OwnCommand] = OwnCommand,
         pins: Collection[str] = (),
     ) -> None:
-        """`options` are for what `start` starts, `pins` as of Sources.
+        """Raise InputError if `folder` is in an installed package.
 
-        Raises InputError for a folder in an installed package.
+        folder: the folder for results and bundles.
+        say: logs a line once.
+        options: options of the command that `start` starts.
+        environ: the environment variables.
+        start: starts a command.
+        pins: as in Sources.
         """
         require_own(folder)
         self.context: Context | None = None
@@ -84,17 +93,20 @@ class Online:
         self._lock = threading.Lock()
 
     def bundles(self) -> list[Bundle]:
-        """What was tuned so, by this and by other processes; where there are several ranks, what they agreed on."""
+        """Return the bundles that this and other processes have tuned at run time.
+
+        With several ranks, return the bundles that `agree` has taken over from the first rank.
+        """
         return self._sources.bundles(self._paths()) if ranks(self._environ).alone else self._agreed
 
     def agree(self) -> None:
-        """Take what the first rank has; every rank must come here, at the same point of its program."""
+        """Take over the first rank's bundles. A collective operation: every rank must call it at the same point."""
         here = ranks(self._environ)
         if here.alone:
             return
         if not here.meet:
             self._say(
-                "several ranks without torch.distributed: what is tuned online is used once GENKERN_CONFIG names it"
+                "several ranks without torch.distributed: winners tuned online are used once GENKERN_CONFIG names them"
             )
             return
         own = []
@@ -113,7 +125,7 @@ class Online:
         self._agreed = agreed
 
     def __call__(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
-        """Have the problem tuned, unless a row serves it, or it was asked for before."""
+        """Have the problem tuned, unless a row of its own serves it, or it was requested before."""
         if gpu is None or choice is None or choice.exact or problem in self._seen or os.getpid() != self._pid:
             return
         self._seen.add(problem)
@@ -128,7 +140,7 @@ class Online:
                 atexit.register(self.close)
 
     def close(self) -> None:
-        """End what goes on in the background; of a forked process that is nothing."""
+        """End the background thread and its command. Does nothing in a forked process."""
         if os.getpid() != self._pid:
             return
         self._closed.set()
@@ -149,7 +161,7 @@ class Online:
                 self._serve(gpu, problem)
             except (GenkernError, OSError) as error:
                 self._failed(problem, str(error))
-            except Exception as error:  # this thread has nobody to raise to
+            except Exception as error:  # an exception of this thread would reach no caller
                 _LOG.exception("online tuning")
                 self._failed(problem, repr(error))
             late = time.monotonic() - self._changed_s > _CHANGE_EVERY_S
@@ -159,7 +171,7 @@ class Online:
 
     def _failed(self, problem: GemmProblem, why: str) -> None:
         self._failures += 1
-        last = "; nothing more is tuned online" if self._failures == _MOST_FAILURES else ""
+        last = "; tuning at run time stops" if self._failures == _MOST_FAILURES else ""
         if not self._closed.is_set():
             self._say(f"{problem_text(problem)}: not tuned: {why}{last}")
 
@@ -168,7 +180,7 @@ class Online:
 
         self._folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         host = process_name(self._environ).partition("_")[0]
-        # One at a time on a machine, whoever wants it: two would measure each other.
+        # One tuning command at a time on a machine: two would disturb each other's measurements.
         lock = self._folder / f"{_PREFIX}{host}.lock"
         while not self._closed.is_set():
             if self._captures_a_graph():
@@ -186,7 +198,7 @@ class Online:
             return
 
     def _captures_a_graph(self) -> bool:
-        """Whether one of the streams, on which a problem was new while a graph was captured, is still at it."""
+        """Return True if a graph is still being captured on a stream on which a problem came during a capture."""
         for (index, stream), gpu in list(self._graphs.items()):
             if _captures(gpu, stream):
                 return True
@@ -194,12 +206,12 @@ class Online:
         return False
 
     def _is_found(self, gpu: LiveGpu, problem: GemmProblem) -> bool:
-        """Whether somebody has tuned it meanwhile."""
+        """Return True if another process has tuned the problem meanwhile."""
         winners = (winner for bundle in self._sources.bundles(self._paths()) for winner in bundle.winners)
         return any(winner.problem == problem and gpu.identity.has(winner) for winner in winners)
 
     def _tune(self, gpu: LiveGpu, problem: GemmProblem) -> None:
-        """Tune, and pack what was found so far. Raises GenkernError or OSError."""
+        """Tune the problem, and pack all winners that were found so far. Raises GenkernError or OSError."""
         from genkern.formats.tune_gemm_yaml import size_line
 
         stem = self._folder / f"{_PREFIX}{process_name(self._environ)}"
@@ -218,13 +230,14 @@ class Online:
         if not holds_manifest(str(bundle)):
             bundle.unlink(missing_ok=True)
         self._run(pack_arguments(results, bundle, cache_folder(None)), log, 1)
-        # Whatever the umask: it is used on its own (genkern.runtime.process.trust).
+        # Whatever the umask: a bundle that no user named is loaded only if no other user can write to it
+        # (genkern.runtime.process.trust).
         bundle.chmod(stat.S_IMODE(bundle.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
         self._failures = 0
         _LOG.info("%s: tuned in %.1f s", problem_text(problem), time.monotonic() - started_s)
 
     def _run(self, arguments: Sequence[str], log: Path, most: int) -> None:
-        """Raises ResultsError, with the command's own line, where it is ended or its exit status is above `most`."""
+        """Run a command. Raise ResultsError with its last line if it was ended or its status is above `most`."""
         with self._lock:
             command = self._command = None if self._closed.is_set() else self._start(arguments, log, True)
         status = command.wait(_MOST_S) if command else None

@@ -1,4 +1,4 @@
-"""genkern's command, as a process of its own that ends with this one."""
+"""genkern's command as a subprocess that ends with this process."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import genkern
 from genkern.errors import OutputError, ResultsError
 from genkern.python_child import module_argv
 
-# Standard error of a command that failed: enough for its last line, which says what is wrong.
+# The part of a log that is searched for its last line, which states the error.
 _MOST_SAID = 16 * 1024
 _GRACE_S = 2.0
-# Nobody but root puts anything there.
+# A working folder to which only root can write.
 _NEUTRAL = "/"
-# Of variables that name paths, which are meant from where the program is.
+# Variables with paths, which are relative to this process's folder.
 _PATHS = ("GENKERN_CACHE_DIR", "XDG_CACHE_HOME")
 _LISTS_OF_PATHS = ("PYTHONPATH", "GENKERN_OP_FOLDERS", "GENKERN_FAMILY_FILES", "GENKERN_GPU_FILES")
-# Run by its path, it takes what it starts along when this process ends, however it ends.
+# A script that ends the command and its children when this process ends, however it ends. Run by its path.
 _GUARD = Path(genkern.__path__[0]) / "profiling" / "process_guard.py"
 
 
 class OwnCommand:
-    """`python -m genkern ARGUMENTS`, started; what it prints goes to the file `log`. Paths in ARGUMENTS are absolute.
+    """A started `python -m genkern ARGUMENTS` whose output goes to the file `log`. Paths in ARGUMENTS must be absolute.
 
-    With `nice` it yields to whatever else wants a processor. Raises OutputError where it cannot be started.
+    With `nice` it has the lowest priority. Raises OutputError if it cannot be started.
     """
 
     def __init__(self, arguments: Sequence[str], log: Path, nice: bool = False) -> None:
@@ -47,21 +47,22 @@ class OwnCommand:
                     stderr=said,
                     cwd=_NEUTRAL,
                     env=_environment(),
-                    # A group of its own: Ctrl-C is for this process, and `end` for all of theirs.
+                    # A process group of its own, so that Ctrl-C reaches only this process, and `end` reaches the whole
+                    # group.
                     start_new_session=True,
                 )
         except OSError as error:
             raise OutputError(f"genkern cannot be started ({error.strerror}: {error.filename})") from None
 
     def wait(self, timeout_s: float | None = None) -> int | None:
-        """Its exit status (negative: the signal that ended it); None when it goes on after that time."""
+        """Return its exit status (negative: the signal that ended it), or None if it still runs after the timeout."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return None
 
     def end(self) -> None:
-        """Stop it, if it goes on, as Ctrl-C does; then what is left of its group, which the guard leads."""
+        """Stop it as Ctrl-C would, if it still runs, and kill the rest of its process group (the guard script's)."""
         if self._process.poll() is None:
             self._signal(signal.SIGTERM)
             self.wait(_GRACE_S)
@@ -84,10 +85,10 @@ class OwnCommand:
 
 
 def finished(arguments: Sequence[str], log: Path) -> int:
-    """Run `python -m genkern ARGUMENTS` to its end: 0, or 1 where some of what it was asked for could not be done.
+    """Run `python -m genkern ARGUMENTS` and return its exit status: 0, or 1 if a part of the work could not be done.
 
-    Raises ResultsError with its own last line where it ended otherwise, and OutputError where it cannot be started.
-    Where this process is stopped meanwhile, by Ctrl-C for example, the command ends first.
+    Raises ResultsError with the command's last line for any other status, OutputError if it cannot be started. If this
+    process is interrupted meanwhile, by Ctrl-C for example, the command is ended first.
     """
     command = OwnCommand(arguments, log)
     try:
@@ -101,28 +102,29 @@ def finished(arguments: Sequence[str], log: Path) -> int:
 
 
 def pack_arguments(results: Path, bundle: Path, cache: Path) -> list[str]:
-    """Write the winners of a results file into a bundle: 1 where some could not be packed, above that there is none.
+    """Return the arguments that pack the winners of a results file into a bundle.
 
-    Without proofs: a program waits for it, or works on the GPU meanwhile.
+    The command exits with 1 if some winners could not be packed, with a higher status if there is no bundle. It makes
+    no proofs, since a program waits for it or uses the GPU meanwhile.
     """
     files = results.absolute(), "-o", bundle.absolute(), "--overwrite", "--cache_dir", cache.absolute()
     return ["pack", *map(str, files), "--no_proofs"]
 
 
 def pack(results: Path, bundle: Path, cache: Path, log: Path) -> int:
-    """See pack_arguments. Raises ResultsError with the command's own line when there is no bundle to show for it."""
+    """Run the command of pack_arguments. Raises ResultsError with the command's last line if it made no bundle."""
     return finished(pack_arguments(results, bundle, cache), log)
 
 
 def _environment() -> dict[str, str]:
-    """This environment, in which genkern is found as it was here, and what it names is what it names here."""
+    """Return the environment of the command, with absolute paths, in which it finds the same genkern."""
     named = {name: _absolute(os.environ[name]) for name in _PATHS if os.environ.get(name)}
     for name in _LISTS_OF_PATHS:
         named[name] = os.pathsep.join(map(_absolute, filter(None, os.environ.get(name, "").split(os.pathsep))))
     root = str(Path(genkern.__path__[0]).parent)
     path = [part for part in named.get("PYTHONPATH", "").split(os.pathsep) if part]
     named["PYTHONPATH"] = os.pathsep.join([*path, *([] if root in path else [root])])
-    # For what it starts with -m or -c, where Python knows it (3.11 and later).
+    # For commands that it starts with -m or -c: Python 3.11 and later then leaves the current folder out of sys.path.
     return {**os.environ, **named, "PYTHONSAFEPATH": "1"}
 
 

@@ -1,4 +1,4 @@
-"""Ranks: which of several processes that compute one model together this one is, and what the first one tells all."""
+"""Ranks: this process's number among processes that compute one model together, and a broadcast from the first one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's number among `size`; `meet` says whether they can tell each other something."""
+    """This process's number among `size` processes. `meet` is True if they can communicate."""
 
     number: int = 0
     size: int = 1
@@ -24,19 +24,19 @@ class Ranks:
 
 
 def ranks(environ: Mapping[str, str]) -> Ranks:
-    """As torch.distributed has it once it is initialised, before that as the launcher says (RANK and WORLD_SIZE)."""
+    """Return the rank from torch.distributed if it is initialised, else from the launcher's RANK and WORLD_SIZE."""
     if (distributed := _distributed()) is not None:
         return Ranks(distributed.get_rank(), distributed.get_world_size())
     number, size = (environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
     if not number.isdigit():
         return Ranks()
-    # Of how many is not said: of several, then.
+    # Without WORLD_SIZE, assume that there are several.
     count = int(size) if size.isdigit() else 2
     return Ranks(int(number), count, meet=count == 1)
 
 
 def of_first(value: T) -> T:
-    """What the first rank gives; every rank must come here, at the same point of its program."""
+    """Return the first rank's `value`. A collective operation: every rank must call it at the same point."""
     distributed = _distributed()
     if distributed is None or distributed.get_world_size() == 1:
         return value
@@ -46,7 +46,7 @@ def of_first(value: T) -> T:
 
 
 def _distributed() -> Any:
-    """torch.distributed, where the program has initialised it."""
+    """Return torch.distributed if the program has initialised it; else None."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

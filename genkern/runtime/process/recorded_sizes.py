@@ -1,7 +1,7 @@
-"""SizeRecorder: problems without a row of their own, written down as they come: a list of sizes for `genkern -i`.
+"""SizeRecorder: appends problems without a row of their own to a list of sizes for `genkern -i`.
 
-One file a process, to which lines are only added, each by one write: a process may be killed at any time, and any
-number of them may write into one folder. AITER's untuned CSV cannot hold every format, so it is YAML.
+Each process has one file and appends each line by one write: a process may be killed at any time, and any number of
+processes may use one folder. The file is YAML, since AITER's CSV for untuned sizes cannot express every format.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.table import Choice
 
 PREFIX = "recorded_"
-# The second one is that of earlier releases.
+# The second prefix is from earlier releases.
 PREFIXES = (PREFIX, "capture_")
 _HEAD = f"# sizes without a row of their own, recorded by genkern {__version__}; `genkern merge` joins such files\n"
-# In the current folder; the first one that is there, else the first.
+# Default folders, below the current one: the first that exists, else the first.
 _FOLDERS = ("genkern_recorded", "genkern_capture")
-# Folders that packages are installed in, by name.
+# Names of folders in which packages are installed.
 _INSTALLED = ("site-packages", "dist-packages")
 _RANKS = ("RANK", "LOCAL_RANK")
 
 
 class SizeRecorder:
-    """A watch of a Context. A folder that cannot be written to is told to `say`, and that is the end of it."""
+    """A watch of a Context. If the folder cannot be written, it reports that to `say` once and records nothing more."""
 
     def __init__(self, folder: Path, say: Callable[[str], None], environ: Mapping[str, str] = os.environ) -> None:
-        """Raises InputError for a folder inside an installed package."""
+        """Raise InputError if `folder` is in an installed package."""
         require_own(folder)
-        # The program may change its current folder.
+        # Absolute, since the program may change its current folder.
         self._folder = folder.absolute()
         self._say = say
         self._environ = environ
         self._seen: set[GemmProblem] = set()
 
     def __call__(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
-        """Write the problem down, unless a row serves it, or it was written by this process."""
+        """Record the problem, unless a row of its own serves it, or this process has recorded it before."""
         if problem in self._seen or (choice is not None and choice.exact):
             return
         self._seen.add(problem)
         try:
-            # A forked process comes here too, and has another name.
+            # The name is computed for each write: a forked process has another one.
             self._write(self._folder / f"{PREFIX}{process_name(self._environ)}.yaml", problem)
         except OSError as error:
             self._say(f"{shown_path(str(self._folder))}: nothing is recorded there ({error}): set GENKERN_RECORD_DIR")
@@ -71,22 +71,23 @@ class SizeRecorder:
 
 
 def record_folder(named: str) -> Path:
-    """The folder for recorded sizes and for what is tuned online; where none is named, the usual one, or that of
-    earlier releases where it alone is there.
+    """Return the folder for recorded sizes and for tuning at run time.
+
+    `named` if it is not empty; else the default folder, or the one of earlier releases if only that exists.
     """
     usual = next((folder for folder in _FOLDERS if Path(folder).is_dir()), _FOLDERS[0])
     return Path(named or usual).expanduser()
 
 
 def process_name(environ: Mapping[str, str]) -> str:
-    """What tells this process from all others that may share a folder: host, rank where there is one, and number."""
+    """Return a name that is unique among processes that may share a folder: host, rank (if any) and process id."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname()) or "host"
     rank = next((environ[name] for name in _RANKS if environ.get(name, "").isdigit()), "")
     return "_".join([host, *([f"rank{rank}"] if rank else []), str(os.getpid())])
 
 
 def require_own(folder: Path) -> None:
-    """Raise InputError for a folder inside an installed package, which the next update would take away."""
+    """Raise InputError if the folder is in an installed package, which an update would delete."""
     place = folder.resolve()
     packages = [Path(path).resolve() for path in genkern.__path__]
     if set(place.parts) & set(_INSTALLED) or any(place.is_relative_to(package) for package in packages):

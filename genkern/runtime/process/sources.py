@@ -1,4 +1,4 @@
-"""Sources: bundles as they are, and results files as bundles that are made of them once for all processes."""
+"""Sources: loads bundles, and results files, which are packed into a bundle once for all processes."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ from genkern.runtime.process.trust import bytes_of_ours, require_pinned
 _LOG = logging.getLogger("genkern")
 _LOOK_AGAIN_S = 0.1
 
-# What tells whether a file is the one that was read: None where there is none.
+# Identifies a state of a file; None if the file does not exist.
 _Sign = tuple[int, int, int] | None
 
 
 class Sources:
-    """Bundles by their paths. What cannot be used is told to `say`, one line for each state of a file; nothing raises.
+    """Bundles by their paths. Never raises: what cannot be used is reported to `say`, once per state of a file.
 
-    `folder` gives genkern's own, in which results are packed. Where there are `pins`, bundles with these sha256 alone
-    are used; of paths that nobody has `named`, those that nobody else can have written (genkern.runtime.process.trust).
+    say: logs a line.
+    folder: returns the cache folder, in which results files are packed.
+    pins: the sha256 of the bundles that may be used; empty means any bundle.
+    named: True if a user named the paths. Otherwise only files are used that no other user can have written
+        (genkern.runtime.process.trust).
     """
 
     def __init__(
@@ -53,13 +56,13 @@ class Sources:
         self._known: dict[str, tuple[_Sign, Bundle | None]] = {}
 
     def bundles(self, paths: Sequence[str]) -> list[Bundle]:
-        """Those that there are, as they are now: a file that was changed is read again."""
+        """Return the usable bundles in their current state: a file that has changed is read again."""
         places = {os.path.realpath(path): path for path in paths}
         found = (self._bundle(place, path) for place, path in places.items())
         return [bundle for bundle in found if bundle is not None]
 
     def check(self, paths: Sequence[str]) -> list[Bundle]:
-        """Says which files cannot be used, as `bundles` does, but packs no results; returns the bundles."""
+        """Report which files cannot be used, as `bundles` does, without packing results files; return the bundles."""
         results = [path for path in dict.fromkeys(paths) if _is_results(path) and not self._pins]
         for path in results:
             try:
@@ -90,11 +93,13 @@ class Sources:
         if not os.path.exists(path):
             raise ResultsError(f"{shown_path(path)}: no such file{_meant(path)}")
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ResultsError(f"{shown_path(path)} is no file: name a bundle or a results file")
+            raise ResultsError(f"{shown_path(path)} is not a file: name a bundle or a results file")
         if is_bundle(path) or not self._named:
             return parse_bundle(self.data(path), shown_path(path))
         if self._pins:
-            raise ResultsError(f"{shown_path(path)} is no bundle, of which GENKERN_BUNDLE_SHA256 pins those to be used")
+            raise ResultsError(
+                f"{shown_path(path)} is no bundle, and GENKERN_BUNDLE_SHA256 allows only the bundles that it lists"
+            )
         return self._packed(path)
 
     def _say_unproved(self, path: str, bundle: Bundle) -> None:
@@ -102,22 +107,22 @@ class Sources:
         if proved < of:
             how = "verify" if is_bundle(path) else "pack"
             self._say(
-                f"{shown_path(path)}: {of - proved} of {of} kernels are unproved for M that nobody tuned: "
+                f"{shown_path(path)}: {of - proved} of {of} kernels have no proof for M that were not tuned: "
                 f"`genkern {how}` proves them on their GPU, GENKERN_ONLY_PROVED=1 leaves them to the library"
             )
 
     def data(self, path: str) -> bytes:
-        """A bundle's file. Raises ResultsError where it cannot be read or may not be used."""
+        """Return the bytes of a bundle. Raise ResultsError if it cannot be read or may not be used."""
         data = bundle_bytes(path) if self._named else bytes_of_ours(path)
         require_pinned(data, self._pins, shown_path(path))
         return data
 
     def _packed(self, path: str) -> Bundle:
-        """The bundle of a results file. Raises ResultsError or OutputError."""
+        """Return the bundle of a results file, packing it if necessary. Raises ResultsError or OutputError."""
         where, data = shown_path(path), read_bytes(path, ResultsError)
         if not installed("triton"):
             raise ResultsError(f"{where}: packing results needs Triton: pack them elsewhere, and name the bundle")
-        # What one compiler lacked, another one has.
+        # The compilers' versions are part of the name: another release may compile what one could not.
         cute = cute_version() if cute_installed() else ""
         versions = importlib.import_module("triton").__version__, cute, __version__
         kind = ".csv" if path.lower().endswith(".csv") else ".yaml"
@@ -132,20 +137,20 @@ class Sources:
         _require_own_rows(path)
         try:
             with _turn(made.with_suffix(".lock"), where):
-                # Whoever had the turn before has made it.
+                # The process that held the lock before may have packed it.
                 if (known := _whole(made)) is not None:
                     return known
-                # Whatever is there is no bundle, which the command would not replace.
+                # A file that is there is no bundle, and the command would refuse to replace it.
                 made.unlink(missing_ok=True)
                 self._pack(where, data, made, made.with_name(f"{digest[:32]}-{os.getpid()}{kind}"))
-                # Whatever the umask is: others may not write to it (genkern.runtime.process.trust).
+                # Whatever the umask: other users must not be able to write to it (genkern.runtime.process.trust).
                 made.chmod(0o600)
         except OSError as error:
             raise OutputError(f"{where}: cannot be packed in {folder} ({error}); set GENKERN_CACHE_DIR") from None
         return parse_bundle(bytes_of_ours(str(made)), shown_path(str(made)))
 
     def _pack(self, where: str, data: bytes, made: Path, copy: Path) -> None:
-        """`copy` is to hold the results as they were read, whatever becomes of their file meanwhile."""
+        """Pack `data`. `copy` is the path for a copy of it, since the results file may change meanwhile."""
         started_s = time.monotonic()
         _LOG.info("%s is packed, once for all processes; `genkern pack` does it beforehand", where)
         log = copy.with_suffix(".log")
@@ -163,17 +168,17 @@ class Sources:
 
 
 def _require_own_rows(path: str) -> None:
-    """Raises ResultsError for results that are none, or all of other libraries: nothing has to be started for that."""
+    """Raise ResultsError if the file has no results, or only winners of other libraries. Saves starting the command."""
     from genkern.formats.kind import read_results
 
     rows = read_results(path)
     if not any(row.is_genkerns or row.choice != CONFIG_WINS for row in rows):
-        raise ResultsError(f"{shown_path(path)}: none of its {len(rows)} rows is a kernel of genkern's")
+        raise ResultsError(f"{shown_path(path)}: none of its {len(rows)} rows is a genkern kernel")
 
 
 @contextlib.contextmanager
 def _turn(lock: Path, where: str) -> Iterator[None]:
-    """Hold the lock, after whoever holds it; it is dropped with their process. Raises OSError."""
+    """Hold the lock within the block, waiting for its owner; it is released when a process ends. Raises OSError."""
     from genkern.journal.file_lock import Locked, held
 
     waits = False
@@ -196,7 +201,7 @@ def _is_results(path: str) -> bool:
 
 
 def _meant(path: str) -> str:
-    """A hint at the name that a path of no file may have been meant for, or ""."""
+    """Return a hint at the file that a wrong path may mean."""
     folder, name = os.path.split(path)
     with contextlib.suppress(OSError):
         names = [each for each in os.listdir(folder or os.curdir) if each.endswith((SUFFIX, ".yaml", ".csv"))]
@@ -206,8 +211,9 @@ def _meant(path: str) -> str:
 
 
 def _whole(path: Path) -> Bundle | None:
-    """The bundle that genkern itself has packed at `path`; None if there is none, it is damaged, or another user could
-    have written it: anybody can seal a bundle.
+    """Return the bundle that genkern itself packed at `path`; None if it is missing or damaged.
+
+    Also None if another user could have written it: the digest in a bundle proves nothing about its author.
     """
     with contextlib.suppress(ResultsError):
         return parse_bundle(bytes_of_ours(str(path)), shown_path(str(path)))

@@ -1,4 +1,4 @@
-"""Trust: which bundles a process may load. A bundle's own digest shows damage; whoever changes one can change that."""
+"""Trust: which bundles a process may load. A bundle's own digest detects damage, not forgery."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from genkern.runtime.bundle import MOST_BYTES
 
 
 def bytes_of_ours(path: str) -> bytes:
-    """What a bundle that no user has named holds.
+    """Return the content of a bundle that no user has named.
 
-    Raises ResultsError unless nobody but this user, or root, can have written the file. Others may not write to its
-    folder either, unless they can only add files of their own (as to /tmp). The file is opened once: what is judged is
-    what is read.
+    Raises ResultsError unless only this user or root can have written the file. Its folder must not be writable by
+    others either, unless they can only add files of their own (as in /tmp). The file is opened once, so that the file
+    that is checked is the file that is read.
     """
     where = shown_path(path)
     try:
@@ -29,11 +29,11 @@ def bytes_of_ours(path: str) -> bytes:
     except OSError as error:
         raise ResultsError(f"{where}: cannot be read ({error.strerror})") from None
     if len(data) > MOST_BYTES:
-        raise ResultsError(f"{where}: longer than {MOST_BYTES} bytes, the most that is read of a bundle")
+        raise ResultsError(f"{where}: longer than {MOST_BYTES} bytes, the limit of a bundle")
     return data
 
 
 def require_pinned(data: bytes, pins: Collection[str], where: str) -> None:
-    """Raise ResultsError for a bundle that has none of these sha256; without any, all may be used."""
+    """Raise ResultsError if the bundle's sha256 is not among `pins`. Without pins every bundle is accepted."""
     if pins and (digest := hashlib.sha256(data).hexdigest()) not in pins:
         raise ResultsError(f"{where} has sha256 {digest}, which GENKERN_BUNDLE_SHA256 does not list")

@@ -1,5 +1,4 @@
-"""Calls whose rows are routed to one of many weights: groups of rows, and whole mixtures of experts; and
-kernels beside products.
+"""Grouped products and mixtures of experts, whose rows are multiplied by one of several weights; row kernels.
 
 May import: gemm, ops, kernels, runtime, runtime.launch.
 """

@@ -1,4 +1,4 @@
-"""Experts: a mixture of experts as a function of tensors: rows put in order, both products, and the sum."""
+"""Experts: a mixture of experts as a function of tensors: ordering of rows, both products, and the weighted sum."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from genkern.runtime.served import Function, Served
 
 
 class Experts(Calls):
-    """The function of a format whose problems are the two products of a mixture of experts, with the winners of
-    `context`.
-    """
+    """The function of a format whose problems are the two products of a mixture of experts."""
 
     def __call__(
         self,
@@ -78,7 +76,7 @@ class Experts(Calls):
         if layer.first is None or layer.second is None:
             return Served(_nothing(layer))
         if self._context.mode.is_on and layer.scales == "per_tensor":
-            why = "scales per tensor are made of all tokens of a call: quantise per token or in blocks"
+            why = "a scale per tensor depends on all tokens of a call: quantise per token or in blocks"
             self._context.leave(self.__name__, why)
         _, gate_up, down, _, ids, gate_up_scale, down_scale, *_, x_scale, _, _ = given
         weights = {"b": gate_up, **_present(scale_b=gate_up_scale, scale_a=x_scale)}
@@ -109,7 +107,7 @@ class Experts(Calls):
 
 
 def library_call(layer: Layer) -> Function:
-    """The layer by PyTorch's calls alone; without scales they are differentiable."""
+    """Return the function that uses PyTorch's calls only. It is differentiable if the layer has no scales."""
     if layer.first is None or layer.second is None:
         return _nothing(layer)
     products = Product(by_library(layer.first), False), Product(by_library(layer.second), False)
@@ -128,7 +126,7 @@ def library_call(layer: Layer) -> Function:
 def _layer_call(
     layer: Layer, products: tuple[Product, Product], order: Order, narrow: tuple[Quantize | None, Quantize | None]
 ) -> Function:
-    """The layer of a call's tensors."""
+    """Return the layer as a function of a call's tensors."""
     first, second = (product.call for product in products)
     narrow_first, narrow_second = narrow
 
@@ -153,7 +151,7 @@ def _layer_call(
 
 
 def _nothing(layer: Layer) -> Function:
-    """No tokens give no rows."""
+    """Return the function of a layer without tokens, whose result has no rows."""
     dtype = getattr(torch, DTYPES[layer.out].torch)
     return lambda x, *tensors: x.new_zeros((0, layer.k), dtype=dtype)
 

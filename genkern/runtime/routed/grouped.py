@@ -1,4 +1,4 @@
-"""Grouped: a format of rows in groups as a function of tensors."""
+"""Grouped: a format of grouped products as a function of tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from genkern.runtime.served import Function, Served
 
 
 class Grouped(Calls):
-    """The function of a format that multiplies rows by the weights of their groups, with the winners of `context`."""
+    """The function of a format that multiplies rows by the weights of their groups, with `context`'s winners."""
 
     def __call__(
         self,
@@ -82,7 +82,7 @@ class Grouped(Calls):
         names = {operand.name for operand in extra}
         if not names >= {name for name, each in (("scale_a", scale_a), ("scale_b", scale_b)) if each is not None}:
             raise InputError("16-bit operands have no scales: leave them out")
-        # In the order in which calls give them.
+        # The tensors in the order in which calls pass them.
         others = [
             rows if operand.role == "index" else scale_a if operand.name == "scale_a" else scale_b for operand in extra
         ]
@@ -107,7 +107,7 @@ class Grouped(Calls):
         expected_m: int | None,
         own: dict[str, int | str],
     ) -> GemmProblem | None:
-        """None where there is nothing to multiply."""
+        """Return the call's problem; None if there is nothing to multiply. Raises InputError."""
         if weight.dim() != 3 or x.dim() not in (2, 3) or x.shape[-1] != weight.shape[-1]:
             raise InputError(f"x {list(x.shape)} and weight {list(weight.shape)}: give [..., K] and [groups, N, K]")
         require_one_device([each for each in (x, weight, rows, scale_a, scale_b) if each is not None])
@@ -143,13 +143,13 @@ class Grouped(Calls):
 
 
 def scales_named(scale_a: Any, k: int) -> str:
-    """What scales of A of such a shape are: one for all of A, for rows, or for blocks."""
+    """Return the kind of A's scales from their shape: "per_tensor", "per_token" or "blocks"."""
     if scale_a is None or scale_a.numel() == 1:
         return "per_tensor"
     return "blocks" if scale_a.dim() == 2 and scale_a.shape[1] == -(-k // 128) and k > 128 else "per_token"
 
 
 def _matrix(x: Any) -> Any:
-    """x [..., K] as A [rows, K]; copied where its rows do not lie so."""
+    """Return x [..., K] as A [rows, K], copied if its rows are not contiguous."""
     x = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     return x if x.stride(-1) == 1 else x.contiguous()

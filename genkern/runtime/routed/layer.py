@@ -1,4 +1,4 @@
-"""Layer: what a call of a mixture of experts is given, as the problems of its two products."""
+"""Layer: the arguments of a mixture of experts as the problems of its two products."""
 
 from __future__ import annotations
 
@@ -14,15 +14,22 @@ from genkern.ops.fields import fields_of, parse_own, words_in_calls
 from genkern.ops.op import Op
 from genkern.runtime.routed.product import is_row_major_b, name_of, require_one_device
 
-# In which type the result is where x has 8 bits and nobody says.
+# Type of the result if x has 8 bits and the call does not say a type.
 _OUT_OF_BYTES = "bf16"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Both products of `tokens` rows; they are None where there is no row.
+    """The two products of a mixture of experts.
 
-    `scales` says how rows of 8 bits are scaled ("" where they have 16), and `quantizes` that x is in 16 bits then.
+    first, second: their problems; None if there are no tokens.
+    tokens: number of rows of x.
+    k: K of the first product, which is also the length of a result row.
+    experts: number of experts.
+    top_k: experts per token.
+    out: type of the result.
+    scales: how 8-bit rows are scaled; "" if operands have 16 bits.
+    quantizes: True if x has 16 bits and the weights have 8, so that x is quantised here.
     """
 
     first: GemmProblem | None
@@ -37,7 +44,7 @@ class Layer:
 
     @property
     def rows(self) -> int:
-        """Rows of both products' shared side: a row for each token and expert of it."""
+        """The number of rows between the two products: one for each token and each of its experts."""
         return self.tokens * self.top_k
 
     @classmethod
@@ -57,7 +64,7 @@ class Layer:
         out_dtype: Any,
         own: Mapping[str, object],
     ) -> Layer:
-        """Raises InputError, in one line that says what is given and what belongs there."""
+        """Return the checked layer. Raise InputError, whose one line says what was given and what is expected."""
         given = x, gate_up, down, routing_weights, ids, gate_up_scale, down_scale, x_scale
         require_one_device([each for each in given if each is not None])
         _require_shapes(x, gate_up, down, routing_weights, ids)
@@ -120,6 +127,9 @@ def _require_shapes(x: Any, gate_up: Any, down: Any, routing_weights: Any, ids: 
 
 
 def named_scales(scale: Any, columns: int) -> str:
-    """What scales of weights [groups, columns, K] of such a shape are: of a weight, of its rows, or of blocks."""
+    """Return the kind of a weight's scales from their shape: "per_tensor", "per_token" or "blocks".
+
+    The weights have the shape [groups, columns, K].
+    """
     per_group = scale.numel() // scale.shape[0]
     return "per_tensor" if per_group == 1 else "per_token" if per_group == columns else "blocks"

@@ -1,5 +1,7 @@
-"""Experts modules of a model by tuned kernels: those that transformers' @use_experts_implementation has marked, whose
-experts' weights are two tensors as a layer takes them.
+"""Experts modules of transformers' models, by winners.
+
+Only modules are replaced that @use_experts_implementation has marked and whose weights are two tensors as a Layer takes
+them.
 """
 
 from __future__ import annotations
@@ -20,20 +22,22 @@ from genkern.runtime.plain import PLAIN, is_pytorchs
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.shared.own_forward import give_forward, has_own_forward
 
-# What a module says of itself (integrations/moe.py of transformers 5.23): gate before up, as nn.Linear's weights lie.
+# Attributes of such a module (integrations/moe.py of transformers 5.23): the gate is stored before up, [N, K] as in
+# nn.Linear.
 _HAS = "has_gate", "is_concatenated"
 _HAS_NOT = "has_bias", "is_transposed", "has_post_expert_norm", "_is_expert_parallel"
 
 
 def patch_experts(model: torch.nn.Module, op: str, experts: Callable[[], Experts], context: Context) -> Patch:
-    """Let every such module of the model call `experts()` where both its products have winners for some number of
-    tokens and experts of each, and every other where calls are recorded or logged, or while they must be batch
-    invariant.
+    """Replace the forward of the model's experts modules by calls of `experts()`.
+
+    A module is replaced if both products have winners for some M and some number of experts per token, if calls are
+    recorded or logged, or while calls must be batch-invariant.
     """
     patched: dict[str, Callable[[], None]] = {}
     refused: list[str] = []
     activations = {name: activation for name, _, activation in _layers(model)}
-    # Without layers that it has patched, nothing here keeps a model alive.
+    # A weak reference, so that a patch without layers does not keep the model alive.
     model_of = weakref.ref(model)
 
     def patch() -> None:
@@ -63,7 +67,7 @@ def patch_experts(model: torch.nn.Module, op: str, experts: Callable[[], Experts
 
 
 def report_experts(model: torch.nn.Module, op: str, context: Context) -> list[LayerReport]:
-    """What both products of each such module would call, in the model's order."""
+    """Return what both products of each experts module would call, in the model's order."""
     found = []
     for name, layer, activation in _layers(model):
         for place, weight in enumerate((layer.gate_up_proj, layer.down_proj)):
@@ -96,13 +100,13 @@ def _is_layer(layer: Any) -> bool:
 
 
 def _activation(layer: Any) -> str:
-    """Which activation its gate has, by what it gives; "" where that is none of a layer's."""
+    """Return the activation of the module's gate, found by trying it on numbers; "" if it is unknown."""
     gate, up = torch.linspace(-30, 30, 121), torch.linspace(40, -41, 121)
     try:
         with torch.no_grad():
             found = layer._apply_gate(torch.cat((gate, up))[None])[0]
     except Exception:
-        # It wants something else, on another device perhaps: it stays as it is.
+        # The module's gate cannot be tried here, perhaps since it is on another device; the module is left alone.
         return ""
     for name in ACTIVATIONS:
         function = getattr(torch.nn.functional, name, None)
@@ -116,7 +120,7 @@ def _is_tuned(layer: Any, op: str, activation: str, context: Context) -> bool:
 
 
 def _winners(layer: Any, op: str, activation: str, context: Context) -> tuple[list[tuple[int, str]], ...]:
-    """For which M both products are tuned, with any number of experts of a token, and who won."""
+    """Return each M that the two products are tuned for, for any number of experts per token, with the winners."""
     first: list[tuple[int, str]] = []
     second: list[tuple[int, str]] = []
     gpu = context.gpu(layer.gate_up_proj.get_device())
@@ -128,7 +132,10 @@ def _winners(layer: Any, op: str, activation: str, context: Context) -> tuple[li
 
 
 def _sums(layer: Any, op: str, activation: str, context: Context) -> tuple[str, str]:
-    """In which orders both products add up where they must be batch invariant, of all numbers of experts of a token."""
+    """Return the orders of sums of the two products, for all numbers of experts per token.
+
+    Empty unless calls must be batch-invariant.
+    """
     gpu = context.gpu(layer.gate_up_proj.get_device())
     if gpu is None:
         return "", ""
@@ -138,7 +145,7 @@ def _sums(layer: Any, op: str, activation: str, context: Context) -> tuple[str, 
 
 
 def _problems(layer: Any, op: str, activation: str) -> Iterator[tuple[GemmProblem, GemmProblem]]:
-    """Both products of one token, with each number of experts that it may have."""
+    """Yield the problems of both products of one token for each possible number of experts per token."""
     experts, columns, k = map(int, layer.gate_up_proj.shape)
     dtype = BY_TORCH[str(layer.gate_up_proj.dtype)]
     fields = get_op(op).fields
@@ -154,7 +161,7 @@ def _problems(layer: Any, op: str, activation: str) -> Iterator[tuple[GemmProble
 
 
 def _forward(experts: Experts, activation: str, context: Context) -> Callable[..., Any]:
-    # Its name is what pickle looks up in the layer.
+    # pickle looks the function up in the layer by its name, which must be "forward".
     def forward(layer: Any, hidden_states: Any, top_k_index: Any, top_k_weights: Any) -> Any:
         first, second = layer.gate_up_proj, layer.down_proj
         if (

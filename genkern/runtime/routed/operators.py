@@ -1,6 +1,6 @@
-"""Grouped products and mixtures of experts as PyTorch operators, and their gradients, which are the library's.
+"""Grouped products and mixtures of experts as PyTorch operators, with the library's gradients.
 
-A gradient is an operator too: what the library does on the way looks at values on the host, which no trace can follow.
+The backward pass is an operator, too: the library reads values on the host in it, which torch.compile cannot trace.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _GROUPED = (
     "Tensor x, Tensor weight, Tensor rows, Tensor? scale_a=None, Tensor? scale_b=None, ScalarType? out_dtype=None, "
     "str? activation=None, SymInt? expected_m=None{own}"
 )
-# Fields that calls say by the shapes of what they are given, or by an argument of their own.
+# Fields that follow from the shapes of a call's tensors, or that are arguments of their own.
 _TOLD = ("stage", "experts", "top_k", "scales"), ("groups", "capacity")
 
 
 def define(calls: Experts | Grouped, name: str = "") -> Any:
-    """The operator torch.ops.genkern.gemm_OP, or of another name, and beside it that of its gradients."""
+    """Define and return the operator torch.ops.genkern.gemm_OP (or `name`), and the operator of its gradients."""
     name = name or calls.__name__
     is_layer = isinstance(calls, Experts)
     schema, told = (_EXPERTS, _TOLD[0]) if is_layer else (_GROUPED, _TOLD[1])
@@ -46,8 +46,10 @@ def define(calls: Experts | Grouped, name: str = "") -> Any:
                 "genkern has no gradient of products with scales: call them under torch.no_grad()"
             )
         if torch.is_grad_enabled():
-            # What makes a gradient would be differentiated in its turn.
-            raise NotImplementedError("genkern has first derivatives of products of groups alone: use PyTorch's calls")
+            # A second derivative would have to differentiate the operator of the gradients.
+            raise NotImplementedError(
+                "genkern has only first derivatives of grouped products: use PyTorch's functions for further ones"
+            )
         given = list(ctx.others)
         for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
             given[place] = tensor
@@ -63,13 +65,13 @@ def define(calls: Experts | Grouped, name: str = "") -> Any:
 
 @dataclass(frozen=True)
 class _Gradient:
-    """The gradients of a call by the library's own."""
+    """The gradients of a call, computed by the library."""
 
     calls: Experts | Grouped
     names: list[str]
 
     def run(self, grad: Any, wanted: list[int], *given: Any) -> list[Any]:
-        """Of the arguments at the places `wanted`, each as it lies itself."""
+        """Return the gradients of the arguments with the indices `wanted`, each with its argument's strides."""
         common = len(given) - len(self.names)
         own = {name: value for name, value in zip(self.names, given[common:], strict=True) if value is not None}
         arguments: list[Any] = list(given[:common])
@@ -116,5 +118,5 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.places = [place for place, each in enumerate(inputs) if isinstance(each, torch.Tensor)]
     ctx.save_for_backward(*(inputs[place] for place in ctx.places))
     ctx.others = [None if isinstance(each, torch.Tensor) else each for each in inputs]
-    # Whatever has scales has the first operand's or the weight's in 8 bits.
+    # A call has scales exactly if x or the weight has 8 bits.
     ctx.scaled = any(inputs[place].dtype.itemsize == 1 for place in (0, 1))

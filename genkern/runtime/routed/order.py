@@ -1,4 +1,4 @@
-"""What a router says, as kernels take it: rows in the order of their experts, by PyTorch's calls, without the host."""
+"""A router's choices in the form that kernels take, computed by PyTorch's functions without the host."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 
 def order_of(ids: Any, experts: int) -> tuple[Any, Any]:
-    """Where each expert's rows end [experts], and slots token * top_k + number in that order [tokens * top_k], int32.
+    """Return the end of each expert's rows [experts], and the slots sorted by expert [tokens * top_k], both int32.
 
-    ids [tokens, top_k] are the experts of each token, of any integer type; one that is no expert's counts as that of
-    the nearest, so that every row has a place, and with a weight of zero adds nothing. A sort and a search, which may
-    go into graphs.
+    A slot is token * top_k + number. ids [tokens, top_k] are the experts of each token, of any integer type. An id that
+    is no expert's counts as the nearest expert, so that every row has a place; its routing weight of zero makes it add
+    nothing. A sort and a search, which can be captured into graphs.
     """
     import torch
 
-    # 8 bits may not count as far as clamp() is asked to.
+    # The largest expert may not fit 8 or 16 bits, in which clamp() would have to represent it.
     flat = ids.reshape(-1) if ids.dtype.itemsize >= 4 else ids.reshape(-1).int()
     ordered, slots = flat.clamp(0, experts - 1).sort(stable=True)
-    # Made anew: what is made while a graph is captured is the graph's own, and has no values before it is replayed.
+    # Not cached: a tensor that is created during a graph capture has no values before the graph is replayed.
     numbers = torch.arange(experts, device=ids.device, dtype=flat.dtype)
     ends = torch.searchsorted(ordered, numbers, right=True, out_int32=True)
     return ends, slots.to(torch.int32)
@@ -44,11 +44,12 @@ def quantized(x: Any, dtype: Any, scales: str) -> tuple[Any, Any]:
         found, of_x = quantized(padded, dtype, scales)
         return found[:, :k].contiguous(), of_x
     parts = x.view(rows, -1, 128) if scales == "blocks" else x[:, None]
-    # Few calls, each of which is a kernel: in a layer of few tokens they take time. Nothing is beyond the largest
-    # number but by a rounding, which the cast takes back.
+    # Few calls, since each is a kernel and layers with few tokens are short. A quotient can exceed the largest number
+    # of the type only by rounding, which the conversion corrects.
     over = None if scales == "per_tensor" else -1
     largest = torch.linalg.vector_norm(parts, float("inf"), dim=over, keepdim=over is not None, dtype=torch.float32)
-    # On a GPU PyTorch divides by a number so too, and on a CPU it does not: kernels are to give the same bits as both.
+    # Multiplying by 1 / most is how PyTorch divides by a number on a GPU, but not on a CPU. Kernels must give the same
+    # bits as both.
     of_x = largest.clamp_(min=1e-12).mul_(1.0 / most)
     found = parts / of_x
     found = found if dtype.is_floating_point else found.round_()

@@ -1,6 +1,4 @@
-"""Product: one product with a weight for each group of rows, as a function of its operands: by its winner, or by the
-library.
-"""
+"""Product: one product with a weight per group of rows, as a function of its operands, by its winner or the library."""
 
 from __future__ import annotations
 
@@ -23,17 +21,20 @@ from genkern.runtime.table import Choice
 
 @dataclass(frozen=True)
 class Product:
-    """`call(a, weight, *others)` is C, others in the format's order; `tuned` says that a winner computes it."""
+    """The function `call(a, weight, *others)` that returns C; `tuned` is True if a winner computes it.
+
+    `others` are the remaining operands in the format's order.
+    """
 
     call: Function
     tuned: bool
 
 
 def product_of(context: Context, problem: GemmProblem, tensors: Mapping[str, Any]) -> Product:
-    """Who computes the problem, whose weight [groups, columns, K] is "b" in `tensors`.
+    """Return what computes the problem. `tensors` has the weight [groups, columns, K] as "b".
 
-    These are operands that later calls give as they lie here; others are given without gaps, as they are stored. Raises
-    InputError for what is no such operand.
+    `tensors` has the operands whose layouts later calls will share; all others must be contiguous as stored. Raises
+    InputError if a tensor does not fit its operand.
     """
     check_problem(problem, "")
     a, b, _, *others = operands_of(problem)
@@ -50,10 +51,10 @@ def product_of(context: Context, problem: GemmProblem, tensors: Mapping[str, Any
 
 
 def by_library(problem: GemmProblem) -> Function:
-    """The library's product of the same operands. Raises InputError where the format has none."""
+    """Return the library's product of the same operands. Raise InputError if the format has none."""
     function = library_of(problem.op)
     if function is None:
-        raise InputError(f"{problem.op} has no library.py, so nothing serves what is not tuned")
+        raise InputError(f"{problem.op} has no library.py, so nothing serves problems that are not tuned")
     a, b, _, *others = operands_of(problem)
 
     def call(rows: Any, weight: Any, *extra: Any) -> Any:
@@ -71,7 +72,7 @@ def _launched(
     tensors: Mapping[str, Any],
     library: Function,
 ) -> Function:
-    """Launches of the winner. Raises ResultsError or LaunchError where these cannot be made for what lies so."""
+    """Return a function that launches the winner. Raises ResultsError or LaunchError for unsuitable layouts."""
     import torch
 
     a, b, c, *others = operands_of(problem)
@@ -98,14 +99,14 @@ def _launched(
 
 def _contiguous(operand: Operand) -> Layout:
     shape = operand.tensor_shape
-    # Strides of what is stored; a matrix that is not row-major is seen as its transpose.
+    # Strides as stored: a column-major matrix is stored as its transpose.
     strides = contiguous_strides(operand.storage_shape)
     strides = strides if operand.row_major else (*strides[:-2], strides[-1], strides[-2])
     return Layout.of(shape, strides, operand.row_major, DTYPES[operand.dtype].size_bytes)
 
 
 def is_as_stored(tensor: Any, operand: Operand) -> bool:
-    """Whether kernels read the tensor where it lies, its address apart."""
+    """Return True if kernels can read the tensor in place, apart from its alignment."""
     lies = tensor if tensor.dim() < 2 or operand.row_major else tensor.reshape(operand.shape).mT
     return bool(lies.is_contiguous() and lies.data_ptr() == tensor.data_ptr())
 
@@ -119,7 +120,7 @@ def _require(operand: Operand, tensor: Any) -> None:
 
 
 def name_of(tensor: Any, what: str) -> str:
-    """genkern's name of a tensor's type. Raises InputError for a type that no operand has."""
+    """Return genkern's name of a tensor's type. Raise InputError for a type that no operand has."""
     name = BY_TORCH.get(str(tensor.dtype))
     if name is None:
         raise InputError(f"{what} is {tensor.dtype}: use one of {', '.join(sorted(BY_TORCH))}")
@@ -127,12 +128,12 @@ def name_of(tensor: Any, what: str) -> str:
 
 
 def is_row_major_b(weight: Any) -> bool:
-    """How B [groups, K, columns] lies, of a weight [groups, columns, K]: as its transpose where it lies as it is."""
+    """Return True if B [groups, K, columns] of a weight [groups, columns, K] is row-major."""
     return bool(weight.stride(-1) != 1 and weight.stride(-2) == 1)
 
 
 def require_one_device(tensors: Any) -> None:
-    """Raise InputError for tensors that lie apart."""
+    """Raise InputError if the tensors are on several devices."""
     devices = sorted({each.get_device() for each in tensors})
     if len(devices) > 1:
         raise InputError(f"operands are on several devices ({', '.join(map(str, devices))}): move them to one")

@@ -1,4 +1,4 @@
-"""The functions of formats with rows in groups, with what this process's environment names, and their operators."""
+"""The functions of grouped formats with the bundles that the environment names, and their operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from genkern.runtime.torch_ops import made_once
 
 
 def staged_op() -> str:
-    """The format whose problems are the two products of a mixture of experts."""
+    """Return the format whose problems are the two products of a mixture of experts."""
     return next(name for name in op_names() if _is_staged(name))
 
 
@@ -21,7 +21,10 @@ def _is_staged(op: str) -> bool:
 
 
 def routed_of(op: str) -> Grouped | Experts:
-    """Of formats with stages the whole of these, else the product. Raises InputError where there is no such format."""
+    """Return the function of a grouped format: the whole layer if it has stages, else the product.
+
+    Raises InputError for an unknown format.
+    """
     staged = _is_staged(op)
 
     def make() -> Grouped | Experts:

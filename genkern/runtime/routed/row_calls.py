@@ -1,4 +1,4 @@
-"""What a layer does to rows besides its products: by kernels that a bundle has, or by PyTorch's calls (order)."""
+"""Operations on rows beside a layer's products, by row kernels from a bundle or by PyTorch's functions (order.py)."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from genkern.runtime.context import Context
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, ordering, quantizing, row_call
 
-# Of ids [tokens, top_k]: where the rows of each expert end, and slots, as order_of gives them.
+# Maps ids [tokens, top_k] to the ends of the experts' rows and the slots, like order_of.
 Order = Callable[[Any], tuple[Any, Any]]
-# Of x [rows, K]: what `quantized` gives, scales of blocks column by column.
+# Maps x [rows, K] to the result of `quantized`; scales of blocks are column-major.
 Quantize = Callable[[Any], tuple[Any, Any]]
-# Each expert's program reads all ids twice, in 32 steps at most. Where PyTorch's sort is faster is reckoned, not
-# measured.
+# Each expert's program reads all ids twice, in at most 32 steps. The limit is estimated, not measured: PyTorch's sort
+# is faster for more.
 MOST_ORDERED = 2**15
 
 
 def order_by(context: Context, op: str, ids: Any, experts: int) -> Order:
-    """Rows in the order of their experts, for ids that lie as these do."""
+    """Return a function that orders rows by expert, for ids with the layout of `ids`."""
     rows, dtype, like = ids.numel(), ids.dtype, None
     if rows <= MOST_ORDERED and ids.is_contiguous() and (kernel := ordering(dtype)) is not None:
         like = row_call(context, op, ids.get_device(), kernel, (experts,), {"rows": rows})
@@ -49,7 +49,10 @@ def order_by(context: Context, op: str, ids: Any, experts: int) -> Order:
 def quantize_by(
     context: Context, op: str, device: int, rows: int, k: int, types: tuple[str, str], scales: str
 ) -> Quantize:
-    """Rows [rows, k] of the first of two types (genkern's names) in the second, of 8 bits; no gaps between rows."""
+    """Return a function that quantises contiguous rows [rows, k].
+
+    `types` are the types before and after, in genkern's names.
+    """
     import torch
 
     wide, narrow = types
@@ -60,7 +63,7 @@ def quantize_by(
         return found, of_x.mT.contiguous().mT if scales == "blocks" else of_x
 
     kernel = quantizing(wide, narrow, scales)
-    # The kernel is promised that rows begin at multiples of 16 bytes.
+    # The kernel assumes that rows start at multiples of 16 bytes.
     if kernel is None or k % 16:
         return by_torch
     blocks = -(-k // BLOCK)
@@ -71,7 +74,7 @@ def quantize_by(
         return by_torch
     gpu, launch = made
     empty, of_scales, kind = gpu.empty, (rows, blocks if in_blocks else 1), torch.float32
-    # Those of blocks lie column by column.
+    # Scales of blocks are column-major.
     strides = (1, rows) if in_blocks else (1, 1)
 
     def by_kernel(x: Any) -> tuple[Any, Any]:
@@ -84,7 +87,7 @@ def quantize_by(
 
 
 def _unless_failed(by_kernel: Order, by_torch: Order, context: Context, what: str) -> Order:
-    """The kernel until a launch of it fails."""
+    """Return a function that calls the kernel until a launch fails, and then PyTorch's functions."""
     is_failed = False
 
     def call(x: Any) -> tuple[Any, Any]:

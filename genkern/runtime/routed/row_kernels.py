@@ -1,7 +1,7 @@
-"""RowKernel: a kernel beside the products of a layer: what it is compiled with, and its launch where a bundle has it.
+"""RowKernel: a kernel that runs beside the products of a layer: what it is compiled with, and its launch.
 
-Its text is in templates/rows/kernels.py. Bundles have those that their winners' layers launch, under names that say the
-types; where a bundle has none, PyTorch's calls do the same.
+Its source is templates/rows/kernels.py. A bundle holds the row kernels that its winners' layers launch, under names
+that include the types. If no bundle has a kernel, PyTorch's functions do the same.
 """
 
 from __future__ import annotations
@@ -26,23 +26,28 @@ from genkern.runtime.launch.prepared import LiveGpu, ReadyCall
 from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
 from genkern.runtime.packed import PackedBinary
 
-# The module that they are in, below genkern's templates.
+# Their module, below genkern's templates.
 FILE = "rows/kernels.py"
-# Elements of a row that have a scale in common, where blocks have one.
+# Elements of a row that share a scale if scales are per block.
 BLOCK = 128
-# Blocks of a program.
+# Blocks per program.
 BLOCKS = 8
-# Gated columns of a program: 16 bytes a thread.
+# Gated columns per program: 16 bytes per thread.
 GATED_COLUMNS = 1024
-# Of ids, by PyTorch's name of their type.
+# Types of ids, by PyTorch's name.
 _IDS = {"torch.int32": "int32", "torch.int64": "int64"}
 
 
 @dataclass(frozen=True)
 class RowKernel:
-    """One of them for some types: its `name` in bundles, its `function`, and what that is given, in order.
+    """A row kernel for certain types.
 
-    `promised` are multiples of 16, addresses in bytes; `constants` follow the `signature`, whose types are Triton's.
+    name: its name in bundles.
+    function: its name in the module.
+    signature: name and Triton type of each argument, in order.
+    promised: arguments that are multiples of 16 (for addresses, in bytes).
+    constants: names and values of the compile-time constants, which follow the arguments.
+    num_warps: warps per program.
     """
 
     name: str
@@ -54,7 +59,7 @@ class RowKernel:
 
     @property
     def spec(self) -> KernelSpec:
-        """What to compile."""
+        """What the compiler needs."""
         return KernelSpec(
             *(self.function, sha256_of(FILE), self.signature, self.constants),
             tuple((name, MOST_PROMISED) for name in self.promised),
@@ -63,7 +68,7 @@ class RowKernel:
 
     @property
     def launch(self) -> PlannedLaunch:
-        """As plans have launches; the grid is known at the call."""
+        """A launch as in a launch plan. Its grid is a placeholder: the call provides it."""
         return PlannedLaunch(self.function, (1, 1, 1), 1, False, ())
 
     @property
@@ -72,7 +77,7 @@ class RowKernel:
 
 
 def ordering(ids: Any) -> RowKernel | None:
-    """Rows by the groups that `ids`, of this type, say; None for a type that there is no kernel for."""
+    """Return the kernel that orders rows by `ids` of this type; None if there is none."""
     name = _IDS.get(str(ids))
     return None if name is None else _ordering(name)
 
@@ -84,7 +89,10 @@ def _ordering(dtype: str) -> RowKernel:
 
 
 def quantizing(wide: str, narrow: str, scales: str) -> RowKernel | None:
-    """Rows of one type in another by genkern's names, with a scale of each row, or of each block; None for others."""
+    """Return the kernel that quantises rows with scales per row or per block; None if there is none.
+
+    The types are genkern's names.
+    """
     if not DTYPES[narrow].is_float8 or scales not in ("per_token", "blocks") or DTYPES[wide].size_bytes != 2:
         return None
     types = DTYPES[wide].triton, DTYPES[narrow].triton
@@ -100,7 +108,7 @@ def quantizing(wide: str, narrow: str, scales: str) -> RowKernel | None:
 
 
 def gating(dtype: str) -> RowKernel | None:
-    """silu(gate) * up, of rows of this type by genkern's name; None for a type of other than 16 bits."""
+    """Return the kernel that computes silu(gate) * up for rows of this type; None unless that has 16 bits."""
     if DTYPES[dtype].size_bytes != 2:
         return None
     pointers = tuple((name, f"*{DTYPES[dtype].triton}") for name in ("gate_ptr", "up_ptr", "found_ptr"))
@@ -111,10 +119,10 @@ def gating(dtype: str) -> RowKernel | None:
 
 
 def needed(problem: GemmProblem) -> tuple[RowKernel, ...]:
-    """What a layer launches besides this product of it."""
+    """Return the row kernels that a layer launches beside this product."""
     groups = groups_of(problem)
     if problem.op == DEFAULT_OP and problem.dtype_a == problem.dtype_c:
-        # It may be the gate's and up's, of a gated layer (genkern.runtime.shared.gated).
+        # It may be the product of gate and up of a gated layer (genkern.runtime.shared.gated).
         gate = gating(problem.dtype_c)
         return () if gate is None else (gate,)
     if groups is None or not groups.sorted_slots:
@@ -125,9 +133,9 @@ def needed(problem: GemmProblem) -> tuple[RowKernel, ...]:
 
 
 class RowCall(ReadyCall):
-    """A launch of a row kernel with a grid and numbers that are known, for tensors at any addresses.
+    """A launch of a row kernel with a fixed grid and fixed numbers, for tensors at any addresses.
 
-    Raises ResultsError where the binary takes other parameters than the kernel, LaunchError where it cannot be loaded.
+    Raises ResultsError if the binary's parameters differ from the kernel's, LaunchError if it cannot be loaded.
     """
 
     alignment = ALIGNMENT
@@ -153,7 +161,7 @@ class RowCall(ReadyCall):
             self.body = make_launches(gpu.driver, [launch], kernel.pointers, len(kernel.pointers))
 
     def failure(self, status: int) -> LaunchError:
-        """What the driver says of a launch that failed."""
+        """Return the error for a status of the driver."""
         return LaunchError(f"a launch failed: {self._gpu.driver.error_text(status)}")
 
     def _launched(self, addresses: tuple[int, ...]) -> bool:
@@ -163,7 +171,7 @@ class RowCall(ReadyCall):
 def row_call(
     context: Context, op: str, device: int, kernel: RowKernel, grid: Sequence[int], numbers: Mapping[str, int]
 ) -> tuple[LiveGpu, RowCall] | None:
-    """The kernel's launch; None where there is no GPU, no bundle that has it, or where it cannot be loaded."""
+    """Return the GPU and the kernel's launch; None without a GPU, without the kernel, or if it cannot be loaded."""
     gpu = context.gpu(device)
     try:
         if gpu is None or (found := context.row_kernel(gpu, op, kernel.name)) is None:

@@ -1,4 +1,4 @@
-"""Linear layers that are given the same tensor, and are called as one product: which these are, their weights, calls.
+"""Linear layers that get the same tensor and are computed as one product: how they are found, merged and called.
 
 May import: gemm, ops, kernels, runtime, runtime.launch, runtime.routed.row_kernels.
 """

@@ -1,7 +1,7 @@
-"""Gated layers: down(silu(gate(x)) * up(x)), as modules of transformers compute it; told by trying them on numbers.
+"""Gated layers: modules that compute down(silu(gate(x)) * up(x)), recognised by running them on numbers.
 
-Of such a module whose gate and up are one product, silu and the multiplication are one kernel that reads that product,
-where a bundle has it (genkern.runtime.routed.row_kernels): two launches and three passes over memory fewer.
+If gate and up of such a module are one product, one row kernel computes silu and the multiplication from that product
+(genkern.runtime.routed.row_kernels). That saves two launches and three passes over memory.
 """
 
 from __future__ import annotations
@@ -24,23 +24,26 @@ from genkern.runtime.routed.row_kernels import GATED_COLUMNS, gating, row_call
 from genkern.runtime.shared.own_forward import is_given
 from genkern.runtime.shared.siblings import has_hooks, with_forwards
 
-# Of x [..., K] without K, by its dimensions. Models give (batch, tokens) or rows.
+# The shapes of x without K with which a module is tried, by number of dimensions: rows, or (batch, tokens).
 _TRIED = {2: ((1,), (3,)), 3: ((1, 1), (1, 3), (2, 1))}
-# What the kernel reads of a row begins at a multiple of so many elements.
+# The kernel assumes that its parts of a row start at a multiple of this number of elements.
 _MULTIPLE = 16
-# The same product, in operations that round once more or less.
+# Tolerance in roundings: the module may use operations that round once more or less.
 _ROUNDINGS = 4
-# Of shapes that are kept, each with its launch.
+# Cached shapes, each with its launch.
 _MOST_KEPT = 1024
 
-# silu(gate) * up of two tensors of one shape, which may be parts of one product: given that twice.
+# Computes silu(gate) * up from two tensors of one shape, or from one product that contains both and is passed twice.
 GateCall = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What was found out of a module: `gate` is the number of that of its two layers that goes through silu, `down` the
-    name of the module that is given the product, `dimensions` those of an x with which that was tried.
+    """What was found out about a module.
+
+    gate: index of the layer, of its two, that goes through silu.
+    down: name of the child that gets the gated product.
+    dimensions: the numbers of dimensions of x for which the module was recognised.
     """
 
     gate: int
@@ -49,9 +52,9 @@ class Gate:
 
 
 def gate_of(parent: torch.nn.Module, layers: Sequence[torch.nn.Linear]) -> Gate | None:
-    """How the module computes with these two layers; None where it does anything else, or is being trained.
+    """Return how the module uses these two layers; None if it computes anything else, or is in training mode.
 
-    Its forward is run with the layers' results, and that of the module behind them, replaced by numbers.
+    The module's forward is run while the results of its two layers and of `down` are replaced by numbers.
     """
     down = _down_of(parent, layers)
     if down is None or parent.training or layers[0].out_features != layers[1].out_features:
@@ -68,7 +71,10 @@ def gate_of(parent: torch.nn.Module, layers: Sequence[torch.nn.Linear]) -> Gate 
 
 
 def _down_of(parent: torch.nn.Module, layers: Sequence[torch.nn.Linear]) -> str | None:
-    """The only other child that has weights; all children but the layers and it have no hooks either."""
+    """Return the name of the only other child with weights.
+
+    None if there is not exactly one, or if a child besides the layers has hooks.
+    """
     others = {name: child for name, child in parent._modules.items() if child is not None and child not in layers}
     owning = [name for name, child in others.items() if any(True for _ in _tensors_of(child))]
     return None if len(owning) != 1 or any(map(has_hooks, others.values())) else owning[0]
@@ -82,12 +88,12 @@ def _tensors_of(module: torch.nn.Module) -> Any:
 def _is_gated(
     parent: torch.nn.Module, layers: Sequence[torch.nn.Linear], gate: int, down: str, rows: Sequence[int]
 ) -> bool:
-    """Whether the module gives what `down` makes of silu(gate) * up, and nothing else has a part in it."""
+    """Return True if the module returns what `down` makes of silu(gate) * up, and nothing else takes part."""
     weight, below = layers[0].weight, parent._modules[down]
     generator = torch.Generator().manual_seed(0)
 
     def numbers(width: int) -> Any:
-        """Large ones among them, where limits of activations show."""
+        """Return random numbers, some of them large, at which limits of activations show."""
         return (10 * torch.randn((*rows, width), generator=generator)).to(weight)
 
     seen: list[bool] = []
@@ -104,7 +110,7 @@ def _is_gated(
         between.append(input)
         return out
 
-    # Versions of tensors are counted outside of inference mode alone.
+    # PyTorch counts versions of tensors only outside of inference mode.
     with torch.inference_mode(False), torch.no_grad(), contextlib.suppress(Exception):
         x, out = numbers(weight.shape[1]), numbers(weight.shape[1])
         version, results = x._version, [numbers(layers[0].out_features) for _ in layers]
@@ -125,12 +131,7 @@ def _is_gated(
 
 
 class Gated:
-    """The two `layers` of `parent`, of which `gate` says what it computes with them.
-
-    `call_for` an x gives the kernel's launch, to be given both layers' product; None where the module's own forward is
-    to be called: where nobody has the kernel, calls must be batch invariant (what serves some M would not serve all), a
-    child was replaced or has hooks since, or the module is trained.
-    """
+    """The two `layers` of `parent`, which is a gated module as `gate` describes."""
 
     def __init__(
         self, parent: torch.nn.Module, layers: Sequence[torch.nn.Linear], gate: Gate, context: Context
@@ -145,11 +146,16 @@ class Gated:
         context.let_forget(self)
 
     def forget(self) -> None:
-        """What is tuned has changed."""
+        """Drop all launches: bundles may have changed."""
         self._calls = {}
 
     def call_for(self, module: torch.nn.Module, x: Any) -> GateCall | None:
-        """silu(gate) * up of both layers' product with such an x, which is given twice: [..., 2 N] to [..., N]."""
+        """Return the kernel's launch for such an x; None if the module's own forward must be called.
+
+        The launch takes the product of both layers twice, [..., 2 N], and returns [..., N]. None if no bundle has the
+        kernel, if calls must be batch-invariant (the kernel might serve some M only), if a child was replaced or has
+        got hooks, or in training mode.
+        """
         if module.training or self._context.mode.is_on or module._modules != self._children or x.is_nested:
             return None
         if any(map(has_hooks, self._plain)) or not all(map(is_given, self._layers)):
@@ -164,7 +170,7 @@ class Gated:
             return call
 
     def _made(self, x: Any) -> GateCall | None:
-        """The kernel's launch for products of such an x, which have no gaps."""
+        """Return the kernel's launch for contiguous products of such an x; None if there is none."""
         weight, columns, context = self._layers[0].weight, self._columns, self._context
         kernel, rows = gating(BY_TORCH[str(weight.dtype)]), math.prod(x.shape[:-1])
         if kernel is None or x.dim() not in self._dimensions or x.dtype != weight.dtype or x.device != weight.device:

@@ -1,4 +1,4 @@
-"""torch.ops.genkern.linears: several linear layers of one x, in programs that torch.compile reads."""
+"""torch.ops.genkern.linears: several linear layers with one x, for programs that torch.compile traces."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _SCHEMA = "(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor"
 
 @functools.cache
 def linears_of(gemm: Gemm) -> Any:
-    """The operator of this process, which is defined once."""
+    """Return the operator of this process, which is defined once."""
     return define_linears(gemm)
 
 
 def define_linears(gemm: Gemm, name: str = "linears") -> Any:
-    """The operator: x [..., K] by weights [N, K], with biases [N] or none, as [..., sum of N].
+    """Define and return the operator, which returns [..., sum of N] of x [..., K], weights [N, K] and biases [N] or
+    none.
 
-    Weights that lie one behind the other in memory, as in a patched model, are multiplied by one call of `gemm`; others
-    by PyTorch, each for itself: a compiled program goes on where a weight was given other memory. Where calls must be
-    batch invariant when it runs, the layers' Way decides, and all products are genkern's. It has no gradient.
+    If the weights are adjacent in memory, as in a patched model, one call of `gemm` multiplies them; else PyTorch
+    multiplies each of them, so that a compiled program still works after a weight has moved. If calls must be
+    batch-invariant when it runs, the layers' Way decides, and genkern computes all products. It has no gradient.
     """
 
     def run(x: Any, weights: list[Any], biases: list[Any]) -> Any:
@@ -35,7 +36,7 @@ def define_linears(gemm: Gemm, name: str = "linears") -> Any:
             key = *(tuple(each.shape) for each in weights), weights[0].dtype, weights[0].get_device(), bool(biases)
             is_apart = gemm.remembered(("apart", key), lambda: way_of(weights, bool(biases), gemm.context) is Way.APART)
             x, multiply = as_rows(x), call
-            # Not in another order because they lie elsewhere.
+            # Weights that have moved are concatenated, so that the order of sums stays the same.
             whole = None if is_apart else torch.cat(weights) if whole is None else whole
         if whole is None:
             apart = zip(weights, biases or [None] * len(weights), strict=True)

@@ -1,4 +1,4 @@
-"""Merged: the weights of several layers, one behind the other in one memory."""
+"""Merged: the weights of several layers, adjacent in one buffer."""
 
 from __future__ import annotations
 
@@ -10,23 +10,28 @@ import torch
 
 from genkern.runtime.shared.siblings import filter_none
 
-# Tensors over memory that parameters own, by where it is: they keep none of it.
+# Tensors over memory that parameters own, by address. They do not keep the memory alive.
 _seen_as_one: dict[tuple[object, ...], Any] = {}
 _MOST_SEEN = 2**16
 
 
 class Merged:
-    """The layers' weights [N, K] as one [sum of N, K], and their biases as one, while their parameters lie so.
+    """The layers' weights [N, K] as one weight [sum of N, K], and their biases as one.
 
-    The parameters stay the objects that they are. Each is given a part of one memory, as a storage of its own, so that
-    whoever saves it finds no other in there; nothing is stored twice, and what is written into one (load_state_dict, an
-    optimiser) is in the merged weight. They stay there for good, since graphs may read them. `weight` and `bias` own
-    nothing: they are None once a parameter has been given other memory or was replaced, which `holds` finds out, and
-    the memory goes with the last parameter that has a part. `moved` says whether they lay elsewhere before.
+    The parameters remain the same objects. Each gets a part of one buffer as a storage of its own, so that saving a
+    parameter saves only its part. Nothing is stored twice, and values that are written into a parameter
+    (load_state_dict, an optimiser) are in the merged weight, too. Parameters stay in the buffer for good, since graphs
+    may read them.
+
+    rows: N of each layer.
+    weight, bias: the merged tensors, which own no memory; None once `holds` has found that a parameter was moved or
+        replaced. The buffer is freed with the last parameter that has a part of it.
+    moved: True if the parameters had to be moved into the buffer.
+    bytes: size of the weights.
     """
 
     def __init__(self, layers: Sequence[torch.nn.Linear]) -> None:
-        """Raises what torch.cat does where there is no memory for it; nothing is changed then."""
+        """Raise torch.cat's error if memory is exhausted; then nothing has changed."""
         weights, biases = _parameters(layers)
         self.rows = [int(each.shape[0]) for each in weights]
         self._parts: list[tuple[Any, str, Any, int]] = []
@@ -36,19 +41,19 @@ class Merged:
         self.bytes = self.weight.numel() * self.weight.element_size()
 
     def _together(self, layers: Sequence[torch.nn.Linear], name: str, parameters: list[Any]) -> Any:
-        """The parameters as one, which are moved where they do not lie so."""
+        """Return the parameters as one tensor, moving them into one buffer if they are not adjacent."""
         if as_one(parameters) is None:
             with torch.inference_mode(False), torch.no_grad():
                 whole = torch.cat([each.detach() for each in parameters])
                 for parameter, part in zip(parameters, whole.split(self.rows), strict=True):
-                    # Keeps all of the memory, and shows its own part alone.
+                    # The new storage keeps the whole buffer alive, but covers only its own part.
                     parameter.data = torch.from_dlpack(part)
         for layer, parameter in zip(layers, parameters, strict=True):
             self._parts.append((layer._parameters, name, parameter, parameter.data_ptr()))
         return as_one(parameters)
 
     def holds(self) -> bool:
-        """Whether the parameters still lie in it."""
+        """Return True if the parameters are still in the buffer."""
         if self.weight is None:
             return False
         for owned, name, parameter, address in self._parts:
@@ -59,8 +64,9 @@ class Merged:
 
 
 def can_merge(layers: Sequence[torch.nn.Linear]) -> bool:
-    """Whether each parameter's memory is its own: a part of a larger one, of a flat buffer for example, belongs to
-    whoever made that.
+    """Return True if each parameter fills a storage of its own.
+
+    A parameter in a larger storage, such as a flat buffer, must stay there.
     """
     return all(
         each.untyped_storage().nbytes() == each.numel() * each.element_size()
@@ -70,13 +76,14 @@ def can_merge(layers: Sequence[torch.nn.Linear]) -> bool:
 
 
 def _parameters(layers: Sequence[torch.nn.Linear]) -> tuple[list[Any], list[Any]]:
-    """The layers' weights, and their biases."""
+    """Return the layers' weights and their biases."""
     return [layer.weight for layer in layers], filter_none(*(layer.bias for layer in layers))
 
 
 def as_one(tensors: Sequence[Any]) -> Any:
-    """The tensors [N, ...] of one type, which lie one behind the other in memory, as one tensor; None where they do
-    not. It owns nothing: it may be read while all of them are there.
+    """Return tensors [N, ...] of one type that are adjacent in memory as one tensor; None if they are not adjacent.
+
+    The result owns no memory: it is valid while all of the tensors exist.
     """
     first = tensors[0]
     address = end = first.data_ptr()
@@ -96,14 +103,14 @@ def as_one(tensors: Sequence[Any]) -> Any:
 
 
 class _OnGpu:
-    """Memory of a GPU as PyTorch takes it from others (CUDA array interface, version 3)."""
+    """GPU memory in the form in which PyTorch imports it (CUDA array interface, version 3)."""
 
     def __init__(self, address: int, count: int) -> None:
         self.__cuda_array_interface__ = {"shape": (count,), "typestr": "|u1", "data": (address, False), "version": 3}
 
 
 def _memory(address: int, count: int, device: torch.device) -> Any:
-    """So many bytes from an address on, as a tensor that does not own them."""
+    """Return `count` bytes from an address as a tensor that does not own them."""
     if device.type == "cuda":
         return torch.as_tensor(_OnGpu(address, count), device=device)
     return torch.frombuffer((ctypes.c_char * count).from_address(address), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Layers of a model that are given the same tensor become one product each, and what they were again."""
+"""Merges the layers of a model that get the same tensor into one product per group, and undoes that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from genkern.runtime.shared.tuned_groups import Group, groups_of, known
 
 @dataclass(frozen=True)
 class Place:
-    """A layer's place in a product that it shares."""
+    """A layer's place in a shared product: the product, and the layer's index."""
 
     shared: Shared
     number: int
@@ -25,8 +25,12 @@ class Place:
 
 @dataclass
 class Groups:
-    """The groups of a model by `names`, the bytes of their weights, by layer its place in one, and the names of the
-    modules that are `gated`.
+    """The merged groups of a model.
+
+    names: a name for each group.
+    bytes: bytes of their weights.
+    gated: names of the modules whose gate is one kernel.
+    places: the place of each layer.
     """
 
     names: tuple[str, ...] = ()
@@ -37,7 +41,7 @@ class Groups:
     _opened: list[Opened] = field(default_factory=list)
 
     def add(self, groups: list[Group], shared: list[Shared], gated: Gated | None) -> None:
-        """The groups of one module, which may be `gated`."""
+        """Add the groups of one module, which may be `gated`."""
         parent = groups[0].parent
         known[parent] = [(group.names, group.layers) for group in groups]
         self.names += tuple(group.name for group in groups)
@@ -49,12 +53,12 @@ class Groups:
         self._opened.append(Opened(parent, shared, gated))
 
     def look(self) -> None:
-        """Find out now how each is called in the mode of now: a program that torch.compile reads cannot."""
+        """Determine how each group is called in the current mode now: a program that torch.compile traces cannot."""
         for each in self._shared:
             each.way()
 
     def undo(self) -> None:
-        """Modules do what they did. Parameters stay where they lie: a graph that was captured meanwhile reads them."""
+        """Restore the modules. Parameters stay in their buffers, which graphs that were captured meanwhile read."""
         for opened in self._opened:
             known.pop(opened.parent, None)
             opened.undo()
@@ -63,14 +67,14 @@ class Groups:
 def merge_layers(
     model: torch.nn.Module, gemm: Gemm, context: Context, linears: Callable[[], Operator] | None, *, gated: bool = True
 ) -> Groups:
-    """Put the weights of each group into one tensor, and let the group's module call them as one, with what follows of
-    gated layers where it may be `gated`.
+    """Merge the weights of each group, and let the group's module compute its layers as one product.
 
-    Weights for which there is no memory, the size of one group's, stay where they are.
+    With `gated`, the gate that follows such a product may become one kernel. If memory for one group is exhausted, its
+    layers stay as they are.
     """
     by_parent: dict[torch.nn.Module, list[Group]] = {}
     for group in groups_of(model, context):
-        # One that is patched already has its layers' product.
+        # A module that is patched already has its own shared product.
         if not has_own_forward(group.parent):
             by_parent.setdefault(group.parent, []).append(group)
     made = Groups()
@@ -82,25 +86,25 @@ def merge_layers(
             for group in groups:
                 shared.append(Shared(group.layers, gemm, context, operator))
         except torch.OutOfMemoryError:
-            context.say("merging", f"no memory to merge {groups[len(shared)].name}: its layers are called apart")
+            context.say("merging", f"no memory to merge {groups[len(shared)].name}: its layers are called one by one")
         if shared:
             made.add(groups[: len(shared)], shared, _gated(groups, context) if gated else None)
             if any(each.merged.moved for each in shared):
                 device = groups[0].layers[0].weight.device
     if made.names:
         more = f"; silu(gate) * up of {len(made.gated)} is one kernel" if made.gated else ""
-        size = f"{made.bytes / 2**20:.1f} MiB of weights, each group's in one memory: none besides"
+        size = f"{made.bytes / 2**20:.1f} MiB of weights, in one buffer per group without a second copy"
         context.say(
             ("merged", id(model)), f"{len(made.names)} groups of layers are called as one product each: {size}{more}"
         )
     if device is not None and device.type == "cuda":
-        # What the weights lay in before fits no other group.
+        # The old buffers of the weights are too small for any other group.
         torch.cuda.empty_cache()
     return made
 
 
 def _gated(groups: list[Group], context: Context) -> Gated | None:
-    """What a module with these groups, all of which are merged, computes with the only one, of two layers."""
+    """Return the module's gate if it has exactly one group, of two layers, and is a gated module; else None."""
     if len(groups) != 1 or len(groups[0].layers) != 2:
         return None
     parent, layers = groups[0].parent, groups[0].layers

@@ -1,4 +1,4 @@
-"""A module's own forward in the place of its class's, and taken away again."""
+"""Gives a module a forward of its own in place of its class's, and takes it away again."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 import torch
 
-# Of the forwards that modules are given.
+# An attribute of the forwards that genkern gives to modules.
 _MARK = "_is_genkerns"
 
 
 def has_own_forward(module: torch.nn.Module) -> bool:
-    """Whether somebody gave this module another forward than that of its class."""
-    # Of a patched module, pickle makes one that has the class's as its own.
+    """Return True if the module has a forward other than its class's."""
+    # pickle restores a patched module with its class's forward as an attribute of its own.
     forward = vars(module).get("forward")
     return forward is not None and getattr(forward, "__func__", None) is not type(module).forward
 
 
 def is_given(module: torch.nn.Module) -> bool:
-    """Whether the forward of its own that a module has is genkern's."""
+    """Return True if the module's own forward is genkern's."""
     return hasattr(vars(module).get("forward"), _MARK)
 
 
 def give_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Callable[[], None]:
-    """Give the module this forward, and return what takes it away, if it is still there then.
+    """Give the module this forward. Return a function that takes it away, if it is still there.
 
-    nn.DataParallel's replicas, which have the module's own attributes, get one with their own weights.
+    Replicas of nn.DataParallel, which copy the module's attributes, get the forward with their own weights.
     """
 
     def replicated(replica: torch.nn.Module) -> None:
@@ -35,7 +35,7 @@ def give_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Callab
             replica.forward = MethodType(forward, replica)
 
     setattr(forward, _MARK, True)
-    # A method, so that a copy of the module has its own, with its own weights.
+    # A bound method, so that a copy of the module gets one with its own weights.
     takes = _given(module, "forward", forward), when_replicated(module, replicated)
 
     def take_both() -> None:
@@ -46,11 +46,12 @@ def give_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> Callab
 
 
 def when_replicated(module: torch.nn.Module, replicated: Callable[[torch.nn.Module], None]) -> Callable[[], None]:
-    """Call `replicated` with each of the module's replicas by nn.DataParallel, before it has weights; returns what
-    ends that.
+    """Call `replicated` with each replica that nn.DataParallel makes of the module, before it has weights.
+
+    Return a function that ends that.
     """
 
-    # Its name is what pickle looks up in the module.
+    # pickle looks the function up in the module by this name.
     def _replicate_for_data_parallel(module: Any) -> Any:
         replica = type(module)._replicate_for_data_parallel(module)
         vars(replica).pop(_replicate_for_data_parallel.__name__, None)
@@ -64,7 +65,7 @@ def _given(module: torch.nn.Module, name: str, function: Callable[..., Any]) -> 
     setattr(module, name, MethodType(function, module))
 
     def take() -> None:
-        # Somebody may have put another around this one since.
+        # Another function may have been put around this one since.
         if getattr(vars(module).get(name), "__func__", None) is function:
             delattr(module, name)
 

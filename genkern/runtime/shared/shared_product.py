@@ -1,4 +1,4 @@
-"""Shared: linear layers that one module gives the same tensor, called as one product."""
+"""Shared: linear layers to which one module gives the same tensor, computed as one product."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from genkern.runtime.shared.own_forward import give_forward
 from genkern.runtime.shared.siblings import has_hooks
 from genkern.runtime.shared.ways import Way, as_rows, way_of
 
-# Of more rows products take as long apart, and what reads parts of a wide result takes longer.
+# With more rows separate products are as fast, and readers of a part of the wide result are slower.
 _MOST_ROWS = 1024
 _any_autocast = torch._C._is_any_autocast_enabled
-# torch.ops.genkern.linears, of x, weights and biases.
+# torch.ops.genkern.linears: a function of x, weights and biases.
 Operator = Callable[[Any, list[Any], list[Any]], Any]
 
 
 class _Computed:
-    """What the first layer computed of `x` for those that come after it, of which `left` have not asked yet.
+    """The product that the first layer computed from `x`, for the layers after it; `left` counts parts not yet taken.
 
     A part is handed out once, for the same tensor at the same version.
     """
@@ -38,15 +38,16 @@ class _Computed:
         self.left = len(parts)
 
     def take(self, number: int) -> Any:
-        """The part with this number; None where it was handed out."""
+        """Return the part with this index; None if it was handed out before."""
         part, self.parts[number] = self.parts[number], None
         self.left -= part is not None
         return part
 
 
 class _Turn(threading.local):
-    """One run of the module's forward, in one thread. Nothing outlives it: so neither weights that change between two
-    runs, nor a tensor that a graph writes anew, meet what was computed before.
+    """One run of the module's forward in one thread.
+
+    A product is never used in a later run: weights may have changed, or a graph may have written x again.
     """
 
     is_open = False
@@ -54,7 +55,10 @@ class _Turn(threading.local):
 
 
 class _Traced:
-    """The same while torch.compile reads the module: the tensors are those of its graph."""
+    """The state of a run while torch.compile traces the module: the tensors are those of its graph.
+
+    It has the same purpose as _Turn, without threads.
+    """
 
     is_open = False
     x: Any = None
@@ -62,14 +66,13 @@ class _Traced:
 
 
 class Shared:
-    """The layers, in the order of their calls, whose merged weight `gemm` multiplies in one call where it has a winner
-    for such x; in every other case each layer is called by itself.
+    """Layers in the order of their calls, computed as one product if `gemm` has a winner for their merged weight.
 
-    So it is, besides, where gradients are wanted, under autocast, modes and transforms of PyTorch, for subclasses of
-    tensors, while a program is exported, and from when on a weight was replaced or moved. `operator` is called in
-    programs that torch.compile reads, where it is given.
+    In every other case each layer is called by itself: also if gradients are required, under autocast, modes and
+    transforms of PyTorch, for subclasses of tensors, during export, and after a weight was replaced or moved. Programs
+    that torch.compile traces call `operator`, if it is given.
 
-    Where calls must be batch invariant their `way` decides, which is the same for every x.
+    If calls must be batch-invariant, the layers' `way` decides, which is the same for every x.
     """
 
     def __init__(
@@ -78,26 +81,26 @@ class Shared:
         self.layers = tuple(layers)
         self.merged = Merged(layers)
         self._gemm, self._context, self._operator = gemm, context, operator
-        # Put together here: Dynamo of PyTorch 2.11 cannot tell the type of a text that it puts together itself.
+        # Formatted here, since Dynamo of PyTorch 2.11 cannot trace the formatting.
         self._named = f"linear layers {self.merged.rows} that share an input"
         self._turn, self._traced = _Turn(), _Traced()
         self._is_shared = True
         self._served: dict[object, bool] = {}
-        # By the name of a mode.
+        # By the mode's name.
         self._ways: dict[str, Way] = {}
         context.let_forget(self)
 
     def forget(self) -> None:
-        """What is tuned has changed."""
+        """Drop what was found: bundles may have changed."""
         self._served, self._ways = {}, {}
 
     def way(self) -> Way:
-        """How the layers are called in the mode of now."""
+        """Return how the layers are called in the current mode."""
         mode, ways = self._context.mode, self._ways
         way = ways.get(mode.name)
         if way is None:
             way = way_of([layer.weight for layer in self.layers], self.layers[0].bias is not None, self._context)
-            # After a switch meanwhile it may be of either mode.
+            # If the mode was switched meanwhile, the result may belong to either mode.
             if self._context.mode is mode:
                 ways[mode.name] = way
             if way is Way.APART:
@@ -106,10 +109,11 @@ class Shared:
         return way
 
     def part(self, number: int, layer: Any, x: Any) -> Any:
-        """What the layer with this number gives for x; None where it is to be called by itself. Raises InvarianceError
-        where that would be of another order of sums.
+        """Return the result of the layer with this index for x; None if the layer must be called by itself.
+
+        Raises InvarianceError if a call by itself would have another order of sums.
         """
-        # A copy of a layer has its function, but a weight of its own.
+        # A copy of a layer has this function, but another weight.
         if layer is not self.layers[number]:
             return self._apart()
         if is_traced():
@@ -122,8 +126,8 @@ class Shared:
             part = computed.take(number)
             if part is not None:
                 return part
-        # Of tensors of inference mode nobody counts versions: that the module leaves x as it is was tried, of hooks
-        # that came since it was not.
+        # PyTorch counts no versions of inference tensors. The trial has shown that the module does not change x between
+        # the layers, but hooks that were added since might.
         keeps = turn.is_open and not (version is None and any(map(has_hooks, self.layers)))
         parts = self._computed(x) if keeps or self.way() is Way.TOGETHER else None
         if parts is None:
@@ -134,22 +138,22 @@ class Shared:
         return computed.take(number)
 
     def _apart(self) -> None:
-        """What a layer gets that is to be called by itself, where it may be."""
+        """Return None, which makes the layer call its own product; raise or warn if that breaks batch invariance."""
         if self._context.mode.is_on and self.way() is Way.TOGETHER:
-            line = "they have one order of sums as one product alone, which copies of a patched model do not call, nor "
-            line += "calls with gradients (torch.no_grad), with transforms or of weights that lie elsewhere by now"
+            line = "only their common product has one order of sums, and it serves no copies of a patched model, no "
+            line += "calls with gradients (use torch.no_grad) or transforms, and no weights that were moved"
             self._context.leave(self._named, line)
 
     def _computed(self, x: Any) -> list[Any] | None:
-        """The parts of all layers, or None."""
+        """Return the parts of all layers; None if each layer must be called by itself."""
         whole = self.whole(x)
-        # Not views, of which PyTorch counts versions together: parts share no element.
+        # Not views, which share one version counter: parts have no element in common.
         return None if whole is None else list(torch.unsafe_split_with_sizes(whole, self.merged.rows, -1))
 
     def whole(self, x: Any) -> Any:
-        """The product of x [..., K] with all layers, [..., sum of N]; None where each is to be called by itself."""
+        """Return the product of x [..., K] with all layers, [..., sum of N]; None if each must be called by itself."""
         merged = self.merged
-        # A call like this one was made before, which is to say that all of what follows was found out.
+        # An earlier call was like this one, so all of the checks below hold.
         if self._is_shared and merged.holds() and not _any_autocast():
             weight, bias = merged.weight, merged.bias
             call = self._gemm.known(x, weight, bias)
@@ -164,7 +168,7 @@ class Shared:
             return None
         if torch.is_autocast_enabled(x.device.type) or torch._C._get_tracing_state() is not None:
             return None
-        # A layer that is not given this x is given its own, and its part of that.
+        # Once layers have been given different tensors, sharing only wastes work, unless batch invariance requires it.
         if not (self._is_shared or way is Way.TOGETHER) or not self.merged.holds():
             return None
         weight, bias = self.merged.weight, self.merged.bias
@@ -185,14 +189,16 @@ class Shared:
         return self._gemm.is_tuned(x, self.merged.weight, {}, self.merged.bias)
 
     def _traced_part(self, number: int, x: Any) -> Any:
-        """As part(): which layers are given the same x is read off the program; that it is unchanged between them was
-        tried. Whether the weights lie together the operator finds out, and in which mode it runs.
+        """Do the same as part() while torch.compile traces.
+
+        The traced program shows which layers get the same x, and the trial has shown that x does not change between
+        them. The operator checks at run time whether the weights are adjacent, and the mode.
         """
         traced = self._traced
-        # Not torch.compiler.is_exporting(), which is true in whatever Dynamo of PyTorch 2.11 reads.
+        # Not torch.compiler.is_exporting(), which is True in everything that Dynamo of PyTorch 2.11 traces.
         if self._operator is None or torch.is_grad_enabled() or torch.compiler._is_exporting_flag:
             return None
-        # Where a program is read in pieces, the module's forward may begin outside of them.
+        # If a program is traced in pieces, the module's forward may start outside of the piece.
         if not traced.is_open and self.way() is not Way.TOGETHER:
             return None
         parts = traced.parts
@@ -209,14 +215,17 @@ class Shared:
         return part
 
     def opened(self) -> None:
-        """The module's forward begins."""
+        """Note that the module's forward starts."""
         if is_traced():
             self._traced.is_open, self._traced.x, self._traced.parts = True, None, None
         else:
             self._turn.is_open, self._turn.computed = True, None
 
     def closed(self, *, ended: bool) -> None:
-        """It is over, and has `ended` well. What no layer asked for was computed in vain: not again."""
+        """Note that the module's forward is over; `ended` is False if it raised.
+
+        If a part was not taken, it was computed in vain, and the layers are no longer computed as one product.
+        """
         if is_traced():
             self._traced.is_open, self._traced.x, self._traced.parts = False, None, None
             return
@@ -224,13 +233,16 @@ class Shared:
         computed = turn.computed
         if ended and computed is not None and computed.left:
             self._is_shared = False
-            self._context.say(("apart", id(self)), "layers that were given one tensor are given several: called apart")
+            self._context.say(
+                ("apart", id(self)), "layers that shared an input get different tensors: they are called one by one"
+            )
         turn.is_open, turn.computed = False, None
 
 
 class Opened:
-    """A module whose forward opens and closes what its layers share, until `undo`. Where it is `gated`, and the kernel
-    of that serves x, it is called in the place of that forward.
+    """A module whose forward marks the start and end of a run for its shared layers, until `undo`.
+
+    If it is `gated` and the gate's kernel serves x, the kernel is called in place of that forward.
     """
 
     def __init__(self, parent: torch.nn.Module, shared: Sequence[Shared], gated: Gated | None = None) -> None:
@@ -238,14 +250,14 @@ class Opened:
         function = type(parent).forward
 
         def by_kernel(module: Any, x: Any) -> Any:
-            """What the module gives; None where its own forward says that."""
+            """Return the module's result by the kernel; None if the module's own forward must compute it."""
             if gated is None or is_traced() or (gate := gated.call_for(module, x)) is None:
                 return None
             (of_both,) = shared
             whole = of_both.whole(x)
             return None if whole is None else getattr(module, gated.down)(gate(whole, whole))
 
-        # Its name is what pickle looks up in the module.
+        # pickle looks the function up in the module by its name, which must be "forward".
         @functools.wraps(function)
         def forward(module: Any, *given: Any, **named: Any) -> Any:
             if module is not parent:

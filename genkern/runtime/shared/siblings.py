@@ -1,4 +1,4 @@
-"""Which linear layers of a module are given one and the same tensor: found by trying the module on a few numbers."""
+"""Finds linear layers of a module that get the same tensor, by running the module on a few numbers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.plain import PLAIN
 from genkern.runtime.shared.own_forward import has_own_forward
 
-# Rows that a module is tried on, as most take them (batch, tokens) and as some do.
+# Shapes of x without K with which a module is tried: (batch, tokens), or rows.
 _TRIED = ((1, 2), (2,))
-# What a kernel reads begins at a multiple of so many bytes: each layer's part of a merged weight too.
+# Alignment that kernels require, also of each layer's part of a merged weight.
 _ALIGNED_BYTES = 16
 
 
 class _AllSeen(BaseException):
-    """Ends a trial; no `except Exception` of a model stops it."""
+    """Ends a trial. A BaseException, so that no `except Exception` of a model catches it."""
 
 
 def alike(parent: torch.nn.Module) -> Iterator[dict[str, torch.nn.Linear]]:
-    """The module's own linear layers by name, those together that could be one product: as long in K, of one type, on
-    one device, all with a bias or none.
+    """Yield groups of the module's own linear layers, by name, that could be one product.
 
-    A layer with hooks, with a forward of its own, or whose weight is no plain tensor stays what it is.
+    The layers of a group have the same K, type and device, and all or none of them have a bias. Layers with hooks or a
+    forward of their own, and layers whose weight is not a plain tensor, are left out.
     """
     pools: dict[object, dict[str, torch.nn.Linear]] = {}
     for name, layer in parent.named_children():
@@ -45,11 +45,11 @@ def alike(parent: torch.nn.Module) -> Iterator[dict[str, torch.nn.Linear]]:
 
 
 def given_the_same(parent: torch.nn.Module, layers: dict[str, torch.nn.Linear]) -> list[tuple[str, ...]]:
-    """Those of the layers, by name in the order of their calls, that the module gives one tensor, unchanged between
-    them, each once.
+    """Return groups of the layers, by name in the order of their calls, that get one unchanged tensor.
 
-    The module's forward is run on zeros, with None for all else that it must be given, until each layer has been
-    called or something goes wrong. What each would have computed is a part of a wider tensor, as it will be.
+    The module's forward is run on zeros, with None for every other required argument, until each layer was called or
+    the forward fails. A layer that is called more than once belongs to no group. Each layer's result is a part of a
+    wider tensor, as it is in a shared product.
     """
     for rows in _TRIED:
         seen = _tried(parent, layers, rows)
@@ -64,13 +64,13 @@ def given_the_same(parent: torch.nn.Module, layers: dict[str, torch.nn.Linear]) 
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether anybody sees, or may change, what the module is given or gives."""
+    """Return True if hooks see, and may change, the module's input or output."""
     return bool(module._forward_pre_hooks or module._forward_hooks)
 
 
 @contextlib.contextmanager
 def with_forwards(forwards: Mapping[torch.nn.Module, Callable[[Any], Any]]) -> Iterator[None]:
-    """The modules with these in the place of their forwards."""
+    """Within the block, replace the modules' forwards by these functions."""
     before = {module: vars(module).get("forward") for module in forwards}
     try:
         for module, forward in forwards.items():
@@ -94,7 +94,7 @@ def _is_plain(tensor: Any) -> bool:
 def _tried(
     parent: torch.nn.Module, layers: dict[str, torch.nn.Linear], rows: Sequence[int]
 ) -> list[tuple[str, Any, int]]:
-    """Which layer was given which tensor at which version, in the order of calls."""
+    """Return name, input tensor and its version for each call of a layer in a trial, in the order of calls."""
     seen: list[tuple[str, Any, int]] = []
 
     def recorder(name: str, layer: torch.nn.Linear) -> Any:
@@ -118,7 +118,8 @@ def _tried(
     weight = next(iter(layers.values())).weight
     devices = [weight.device] if weight.is_cuda else []
     with contextlib.ExitStack() as stack:
-        # Versions of tensors are counted outside of inference mode alone; random numbers stay as they were.
+        # PyTorch counts versions of tensors only outside of inference mode. The state of the random numbers is
+        # restored.
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
         if parent.training:

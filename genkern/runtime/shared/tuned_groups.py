@@ -1,4 +1,4 @@
-"""The layers of a model that are given the same tensor, where one product of them is worth it."""
+"""Groups of layers that get the same tensor and whose common product is tuned."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ from genkern.runtime.shared.siblings import alike, given_the_same
 
 @dataclass(frozen=True)
 class Group:
-    """Layers of `parent`, in the order in which it calls them, with one tensor for all. `names` are theirs there, and
-    `prefix` what stands before them in the model.
+    """Layers of `parent`, in the order of their calls, that get the same tensor.
+
+    prefix: the parent's name in the model, with a dot; "" for the model itself.
+    names: the layers' names in the parent, joined by " + ".
+    parent: the module.
+    layers: the layers.
     """
 
     prefix: str
@@ -32,19 +36,20 @@ class Group:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The group's name in messages."""
         return self.prefix + self.names
 
 
-# Names and layers of what trials found, while a module is patched and cannot be tried again.
+# Groups of patched modules, which cannot be tried again while they are patched: names and layers.
 known: weakref.WeakKeyDictionary[torch.nn.Module, list[tuple[str, tuple[torch.nn.Linear, ...]]]]
 known = weakref.WeakKeyDictionary()
 
 
 def groups_of(model: torch.nn.Module, context: Context) -> Iterator[Group]:
-    """Every group that has a winner for the merged weight, in the model's order; where calls are recorded or logged
-    also those of which no layer has one for itself. Which these are does not depend on the mode: weights lie where they
-    lie, since graphs may read them.
+    """Yield every group whose merged weight has a winner, in the model's order.
+
+    If calls are recorded or logged, also groups of which no layer has a winner. The groups do not depend on the mode:
+    merged weights stay in place, since graphs may read them.
     """
     for name, parent in model.named_modules():
         prefix = f"{name}." if name else ""
@@ -56,7 +61,7 @@ def groups_of(model: torch.nn.Module, context: Context) -> Iterator[Group]:
 
 def _found(prefix: str, parent: torch.nn.Module, context: Context) -> Iterator[Group]:
     for pool in alike(parent):
-        # A module is tried where there is anything to win.
+        # Trying a module takes time, so only modules are tried for which a winner might exist.
         runs = _runs(list(pool.values()))
         if not (context.is_watched or any(is_tuned(run, context) for run in runs)):
             continue
@@ -68,34 +73,38 @@ def _found(prefix: str, parent: torch.nn.Module, context: Context) -> Iterator[G
 
 
 def is_tuned(layers: Sequence[Any], context: Context, row_major: bool = True) -> bool:
-    """Whether the layers' product as one has winners, of x that lies so, for any M and in whatever mode."""
+    """Return True if the layers' common product has winners for any M, in any mode; `row_major` is the layout of x."""
     gpu, problem = _asked([layer.weight for layer in layers], has_bias(layers[0]), context, row_major)
     return gpu is not None and problem is not None and context.is_tuned(gpu, problem)
 
 
 def winners_of(layers: Sequence[Any], context: Context, row_major: bool = True) -> list[tuple[int, str]]:
-    """For which M the layers' product as one is tuned, of x that lies so, and who won for each."""
+    """Return each M that the layers' common product is tuned for, with the winner; `row_major` is the layout of x."""
     gpu, problem = _asked([layer.weight for layer in layers], has_bias(layers[0]), context, row_major)
     return [] if gpu is None or problem is None else context.tuned(gpu, problem)
 
 
 def sums_of(weights: Sequence[Any], has_bias: bool, context: Context, row_major: bool = True) -> str:
-    """In which order the product with the weights [N, K] as one adds up for every M, of x that lies so, where all must
-    have one and can.
+    """Return the order of sums of the common product with the weights [N, K] for all M; `row_major` is the layout of x.
+
+    "" if calls need not be batch-invariant, or if the product has no winners with one order of sums.
     """
     gpu, problem = _asked(weights, has_bias, context, row_major)
     return "" if gpu is None or problem is None else context.sums(gpu, problem)
 
 
 def has_bias(layer: Any) -> bool:
-    """Whether it adds one; modules other than nn.Linear need have no such name."""
+    """Return True if the layer has a bias. Modules other than nn.Linear may have no such attribute."""
     return getattr(layer, "bias", None) is not None
 
 
 def _asked(
     weights: Sequence[Any], has_bias: bool, context: Context, row_major: bool
 ) -> tuple[LiveGpu | None, GemmProblem | None]:
-    """The weights' GPU, and their product as one with one row of an x that lies so; None of weights of other types."""
+    """Return the weights' GPU and the problem of their common product for one row of x.
+
+    The problem is None for types that no kernel multiplies.
+    """
     weight = weights[0]
     dtype, gpu = BY_TORCH.get(str(weight.dtype)), context.gpu(weight.get_device())
     if dtype is None or weight.dim() != 2:
@@ -106,6 +115,6 @@ def _asked(
 
 
 def _runs(layers: Sequence[torch.nn.Linear]) -> Iterator[Sequence[torch.nn.Linear]]:
-    """Layers that follow each other: what a module gives one tensor is seldom anything else."""
+    """Yield runs of consecutive layers: layers that get the same tensor are nearly always consecutive."""
     count = len(layers)
     return (layers[start:end] for start in range(count) for end in range(start + 2, count + 1))

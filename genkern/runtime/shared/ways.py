@@ -1,4 +1,4 @@
-"""Way: how layers that share an input are called, so that their rows have the same bits in every batch."""
+"""Way: how layers that share an input are called so that their results are batch-invariant."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from genkern.runtime.shared.tuned_groups import sums_of
 
 
 class Way(Enum):
-    """As one product or one by one. Where bits may not depend on M it is the bundle alone that decides, for every M."""
+    """Whether layers are computed as one product or one by one.
 
-    # Whichever is faster: bits are the same, or nobody asks for it.
+    If calls must be batch-invariant, bundles alone decide, with the same result for every M.
+    """
+
+    # Whichever is faster: both give the same bits, or calls need not be batch-invariant.
     EITHER = "either"
     TOGETHER = "together"
     APART = "apart"
 
 
 def way_of(weights: Sequence[Any], has_bias: bool, context: Context) -> Way:
-    """The way of layers with these weights [N, K], in the mode of now.
+    """Return the way of layers with these weights [N, K] in the current mode.
 
-    Where calls must be batch invariant, layers that have rows of one order of sums each for itself can be called
-    alone, whatever is asked of them (gradients, for example): they are, unless their product as one has the same order.
-    Else that product is called, if it has an order, and nothing in its place.
+    If calls must be batch-invariant and each layer has winners with one order of sums, the layers are called one by
+    one, since that works for every call (with gradients, for example), unless their common product has the same order.
+    Otherwise they are called only as that product, if it has an order.
     """
     if not context.mode.is_on:
         return Way.EITHER
@@ -38,5 +41,5 @@ def way_of(weights: Sequence[Any], has_bias: bool, context: Context) -> Way:
 
 
 def as_rows(x: Any) -> Any:
-    """x [..., K], or a copy of it, row by row: a product is of one problem then, however x lies."""
+    """Return x [..., K] with contiguous rows, copied if necessary: all calls of a layer then have one problem."""
     return x if x.dim() == 0 or x.stride(-1) == 1 else x.contiguous()

@@ -147,7 +147,7 @@ types = {name: "bf16" for name in ("dtype_a", "dtype_b", "dtype_c")}
 @pytest.mark.parametrize(
     ("change", "more", "said"),
     [
-        ({}, (), "4 of 4 sizes are not tuned, and no GPU to measure on is here: --predicted"),
+        ({}, (), "4 of 4 sizes are not tuned, and this machine has no GPU to measure on: --predicted"),
         ({"model_type": "newest"}, ("--dry_run",), "model_type = 'newest'"),
         ({"model_type": "newest"}, ("--dry_run",), "--like llama"),
         ({"model_type": "newest"}, ("--dry_run",), "--capture"),

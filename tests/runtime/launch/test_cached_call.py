@@ -88,7 +88,7 @@ def test_a_binary_of_another_plan(tmp_path: Path) -> None:
     (launch,) = plan().launches
     for begins in ("matmul_tiled", "matmul_cute_ping_pong_1x2_p6"):
         other = replace(plan(), launches=(replace(launch, symbol=begins),))
-        with pytest.raises(LaunchError, match=f"has {SYMBOL} where the plan launches {begins}$"):
+        with pytest.raises(LaunchError, match=f"has {SYMBOL}, but the plan launches {begins}$"):
             loaded(tmp_path, FakeGpu(), other)
 
 

@@ -44,8 +44,8 @@ def test_what_is_the_same_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "version", "said", "of_times"),
     [
-        ("driver", "580.1", "driver 580.1 (here 999.1): `genkern verify` times it anew", True),
-        ("cublaslt", "130100", "cuBLASLt 13.1.0 (here 13.2.0): `genkern verify` times it anew", True),
+        ("driver", "580.1", "driver 580.1 (here 999.1): `genkern verify` measures again", True),
+        ("cublaslt", "130100", "cuBLASLt 13.1.0 (here 13.2.0): `genkern verify` measures again", True),
         ("triton", "3.6.0", "Triton 3.6.0 (here 3.7.1)", False),
         ("genkern", "0.1.0", "genkern 0.1.0 (here 0.2.0)", False),
     ],
@@ -60,7 +60,7 @@ def test_algorithms_of_another_version() -> None:
     kept = winner(choice="vendor", vendor=KEPT)
     assert [is_concerned(kept, version) for version in (130100, 130200, None)] == [False, True, False]
     assert is_concerned(winner(), None)
-    looked_up = "; 1 of the library's algorithms are looked up anew, not measured: `genkern verify` times it anew"
+    looked_up = "; 1 of the library's algorithms are looked up, not measured: `genkern verify` measures again"
     assert drift_text([kept, winner()], HERE) == (f"cuBLASLt 13.1.0 (here 13.2.0){looked_up}", True)
     bundle = bundle_of(named("good"))
     contents = replace(bundle.contents, winners=(kept,))
@@ -116,7 +116,7 @@ def test_another_hipblaslt() -> None:
     """Is said by its own name and numbers; and what it kept may be another kernel even in one of the same version."""
     kept = winner(choice="vendor", vendor="hipblaslt 100100 " + "5a" * 24)
     here = {"hipblaslt": "100202", "driver": "999.1"}
-    said = "hipBLASLt 1.1.0 (here 1.2.2); 1 of the library's algorithms are looked up anew, not measured"
+    said = "hipBLASLt 1.1.0 (here 1.2.2); 1 of the library's algorithms are looked up, not measured"
     assert drift_text([kept], here)[0].startswith(said)
     assert not is_found_again(kept.vendor, 100100)
     assert is_found_again(KEPT)

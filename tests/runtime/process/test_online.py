@@ -209,7 +209,7 @@ def test_failures(online: Online, context: Context, card: Card, tuner: Tuner, sa
     time.sleep(0.1)
     assert len(tuner.arguments) == 3
     assert all("no such luck" in line for line in said)
-    assert "nothing more" in said[-1]
+    assert "tuning at run time stops" in said[-1]
 
 
 def test_what_nothing_serves_comes_first(online: Online, context: Context, card: Card, tuner: Tuner) -> None:

@@ -116,7 +116,7 @@ def test_what_is_unproved_is_said_once(own: Sources, said: list[str], tmp_path: 
         assert len(own.bundles(paths)) == 3
     (line,) = said
     assert line.endswith(
-        "0.genkern: 1 of 2 kernels are unproved for M that nobody tuned: `genkern verify` proves them on their GPU, "
+        "0.genkern: 1 of 2 kernels have no proof for M that were not tuned: `genkern verify` proves them on their GPU, "
         "GENKERN_ONLY_PROVED=1 leaves them to the library"
     )
     # What is tuned online says nothing.
@@ -152,7 +152,7 @@ def test_of_two_rows_the_faster(own: Sources, tmp_path: Path, caplog: pytest.Log
     context = Context(lambda op: own.bundles(list(map(str, paths))), lambda index: Card())  # type: ignore[arg-type,return-value]
     assert all(context.find(Card(), problem(m)).exact for m in (16, 64))  # type: ignore[arg-type]
     assert [line for line in caplog.messages if "two winners" in line] == [
-        "problems of a16w16 with two winners, of which the faster one is called: 1"
+        "problems of a16w16 with two winners (the faster one is called): 1"
     ]
 
 
