@@ -59,7 +59,7 @@ class Round:
 
 
 def rounds_of(alphabet: Alphabet, activation: str, *, wide_sums: bool = False) -> tuple[Round, ...]:
-    """Return the rounds of a check, the cheapest to evaluate first; includes the `sums` round if `wide_sums` is true."""
+    """Return the rounds of a check, the cheapest to evaluate first, with the `sums` round if `wide_sums` is true."""
     signs = (False,) if activation == "none" else (False, True)
     exact = (Round("exact", part, negated) for part in range(alphabet.parts) for negated in signs)
     wide = (Round("sums"),) if wide_sums else ()
@@ -209,7 +209,9 @@ def _values(
 def _integers(
     device: Any, operand: Operand, shape: tuple[int, ...], alphabet: Alphabet, round_: Round, generator: Any
 ) -> Any:
-    """Return int8 of magnitude 1 to the alphabet's largest; all positive in the `layout` round, which sets signs later."""
+    """Return int8 of magnitude 1 to the alphabet's largest; all positive in the `layout` round (`_drift` sets
+    signs).
+    """
     import torch
 
     if round_.kind == "layout":

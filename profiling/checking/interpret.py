@@ -1,4 +1,7 @@
-"""Check a config under Triton's interpreter: `-m genkern.profiling.checking.interpret MODULE CONFIG PROBLEM ATOL RTOL`."""
+"""Check a config under Triton's interpreter.
+
+Run as `python -m genkern.profiling.checking.interpret MODULE CONFIG PROBLEM ATOL RTOL`.
+"""
 
 from __future__ import annotations
 

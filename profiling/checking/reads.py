@@ -56,7 +56,7 @@ class Reads:
 
     @contextmanager
     def watched(self, operands: Mapping[str, Any]) -> Iterator[None]:
-        """Check the interpreter's reads in this process during the block; does nothing if kernels are not interpreted."""
+        """Check the interpreter's reads in this process during the block. Does nothing if kernels are compiled."""
         self.fault = ""
         interpreter = _interpreter_of(operands)
         if interpreter is None:

@@ -411,7 +411,7 @@ def _fault_beside(subject: Subject, placed: dict[str, Guarded], buffers: dict[st
 
 
 def _difference(band: Band, c: Any, reference: _Reference, leaves_rows: bool) -> tuple[int, str]:
-    """Return the number of wrong elements of a band of C, and index, value and expected value of the first one, or ""."""
+    """Return the number of wrong elements of a band of C, and a description of the first one, or ""."""
     import torch
 
     actual = band.of(c)

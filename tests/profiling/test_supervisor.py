@@ -133,7 +133,7 @@ def test_a_death_by_signal_is_named(folder: Path, name: str) -> None:
         (139, False, "killed by SIGSEGV (exit code 139)"),
         (255, False, "exit code 255"),
         (-99, False, "killed by signal 99"),
-        (None, False, "ended, and its watcher did not say how"),
+        (None, False, "ended; its watcher did not report how"),
         (-15, True, "timed out after 2.5 s (killed by SIGTERM)"),
     ],
 )
