@@ -57,9 +57,7 @@ class Algorithms:
         self._algorithms: dict[str, Algorithm] = {}
 
     def names(self) -> list[str]:
-        """Return the names of the algorithms to launch once, in the library's order; empty if it supports no such
-        product.
-        """
+        """Return the names of the algorithms to launch once, in the library's order; [] if there are none."""
         found = self._backend.candidates(self._matmul, pointers_of(self._gemm.operands), self._backend.most)
         self._algorithms |= {self._backend.kept(self._matmul, algorithm).name: algorithm for algorithm in found}
         return list(self._algorithms)
@@ -189,8 +187,9 @@ def to_sample(launch_us: Mapping[str, float]) -> list[str]:
 def sampled_us(
     samplers: Mapping[str, Callable[[], float]], *, now: Callable[[], float] = time.monotonic
 ) -> dict[str, float]:
-    """Return the median sample of each in microseconds. All take turns, for longer if calls are long; failures are left
-    out.
+    """Return the median sample of each in microseconds.
+
+    All take turns, for longer if calls are long; failures are left out.
     """
     started_s = now()
     samples_us: dict[str, list[float]] = {name: [] for name in samplers}

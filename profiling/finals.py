@@ -193,8 +193,9 @@ def _after_round(
 
 
 def _drop_beaten(racing: dict[str, Sampler], finals: Finals) -> None:
-    """Remove beaten racers: configs are compared with the fastest racer, library calls with the fastest library
-    call.
+    """Remove beaten racers.
+
+    Configs are compared with the fastest racer, library calls with the fastest library call.
     """
     estimates = {name: estimate(finals.samples_us[name]) for name in racing}
     of_library = {name: known for name, known in estimates.items() if library_of(name) not in OURS}

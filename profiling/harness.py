@@ -137,8 +137,9 @@ class _Library:
         self.named: dict[str, str] = {}
 
     def fenced(self, name: str) -> Call:
-        """Return VENDOR's call, an algorithm's call by its name, or the call of a place. Raises what the library
-        refuses.
+        """Return VENDOR's call, an algorithm's call by its name, or the call of a place.
+
+        Raises what the library refuses.
         """
         import torch
 

@@ -60,8 +60,9 @@ class Launchable:
 
     @classmethod
     def of_unit(cls, request: Mapping[str, Any]) -> list[Launchable]:
-        """Return the configs of a screening request. They share binaries and plan; each has its own run-time
-        arguments.
+        """Return the configs of a screening request.
+
+        They share binaries and plan; each has its own run-time arguments.
         """
         names, binaries, plan = request["configs"], tuple(request["binaries"]), request.get("plan", "")
         run_times = request.get("run_times") or [{}] * len(names)

@@ -1,5 +1,6 @@
-"""MeasuredProcess: the process that measures on one device, its replacement after a crash, and parsing of its
-answers.
+"""MeasuredProcess: the process that measures on one device, and its replacement after a crash.
+
+This module also builds its requests and parses its answers.
 """
 
 from __future__ import annotations
@@ -85,8 +86,9 @@ class MeasuredProcess:
         self._is_starting = False
 
     def start(self, *, on_device: bool = True) -> None:
-        """Start a process unless one runs, and let it set up its device if `on_device`; it is False if others may use
-        it.
+        """Start a process unless one runs.
+
+        It sets up its device if `on_device`, which is False if other processes may use the device.
 
         Errors are raised by `open`, not here.
         """
@@ -118,8 +120,9 @@ class MeasuredProcess:
         self._session = session
 
     def send(self, request: dict[str, Any]) -> bool:
-        """Send a request. Returns False if the process is dead; a process that no longer reads is noticed by
-        `receive`.
+        """Send a request.
+
+        Returns False if the process is dead; a process that no longer reads is noticed by `receive`.
         """
         try:
             with contextlib.suppress(ChildTimedOut):

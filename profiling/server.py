@@ -67,8 +67,9 @@ class Server:
         self._rows: RowChecking | None = None
 
     def answer(self, request: dict[str, Any], tell: Tell) -> Answer:
-        """Return the answer to `request`, whose "command" is one of start, open, screen, semifinal, retime, check,
-        rehearse, rows and alike.
+        """Return the answer to `request`.
+
+        "command" in the request is start, open, screen, semifinal, retime, check, rehearse, rows or alike.
 
         `tell` sends messages that precede the answer. Raises if the device is unusable.
         """
@@ -133,8 +134,9 @@ class Server:
         return {"device": torch.cuda.get_device_name(0), "copies": gemm.copies, "torch": torch.__version__}
 
     def _screen_unit(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell) -> Answer:
-        """Screen the configs that share these binaries: send all answers but the last through `tell`, return the
-        last.
+        """Screen the configs that share these binaries.
+
+        Sends all answers but the last through `tell`, and returns the last.
         """
         import torch
 
@@ -338,8 +340,9 @@ class Server:
         return {"config": name, **dataclasses.asdict(verdict)}
 
     def _rehearse(self, gemm: LoadedGemm, what: str) -> Answer:
-        """Run the check, or the library's algorithms, once. Only the `Checking` object is kept. A refusal occurs again
-        later.
+        """Run the check, or the library's algorithms, once.
+
+        Only the `Checking` object is kept. A refusal occurs again later.
         """
         if what == CHECK:
             self._check(gemm, {"config": VENDOR, "binaries": []})
@@ -371,8 +374,9 @@ class Server:
         return gemm.subject(launchable)
 
     def _failed(self, name: str, error: Exception) -> Answer:
-        """Return the answer for a refusal, which leaves the device as it was. Raises `error` after a fault or for a
-        bug.
+        """Return the answer for a refusal, which leaves the device as it was.
+
+        Raises `error` after a fault or for a bug.
         """
         import torch
 

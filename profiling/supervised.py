@@ -115,8 +115,9 @@ class SupervisedProfiler:
         return self.turn.held()
 
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
-        """Yield one Measurement per candidate, in the order in which they arrive. A fault affects its candidate
-        only.
+        """Yield one Measurement per candidate, in the order in which they arrive.
+
+        A fault affects its candidate only.
         """
         # Before the process is open, which takes seconds: the compile farm works meanwhile.
         feed = Feed(units)

@@ -245,8 +245,9 @@ class StreamChild:
         return f"; its last output: {said[-_LAST_WORDS_CHARACTERS:]}" if said else ""
 
     def _read_some(self) -> bytes | None:
-        """Move the child's output to the buffer. Returns b"" at the end of the output, None if there is nothing to read
-        yet.
+        """Move the child's output to the buffer.
+
+        Returns b"" at the end of the output, None if there is nothing to read yet.
         """
         try:
             data = os.read(self._alive().stdout.fileno(), 1 << 16)
@@ -256,8 +257,9 @@ class StreamChild:
         return data
 
     def _died(self) -> ChildDied:
-        """Return ChildDied for a child that closed its pipe. Waits for its own end first, so that its exit code is
-        known.
+        """Return ChildDied for a child that closed its pipe.
+
+        Waits for its own end first, so that its exit code is known.
         """
         group = self._alive()
         group.ends_within(_END_WAIT_S)
@@ -356,8 +358,9 @@ class _Group:
         return bool(ended.poll(0))
 
     def _how_it_ended(self, itself: bool) -> int | None:
-        """Return the child's exit code after the group has ended. `itself`: the child ended before the group was
-        killed.
+        """Return the child's exit code after the group has ended.
+
+        `itself`: the child ended before the group was killed.
         """
         with os.fdopen(self._told, "rb") as told:
             status = told.read()

@@ -137,8 +137,9 @@ def today(config: Config) -> Config:
 
 
 def name_today(name: str) -> str:
-    """Return the current name of a config with a former name. Other names, such as library calls, are returned
-    unchanged.
+    """Return the current name of a config with a former name.
+
+    Other names, such as library calls, are returned unchanged.
     """
     return Config.parse(name).name if name.partition("_BM")[0] in FORMER else name
 

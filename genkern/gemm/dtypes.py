@@ -82,7 +82,7 @@ class DType:
         assert self.is_float8 == (self.encoding in FP8_ENCODINGS), f"{self.name}: encoding {self.encoding!r}"
         assert self.is_float8 or not self.targets_own, f"{self.name}: the target's own is for 8-bit floats"
         assert self.bits == 8 or self.tensor_map, f"{self.name}: no code for tensor maps"
-        assert not self.outputs or (self.cuda, self.hip) != (None, None), f"{self.name}: outputs that no library has"
+        assert not self.outputs or (self.cuda, self.hip) != (None, None), f"{self.name}: outputs without a library type"
         assert self.ptx or not self.ptx_flags, f"{self.name}: flags without a name in PTX"
         assert all((self.triton, self.language, self.torch)), f"{self.name}: a name is missing"
 

@@ -209,7 +209,7 @@ class Gpu:
     def __post_init__(self) -> None:
         """Raise InputError for impossible figures."""
         if self.vendor not in VENDORS or self.vendor != arch_vendor(self.arch):
-            raise InputError(f"vendor = {self.vendor!r}: that of {self.arch} is {arch_vendor(self.arch)}")
+            raise InputError(f"vendor = {self.vendor!r}: the vendor of {self.arch} is {arch_vendor(self.arch)}")
         for each in fields(self):
             value = getattr(self, each.name)
             if not isinstance(value, (int, float)):
@@ -221,7 +221,7 @@ class Gpu:
         if unknown := set(self.peak_tflops) - set(PEAKS):
             raise InputError(f"flops_per_clock: {min(unknown, key=str)} is not one of {', '.join(PEAKS)}")
         if "fp16" not in self.peak_tflops:
-            raise InputError("flops_per_clock has no fp16, by which types without a peak of their own are judged")
+            raise InputError("flops_per_clock has no fp16, whose peak serves types without their own")
 
 
 def arch_vendor(arch: str) -> str:

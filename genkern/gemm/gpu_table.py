@@ -148,8 +148,9 @@ def _require_consistent(gpu: Gpu) -> None:
 
 
 def _typed(record: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check values against the fields of a record and return them. Raises InputError for an unknown key or a wrong
-    type.
+    """Check values against the fields of a record and return them.
+
+    Raises InputError for an unknown key or a wrong type.
     """
     types = {each.name: str(each.type) for each in fields(record)}
     required = {each.name for each in fields(record) if each.default is MISSING} - {*_ONLY_IN_RECORDS, "has"}

@@ -100,8 +100,9 @@ class GemmProblem:
         return count if isinstance(count, int) else 1
 
     def with_most(self, **most: int) -> GemmProblem:
-        """Return the problem with these own fields limited to the given values. Fields at their defaults are left
-        alone.
+        """Return the problem with these own fields limited to the given values.
+
+        Fields at their defaults are left alone.
         """
         own = ((name, min(int(value), most[name]) if name in most else value) for name, value in self.own)
         return replace(self, own=tuple(own))
@@ -129,8 +130,9 @@ class GemmProblem:
 
 
 def _checked(own: Sequence[Sequence[object]]) -> Own:
-    """Return names and values, sorted by name. Raises InputError for those that file names and templates cannot
-    contain.
+    """Return names and values, sorted by name.
+
+    Raises InputError for those that file names and templates cannot contain.
     """
     pairs = [(name, value) for name, value in own]
     for name, value in pairs:

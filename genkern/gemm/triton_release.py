@@ -1,5 +1,6 @@
-"""The installed Triton release, for code that depends on it: rules and spaces are written for all supported
-releases.
+"""The installed Triton release.
+
+Rules and spaces are written for all supported releases; a few decisions depend on the installed one.
 """
 
 from __future__ import annotations

@@ -41,8 +41,9 @@ def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def measurements_of(value: Mapping[str, Any]) -> list[Measurement]:
-    """Return the measurements of `columns`. Raises ValueError, LookupError, TypeError or AttributeError for other
-    values.
+    """Return the measurements of `columns`.
+
+    Raises ValueError, LookupError, TypeError or AttributeError for other values.
     """
     kinds = [{**kind, "outcome": Outcome(kind["outcome"])} for kind in value["kinds"]]
     for kind in kinds:

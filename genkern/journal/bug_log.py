@@ -20,8 +20,9 @@ class BugLog:
     command: str
 
     def append(self, what: str, bug: BugError) -> str:
-        """Append a bug with its traceback, and return the message for the user: `what` ended, the bug, and the log's
-        path.
+        """Append a bug with its traceback, and return the one-line message for the user.
+
+        The message has what ended (`what`), the bug, and the log's path.
 
         Raises OutputError.
         """

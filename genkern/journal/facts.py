@@ -125,8 +125,9 @@ class ProblemFacts:
         return [name for name in names if library_of(name) in OURS]
 
     def forget(self, configs: Collection[str]) -> None:
-        """Remove the facts about these configs, whose generated code has changed. A winner among them is removed
-        too.
+        """Remove the facts about these configs, whose generated code has changed.
+
+        A winner among them is removed too.
         """
         for known in (self.screened, self.unfit, self.checks, self.unchecked, self.rows, self.codes):
             for config in configs:
@@ -315,8 +316,9 @@ def _of_today(value: Mapping[str, Any]) -> list[Measurement]:
 
 
 def read_ends(path: str | Path) -> JournalFacts:
-    """Read a journal as `read_journal` does, without facts about single configs: what a long run was to do and how it
-    ended.
+    """Read a journal as `read_journal` does, without facts about single configs.
+
+    These facts suffice to know what a long run was to do and how it ended.
     """
     facts = JournalFacts(path)
     facts._read(None, _OF_CONFIGS)

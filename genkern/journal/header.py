@@ -46,8 +46,9 @@ class OldJournal(UnusableJournal):
 
 @lru_cache(maxsize=1)
 def generator() -> str:
-    """Return 16 digits of a digest of everything that determines generated code: templates, families, formats, types,
-    lowering.
+    """Return 16 digits of a digest of the sources that determine generated code.
+
+    These are templates, families, formats, types and lowering.
 
     If it is equal, all kernels are equal. If it differs, each fact names its code, and most kernels are unchanged.
     """
@@ -77,9 +78,7 @@ def header_of_today(header: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def made_otherwise(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Return how results of a run with the header `found` differ in their conditions from those of a run with
-    `expected`.
-    """
+    """Return how the conditions of results in the run `found` differ from those in the run `expected`."""
     was, now = ({name: header.get(name) for name in _MADE_WITH} for header in (found, expected))
     spaces = [dict(header.get("space") or {}) for header in (found, expected)]
     # A run lists the spaces of its own ops only.
@@ -120,8 +119,9 @@ def _space_differences(found: Mapping[str, Any], expected: Mapping[str, Any]) ->
 
 
 def _device_differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Return how a device's clocks differ from those of every earlier device. Another device with equal clocks may
-    continue.
+    """Return how a device's clocks differ from those of every earlier device.
+
+    Another device with equal clocks may continue.
     """
     different = []
     for index, clocks in expected.items():

@@ -92,8 +92,9 @@ class Facts(JournalFacts, ABC):
         self._append("confirmed", columns(finals), problem)
 
     def checked(self, problem: GemmProblem, check: Check) -> None:
-        """Record a check. If its process was lost, it is a fact of another kind, so that a continued run repeats the
-        check.
+        """Record a check.
+
+        If its process was lost, it is a fact of another kind, so that a continued run repeats the check.
         """
         facts = self.of(problem)
         (facts.unchecked if check.lost else facts.checks)[check.config] = check
@@ -260,8 +261,9 @@ class Journal(Facts):
                 os.fsync(self._file.fileno())
 
     def _placed(self, line: bytes) -> bytes:
-        """Return the line with the checksum of the line before it, so that a lost, repeated or moved line is
-        noticed.
+        """Return the line extended by the checksum of the line before it.
+
+        Thus a lost, repeated or moved line is noticed.
         """
         if self._checksum is not None:
             line = behind(line, self._checksum)

@@ -38,8 +38,9 @@ def journal_line(fact: str, value: Any, problem: int | None = None) -> bytes:
 
 
 def entry_of(line: bytes) -> dict[str, Any]:
-    """Return the content of a line (without its newline), with `value` unpacked. Raises ValueError if the line is
-    damaged.
+    """Return the content of a line (without its newline), with `value` unpacked.
+
+    Raises ValueError if the line is damaged.
     """
     require_whole(line)
     entry: dict[str, Any] = json.loads(line)
@@ -61,8 +62,9 @@ def behind(line: bytes, checksum: int) -> bytes:
 
 
 def checksums(line: bytes) -> tuple[int | None, int]:
-    """Return the checksum of the line before (None in files of earlier releases) and the line's own. Raises
-    ValueError.
+    """Return the checksum of the line before (None in files of earlier releases) and the line's own.
+
+    Raises ValueError.
     """
     if (found := _ENDS.search(line)) is None:
         raise ValueError("a line without a checksum")

@@ -36,8 +36,9 @@ class MadeBinary:
 
 
 def made_columns(made: Mapping[str, MadeBinary]) -> dict[str, Any]:
-    """Return the binaries, by the name of the first config of their unit, as JSON values. Columns without values are
-    omitted.
+    """Return the binaries, by the name of the first config of their unit, as JSON values.
+
+    Columns without values are omitted.
     """
     each = list(made.values())
     columns = {name: [getattr(binary.resources, name) for binary in each] for name in _RESOURCES}

@@ -86,8 +86,9 @@ class RunFiles:
 
 
 def find_runs(path: str) -> list[RunFiles]:
-    """Return the runs of a results file, of a journal, or of a folder of them. Raises ResultsError if there are
-    none.
+    """Return the runs of a results file, of a journal, or of a folder of them.
+
+    Raises ResultsError if there are none.
     """
     where = Path(path)
     if where.is_dir():

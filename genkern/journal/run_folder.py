@@ -62,8 +62,8 @@ def modules_folder(cache: Path) -> Iterator[Path]:
                 yield made
             return
     raise OutputError(
-        f"other users can write to {shown_path(str(cache))} and to {shown_path(tempfile.gettempdir())}, where modules "
-        "are to be imported from: set TMPDIR to a folder to which only you can write"
+        f"other users can write to {shown_path(str(cache))} and to {shown_path(tempfile.gettempdir())}, from which "
+        "modules would be imported: set TMPDIR to a folder to which only you can write"
     )
 
 

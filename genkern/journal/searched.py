@@ -1,5 +1,6 @@
-"""The steps of a search, as stored in a journal: what the strategy was asked and told, enough to replay its
-decisions.
+"""The steps of a search, as stored in a journal.
+
+They hold what the strategy was asked and told, which is enough to replay its decisions.
 """
 
 from __future__ import annotations
@@ -136,8 +137,9 @@ def parsed(name: str) -> Config:
 
 
 def names_of(value: Mapping[str, Any]) -> list[str]:
-    """Return the names of all configs in a search's value, first those that were to be searched; other values are not
-    read.
+    """Return the names of all configs in a search's value, first those that were to be searched.
+
+    Other values are not read.
     """
     return restored(value["config"])
 

@@ -11,8 +11,9 @@ from genkern.timing.session import Session
 
 
 class Raced(Protocol):
-    """A racer: a Candidate, or anything else that a measured process can identify by `request`. Measurements have its
-    `name`.
+    """A racer: a Candidate, or anything else that a measured process can identify by `request`.
+
+    Measurements have its `name`.
     """
 
     @property

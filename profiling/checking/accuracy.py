@@ -17,8 +17,9 @@ def error_ratio(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: float
 
 
 def elements_outside(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: float = TOLERANCE) -> float:
-    """Return the number of elements with |actual - expected| > atol + rtol |expected|; infinity if any is NaN or
-    infinite.
+    """Return the number of elements with |actual - expected| > atol + rtol |expected|.
+
+    Returns infinity if any element is NaN or infinite.
     """
     import torch
 
@@ -30,8 +31,9 @@ def elements_outside(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: 
 
 
 def worst_row_error(actual: Any, expected: Any) -> float:
-    """Return the largest ||actual_i - expected_i|| / ||expected_i|| over the rows i of [M, N]; infinity for NaN or
-    infinity.
+    """Return the largest ||actual_i - expected_i|| / ||expected_i|| over the rows i of [M, N].
+
+    Returns infinity for NaN or infinity.
 
     The denominator is at least the norm of a row whose elements are all TOLERANCE. An activation maps negative inputs
     to values close to zero that have few correct digits even in float32: 1 + erf(x) has none left below x = -4.

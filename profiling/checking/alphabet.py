@@ -77,8 +77,9 @@ def _with_one_scale(operands: Sequence[Operand]) -> int:
 
 
 def choose_alphabet(operands: Sequence[Operand], largest: int = LARGEST, float8_bits: int = FLOAT8_BITS) -> Alphabet:
-    """Return the alphabet for a GEMM with these operands (A, B, C first), whose types hold all integers up to
-    `largest`.
+    """Return the alphabet for a GEMM with these operands (A, B, C first).
+
+    Their types must hold all integers up to `largest`.
 
     The magnitudes are as large as the sums allow. K is divided into enough parts that nearly all results are also exact
     in C's type, so that each single product changes a result. `float8_bits`: significant bits that the accumulator

@@ -26,8 +26,9 @@ _BYTES_OF_A = 32
 
 @dataclass(frozen=True)
 class Band:
-    """Rows `first` to `last` (exclusive) of C; in a batch, of the products `first_product` to `last_product`
-    (exclusive).
+    """Rows `first` to `last` (exclusive) of C.
+
+    In a batch, of the products `first_product` to `last_product` (exclusive).
     """
 
     first: int
@@ -185,8 +186,9 @@ def _cut_groups(groups: Groups, operands: tuple[Operand, ...], tensors: dict[str
 
 
 def _is_of_rows(groups: Groups, operand: Operand, operands: tuple[Operand, ...]) -> bool:
-    """True if an operand has one row, or one scale, for each row of the groups. Operands gathered by `slots` have one
-    per token instead.
+    """True if an operand has one row, or one scale, for each row of the groups.
+
+    Operands gathered by `slots` have one per token instead.
     """
     of_a = operand.role == "activation" or operand.scales == "a"
     return of_a and not groups.gathered and operand.shape[0] == operands[0].shape[0] and len(operand.shape) > 1

@@ -74,8 +74,7 @@ def sum_error(magnitude: Any, roundoff: float, products: int, activation: str, a
 
 
 def activation_error(expected: Any, activation: str, gain: float = 1.0) -> Any:
-    """Return the permitted error of gelu and silu of an exact sum against float32 `expected`; 0.0 for other
-    activations.
+    """Return the permitted error of an activation against float32 `expected`; 0.0 except for gelu and silu.
 
     Far below zero, terms such as 1 + erf(x) have few correct bits left. That error is multiplied by the value that the
     activation scales, `gain` at most. Elsewhere the error is relative.
@@ -86,7 +85,5 @@ def activation_error(expected: Any, activation: str, gain: float = 1.0) -> Any:
 
 
 def rounded_range(expected: Any, error: Any, dtype_c: Any) -> tuple[Any, Any]:
-    """Return the least and the largest value of PyTorch's type `dtype_c` to which a number within `error` may be
-    rounded.
-    """
+    """Return the least and the largest value of type `dtype_c` to which a number within `error` may be rounded."""
     return (expected - error).to(dtype_c), (expected + error).to(dtype_c)

@@ -50,8 +50,9 @@ class Guarded:
     pitch: int
 
     def first_outside(self) -> tuple[int, int] | None:
-        """Return stored row and column of the first overwritten element outside the tensor, or None. The row may be
-        negative.
+        """Return stored row and column of the first overwritten element outside the tensor, or None.
+
+        The row may be negative.
         """
         first, last = self.start, self.start + self.rows * self.pitch
         body = self.bits[first:last].view(self.rows, self.pitch)

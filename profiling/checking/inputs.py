@@ -209,8 +209,9 @@ def _values(
 def _integers(
     device: Any, operand: Operand, shape: tuple[int, ...], alphabet: Alphabet, round_: Round, generator: Any
 ) -> Any:
-    """Return int8 of magnitude 1 to the alphabet's largest; all positive in the `layout` round (`_drift` sets
-    signs).
+    """Return int8 of magnitude 1 to the alphabet's largest.
+
+    All are positive in the `layout` round, in which `_drift` sets the signs.
     """
     import torch
 
@@ -235,8 +236,9 @@ def _deviates(
 
 
 def _factor(operand: Operand, operands: Sequence[Operand], few: bool) -> float:
-    """Return the power of two that scales sums of random numbers to about one, for the operand that carries it; 1.0 for
-    others.
+    """Return the power of two by which `operand` is scaled so that sums of random numbers are about one.
+
+    Returns 1.0 for operands that do not carry the factor.
 
     A carries the factor, or A's scales if it has any.
     """

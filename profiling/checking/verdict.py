@@ -360,9 +360,7 @@ class Checking:
         return _Reference(*rounded_range(expected, error, dtype_c), expected)
 
     def _difference(self, round_: Round, tensors: dict[str, Any]) -> str:
-        """Return index, value and expected value of the first wrong element of C, and the number of wrong elements; or
-        "".
-        """
+        """Return a description of the first wrong element of C with the number of wrong elements, or ""."""
         first, count = "", 0
         for band, known in self._known(round_, tensors):
             wrong, where = _difference(band, tensors["c"], known, self._leaves_rows)
@@ -385,8 +383,9 @@ class Checking:
 
 
 def _magnitude(tensor: Any) -> Any:
-    """Return the absolute values in the tensor's type. PyTorch has no abs for 8-bit floats, so their sign bit is
-    cleared.
+    """Return the absolute values in the tensor's type.
+
+    PyTorch has no abs for 8-bit floats, so their sign bit is cleared.
     """
     import torch
 

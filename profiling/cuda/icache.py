@@ -20,8 +20,9 @@ _THREADS = 128  # one warp on each of the four schedulers, which have their own 
 
 
 def evicting_ptx(multiply_adds: int = MULTIPLY_ADDS) -> str:
-    """Return the PTX (sm_70 and later) of a kernel with this number of distinct multiply-adds, which no compiler can
-    fold.
+    """Return the PTX (sm_70 and later) of a kernel with this number of distinct multiply-adds.
+
+    No compiler can fold them.
 
     The kernel's argument is an address to which it writes only a result that does not occur.
     """

@@ -128,8 +128,9 @@ class BusyStream:
         return graph
 
     def _measured_cycles(self) -> int:
-        """Return the argument of `_sleep` that takes 50 us, from a second call, since the first one loads its
-        kernel.
+        """Return the argument of `_sleep` that takes 50 us.
+
+        It is measured by the second of two calls, since the first one loads its kernel.
         """
         import torch
 

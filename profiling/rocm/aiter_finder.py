@@ -55,13 +55,14 @@ class AiterFinder:
 
     def _known(self, name: str) -> AiterCall:
         if (known := self._calls.get(name)) is None:
-            raise LtError(f"{name[:40]!r} is no call that this {AITER} has for this product, or it is not built")
+            raise LtError(f"{name[:40]!r} is not a call of this {AITER} for this product, or is not built")
         return known
 
 
 def _launch(call: AiterCall, operands: Any) -> None:
-    """Launch the call. Any exception from AITER's code counts as a refusal; a device fault is raised again when waited
-    for.
+    """Launch the call.
+
+    Any exception from AITER's code counts as a refusal; a device fault is raised again when waited for.
     """
     try:
         call.launch(operands)

@@ -104,8 +104,9 @@ def match_dispatches(entries: Sequence[LogEntry], dispatches: Sequence[Dispatch]
 
 
 def place_dispatches(entries: Sequence[LogEntry], dispatches: Sequence[Dispatch]) -> list[tuple[int | None, ...]]:
-    """Return, for each entry, the index in `dispatches` of each of its launches; None for a launch without a certain
-    match.
+    """Return, for each entry, the index in `dispatches` of each of its launches.
+
+    The index is None for a launch without a certain match.
 
     An entry has `calls` times `symbols` launches, in that order. Nothing is certain in a trace with a dispatch of a
     logged symbol that the log cannot explain.

@@ -106,8 +106,9 @@ def _first(header: list[str], names: Sequence[str]) -> int | None:
 
 
 def _cells(line: str) -> list[str]:
-    """Split one line. Each line is parsed alone, so that a quote left open by a dying process does not affect later
-    lines.
+    """Split one line.
+
+    Each line is parsed alone, so that a quote left open by a dying process does not affect later lines.
     """
     try:
         return next(csv.reader((line.rstrip("\r"),)), [])

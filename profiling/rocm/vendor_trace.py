@@ -44,8 +44,9 @@ class VendorTimes:
 
 
 def vendor_times(entries: Sequence[LogEntry], trace: KernelTrace, name: str = VENDOR) -> VendorTimes:
-    """Find the turns of a library call in a trace. Its entries log two symbols, the fences before and after each
-    call.
+    """Find the turns of a library call in a trace.
+
+    Its entries log two symbols, the fences before and after each call.
     """
     placed = place_dispatches(entries, trace.dispatches)
     turns = [

@@ -19,8 +19,9 @@ Answer = dict[str, Any]
 
 
 def compared(checking: RowChecking, request: dict[str, Any], subject_of: Callable[[dict[str, Any]], Subject]) -> Answer:
-    """Return the answer to a request. Raises what a launch raises, except that a library's refusal leaves the
-    call out.
+    """Return the answer to a request.
+
+    Raises what a launch raises, except that a library's refusal leaves the call out.
     """
     if request["command"] == "alike":
         return {"alike": _alike(checking, request, subject_of)}

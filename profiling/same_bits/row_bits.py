@@ -46,8 +46,9 @@ class RowVerdict:
 
 @dataclass
 class RowChecking:
-    """Comparisons of one problem's calls on one device. `like`: a tensor for each operand, whose type the inputs
-    get.
+    """Comparisons of one problem's calls on one device.
+
+    `like`: a tensor for each operand, whose type the inputs get.
     """
 
     problem: GemmProblem

@@ -60,7 +60,7 @@ def test_contradictions_are_refused(values: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"vendor": "amd"}, "that of sm_100 is nvidia"),
+        ({"vendor": "amd"}, "the vendor of sm_100 is nvidia"),
         ({"compute_units": 0}, "compute_units = 0 is not a valid figure"),
         ({"memory_gb": -1.0}, "memory_gb = -1.0 is not a valid figure"),
         ({"xcds": 5}, "not the same number in each of 5 XCDs"),

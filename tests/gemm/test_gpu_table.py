@@ -115,7 +115,7 @@ def test_an_architecture_like_none() -> None:
         ({"sm_90": {"devices": [device(shared_bytes_per_block=10**7)]}}, "more shared memory than a unit"),
         ({"sm_90": {"devices": [device(threads_per_block_max=4096)]}}, "more threads than a unit"),
         ({"sm_90": {"devices": [device(l2_mib=3)]}}, "smaller than L2"),
-        ({"sm_90": {"devices": [device(vendor="amd")]}}, "that of sm_90 is nvidia"),
+        ({"sm_90": {"devices": [device(vendor="amd")]}}, "the vendor of sm_90 is nvidia"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line(entries: object, message: str) -> None:

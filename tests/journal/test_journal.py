@@ -202,7 +202,7 @@ def test_a_journal_of_another_version_is_not_called_damaged(tmp_path: Path) -> N
     path = tmp_path / "j"
     path.write_bytes(b'{"fact":"header","value":{"schema":2}}\n{"fact":"problem","value":{}}\n')
     with pytest.raises(
-        UnusableJournal, match=rf"another version of genkern \(schema 2, here {SCHEMA}\): the same command begins anew"
+        UnusableJournal, match=rf"another version of genkern \(schema 2, here {SCHEMA}\): the same command starts anew"
     ):
         read_journal(path)
 
