@@ -11,7 +11,7 @@ from genkern.gemm.records import Candidate
 
 _CLOSE_WAIT_S = 5.0
 # Maximum number of units in the queue: enough that the consumer never waits for this thread, and few, since the
-#     producer learns later which candidates are most wanted.
+# producer learns later which candidates are most wanted.
 _AHEAD = 4
 
 

@@ -1,8 +1,8 @@
 """The finals: time the best candidates and the vendor library against each other until the winner is clear.
 
 The confirmation follows: the winner, the runner-up and the library's best calls are timed in rounds that do not
-    influence the choice. The smallest of several noisy medians is below its true time (the winner's curse), for configs
-    as for library algorithms, so the rounds that choose a winner do not measure its time.
+influence the choice. The smallest of several noisy medians is below its true time (the winner's curse), for configs as
+for library algorithms, so the rounds that choose a winner do not measure its time.
 
 Everything but the samplers, the clock and the pause is pure, so all of it is tested without a GPU.
 """
@@ -22,8 +22,8 @@ from genkern.timing.statistics import beaten, estimate, relative_spread, stop_re
 Sampler = Callable[[], float]
 
 # Steady state: the median rounds of this many windows in a row agree within this ratio. A window is long enough for the
-#     power management to react in it. Rounds of a few milliseconds agree with their neighbours while the clock still
-#     drifts.
+# power management to react in it. Rounds of a few milliseconds agree with their neighbours while the clock still
+# drifts.
 _STEADY_WINDOWS = 3
 _STEADY_RATIO = 1.005
 _WINDOW_S = 0.1

@@ -43,7 +43,7 @@ _GROUP = GROUP_SIZE_M.name
 
 Answer = dict[str, Any]
 # Sends a message before the answer: {"running": NAME} before a step that may hang or fault, and the answers for all but
-#     the last of several configs.
+# the last of several configs.
 Tell = Callable[[Answer], None]
 
 

@@ -80,8 +80,8 @@ class SupervisedProfiler:
         harness: command line of the measured process
         turn: lock that is held during every use of the device, if other processes use it too
         early: the process that has been started early, if there is one
-        rehearses: run finals and check of the first size while waiting for binaries; only if no other process uses the
-            device
+        rehearses: run the check and the library calls of the first size once while waiting for binaries; only if no
+            other process uses the device
         """
         self.time_source = time_source
         self.turn = turn or Turn()

@@ -92,7 +92,7 @@ def gpu_for_device(device_name: str, arch: str) -> Gpu:
     """Return the device of `arch` that `device_name` names, or the default of the arch.
 
     `device_name` is what a driver prints: "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X". Raises InputError for an
-        unknown arch.
+    unknown arch.
     """
     devices = _devices_of(arch)
     words = set(re.findall(r"[a-z0-9]+", device_name.lower()))

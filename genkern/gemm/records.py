@@ -15,7 +15,7 @@ from genkern.gemm.problem import GemmProblem
 # Time source of predicted times, which no clock has measured.
 PREDICTED = "predicted"
 # Which call to use: the config if it is faster, the library if it is faster, or neither is clearly faster. After a tie
-#     the library is called, since another kernel gains nothing and the library is widely trusted.
+# the library is called, since another kernel gains nothing and the library is widely trusted.
 CHOICES = CONFIG_WINS, VENDOR_WINS, TIE = "config", "vendor", "tie"
 # Method of a check that could not be made.
 NOT_CHECKED = "not checked"

@@ -20,7 +20,7 @@ SCHEMA = 5
 # does not make another run.
 _NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz", "families")
 # Releases whose runs can be continued: they have the same kernels, with names that are still read
-#     (genkern.gemm.former_names).
+# (genkern.gemm.former_names).
 _GOES_ON = ("0.1.0",)
 # A difference here does not make another run, since each fact names its code (`generator`).
 _OF_FACTS = ("generator",)

@@ -27,8 +27,8 @@ def journal_line(fact: str, value: Any, problem: int | None = None) -> bytes:
     """Return one fact as a line of a journal. `problem`: the problem's number.
 
     A long value is stored under `packed`: its JSON, deflated (RFC 1951), in base64. The header is never packed, since
-        other versions read it. The last key, `crc`, is the CRC-32 (zlib) of the line without it, which reveals every
-        change of a single bit or of a run of up to 32 bits.
+    other versions read it. The last key, `crc`, is the CRC-32 (zlib) of the line without it, which reveals every change
+    of a single bit or of a run of up to 32 bits.
     """
     of = {} if problem is None else {"problem": problem}
     text = _compact(value)

@@ -45,7 +45,7 @@ def estimate(samples_us: Sequence[float]) -> Estimate:
     """Return the median of at least one sample with its 95 % percentile bootstrap interval (1000 resamples).
 
     Resampling is seeded: equal samples give equal intervals on every machine. A single sample gives an interval of zero
-        width, which does not describe its noise.
+    width, which does not describe its noise.
     """
     ordered = sorted(samples_us)
     medians = sorted((ordered[low] + ordered[high]) / 2 for low, high in _middle_ranks(len(ordered)))

@@ -17,10 +17,10 @@ from genkern.ops.groups import Groups
 from genkern.ops.op import Op, groups_of
 
 # Bytes per element of C in a band: the sum in float32 or float64 before and after the epilogue, the sum of magnitudes,
-#     its error, the two ends of the permitted range, the compared values, and masks.
+# its error, the two ends of the permitted range, the compared values, and masks.
 _BYTES_OF_C = 40
 # Bytes per element of A: its value in float32 or float64, its own scales, their product, and intermediates of
-#     unpacking.
+# unpacking.
 _BYTES_OF_A = 32
 
 

@@ -71,7 +71,7 @@ def first_true(mask: Any) -> int:
     """Return the flat index of the first true element. Requires that there is one."""
     import torch
 
-    # argmax may return any of several equal elements, so nonzero is used if the index fits int32.
+    # nonzero takes fewer than 2^31 elements. For larger masks, argmax returns some true element, not always the first.
     flat = mask.reshape(-1)
     return int(torch.nonzero(flat)[0].item()) if flat.numel() < INT32 else int(flat.byte().argmax().item())
 

@@ -34,8 +34,7 @@ _DRIFT = 7 / 8
 class Round:
     """One launch of a check. `kind` says what A and B hold and how operands are stored:
 
-    exact: integers, each result within the exact range of C's type nearly everywhere; A is zero outside part `part` of
-        K
+    exact: integers, nearly all results are exact in C's type; A is zero outside part `part` of K
     layout: integers whose partial sums rise far and come down again, which reveals rounded partial sums; all matrices
         are slices of larger ones
     sums: integers whose sums need all bits of float32, for problems that require them (`wide_sums`)

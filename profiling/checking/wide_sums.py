@@ -53,7 +53,7 @@ def of_b(device: Any, operand: Operand, generator: Any) -> Any:
     is_large = torch.randint(0, 2, (*outer, whole, N), device=device, generator=generator).bool()
     # In every other column at least one pair has a small block between its large blocks.
     is_large[..., 0, ::2], is_large[..., 1, ::2] = True, False
-    # The number of large blocks becomes even by changing the last block.
+    # Change the last block if necessary, so that the number of large blocks is even.
     is_large[..., -1, :] ^= is_large.sum(-2) % 2 == 1
     signs = (2 * (is_large.cumsum(-2) % 2) - 1).to(torch.int16)
     pattern = _LARGE * _integers(_LARGEST, (*outer, PROMOTED_K, N), device, generator)

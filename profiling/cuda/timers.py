@@ -49,7 +49,7 @@ class Timer(Protocol):
         """Return a function that runs the call once per copy number and returns the mean time of one call."""
 
     def prepare_flushed(self, call: Call, next_copies: NextCopies, flush: Flush) -> Sampler:
-        """Return such a function for calls that each follow a flush of the instruction caches, which is not timed."""
+        """Return a function like `prepare`'s whose calls each follow an untimed flush of the instruction caches."""
 
 
 class BusyStream:

@@ -1,7 +1,7 @@
 """Kernel times on AMD GPUs: rocprofv3, and legacy rocprof, around one process that launches many configs.
 
 Never run on AMD hardware: written from the sources and recorded outputs of rocprofiler-sdk (ROCm 6.2 to 7.x) and
-    rocprofiler, and tested with fake programs that accept their command lines and write their files.
+rocprofiler, and tested with fake programs that accept their command lines and write their files.
 
 A process launches a chunk of the candidates. It logs each config before launching it, so if it dies or hangs the
 responsible config is known. That config is reported, and the others continue in a new process.
