@@ -25,7 +25,7 @@ from genkern.files import own_descriptor, printable
 from genkern.outlet import lost, outlet
 from genkern.profiling.cuda.early import Early
 
-# Words in front of the options, and the modules that have WORD_parser, parse_WORD and run_WORD (_ for - in them).
+# Subcommands, and their modules, which define WORD_parser, parse_WORD and run_WORD (with _ for -).
 COMMANDS = {
     "status": "genkern.command.status",
     "pack": "genkern.packing.command",
@@ -50,9 +50,9 @@ COMMANDS = {
     "engine-check": "genkern.command.engine_check.checking",
     "first-run": "genkern.command.first.first_run",
 }
-# What a process is refused by a limit, rather than by a file.
+# Errors caused by a limit of the process, not by a file.
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-_CHECK_LIMITS = "check the limits of memory, processes and open files (ulimit -v -u -n, the container's)"
+_CHECK_LIMITS = "check the limits of memory, processes and open files (ulimit -v -u -n, and the container's limits)"
 # Options with which nothing is measured.
 NOTHING_MEASURED = {"-h", "--help", "--version", "--explain"}
 
@@ -60,20 +60,20 @@ NOTHING_MEASURED = {"-h", "--help", "--version", "--explain"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status.
 
-    0 when all went well, 1 for a size without a winner or a config that is wrong, 2 for what a user must
-    put right (one line on standard error says what), 3 when genkern itself was at fault, 130 when stopped by Ctrl-C or
-    SIGTERM.
+    0: success; 1: a size without a winner, or a wrong config; 2: an error that the user must fix, described in one line
+        on standard error; 3: a bug in genkern; 130: stopped by Ctrl-C or SIGTERM.
     """
     _prepare_process()
     stopped = "stopped"
     early = Early()
     try:
         arguments = sys.argv[1:] if argv is None else list(argv)
-        # No other use of the command has a word in front that is not an option, so tuning needs none.
+        # Tuning has no subcommand word, so arguments that start with another word start no measured process.
         try:
             if (word := "".join(arguments[:1])) not in COMMANDS and not NOTHING_MEASURED.intersection(arguments):
                 early.begin(arguments)
-            # Imported when a signal is answered already, and no more than is needed: all of it takes half a second.
+            # Imported after the signal handlers are set, and only what is needed: importing everything takes half a
+            # second.
             from genkern.command.options import parse
             from genkern.command.screen import Screen
 
@@ -92,22 +92,22 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = parse(arguments)
             if options.model_dir is not None:
                 options.model_list = importlib.import_module(COMMANDS["shapes"]).model_list(options)
-            # Results that go to standard output have it for themselves.
+            # If results go to standard output, messages go to standard error.
             console = Screen(stderr=_is_taken(options.tuning_results_file))
-            stopped += "; run the same command again to go on" if options.tunes else "; the same command begins anew"
+            stopped += "; run the same command again to continue" if options.tunes else "; the same command starts anew"
             from genkern.command.run import run
 
             with bugs_told():
                 return run(options, console, early)
         finally:
             early.close()
-            # Python's own flush at the end would complain about a reader that left, also after --help.
+            # Otherwise Python's flush at exit would complain if the reader has left, also after --help.
             sys.stdout.flush()
     except GenkernError as error:
         return _fail(str(error))
     except BugError as bug:
         print("\n".join(map(printable, bug.details.split("\n"))), file=sys.stderr)
-        _say(f"a bug in genkern: {bug}; what stands above says where: please report it")
+        _say(f"a bug in genkern: {bug}; the traceback is above: please report it")
         return 3
     except KeyboardInterrupt:
         _say(stopped)
@@ -120,14 +120,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"{why}: {_CHECK_LIMITS}")
     except OSError as error:
         if not error.filename and _is_homeless():
-            return _fail("the current folder was removed: change to one that is there")
+            return _fail("the current folder was removed: change to an existing folder")
         if error.errno in _LIMITS:
             return _fail(f"{machine_fault(error)}: {_CHECK_LIMITS}")
         return _fail(f"{error.strerror or error} ({error.filename or 'no file'}); check permissions and free space")
 
 
 def command() -> NoReturn:
-    """main() as the whole of a process: what stops it after that finds nothing to clean up, and says nothing."""
+    """Run main() as a whole process, and exit. A signal after main() is ignored, since nothing is left to clean up."""
     try:
         status = main()
     except SystemExit as done:  # --help
@@ -135,59 +135,59 @@ def command() -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if status < 2 and (reason := lost(sys.stdout)):
-        status = _fail(f"standard output did not take all that there is to say ({reason}); files are written as asked")
+        status = _fail(f"standard output could not be written completely ({reason}); the files are complete")
     sys.exit(status)
 
 
 def _is_taken(output: str | None) -> bool:
-    """Whether results go to standard output, which they have for themselves then."""
+    """Return True if results go to standard output, so that messages must not."""
     return own_descriptor(output or "") == 1
 
 
 def _prepare_process() -> None:
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
-    # Joblib says so of what a stopped run leaves undone, now and then, as its generator goes.
+    # Joblib warns about the unfinished jobs of a stopped run when its generator is deleted.
     warnings.filterwarnings("ignore", r"\d+ tasks which were still being processed", UserWarning)
     threading.excepthook = _thread_failed
-    # NumPy's library would have a thread on each core turn and wait for matrices of a few hundred rows.
+    # Otherwise NumPy's library would keep a thread spinning on each core for matrices of a few hundred rows.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            # Closed by whoever started us: the next file to be opened would take its place, and what is said.
+            # If descriptor 0, 1 or 2 is closed, the next open() would reuse it and receive our output.
             os.open(os.devnull, os.O_RDWR)
     sys.stdout = outlet(sys.stdout, 1)
     sys.stderr = outlet(sys.stderr, 2)
 
 
 class _Stopped(KeyboardInterrupt):
-    """As Ctrl-C; Python itself takes note of a plain KeyboardInterrupt, and ends by SIGINT whatever we return."""
+    """Like Ctrl-C. For a plain KeyboardInterrupt, Python itself would end by SIGINT whatever main() returns."""
 
 
 def _stop(signal_number: int, frame: FrameType | None) -> None:
-    # Once is enough: a second Ctrl-C must not cut the cleaning up short.
+    # A second Ctrl-C must not interrupt the cleaning up.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise _Stopped
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
-    # The pool's own thread stumbles over the jobs that are withdrawn when a run ends early (loky, KeyError);
-    # it has ended its workers by then.
+    # The pool's own thread fails with a KeyError in loky if jobs are withdrawn when a run ends early. It has ended its
+    # workers by then.
     if failure.thread is None or failure.thread.name != "ExecutorManagerThread":
         threading.__excepthook__(failure)
 
 
 def _unknown_command(word: str) -> str:
     near = difflib.get_close_matches(word, COMMANDS, n=1)
-    hint = f"did you mean genkern {near[0]}?" if near else "tuning has no word in front, and --help lists the others"
+    hint = f"did you mean genkern {near[0]}?" if near else "tuning needs no subcommand; --help lists the subcommands"
     return f"there is no genkern {word[:40]}: {hint}"
 
 
 def _is_homeless() -> bool:
-    """Whether the folder that this process is in is gone, of which errors name no file."""
+    """Return True if the current folder was removed; errors then name no file."""
     try:
         os.getcwd()
     except OSError:
@@ -196,7 +196,7 @@ def _is_homeless() -> bool:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    """What to do about a package that is not there. Raises `error` when it is one of genkern's own."""
+    """Return what to do about a missing package. Raises `error` if it is a module of genkern."""
     package = (error.name or "").partition(".")[0]
     if package in ("", "genkern"):
         raise error

@@ -1,4 +1,4 @@
-"""Command lines: parsers that say what is wrong in one line, and help of at most 100 columns."""
+"""Command lines: parsers that report errors in one line, and help of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from genkern.errors import InputError
 
 _HELP_COLUMNS = 100
 _Item = TypeVar("_Item")
-SHARD_HELP = "of the sizes only each N-th from the I-th on: 1/4 to 4/4 are the jobs of an array"
+SHARD_HELP = "use only every N-th size, starting at the I-th: a job array runs 1/4 to 4/4"
 _SHARD = re.compile(r"([1-9][0-9]{0,4})/([1-9][0-9]{0,4})")
 
 
 def shown_names(action: argparse.Action) -> list[str]:
-    """An option's names for a reader: without tune_gemm's old spellings, and without dashes for underscores."""
+    """Return the names of an option to show: without tune_gemm's old spellings, and without variants with dashes."""
     names = [name for name in action.option_strings if name.startswith("--") or len(name) <= 3]
     return [name for name in names if "-" not in name.lstrip("-")]
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """At most 100 columns; an option's value is shown once, after its last name."""
+    """Formats help in at most 100 columns; an option's value is shown once, after its last name."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=30, width=min(_HELP_COLUMNS, shutil.get_terminal_size().columns - 2))
@@ -38,9 +38,9 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises InputError where argparse would end the process.
+    """Raises InputError instead of ending the process as argparse does.
 
-    Names of options are taken whole; each command lists its own -h, in the group where it belongs.
+    Option names cannot be abbreviated. Each command defines its own -h, in the group where it belongs.
     """
 
     def __init__(self, prog: str, *, description: str, usage: str | None = None, epilog: str | None = None) -> None:
@@ -48,10 +48,10 @@ class Parser(argparse.ArgumentParser):
             prog, usage, description, epilog, formatter_class=Formatter, allow_abbrev=False, add_help=False
         )
 
-    def parse_args(  # type: ignore[override]  # nobody hands in a namespace of another type
+    def parse_args(  # type: ignore[override]  # no caller passes another namespace type
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
-        """As argparse has it. Raises InputError, which has the nearest name in it for what is not known."""
+        """Parse as argparse does. Raises InputError, which suggests the nearest name for an unknown option."""
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             names = [name for action in self._actions for name in shown_names(action)]
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def underscored(argv: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
-    """`argv` with underscores in the options of `parser` that are written with dashes."""
+    """Return `argv` with underscores in the options of `parser` that are written with dashes."""
     names = parser._option_string_actions
     written = []
     for argument in argv:
@@ -77,7 +77,10 @@ def underscored(argv: Sequence[str], parser: argparse.ArgumentParser) -> list[st
 
 
 def number(kind: str, least: float, most: float, integer: bool = False) -> Callable[[str], float]:
-    """Reads a number from `least` to `most`; raises argparse.ArgumentTypeError, which says that it is not `kind`."""
+    """Return a function that parses a number from `least` to `most`.
+
+    It raises argparse.ArgumentTypeError, which says that the text is not `kind`.
+    """
 
     def read(text: str) -> float:
         value = least - 1
@@ -91,14 +94,17 @@ def number(kind: str, least: float, most: float, integer: bool = False) -> Calla
 
 
 def read_shard(text: str) -> str:
-    """A shard of a list as it is written, I/N. Raises argparse.ArgumentTypeError."""
+    """Parse a shard I/N of a list and return it unchanged. Raises argparse.ArgumentTypeError."""
     if (match := _SHARD.fullmatch(text)) is None or int(match[1]) > int(match[2]):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a share such as 1/4 or 4/4")
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a shard such as 1/4 or 4/4")
     return text
 
 
 def of_shard(items: Sequence[_Item], shard: str | None) -> tuple[_Item, ...]:
-    """Those of a shard, all where there is none. Neighbours, which take alike long, are of different shards."""
+    """Return the items of a shard, or all if it is None.
+
+    Neighbours, which take similar time, go to different shards.
+    """
     if shard is None:
         return tuple(items)
     number, _, count = shard.partition("/")

@@ -1,4 +1,4 @@
-"""The errors that a user can cause, of which the command line prints one line and exits with 2; and genkern's own."""
+"""Errors that a user can cause (the command prints one line and exits with 2), and genkern's own bugs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import contextlib
 import traceback
 from collections.abc import Iterator
 
-# Enough to recognise an error by; the whole of it stands in a log.
+# Enough to recognise an error; the complete text is in a log.
 _MESSAGE_CHARACTERS = 300
-# What Python says when pthread_create fails: a limit on processes, or no memory for a stack.
+# Python's message if pthread_create fails: a process limit, or no memory for a stack.
 _NO_THREAD = "can't start new thread"
 
 
 class GenkernError(Exception):
-    """Base of the family: what is wrong, where, and what to try."""
+    """Base of these errors. The message says what is wrong, where, and what to try."""
 
 
 class InputError(GenkernError, ValueError):
@@ -29,7 +29,7 @@ class OutputError(GenkernError, OSError):
 
 
 class ProfilerError(GenkernError, RuntimeError):
-    """A profiler that is missing or whose output cannot be used at all."""
+    """A profiler that is missing, or whose output cannot be used."""
 
 
 class LaunchError(GenkernError, RuntimeError):
@@ -37,18 +37,18 @@ class LaunchError(GenkernError, RuntimeError):
 
 
 class MachineError(GenkernError, RuntimeError):
-    """The machine refuses what genkern needs: processes, threads, memory, files, or a compiler that works."""
+    """The machine lacks what genkern needs: processes, threads, memory, files, or a working compiler."""
 
 
 class InvarianceError(GenkernError, RuntimeError):
-    """A call that must have the same bits in every batch, and has no kernel for that (genkern.batch_invariant)."""
+    """A call must have the same bits in every batch, and no kernel can do so (genkern.batch_invariant)."""
 
 
 class BugError(Exception):
-    """A fault of genkern's own code (a template, a generator, the harness), never a user's or a kernel's.
+    """A fault of genkern's own code (a template, a generator, the harness), never of a user or a kernel.
 
-    `message` is one line, `details` the traceback, of whichever process it happened in. No GenkernError, so that
-    nobody who answers for a user's error takes it for one.
+    `message` is one line, `details` the traceback, from the process in which it happened. It is not a GenkernError, so
+    that handlers of user errors do not catch it.
     """
 
     def __init__(self, message: str, details: str = "") -> None:
@@ -61,21 +61,24 @@ class BugError(Exception):
 
     @classmethod
     def of(cls, error: BaseException, where: str = "", said: str = "") -> BugError:
-        """The bug that `error` shows; `where` says what was being done, `said` is better than the error's own line."""
+        """Return the BugError for `error`.
+
+        `where`: the current activity; `said`: a better message than the error's own.
+        """
         said = said or one_line(error)
         return cls(f"{where}: {said}" if where else said, "".join(traceback.format_exception(error)))
 
 
 def one_line(error: BaseException, message: str | None = None) -> str:
-    """The error's type and message (or this one) on one line of at most 300 characters."""
+    """Return the error's type and its message (or `message`) on one line of at most 300 characters."""
     return " ".join(f"{type(error).__name__}: {error if message is None else message}".split())[:_MESSAGE_CHARACTERS]
 
 
 def machine_fault(error: BaseException) -> str:
-    """Why `error` is a fault of the machine (a limit, a full disk, a library that is missing), in a few words.
+    """Return in a few words why `error` is a fault of the machine (a limit, a full disk, a missing library), or "".
 
-    Returns "" for any other error. Faults of the machine are OSError, MemoryError, ImportError of a library that cannot
-    be loaded, UnicodeError (of paths: kernels are ASCII), and the RuntimeError with which Python refuses a thread.
+    Faults of the machine are OSError, MemoryError, ImportError of a library that cannot be loaded, UnicodeError (of
+    paths, since kernels are ASCII), and Python's RuntimeError for a thread that cannot start.
     """
     if isinstance(error, ModuleNotFoundError):
         return ""
@@ -93,8 +96,10 @@ def machine_fault(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def machine_faults_told(doing: str, hint: str) -> Iterator[None]:
-    """Raise MachineError "cannot DOING: REASON; HINT" for a fault of the machine, or for an error that a library raised
-    while it handled one; other errors pass. A RuntimeError, such as that of a broken pool, is judged by itself.
+    """Raise MachineError "cannot DOING: REASON; HINT" for a fault of the machine in the block. Other errors pass.
+
+    This includes an error that a library raised while it handled a fault of the machine. For a RuntimeError, such as
+    that of a broken pool, the errors behind it are not considered.
     """
     try:
         yield
@@ -111,7 +116,10 @@ def machine_faults_told(doing: str, hint: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def bugs_told(where: str = "") -> Iterator[None]:
-    """Raise BugError for an error that neither a user nor the machine can cause; `where` as in BugError.of."""
+    """Raise BugError for an error in the block that neither a user nor the machine can cause.
+
+    `where` as in BugError.of.
+    """
     try:
         yield
     except (GenkernError, BugError, ModuleNotFoundError):

@@ -1,4 +1,4 @@
-"""Reading text that a person supplies, and writing files that are either the old or the whole new text."""
+"""Read files that a user names, and write files atomically: a reader sees the old or the new content."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from types import ModuleType
 
 from genkern.errors import GenkernError, InputError, OutputError
 
-# A results file of 100,000 sizes has about 220 MB; anything far past that is a wrong path, not a list.
+# A results file of 100,000 sizes has about 220 MB; anything far larger is a wrong path.
 MAX_READ_BYTES = 256 * 2**20
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/([0-9]{1,9})")
 
 
 def cache_folder(named: str | None) -> Path:
-    """Returns the folder of compiled kernels: `named`, $GENKERN_CACHE_DIR, or genkern in the user's own cache.
+    """Return the folder of compiled kernels: `named`, $GENKERN_CACHE_DIR, or genkern in the user's cache folder.
 
-    Raises InputError when there is no home folder to put it in, and for a path that is not UTF-8.
+    Raises InputError if it needs a home folder and there is none, and for a path that is not UTF-8.
     """
     default = os.environ.get("GENKERN_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "genkern"
     try:
@@ -43,12 +43,12 @@ def cache_folder(named: str | None) -> Path:
 
 
 def import_file(file: Path, name: str) -> ModuleType:
-    """Run a user's file, *.py, as the module of this name. Raises whatever it raises, and NotRegularError."""
+    """Run a user's Python file as the module `name`. Raises what the file raises, and NotRegularError."""
     open(file, "rb", opener=regular).close()
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
-    # Dataclasses look there for the module that they are in.
+        raise ImportError(f"{file} is not a Python file")
+    # Dataclasses look up their module in sys.modules.
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -59,25 +59,25 @@ def import_file(file: Path, name: str) -> ModuleType:
 
 
 def shown_path(path: str) -> str:
-    """`path` as it may stand in a one-line message."""
+    """Return `path` in a form that fits in a one-line message."""
     return path if path.isprintable() else repr(path)
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that a terminal would not show but do."""
+    """Return the text with control characters escaped, which a terminal would interpret."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int = MAX_READ_BYTES) -> str:
     """Return the UTF-8 text of `path` without a byte order mark.
 
-    Raises `error` (one line) when the file is missing, unreadable, a folder, longer than `max_bytes`
-    bytes, not UTF-8 or binary.
+    Raises `error` (one line) if the file is missing, unreadable, a folder, longer than `max_bytes` bytes, not UTF-8 or
+    binary.
     """
     where, data = shown_path(path), read_bytes(path, error, max_bytes)
-    # UTF-16 has such bytes too, and can be saved as UTF-8.
+    # UTF-16 text has NUL bytes too, but gets the advice to save it as UTF-8.
     if b"\0" in data and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise error(f"{where}: has NUL bytes, so it is a binary file; name a text file")
+        raise error(f"{where}: contains NUL bytes, so it is a binary file; name a text file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
@@ -85,13 +85,13 @@ def read_text(path: str, error: type[GenkernError] = InputError, max_bytes: int 
 
 
 def read_bytes(path: str, error: type[GenkernError] = InputError, max_bytes: int = MAX_READ_BYTES) -> bytes:
-    """Return what `path` holds. Raises `error` as `read_text` does, but for text that is none."""
+    """Return the content of `path`. Raises `error` as `read_text` does, except for the encoding."""
     where = shown_path(path)
-    # A pipe that a shell connects, <(...), is a descriptor of this process.
+    # A shell's pipe, <(...), is a descriptor of this process.
     opener = regular if own_descriptor(path) is None and path != os.devnull else None
     try:
         with open(path, "rb", opener=opener) as file:
-            # What is asked for is allocated at once. Pipes and the like have no size.
+            # Python allocates the requested length at once. Pipes and the like report no size.
             data = file.read(min(os.fstat(file.fileno()).st_size or max_bytes, max_bytes) + 1)
     except FileNotFoundError:
         raise error(f"{where}: no such file; check the path (the current folder is {shown_path(_cwd())})") from None
@@ -103,26 +103,26 @@ def read_bytes(path: str, error: type[GenkernError] = InputError, max_bytes: int
         reason = exc.strerror if isinstance(exc, OSError) else str(exc)
         raise error(f"{where}: cannot be read ({reason}); check the path and its permissions") from None
     if len(data) > max_bytes:
-        raise error(f"{where}: longer than {max_bytes} bytes, the most that is read; split it into several files")
+        raise error(f"{where}: longer than {max_bytes} bytes, the limit; split it into several files")
     return data
 
 
 class NotRegularError(OSError):
-    """A pipe, a device or a socket, if a file is wanted: reading it might never end, and opening it never return."""
+    """A pipe, a device or a socket instead of a file: reading may never end, and opening may block forever."""
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EINVAL, "is a pipe or a device, which may have no end and no writer", path)
 
 
 def regular(path: str, flags: int) -> int:
-    """The `opener` of open() for paths that a person or the environment names: regular files alone, without waiting.
+    """`opener` for open() of paths that a user or the environment names: accepts only regular files and never blocks.
 
     Raises NotRegularError for a pipe, a device or a socket, and OSError as os.open does.
     """
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        # What a pipe without a reader, or a socket, says.
+        # Error of a socket, or of a pipe without a reader.
         raise NotRegularError(path) if error.errno == errno.ENXIO else error from None
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -136,8 +136,9 @@ def regular(path: str, flags: int) -> int:
 
 
 def regular_bytes(path: str | Path, max_bytes: int | None = None) -> bytes:
-    """What a regular file of at most `max_bytes` (None: of any length) holds. Raises OSError, and NotRegularError for
-    any other kind of file.
+    """Return the content of a regular file of at most `max_bytes` (None: no limit).
+
+    Raises OSError if it is longer or cannot be read, and NotRegularError for any other kind of file.
     """
     with open(path, "rb", opener=regular) as file:
         if max_bytes is not None and os.fstat(file.fileno()).st_size > max_bytes:
@@ -146,7 +147,7 @@ def regular_bytes(path: str | Path, max_bytes: int | None = None) -> bytes:
 
 
 def own_descriptor(path: str) -> int | None:
-    """The number of the open file of this process that `path` names, as /dev/stdout does; None for any other path."""
+    """Return the descriptor of this process that `path` names, such as /dev/stdout; None for any other path."""
     if path in _STANDARD:
         return _STANDARD[path]
     match = _DESCRIPTOR.fullmatch(path)
@@ -154,18 +155,22 @@ def own_descriptor(path: str) -> int | None:
 
 
 def is_stream(path: str) -> bool:
-    """Whether what is written to `path` is gone at once: to a pipe, a terminal, a device or an open file of ours."""
+    """Return True if `path` is a pipe, a terminal, a device or a descriptor of this process.
+
+    Writes to it cannot be undone.
+    """
     mode = _mode(path)
     return own_descriptor(path) is not None or not (mode is None or stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def write_whole(path: str, text: str | Iterable[str]) -> None:
-    """Replace `path` by a text (UTF-8), or by the pieces of one, at once: a reader, or a crash, sees the old or the new
-    file, never half.
+    """Replace `path` atomically by a text (UTF-8), or by the pieces of one.
 
-    Missing parent folders are made. A link is followed, an existing file's permission bits are kept,
-    and a stream is written to directly, to its end or until its reader leaves. Raises OutputError (one line) when the
-    file cannot be written; the old file is then untouched and no temporary file stays.
+    A reader sees the old or the new file, also after a crash.
+
+    Creates missing parent folders, follows a link, and keeps an existing file's permission bits. A stream is written
+    directly, until its reader leaves. Raises OutputError (one line) if the file cannot be written; the old file is then
+    untouched and no temporary file stays.
     """
     pieces = [text] if isinstance(text, str) else text
     _write_pieces(path, (piece.encode("utf-8", errors="backslashreplace") for piece in pieces))
@@ -201,26 +206,24 @@ def _write_pieces(path: str, pieces: Iterable[bytes]) -> None:
 
 
 def require_absent(path: str, overwrite: bool) -> None:
-    """Raise OutputError where a file would be replaced that nobody said may be; folders are require_writable's."""
+    """Raise OutputError if `path` exists and `overwrite` is false. Streams and folders are not checked here."""
     if os.path.lexists(path) and not overwrite and not is_stream(path) and not os.path.isdir(path):
-        raise OutputError(f"{shown_path(path)} is there already; --overwrite replaces it")
+        raise OutputError(f"{shown_path(path)} exists; --overwrite replaces it")
 
 
 def require_start_or_none(path: str, start: str, what: str) -> None:
-    """Raise OutputError where a file would be replaced that has other text than `start` at its beginning, which `what`
-    has: whoever wrote it meant another file.
-    """
+    """Raise OutputError if `path` exists and does not begin with `start`, as every file of the kind `what` does."""
     head = b""
     if not is_stream(path) and os.path.isfile(path):
-        # What cannot be read is what require_writable refuses.
+        # A file that cannot be read is reported by require_writable.
         with contextlib.suppress(OSError), open(path, "rb", opener=regular) as file:
             head = file.read(len(start.encode()))
     if head and head != start.encode():
-        raise OutputError(f"{shown_path(path)} is there and holds no {what}: give another -o")
+        raise OutputError(f"{shown_path(path)} exists and holds no {what}: give another -o")
 
 
 def require_writable(path: str) -> None:
-    """Raise OutputError when `write_whole` could not replace `path` now; nothing is written, no folder is made."""
+    """Raise OutputError if `write_whole` could not replace `path` now. Nothing is written, no folder is created."""
     try:
         if is_stream(path):
             if not os.access(path, os.W_OK):
@@ -235,7 +238,7 @@ def require_writable(path: str) -> None:
         folder = os.path.dirname(os.path.realpath(path))
         while not os.path.lexists(folder):
             folder = os.path.dirname(folder)
-        # Permissions do not tell for root, nor for a file system that is read-only.
+        # Permission bits say nothing for root or for a read-only file system.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OutputError:
@@ -253,7 +256,7 @@ def _replace(target: str, pieces: Iterable[bytes], mode: int | None) -> None:
         with open(temporary, "xb") as file:
             file.writelines(pieces)
             file.flush()
-            # Without it a crash of the machine can leave the new name with no content.
+            # Without fsync, a crash of the machine can leave the new name without content.
             os.fsync(file.fileno())
         if mode is not None:
             os.chmod(temporary, mode)

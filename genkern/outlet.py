@@ -1,4 +1,4 @@
-"""outlet: standard output and standard error for a program that has more to do than to talk."""
+"""Standard output and standard error that do not end the program if they cannot be written."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, TextIO
 
 
 def outlet(stream: TextIO | None, descriptor: int) -> TextIO:
-    """`stream`, or one in its place, that goes on without its reader, and with any text.
+    """Return `stream` or a replacement that ignores a reader that leaves, and accepts any text.
 
-    A reader that leaves (a pager, head) is no error of the run: what is written after that goes nowhere, as it does
-    where there is no room for it (`lost`). A stream that was closed before the program began is None in Python, and
-    goes nowhere from the start. File names may hold bytes that no encoding knows: these are escaped. What is no file of
-    this process (a test's) stays, but for that.
+    If the reader (a pager, head) has left or there is no space, further output is discarded (`lost`). A stream that was
+    closed before the program started is None in Python; its output is discarded from the start. Bytes in file names
+    that no encoding represents are escaped. A stream that is not one of this process's descriptors (a test's stream) is
+    only changed to escape them.
     """
     if isinstance(stream, io.TextIOWrapper) and isinstance(getattr(stream.buffer, "raw", None), _Outlet):
         return stream
@@ -33,13 +33,16 @@ def outlet(stream: TextIO | None, descriptor: int) -> TextIO:
 
 
 def lost(stream: TextIO) -> str:
-    """Why something that was written to this stream, and flushed, is not there; empty where all is, or nobody reads."""
+    """Return why flushed output of this stream was lost; "" if none was, or if its reader has left."""
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw.reason if isinstance(raw, _Outlet) else ""
 
 
 def reader_left(stream: TextIO) -> bool:
-    """Whether the reader of this stream, a pipe or socket, has closed its end, so that more output is of no use."""
+    """Return True if the reader of this stream, a pipe or socket, has closed its end.
+
+    Further output is then useless.
+    """
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     if not isinstance(raw, _Outlet):
         return False
@@ -49,7 +52,7 @@ def reader_left(stream: TextIO) -> bool:
 
 
 class _Outlet(io.FileIO):
-    """Writes to its descriptor while it has a reader and room; `reason` says why there is no room."""
+    """Writes to its descriptor while it has a reader and space; `reason` is the error if there is no space."""
 
     reason = ""
     reader_left = False

@@ -1,5 +1,6 @@
-"""Places that no other user can change. Code is imported and run from nowhere else, and bundles that the user did not
-name are read from nowhere else.
+"""Places that no other user can change.
+
+Code is imported and run only from such places. Bundles that the user did not name are read only from there too.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def fault_of(found: os.stat_result, *, in_sticky: bool = False) -> str:
-    """Why another user could change a file or folder with this status, "" if nobody but this user and root can.
+    """Return why another user could change a file or folder with this status; "" if only this user and root can.
 
-    With `in_sticky`, a folder to which others can only add files of their own, as to /tmp, has no fault.
+    With `in_sticky`, a sticky folder such as /tmp, to which others can only add files, is accepted.
     """
     if found.st_uid not in (_ROOT, os.geteuid()) and found.st_uid != _unmapped_root():
         return "belongs to another user"
@@ -29,11 +30,13 @@ def fault_of(found: os.stat_result, *, in_sticky: bool = False) -> str:
 
 
 def exposure(folder: str | Path) -> str:
-    """Why another user could replace what this user makes in `folder`: which folder on the way to it has what fault.
+    """Return why another user could replace a file that this user creates in `folder`, or "".
 
-    "" if nobody can: then a path below it names the same file for as long as this user leaves it there. Each folder is
-    opened from the one above it, so that none is exchanged between two looks. Raises OSError for a folder that is not
-    there.
+    The text names the folder on the path, and its fault.
+
+    Returns "" if no other user can: then a path below `folder` names the same file until this user changes it. Each
+    folder is opened from the one above it, so that none can be exchanged between two checks. Raises OSError if a folder
+    does not exist.
     """
     parts = Path(os.path.realpath(folder)).parts
     with contextlib.ExitStack() as stack:
@@ -47,7 +50,7 @@ def exposure(folder: str | Path) -> str:
 
 
 def own_cache() -> Path | None:
-    """The folder of this user's own cache, whatever $GENKERN_CACHE_DIR says; None without a home folder."""
+    """Return this user's own cache folder, whatever $GENKERN_CACHE_DIR says; None without a home folder."""
     try:
         return (Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "genkern").expanduser()
     except RuntimeError:
@@ -55,7 +58,10 @@ def own_cache() -> Path | None:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether this user can make files in `folder`, which need not be there yet, and no other user can replace them."""
+    """Return True if this user can create files in `folder` and no other user can replace them.
+
+    `folder` need not exist.
+    """
     try:
         there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         return os.access(there, os.W_OK | os.X_OK) and not exposure(there)
@@ -64,39 +70,42 @@ def is_private(folder: Path) -> bool:
 
 
 def private_below(folder: Path, name: str) -> Path:
-    """`folder`/`name` if that is private, otherwise a folder of this name beside the user's own cache, or below TMPDIR.
+    """Return `folder`/`name` if that is private, otherwise a private folder of this name elsewhere.
 
-    The folder is there, and was made for this user alone, when the function returns. Raises OSError.
+    The other places are beside the user's cache folder and below TMPDIR.
+
+    The folder is created for this user alone. Raises OSError.
     """
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     own = own_cache()
-    # Not in genkern's cache, which a umask of 002 makes writable by the user's group.
+    # Not in genkern's cache folder, which a umask of 002 makes writable by the user's group.
     places = [folder / name, *([own.with_name("genkern-private") / name] if own is not None else [])]
     places.append(Path(tempfile.gettempdir()) / f"genkern-{os.geteuid()}" / name)
     for place in places:
         if is_private(place):
             with contextlib.suppress(OSError):
-                # A cache may be for a group; each other folder is genkern's own.
+                # A cache may belong to a group; the other folders are genkern's own.
                 mode = 0o777 if place.parent == folder else 0o700
                 place.parent.parent.mkdir(mode, parents=True, exist_ok=True)
                 place.parent.mkdir(mode, exist_ok=True)
                 place.mkdir(mode=0o700, exist_ok=True)
                 if not exposure(place) and not fault_of(os.stat(place)):
                     return place
-    raise PermissionError(errno.EACCES, "others can write to each place for it; set TMPDIR to a folder of yours")
+    raise PermissionError(errno.EACCES, "others can write to every possible place; set TMPDIR to a folder of yours")
 
 
 @contextlib.contextmanager
 def opened_ours(path: str) -> Iterator[tuple[int, str]]:
-    """Yield a descriptor of the file at `path`, and why another user could have written it, as a line about `path` or
-    its folder ("" if nobody could). Both are judged as they were opened. Raises OSError.
+    """Yield a descriptor of the file at `path`, and why another user could have written it, or "".
+
+    The message names `path` or its folder. Both are checked as they were opened. Raises OSError.
     """
     folder_path, name = os.path.split(os.path.abspath(path))
     with contextlib.ExitStack() as stack:
         folder = os.open(folder_path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, folder)
-        # A pipe would make the call wait for a writer.
+        # Opening a pipe would otherwise wait for a writer.
         file = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         stack.callback(os.close, file)
         said = ""
@@ -105,13 +114,14 @@ def opened_ours(path: str) -> Iterator[tuple[int, str]]:
         elif fault := fault_of(os.fstat(file)):
             said = f"{path} {fault}"
         elif not stat.S_ISREG(os.fstat(file).st_mode):
-            said = f"{path} is no file"
+            said = f"{path} is not a file"
         yield file, said
 
 
 def _unmapped_root() -> int | None:
-    """The owner that root's files have in a user namespace that does not know root, as a container without privileges
-    may be; None in others.
+    """Return the owner that root's files have in a user namespace without root, such as an unprivileged container.
+
+    Returns None if the namespace has root.
     """
     try:
         maps = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]

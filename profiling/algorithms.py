@@ -1,8 +1,8 @@
-"""Algorithms: what cuBLASLt or hipBLASLt has for an open session's GEMM, as calls, and which of them race.
+"""Algorithms: the algorithms of cuBLASLt or hipBLASLt for an open session's GEMM, as calls, and which of them race.
 
-The screening is short, since there are few of them and the best of them are all that counts: one launch of each, a few
-rounds of samples of those that it leaves, and the best of those are finalists among the others. Long calls are sampled
-until the power management has acted, and more of them race: at the power limit others come out ahead than before it.
+The screening is short, since there are few algorithms and only the best of them matter: one launch of each, a few
+rounds of samples of the fastest, and the best of these become finalists. Long calls are sampled until the power
+management has reacted, and more of them race, because the ranking at the power limit differs from the one before it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from genkern.runtime.backends.lt_api import LtError
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Pointers
 from genkern.timing.libraries import VENDOR, kept_algorithm
 
-# So many are sampled at most, and none whose one launch took so many times the shortest.
+# Maximum number of algorithms that are sampled, and the largest ratio of their one launch to the shortest.
 _SAMPLED = 6
 _SAMPLED_RATIO = 1.15
-# They are sampled in turns, so many rounds; long calls, of so many microseconds, for so many seconds at least. A window
-# in which the power management acts is 0.1 s (finals.py).
+# Rounds of samples, taken alternately. Calls longer than `_LONG_US` microseconds are sampled for `_LONG_S` seconds at
+# least; the power management reacts within a window of 0.1 s (finals.py).
 _ROUNDS = 3
 _LONG_US = 100.0
 _LONG_S = 0.25
-# So many come into the finals at most, and none whose samples are so many times the shortest of the library's, that of
-# PyTorch's own call among them. Each that does costs as much as a finalist: nearly all that this costs a size.
+# Maximum number of finalists, and the largest ratio of their sample to the library's shortest, PyTorch's own call
+# included. Each costs as much as any finalist, which is nearly all the cost of racing a library.
 BEST = 2
 _BEST_RATIO = 1.01
 LONG_BEST = 4
@@ -44,7 +44,7 @@ _LONG_BEST_RATIO = 1.03
 class Algorithms:
     """The library's algorithms on the operands of `gemm`, by their names in results.
 
-    Raises NotCovered or LtError where the library is not there, or does not compute the problem.
+    Raises NotCovered or LtError if the library is missing or does not compute the problem.
     """
 
     def __init__(self, gemm: LoadedGemm, device: str = "cuda") -> None:
@@ -57,17 +57,17 @@ class Algorithms:
         self._algorithms: dict[str, Algorithm] = {}
 
     def names(self) -> list[str]:
-        """Those to launch once, in the library's order; empty where it supports no such product."""
+        """Return the names of the algorithms to launch once, in the library's order; [] if there are none."""
         found = self._backend.candidates(self._matmul, pointers_of(self._gemm.operands), self._backend.most)
         self._algorithms |= {self._backend.kept(self._matmul, algorithm).name: algorithm for algorithm in found}
         return list(self._algorithms)
 
     def source(self, name: str) -> str:
-        """Where one of `names` is from: "heuristic" or "enumerated"."""
+        """Return where one of `names` comes from: "heuristic" or "enumerated"."""
         return self._algorithms[name].source
 
     def call(self, name: str) -> Call:
-        """A function that launches one call of the algorithm on a copy of the weights."""
+        """Return a function that launches one call of the algorithm with a copy of the weights."""
         import torch
 
         algorithm = self._algorithm(name)
@@ -82,7 +82,7 @@ class Algorithms:
         return call
 
     def subject(self, name: str) -> Subject:
-        """The algorithm as the subject of a check, on contiguous operands only."""
+        """Return the algorithm as the subject of a check, on contiguous operands only."""
         import torch
 
         algorithm = self._algorithm(name)
@@ -90,33 +90,37 @@ class Algorithms:
         def launch(operands: dict[str, Any]) -> None:
             self._bound(algorithm, operands)(torch.cuda.current_stream().cuda_stream)
 
-        return Subject(launch, refuses=lambda operands: "not asked for slices")
+        return Subject(launch, refuses=lambda operands: "libraries are checked on contiguous operands")
 
     def _bound(self, algorithm: Algorithm, operands: Mapping[str, Any]) -> Any:
         size = WORKSPACE_BYTES
         return self._matmul.bind(algorithm, pointers_of(operands), self._workspace.data_ptr(), size)
 
     def _algorithm(self, name: str) -> Algorithm:
-        """By its name; the process that found it may have been another."""
+        """Return the algorithm of this name, which another process may have found."""
         if (known := self._algorithms.get(name)) is not None:
             return known
         found = self._backend.found(self._matmul, pointers_of(self._gemm.operands), kept_algorithm(name))
         if found is None:
-            raise LtError(f"{name[:40]!r} is no algorithm of this library for this product")
+            raise LtError(f"{name[:40]!r} is not an algorithm of this library for this product")
         return found
 
 
 def pointers_of(operands: Mapping[str, Any]) -> Pointers:
-    """Where the operands that the library takes lie."""
+    """Return the addresses of the operands that the library takes."""
     names = (field.name for field in fields(Pointers))
     return Pointers(**{name: operands[name].data_ptr() for name in names if name in operands})
 
 
 @dataclass(frozen=True)
 class Screening:
-    """How the best of many calls are found quickly. `copies` gives the numbers of the next so many copies of the
-    weights, `repeats` how often a call of so many microseconds is in a sample; `tell` says beforehand who is running,
-    and `failed` raises for an error that is no refusal.
+    """Finds the best of many library calls quickly.
+
+    timer: timer of the measured process
+    copies: returns the numbers of the next `n` copies of the weights
+    repeats: returns how often a sample repeats a call of a given number of microseconds
+    tell: sends {"running": NAME} before a call
+    failed: raises an error that is not a refusal
     """
 
     timer: Timer
@@ -126,7 +130,10 @@ class Screening:
     failed: Callable[[str, Exception], object]
 
     def best(self, binds: Mapping[str, Callable[[], Call]], torch_call: Call | None) -> dict[str, Call]:
-        """Those that are to race, by name, the fastest first; a refusal leaves one out. PyTorch's own is sampled."""
+        """Return the calls that are to race, by name, the fastest first. A refused call is left out.
+
+        PyTorch's own call is sampled for comparison but not returned.
+        """
         import torch
 
         calls: dict[str, Call] = {}
@@ -155,7 +162,7 @@ class Screening:
 
 
 def told(name: str, sampler: Sampler, tell: Callable[[dict[str, Any]], None]) -> Sampler:
-    """The sampler, saying beforehand whose it is; a refusal becomes SampleFailed."""
+    """Wrap a sampler: send {"running": NAME} before each sample, and raise SampleFailed for a refusal."""
 
     def sample() -> float:
         import torch
@@ -173,14 +180,17 @@ def told(name: str, sampler: Sampler, tell: Callable[[dict[str, Any]], None]) ->
 
 
 def to_sample(launch_us: Mapping[str, float]) -> list[str]:
-    """Those that are sampled, by what one launch of each took; shortest first."""
+    """Return the names of the calls to sample, by the time of one launch of each; shortest first."""
     return _nearest(launch_us, _SAMPLED, _SAMPLED_RATIO)
 
 
 def sampled_us(
     samplers: Mapping[str, Callable[[], float]], *, now: Callable[[], float] = time.monotonic
 ) -> dict[str, float]:
-    """The median sample of each in microseconds, all in turns; long calls for longer. One that fails is left out."""
+    """Return the median sample of each in microseconds.
+
+    All take turns, for longer if calls are long; failures are left out.
+    """
     started_s = now()
     samples_us: dict[str, list[float]] = {name: [] for name in samplers}
     rounds = 0
@@ -199,7 +209,7 @@ def _are_long(samples_us: Mapping[str, list[float]]) -> bool:
 
 
 def to_race(sample_us: Mapping[str, float], torch_us: float | None) -> list[str]:
-    """Those that come into the finals, by the samples of each and those of PyTorch's own call; shortest first."""
+    """Return the names of the finalists, by their samples and that of PyTorch's own call; shortest first."""
     least_us = min([*sample_us.values(), *([] if torch_us is None else [torch_us])], default=0.0)
     if least_us >= _LONG_US:
         return _nearest(sample_us, LONG_BEST, _LONG_BEST_RATIO, least_us)

@@ -1,4 +1,4 @@
-"""Clock and power of the device while a kernel is measured, and which samples the clock makes worthless."""
+"""Read clock and power of the device while kernels are measured, and decide which samples were throttled."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-# NVBench discards a sample taken below this share of the device's default clock; here of its usual one.
+# NVBench discards a sample taken below this share of the default clock; genkern uses the device's usual clock.
 THROTTLED_SHARE = 0.75
 _READINGS = 1000
 _NVML = "libnvidia-ml.so.1"
-# No package, no driver, a package that does not fit its library, or an answer that is no number.
+# No package, no driver, a package that does not match its library, or an answer that is not a number.
 _NO_CLOCK = (ImportError, OSError, RuntimeError, AttributeError, LookupError, ValueError)
 _NVML_CLOCK_SM = 1  # nvmlClockType_t, nvml.h
 
@@ -23,16 +23,16 @@ class Clock(Protocol):
     """Reads the current clock and power of one device."""
 
     def mhz(self) -> float | None:
-        """The clock in MHz; None when the device does not say."""
+        """Return the clock in MHz, or None if the device does not report it."""
 
     def watts(self) -> float | None:
-        """What the device takes; None when it does not say."""
+        """Return the power in watts, or None if the device does not report it."""
 
 
 class NvmlClock:
-    """The SM clock that NVML reports of the device with this UUID ("GPU-..."); `library` is libnvidia-ml.
+    """The SM clock that NVML reports for the device with this UUID ("GPU-..."). `library` is libnvidia-ml.
 
-    NVML does not heed CUDA_VISIBLE_DEVICES, hence the UUID. Raises OSError when the library or device is missing.
+    NVML ignores CUDA_VISIBLE_DEVICES, hence the UUID. Raises OSError if the library or the device is missing.
     """
 
     def __init__(self, uuid: str, library: Any = None) -> None:
@@ -51,7 +51,7 @@ class NvmlClock:
         return float(value.value)
 
     def watts(self) -> float | None:
-        """The mean over the last second, of the board (nvmlDeviceGetPowerUsage, since Ampere)."""
+        """Return the board's mean power over the last second (nvmlDeviceGetPowerUsage, since Ampere)."""
         value = ctypes.c_uint()
         try:
             self._check("nvmlDeviceGetPowerUsage", self._device, ctypes.byref(value))
@@ -69,10 +69,10 @@ class NvmlClock:
 
 
 class AmdSmiClock:
-    """The graphics clock of the current device by the amdsmi library, as PyTorch asks it, inside this process.
+    """The graphics clock of the current device, read through PyTorch and the amdsmi library in this process.
 
     The program amd-smi takes so long to start that the device would be idle, and its clock low, when it reads. The
-    library needs the Python package amdsmi of ROCm; on some versions it has no answer for an MI300X, or says 0.
+    library needs ROCm's Python package amdsmi; some versions give no answer for an MI300X, or 0.
     """
 
     def mhz(self) -> float | None:
@@ -86,18 +86,19 @@ class AmdSmiClock:
             return None
 
     def watts(self) -> float | None:
-        # PyTorch's power_draw says milliwatts, and on AMD gives what amdsmi says, which has been watts and microwatts.
+        # PyTorch documents power_draw as milliwatts, but on AMD it returns amdsmi's value, which has been watts and
+        # microwatts.
         return None
 
 
 def _amdsmi_errors() -> tuple[type, ...]:
-    """The base of amdsmi's own errors, where it is imported: no builtin of Python's."""
+    """Return the base class of amdsmi's exceptions if amdsmi is imported; it derives from no builtin that is caught."""
     error = getattr(sys.modules.get("amdsmi"), "AmdSmiException", None)
     return (error,) if isinstance(error, type) else ()
 
 
 def open_clock(uuid: str) -> Clock | None:
-    """NVML's clock of the device; None when there is none."""
+    """Return NVML's clock of the device, or None if it cannot be read."""
     clock: Clock | None = None
     with contextlib.suppress(OSError):
         clock = NvmlClock(uuid)
@@ -105,15 +106,15 @@ def open_clock(uuid: str) -> Clock | None:
 
 
 def usual_mhz(readings_mhz: Mapping[int, float]) -> float | None:
-    """The median of the readings of rounds that are over; None without any."""
+    """Return the median reading of a finished measurement, or None without readings."""
     return statistics.median(readings_mhz.values()) if readings_mhz else None
 
 
 def throttled_rounds(readings_mhz: Mapping[int, float]) -> frozenset[int]:
-    """Of rounds that are over, those with a reading before or after them below 75 % of the usual clock.
+    """Return the finished rounds with a reading before or after them below 75 % of the usual clock.
 
-    Reading number i is the one before round i, and after the round before it. When half of the rounds or more would
-    be throttled none is: then the low clock is what there is, or the readings say nothing.
+    Reading i is the one before round i and after round i - 1. If half of the rounds or more would be throttled, returns
+    none: then the low clock is the usual one, or the readings are meaningless.
     """
     usual = usual_mhz(readings_mhz)
     if usual is None:
@@ -125,9 +126,9 @@ def throttled_rounds(readings_mhz: Mapping[int, float]) -> frozenset[int]:
 
 
 class ThrottleGuard:
-    """Tells samples taken at a throttled clock, below 75 % of the device's usual one.
+    """Recognises samples taken at a throttled clock, below 75 % of the device's usual clock.
 
-    That is the median of all readings that were not themselves throttled. Without a clock nothing ever is.
+    The usual clock is the median of all readings that were not throttled. Without a clock no sample is throttled.
     """
 
     def __init__(self, clock: Clock | None) -> None:
@@ -139,7 +140,7 @@ class ThrottleGuard:
         return statistics.median(self._readings) if self._readings else None
 
     def watts(self) -> float | None:
-        """What the device takes now; None where nothing says so."""
+        """Return the current power in watts, or None if it is not reported."""
         return self._clock.watts() if self._clock is not None else None
 
     def read(self) -> float | None:
@@ -150,10 +151,10 @@ class ThrottleGuard:
         return mhz or None
 
     def throttled(self, *readings: float | None) -> bool:
-        """Whether any of these readings is too low."""
+        """Return True if any of these readings is too low."""
         usual = self.usual_mhz
         return usual is not None and any(mhz is not None and mhz < THROTTLED_SHARE * usual for mhz in readings)
 
     def accept(self) -> None:
-        """The clock stays low: what it reads from now on is usual."""
+        """Accept a clock that stays low: later readings define the usual clock."""
         self._readings.clear()

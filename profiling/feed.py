@@ -1,4 +1,4 @@
-"""Feed: candidates pulled from an iterator in a thread of its own, since the farm behind it makes one wait."""
+"""Feed: pulls candidates from an iterator in a thread of its own, since the iterator waits for the compile farm."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from genkern.gemm.records import Candidate
 
 _CLOSE_WAIT_S = 5.0
-# So many wait here at most: enough that a consumer never waits for this thread, and few, since whoever yields them
-# knows later which are wanted most, or not any more.
+# Maximum number of units in the queue: enough that the consumer never waits for this thread, and few, since the
+# producer learns later which candidates are most wanted.
 _AHEAD = 4
 
 
 class Feed:
-    """Hands out what an iterable yields, candidates that share their binaries, and raises what it raises.
+    """Hands out what an iterable yields (candidates that share their binaries), and raises what it raises.
 
-    `close` stops the pulling. What has a `cancel` is told to let go of a thread that waits in it; a generator is closed
-    in the thread in which it runs, so that whatever it holds is given back when the consumer ends early.
+    `close` stops the pulling. If the iterable has a method `cancel`, it is called to release a thread that waits in it.
+    A generator is closed in the thread in which it runs, so that its resources are released if the consumer ends early.
     """
 
     def __init__(self, units: Iterable[Sequence[Candidate]]) -> None:
@@ -33,9 +33,9 @@ class Feed:
         self._thread.start()
 
     def next(self, *, wait: bool) -> Sequence[Candidate] | None:
-        """The next candidates; None at the end, or when there are none yet and `wait` is false.
+        """Return the next candidates; None at the end, or if there are none yet and `wait` is false.
 
-        The iterable's error is raised to a consumer that waits: it has then dealt with what came before.
+        An error of the iterable is raised only if `wait` is true, after all earlier candidates have been handed out.
         """
         if not self._ended:
             try:
@@ -53,7 +53,7 @@ class Feed:
         return None
 
     def close(self) -> None:
-        """Stop; waits up to 5 s for the iterator to come to rest."""
+        """Stop pulling; waits up to 5 s for the iterator to end."""
         self._ended = True
         self._closed.set()
         self._room.release()

@@ -1,10 +1,10 @@
-"""The finals: the best candidates and the vendor library timed against each other until it is clear who won.
+"""The finals: time the best candidates and the vendor library against each other until the winner is clear.
 
-Then the confirmation: the one chosen, the runner-up and the library's best calls in rounds that chose nobody. The least
-of several noisy medians is lower than the time that it is of (the winner's curse), for configs as for the library's
-algorithms, so rounds that choose do not say how fast the chosen one is.
+The confirmation follows: the winner, the runner-up and the library's best calls are timed in rounds that do not
+influence the choice. The smallest of several noisy medians is below its true time (the winner's curse), for configs as
+for library algorithms, so the rounds that choose a winner do not measure its time.
 
-Pure but for the samplers, the clock and the pause, so that everything here is tested without a GPU.
+Everything but the samplers, the clock and the pause is pure, so all of it is tested without a GPU.
 """
 
 from __future__ import annotations
@@ -21,43 +21,47 @@ from genkern.timing.statistics import beaten, estimate, relative_spread, stop_re
 
 Sampler = Callable[[], float]
 
-# Steady state: the median rounds of so many windows in a row agree this well. A window is long enough for the power
-# management to act in it: rounds of a few milliseconds agree with their neighbours while the clock still drifts.
+# Steady state: the median rounds of this many windows in a row agree within this ratio. A window is long enough for the
+# power management to react in it. Rounds of a few milliseconds agree with their neighbours while the clock still
+# drifts.
 _STEADY_WINDOWS = 3
 _STEADY_RATIO = 1.005
 _WINDOW_S = 0.1
 _WINDOW_ROUNDS = (5, 50)
-# For a device that never gets there.
+# Limits for a device that never becomes steady.
 _WARM_UP_MOST_WINDOWS = 20
 _WARM_UP_CAP_S = 2.0
-# Where the device was under load before.
+# Warm-up of a device that was under load immediately before.
 _HOT_WARM_S = 0.1
-# The rounds of a confirmation end after so long, once there are the least: 60 of short calls take 0.05 to 0.3 s.
+# Time limit of a confirmation after its minimum of rounds: 60 rounds of short calls take 0.05 to 0.3 s.
 _CONFIRM_S = 0.6
-# The semi-finals: seconds of rounds before those that count.
+# Semi-finals: seconds of warm-up rounds, and the number of rounds that count.
 _SEMIFINAL_WARM_S, _SEMIFINAL_ROUNDS = 0.3, 5
-# The stopping rules and the dropping out are looked at every so many rounds.
+# Rounds between two checks of the stopping rules and of candidates that drop out.
 _CHECK_EVERY = 5
-# After a throttled round the device rests, longer each time (NVBench's recovery time starts here too) ...
+# After a throttled round the device rests, longer each time (NVBench's recovery time also starts at this value) ...
 _REST_S = 0.05
 _LONGEST_REST_S = 0.4
-# ... and after so many in a row, about 2 s, the low clock is what there is.
+# ... and after this many in a row, about 2 s, the low clock is accepted as usual.
 _MOST_DISCARDED_IN_A_ROW = 8
-# A clock that goes up and down all the time would start the rounds anew for ever: then that is what there is.
+# A clock that rises and falls all the time would restart the rounds forever; after this many restarts it is accepted.
 _MOST_STARTS_ANEW = 3
 
 
 class SampleFailed(Exception):
-    """A sampler could not take its sample; the device is as it was."""
+    """A sampler could not take its sample; the device is unaffected."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """How many rounds the finals have, `least` to `most`; after `cap_s` seconds no more than `least`.
+    """Number and length of the rounds.
 
-    `hot`: the device was under the same load a moment ago, so that a short warm-up does. With `confirm` these are the
-    rounds of a confirmation: nobody drops out, and no sample ends them, since rounds that end when somebody is ahead
-    say that he is.
+    least, most: minimum and maximum number of rounds
+    cap_s: seconds after which no more than `least` rounds run
+    seed: seed of the shuffled order
+    hot: the device was under the same load a moment ago, so a short warm-up is enough
+    confirm: these are the rounds of a confirmation: no candidate drops out, and no sample ends the rounds, since rounds
+        that end as soon as one candidate leads are biased towards it
     """
 
     least: int
@@ -69,13 +73,20 @@ class Rounds:
 
 
 def confirmation_rounds(least: int, most: int, seed: int) -> Rounds:
-    """The rounds of a confirmation where finals have `least` to `most`."""
+    """Return the rounds of a confirmation for finals that have `least` to `most` rounds."""
     return Rounds(least, most, _CONFIRM_S, seed, hot=True, confirm=True)
 
 
 @dataclass
 class Finals:
-    """What came of them. `discarded` counts the throttled samples by name; `stopped` says what ended the rounds."""
+    """The result of the finals.
+
+    samples_us: times in microseconds by name
+    discarded: number of throttled samples by name
+    errors: error message by name of the racers that failed
+    rounds: number of rounds that counted
+    stopped: what ended the rounds
+    """
 
     samples_us: dict[str, list[float]]
     discarded: dict[str, int]
@@ -85,10 +96,11 @@ class Finals:
 
 
 def semifinal(samplers: Mapping[str, Sampler], most: int, *, now: Callable[[], float] = time.monotonic) -> list[str]:
-    """Names of the `most` fastest once the device is warm, fastest first; without those whose sampler fails.
+    """Return the names of the `most` fastest once the device is warm, fastest first, without those whose sampler fails.
 
-    By medians of a few rounds, behind some that make the clock what it is in the finals. After each of them the slower
-    half is out, while more than twice as many as are wanted are left: 160 of the longest calls take 0.3 s a round.
+    They are ranked by medians of a few rounds, after warm-up rounds that bring the clock to its value in the finals.
+    After each round the slower half drops out as long as more than twice `most` are left: 160 of the longest calls take
+    0.3 s a round.
     """
     rounds = Finals({name: [] for name in samplers}, {})
     racing, shuffle, started_s = dict(samplers), random.Random(0), now()
@@ -110,11 +122,11 @@ def run_finals(
     now: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
 ) -> Finals:
-    """Warm up, then time all in shuffled rounds until `stop_reason` holds or the rounds are used up.
+    """Warm up, then time all samplers in shuffled rounds until `stop_reason` holds or the rounds are used up.
 
-    But for a confirmation, candidates that are clearly beaten drop out and keep the samples that they have. Of the
-    vendor library, PyTorch's own call stays, and another one unless a call of the library itself beats it.
-    A sampler that raises SampleFailed is out, with its error. Samplers return microseconds.
+    Except in a confirmation, candidates that are clearly beaten drop out and keep their samples. PyTorch's own call of
+    the vendor library never drops out; another library call drops out if a call of the same libraries clearly beats it.
+    A sampler that raises SampleFailed is removed, and its error is recorded. Samplers return microseconds.
     """
     finals = Finals({name: [] for name in samplers}, dict.fromkeys(samplers, 0))
     racing = dict(samplers)
@@ -155,7 +167,7 @@ def run_finals(
 
 
 def _start_anew(samplers: Mapping[str, Sampler], finals: Finals) -> dict[str, Sampler]:
-    """What was sampled at the clock of before does not compare with what comes."""
+    """Discard all samples, since those at the earlier clock do not compare with later ones; return the racers."""
     for name, samples in finals.samples_us.items():
         finals.discarded[name] += len(samples)
         samples.clear()
@@ -181,7 +193,10 @@ def _after_round(
 
 
 def _drop_beaten(racing: dict[str, Sampler], finals: Finals) -> None:
-    """The fastest of all is what configs are judged by, the fastest of the vendor library what its calls are."""
+    """Remove beaten racers.
+
+    Configs are compared with the fastest racer, library calls with the fastest library call.
+    """
     estimates = {name: estimate(finals.samples_us[name]) for name in racing}
     of_library = {name: known for name, known in estimates.items() if library_of(name) not in OURS}
     for name, known in estimates.items():
@@ -192,7 +207,7 @@ def _drop_beaten(racing: dict[str, Sampler], finals: Finals) -> None:
 
 
 def _round(racing: dict[str, Sampler], finals: Finals, shuffle: random.Random) -> dict[str, float]:
-    """One sample of each in shuffled order; those that fail leave the race."""
+    """Take one sample of each racer in shuffled order and return them. Racers that fail are removed."""
     order = list(racing)
     shuffle.shuffle(order)
     taken = {}
@@ -236,7 +251,7 @@ def _window(
     order: random.Random,
     now: Callable[[], float],
 ) -> float:
-    """The median total of the rounds of one window, in microseconds."""
+    """Return the median total of the rounds of one window, in microseconds."""
     started_s = now()
     least, most = _WINDOW_ROUNDS
     totals_us: list[float] = []

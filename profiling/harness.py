@@ -1,13 +1,14 @@
-"""The measured process: loads one generated module at a time, and launches, times and checks what it is told to.
+"""The measured process: loads one generated module at a time; launches, times and checks kernels on request.
 
     python -m genkern.profiling.harness JOB.json     launches a schedule under a profiler (rocprofv3, rocprof)
     python -m genkern.profiling.harness --serve T    answers requests, timing with T (cudagraph, hipgraph ...)
-    python -m genkern.profiling.harness --wait       imports PyTorch, and is told in a first line which of these it is;
-                                                     with --context it makes that of the first device meanwhile
+    python -m genkern.profiling.harness --wait       imports PyTorch, then reads from its first input line which of the
+                                                     above to do; with --context it also creates the context of the
+                                                     first device meanwhile
 
-Serving speaks JSON lines over standard input and output: one answer to each request, in order (to "screen" one for each
-of its configs), and before it any number of {"running": NAME}. What breaks the device ends the process: the first
-config without an answer is the one that did it, and the name last said to be running is whose fault it was.
+The server exchanges JSON lines over standard input and output: one answer to each request, in order ("screen" has one
+for each of its configs), preceded by any number of {"running": NAME}. A fault of the device ends the process: the first
+config without an answer is the one that caused it, and so is the name last reported as running.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from genkern.timing.libraries import AITER, OURS, VENDOR, library_of
 from genkern.timing.session import Session
 from genkern.timing.time_sources import TIMERS
 
-# Calls in a sample of an algorithm, when the best are looked for.
+# Calls in one sample of a library algorithm.
 _SAMPLED_CALLS = 8
 
 
 def serve(requests: IO[str], answers: IO[str], time_source: str, make: Callable[[str], Server] = Server) -> None:
-    """Answer until the requests end. An error that leaves the device unusable ends the process."""
-    # Most of a start is spent here, before anything touches the device: a process in reserve is past it.
+    """Answer requests until they end. An error that leaves the device unusable ends the process."""
+    # Most of the start-up time is spent here, before anything touches the device. A reserve process has it behind it.
     import torch
 
     def write(answer: dict[str, Any]) -> None:
@@ -54,22 +55,22 @@ def serve(requests: IO[str], answers: IO[str], time_source: str, make: Callable[
     for line in requests:
         try:
             answer = server.answer(json.loads(line), write)
-            # Raises here, not at a later candidate, when an asynchronous fault has happened.
+            # An asynchronous fault is raised here, not at a later candidate.
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
         except Exception as error:
             traceback.print_exc()
             print(one_line(error), file=sys.stderr, flush=True)
-            # With a broken context, Python's own exit may wait for ever.
+            # With a broken context, Python's own exit may wait forever.
             os._exit(1)
         write(answer)
 
 
 def launch_schedule(job_path: str) -> None:
-    """Launch every call of a job's schedule in order, logging each before and after; the profiler times them.
+    """Launch every call of a job's schedule in order, and log before and after each config; the profiler times them.
 
-    The clock is read, and logged, before each round of the finals and after the last. So is what shows a bug of
-    genkern's, which ends it.
+    The clock is read and logged before each round of the finals and after the last. An error that reveals a bug of
+    genkern is logged too, and ends the process.
     """
     with open(job_path) as file:
         job = json.load(file)
@@ -122,10 +123,10 @@ def _launch_all(job: dict[str, Any], log: IO[str]) -> None:
 
 
 class _Library:
-    """Calls of the vendor library between fences, none of which is launched before the call is.
+    """Calls of the vendor library between fences.
 
-    Each call is made once before: it loads the library, makes workspaces and is refused, if it is. `named` says which
-    algorithms the places of a job turned out to be.
+    Each call is made once without fences before: it loads the library, allocates workspaces, and is refused if it
+    cannot run. `named` maps the places in a job to the algorithms that took them.
     """
 
     def __init__(self, gemm: LoadedGemm) -> None:
@@ -136,7 +137,10 @@ class _Library:
         self.named: dict[str, str] = {}
 
     def fenced(self, name: str) -> Call:
-        """VENDOR's call, an algorithm's by its name, or that of a place. Raises what the library refuses."""
+        """Return VENDOR's call, an algorithm's call by its name, or the call of a place.
+
+        Raises what the library refuses.
+        """
         import torch
 
         from genkern.profiling.rocm.fence import fenced
@@ -164,17 +168,17 @@ class _Library:
             self._best[library] = screening.best(binds, None) if binds else {}
         best, place = self._best[library], PLACES[library].index(name)
         if place >= len(best):
-            raise LtError("the library has no further algorithm for it")
+            raise LtError("the library has no further algorithm for this problem")
         self.named[name] = list(best)[place]
         return best[self.named[name]]
 
 
 def _nothing(told: object) -> None:
-    """The log says whose turn it is."""
+    """Ignore {"running": NAME}, since the launch log records it."""
 
 
 def _failed(name: str, error: Exception) -> None:
-    """A refusal leaves an algorithm out."""
+    """Ignore a refusal, which leaves an algorithm out; raise other errors."""
     if not refused_by_device(error):
         raise error
 
@@ -185,17 +189,17 @@ def _symbol(entry: str) -> str:
 
 
 def serve_parent(time_source: str, make: Callable[[str], Server] = Server) -> None:
-    """Answer whoever started this process, over its standard input and output."""
-    # Libraries print to standard output; the answers keep a descriptor of their own.
+    """Answer the parent process over standard input and output."""
+    # Libraries print to standard output, so answers use a duplicate of its descriptor and descriptor 1 goes to stderr.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     serve(sys.stdin, answers, time_source, make)
 
 
 def wait_and_become(*, with_context: bool) -> None:
-    """Go on with the arguments and the environment that the first line has; end where there is none."""
+    """Continue with the arguments and the environment in the first input line; end if there is none."""
     if with_context:
-        # Half a second of the driver's, which needs nothing of PyTorch.
+        # Takes half a second in the driver and needs nothing of PyTorch.
         threading.Thread(target=_make_context, daemon=True).start()
     import torch  # noqa: F401
 
@@ -207,7 +211,7 @@ def wait_and_become(*, with_context: bool) -> None:
 
 
 def _make_context() -> None:
-    """Have the first device's primary context made, which PyTorch uses too. Who needs it finds out what is wrong."""
+    """Create the first device's primary context, which PyTorch uses too. Errors are found by the code that needs it."""
     with contextlib.suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")
         device, context = ctypes.c_int(), ctypes.c_void_p()

@@ -1,4 +1,4 @@
-"""LoadedGemm: one generated module on the device, with its operands and the farm's binaries ready to launch."""
+"""LoadedGemm: a generated module on the device, with its operands and compiled binaries ready to launch."""
 
 from __future__ import annotations
 
@@ -23,23 +23,27 @@ from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.timing.session import Session
 
 Call = Callable[[int], None]
-# More copies than this no longer make B colder, and each costs host memory for its launch arguments.
+# Further copies would not make B colder, and each needs host memory for its launch arguments.
 _MAX_COPIES = 512
-# Of a workspace and of counters: 16 bytes where a kernel needs none.
+# Minimum size of workspace and counters: 16 bytes, also for kernels that need none.
 _LEAST_ELEMENTS = 4
-_OFF_ALIGNMENT = f"operands lie at no multiples of {ALIGNMENT} bytes"
+_OFF_ALIGNMENT = f"operands are not aligned to {ALIGNMENT} bytes"
 
 
 def rotating_copies(bytes_per_copy: int, rotating_mb: float) -> int:
-    """How many copies together exceed `rotating_mb` MiB (tune_gemm's rule, rounded up); at least 1."""
+    """Return the number of copies that together exceed `rotating_mb` MiB (tune_gemm's rule, rounded up); at least 1."""
     return max(1, min(_MAX_COPIES, -(-int(rotating_mb * 2**20) // bytes_per_copy))) if rotating_mb else 1
 
 
 @dataclass(frozen=True)
 class Launchable:
-    """A config that can be launched: its name, folders of its binaries in the cache, the launch plan that it shares
-    with others, as JSON, and what that leaves to it, by name. `codes` are the digests of the machine code that the
-    binaries must have.
+    """A config that can be launched.
+
+    name: the config's name
+    binaries: folders of its binaries in the cache
+    plan: launch plan as JSON; configs may share one
+    run_time: run-time arguments that the plan leaves to the config, by name
+    codes: digests of the machine code that the binaries must have
     """
 
     name: str
@@ -50,13 +54,16 @@ class Launchable:
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Launchable:
-        """As a request says it; the vendor library's name comes without a plan."""
+        """Build it from a request. The vendor library's name comes without a plan."""
         binaries, codes = tuple(request["binaries"]), tuple(request.get("codes", ()))
         return cls(request["config"], binaries, request.get("plan", ""), request.get("run_time", {}), codes)
 
     @classmethod
     def of_unit(cls, request: Mapping[str, Any]) -> list[Launchable]:
-        """The configs of a request to screen, which share binaries and plan, and have each what that leaves to it."""
+        """Return the configs of a screening request.
+
+        They share binaries and plan; each has its own run-time arguments.
+        """
         names, binaries, plan = request["configs"], tuple(request["binaries"]), request.get("plan", "")
         run_times = request.get("run_times") or [{}] * len(names)
         codes = tuple(request.get("codes", ()))
@@ -64,7 +71,7 @@ class Launchable:
 
 
 class Prepares(Protocol):
-    """A call's launches, for operands that lie in any way that its kernels were promised (CachedCall)."""
+    """A call's launches, for operands in any layout that its kernels support (CachedCall)."""
 
     @property
     def operands(self) -> tuple[str, ...]: ...
@@ -80,12 +87,12 @@ class SharedWorkspace:
         self._tensors: dict[str, Any] = {}
 
     def for_plan(self, plan: LaunchPlan, known: Mapping[str, int]) -> dict[str, Any]:
-        """The "workspace" and the "counters", which are zero, for the plan where what it hangs on is known."""
+        """Return the "workspace" and the zeroed "counters" for the plan, given the values that its expressions need."""
         import torch
 
         elements, counters = plan.workspace_elements(known)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
-        # What is larger stays; what is new replaces the smaller.
+        # A larger buffer stays in use; a new one replaces the smaller.
         if self._size("workspace") < max(elements, _LEAST_ELEMENTS):
             self._tensors["workspace"] = torch.empty(max(elements, _LEAST_ELEMENTS), dtype=dtype, device=self._device)
         if self._size("counters") < max(counters, _LEAST_ELEMENTS):
@@ -99,10 +106,10 @@ class SharedWorkspace:
 
 
 class LoadedGemm:
-    """Operands on the current device, `copies` of those that rotate (the weights), and launchers for configs.
+    """Operands on the current device, `copies` copies of the rotating ones (the weights), and launchers for configs.
 
     A call takes the number of the copy to use, so that successive calls find it cold in the cache. Configs are launched
-    as users' calls are (genkern.runtime.launch), whatever their kernels are written in.
+    like users' calls (genkern.runtime.launch), whatever language their kernels are written in.
     """
 
     def __init__(self, session: Session, device: str = "cuda", binaries: CachedBinaries | None = None) -> None:
@@ -122,24 +129,24 @@ class LoadedGemm:
             # clone() of a transposed matrix keeps its strides.
             self._weights.append({name: x.clone() for name, x in rotating.items()})
         self._workspace = SharedWorkspace(device)
-        # All that calls may have been bound to; and whether the last one of them has some.
+        # All counters that calls may have been bound to, and whether the last bound call uses counters.
         self._counters: dict[int, Any] = {}
         self._counts = False
 
     def bind(self, launchable: Launchable) -> Call:
-        """A function that launches one call of the config, by its plan, on the current stream.
+        """Return a function that launches one call of the config, by its plan, on the current stream.
 
-        Raises LaunchError when a binary cannot be loaded, and InputError for a plan that is none.
+        Raises LaunchError if a binary cannot be loaded, and InputError for an invalid plan.
         """
         plan, known = self._plan_of(launchable)
         return self.bound(self._call(launchable, plan, known), plan, known)
 
     def bound(self, call: Prepares, plan: LaunchPlan, known: Mapping[str, int]) -> Call:
-        """The same of a call of any origin, by `plan`, where what that hangs on is `known`."""
+        """Return a function that launches `call` by `plan`; `known` has the values that the plan's expressions need."""
         tensors = {**self.operands, **self._workspace.for_plan(plan, known)}
         self._counters[id(tensors["counters"])] = tensors["counters"]
         self._counts = plan.workspace_elements(known)[1] > 0
-        # All copies lie alike.
+        # All copies have the same layout.
         launches = call.prepared(self.layouts(call.operands, tensors))
         stream = self.gpu.stream
         addresses: dict[int, tuple[int, ...]] = {}
@@ -154,7 +161,7 @@ class LoadedGemm:
         return launch
 
     def subject(self, launchable: Launchable) -> Subject:
-        """The config's binaries as the subject of a check, on operands and a workspace that it is given."""
+        """Return the config's binaries as the subject of a check, which provides operands and workspace."""
         plan, known = self._plan_of(launchable)
         return self.subject_of(self._call(launchable, plan, known), plan, known)
 
@@ -162,7 +169,7 @@ class LoadedGemm:
         return self._binaries.call(launchable.binaries, plan, self._dtypes, known, launchable.codes)
 
     def subject_of(self, call: Prepares, plan: LaunchPlan, known: Mapping[str, int]) -> Subject:
-        """The same of a call of any origin, by `plan`, where what that hangs on is `known`."""
+        """Return `call` as the subject of a check; `known` has the values that the plan's expressions need."""
         import torch
 
         workspace, counters = plan.workspace_elements(known)
@@ -188,19 +195,22 @@ class LoadedGemm:
         return Subject(launch, buffers, refuses)
 
     def left_in_counters(self) -> str:
-        """What the config that was bound last has left in the counters that all share, "" when nothing.
+        """Return a message if the config that was bound last left a counter nonzero, or "".
 
-        They are zero from then on. Its launches must have ended.
+        Zeroes such a counter. All launches must have ended.
         """
         return counters_left(self._counters.values()) if self._counts else ""
 
     def faults_of_timed(
         self, calls: Mapping[str, tuple[Call, Callable[[], object]]], copy: int, tell: Callable[[dict[str, Any]], None]
     ) -> dict[str, str]:
-        """By name what launches of configs as they are timed leave otherwise than one call alone, where they do.
+        """Return by name the faults of launches as they are timed: where C differs from a single call's C.
 
-        Each has its call and what launches it as timed; both end with `copy`. `tell` says beforehand who is running.
-        Where there is no memory to compare C, nothing is said: that C is right is for the check to prove.
+        calls: for each config its call, and a function that launches it as timed; both use `copy` last
+        copy: number of the copy of the weights
+        tell: sends {"running": NAME} before each config
+
+        If there is no memory to compare C, that config has no entry; the check proves separately that C is right.
         """
         faults: dict[str, str] = {}
         for name, (call, timed) in calls.items():
@@ -217,11 +227,11 @@ class LoadedGemm:
         return faults
 
     def _plan_of(self, launchable: Launchable) -> tuple[LaunchPlan, dict[str, int]]:
-        """The plan, and what it hangs on."""
+        """Return the plan and the values that its expressions need."""
         return _read_plan(launchable.plan, tuple(launchable.run_time)), {"units": self.units, **launchable.run_time}
 
     def layouts(self, names: Iterable[str], tensors: Mapping[str, Any]) -> dict[str, Layout]:
-        """How these lie. Raises ResultsError for rows that are not contiguous."""
+        """Return the layouts of these tensors. Raises ResultsError for rows that are not contiguous."""
         declared = self.module.OPERANDS
         return {
             name: Layout.of(
@@ -231,11 +241,11 @@ class LoadedGemm:
         }
 
     def operands_of(self, copy: int) -> dict[str, Any]:
-        """All operands, of those that rotate this copy."""
+        """Return all operands, with this copy of the rotating ones."""
         return {**self.operands, **self._weights[copy]}
 
     def vendor(self) -> Call:
-        """The vendor library's call on the same operands."""
+        """Return the vendor library's call on the same operands."""
         operands = [self.operands_of(copy) for copy in range(self.copies)]
 
         def call(copy: int) -> None:
@@ -246,15 +256,15 @@ class LoadedGemm:
 
 @lru_cache(maxsize=4096)
 def _read_plan(text: str, run_time: tuple[str, ...]) -> LaunchPlan:
-    """The plan that JSON says, and that leaves these open: many configs share one. Raises InputError for what is none.
+    """Parse a plan with these open run-time arguments; cached because many configs share one. Raises InputError.
 
-    Nobody here knows the parameters of families of someone's own, whose files this process does not read.
+    Parameters of user-defined families are unknown here, since this process does not read their files.
     """
     return LaunchPlan.from_json(text, run_time)
 
 
 @lru_cache(maxsize=1)
 def _binaries(arch: str) -> CachedBinaries:
-    """Those on the process's one device, for one session after the other."""
+    """Return the loader of binaries on this process's one device, shared by successive sessions."""
     backend, _, warp_size = triton_target(gpu_for_arch(arch))
     return CachedBinaries(TorchGpu(0), backend, warp_size)

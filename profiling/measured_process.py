@@ -1,4 +1,7 @@
-"""MeasuredProcess: the process that measures on one device, its replacements when it dies, and what it answers."""
+"""MeasuredProcess: the process that measures on one device, and its replacement after a crash.
+
+This module also builds its requests and parses its answers.
+"""
 
 from __future__ import annotations
 
@@ -22,24 +25,24 @@ from genkern.profiling.supervisor import (
 from genkern.python_child import child_environment
 from genkern.timing.session import Session
 
-# Importing PyTorch, creating the context and filling the operands.
+# Limit for importing PyTorch, creating the context and filling the operands.
 _OPEN_TIMEOUT_S = 180.0
-# The reference product of checks is computed once per problem, in float32.
+# Additional time for a check, which computes the reference product once per problem, in float32.
 REFERENCE_S = 60.0
-# A process that dies before its session is open says nothing against a candidate; so many are tried.
+# A process that dies before its session is open does not incriminate a candidate. Number of attempts to open one.
 _OPEN_ATTEMPTS = 3
 _TAIL_LINES = 3
 _MESSAGE_CHARACTERS = 300
-# Of configs that have no times an answer has one of these, which says why.
+# Keys of a screening answer that replace times, with the outcome that each stands for.
 _WITHOUT_TIMES = {"error": Outcome.LAUNCH_FAILED, "wrong": Outcome.WRONG, "left_out": Outcome.PREDICTED_OUT}
 
 
 class SessionRefused(ProfilerError):
-    """The device works, but this problem cannot be set up on it: its operands do not fit, say."""
+    """The device works, but this problem cannot be set up on it, for example because its operands do not fit."""
 
 
 class Fault(Exception):
-    """The process was lost in the finals while `suspect` was running; empty when it was nobody yet."""
+    """The process was lost in the finals while `suspect` was running; "" if no racer was running yet."""
 
     def __init__(self, suspect: str, error: SupervisorError) -> None:
         super().__init__(str(error))
@@ -48,10 +51,11 @@ class Fault(Exception):
 
 
 class MeasuredProcess:
-    """One process at a time with one session open in it; `argv` is the program that serves.
+    """One process at a time with one session open in it. `argv` is the program that serves.
 
-    A second process starts when the first is open and stands in reserve. It imports PyTorch, the most of a start, and
-    does not touch the device: a start from nothing took 5.2 to 5.6 s on a host whose every core was compiling.
+    A second process starts as soon as the first is open and waits in reserve. It imports PyTorch, which is most of a
+    start, and does not touch the device. A start without a reserve took 5.2 to 5.6 s on a host whose cores were all
+    compiling.
     """
 
     def __init__(
@@ -62,9 +66,10 @@ class MeasuredProcess:
         device_index: int,
         early: Early | None = None,
     ) -> None:
-        """The standard error of the processes goes, by turns, to `log_stem`_0.log and `log_stem`_1.log.
+        """Prepare the process.
 
-        The first is the one that is `early`, where that is there.
+        The standard error of successive processes goes alternately to `log_stem`_0.log and `log_stem`_1.log. The first
+        process is the `early` one, if there is one.
         """
         self.device = ""
         self.torch_version = ""
@@ -77,13 +82,15 @@ class MeasuredProcess:
         self._child: StreamChild | None = None
         self._reserve: StreamChild | None = None
         self._session: Session | None = None
-        # Whether the process has yet to say that it is up.
+        # True until the process has answered the "start" request.
         self._is_starting = False
 
     def start(self, *, on_device: bool = True) -> None:
-        """Start a process that makes itself ready for `open`, if none runs, and its device unless others may use it.
+        """Start a process unless one runs.
 
-        `open` finds out what goes wrong.
+        It sets up its device if `on_device`, which is False if other processes may use the device.
+
+        Errors are raised by `open`, not here.
         """
         if self._child is None:
             with contextlib.suppress(SupervisorError):
@@ -92,16 +99,16 @@ class MeasuredProcess:
                 self._is_starting = True
 
     def wait_up(self) -> None:
-        """Wait until the process that `start` has started is ready; `open` finds out what went wrong."""
+        """Wait until the process that `start` started is ready. Errors are raised by `open`, not here."""
         if self._is_starting and self._child is not None:
             with contextlib.suppress(SupervisorError):
                 self._child.receive(_OPEN_TIMEOUT_S)
                 self._is_starting = False
 
     def open(self, session: Session) -> None:
-        """Have `session` open in a live process.
+        """Open `session` in a live process, unless it is open already.
 
-        Raises SessionRefused when this problem cannot be set up, ProfilerError when no process can be.
+        Raises SessionRefused if this problem cannot be set up, ProfilerError if no process can be used.
         """
         if self._child is not None and self._session == session:
             return
@@ -113,7 +120,10 @@ class MeasuredProcess:
         self._session = session
 
     def send(self, request: dict[str, Any]) -> bool:
-        """Send a request; False when the process is dead. One that reads no more is noticed by `receive`."""
+        """Send a request.
+
+        Returns False if the process is dead; a process that no longer reads is noticed by `receive`.
+        """
         try:
             with contextlib.suppress(ChildTimedOut):
                 self._live().send(request)
@@ -122,9 +132,10 @@ class MeasuredProcess:
         return True
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """The next answer. Raises ChildTimedOut, ChildDied, or ChildGarbled for anything that is not an object.
+        """Return the next answer.
 
-        BugError for one that tells of a bug; then the process is ended, with what else it was asked.
+        Raises ChildTimedOut, ChildDied, ChildGarbled for anything that is not an object, and BugError for an answer
+        that reports a bug. BugError ends the process and all requests in flight.
         """
         answer = self._live().receive(timeout_s)
         if not isinstance(answer, dict):
@@ -135,7 +146,7 @@ class MeasuredProcess:
         return answer
 
     def lost(self) -> None:
-        """End the process, which died, hangs or talks nonsense; `open` then starts another."""
+        """End the process, which died, hangs or sends malformed answers. `open` then starts another."""
         self._end()
 
     def close(self) -> None:
@@ -157,7 +168,7 @@ class MeasuredProcess:
                 self._child.send(request)
                 answer = self.receive(_OPEN_TIMEOUT_S)
                 if self._reserve is None:
-                    # Not sooner: both would take turns with what the first size needs.
+                    # Not sooner: both would compete for the CPU with the work for the first size.
                     with contextlib.suppress(SupervisorError):
                         self._reserve = self._start()
                 return answer
@@ -189,20 +200,20 @@ class MeasuredProcess:
 
 
 def environment_of(visible: str, device_index: int, cache_dir: str) -> dict[str, str]:
-    """What the process has in its environment: the one GPU of that number is all that it sees."""
+    """Return the environment of the process, in which only the GPU of that number is visible."""
     environment = child_environment()
     environment.pop("TRITON_INTERPRET", None)
     shown = environment.get(visible)
     devices = [part.strip() for part in shown.split(",") if part.strip()] if shown else []
     environment[visible] = devices[device_index] if device_index < len(devices) else str(device_index)
-    # As nvidia-smi counts, whose numbers genkern's are; CUDA's own order is by speed.
+    # Number devices as nvidia-smi and genkern do. CUDA's own order is by speed.
     environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     environment["TRITON_CACHE_DIR"] = str(Path(cache_dir) / "triton_launchers")
     return environment
 
 
 def loss(error: SupervisorError) -> tuple[Outcome, str]:
-    """The outcome for the candidate that lost us the process, and how, with the tail of its standard error."""
+    """Return outcome and message for the candidate that ended the process, with the tail of its standard error."""
     if isinstance(error, ChildDied):
         lines = [" ".join(line.split()) for line in error.exit.stderr_tail.splitlines() if line.strip()]
         said = " | ".join(lines[-_TAIL_LINES:])[-_MESSAGE_CHARACTERS:]
@@ -213,7 +224,7 @@ def loss(error: SupervisorError) -> tuple[Outcome, str]:
 
 
 def samples_of(values: Any) -> tuple[float, ...]:
-    """Times in microseconds, at least one. Raises TypeError or ValueError for anything else."""
+    """Return the times in microseconds, at least one. Raises TypeError or ValueError for anything else."""
     samples = tuple(float(value) for value in values)
     if not samples or not all(math.isfinite(sample) and sample > 0 for sample in samples):
         raise ValueError(f"not a list of times: {values}")
@@ -221,13 +232,13 @@ def samples_of(values: Any) -> tuple[float, ...]:
 
 
 def measured_of(name: str, stage: str, samples: tuple[float, ...], time_source: str, note: str = "") -> Measurement:
-    """The measurement that these samples, in microseconds, make: their median counts."""
+    """Return the measurement of these samples, in microseconds: their median counts."""
     median_us = statistics.median(samples)
     return Measurement(name, Outcome.MEASURED, time_source, stage, median_us, samples, note)
 
 
 def screened_of_answer(name: str, answer: dict[str, Any], time_source: str) -> Measurement:
-    """What a process said of a config that it was to screen. Raises ChildGarbled for anything else."""
+    """Parse an answer to a screening request. Raises ChildGarbled for a malformed one."""
     if answer.get("config") != name:
         raise ChildGarbled(f"the measured process answered for {str(answer.get('config'))[:100]!r}, not {name}")
     for key, outcome in _WITHOUT_TIMES.items():
@@ -236,17 +247,17 @@ def screened_of_answer(name: str, answer: dict[str, Any], time_source: str) -> M
     try:
         samples = samples_of(answer["samples_us"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
-    note = "one launch, far beyond the best" if answer.get("hopeless") else ""
+        raise ChildGarbled(f"the measured process sent a malformed answer: {error!r}") from None
+    note = "one launch, far slower than the best" if answer.get("hopeless") else ""
     return measured_of(name, "screen", samples, time_source, note)
 
 
 def check_of_answer(name: str, size: str, method: str, answer: dict[str, Any]) -> Check:
-    """The verdict that a process gave as JSON, or why there is none. Raises ChildGarbled for anything else."""
+    """Parse an answer to a check request. Raises ChildGarbled for a malformed one."""
     if "error" in answer:
         return Check(name, False, 1.0, math.inf, size, method, str(answer["error"]))
     if "no_memory" in answer:
-        why = f"no memory to check it: {answer['no_memory']}"
+        why = f"not enough memory to check it: {answer['no_memory']}"
         return Check(name, False, 1.0, math.inf, size, NOT_CHECKED, why, Outcome.UNCHECKED)
     passed, message, rounds = answer.get("passed"), answer.get("message"), answer.get("rounds")
     ratio, row = answer.get("error_ratio"), answer.get("worst_row_error")
@@ -257,18 +268,18 @@ def check_of_answer(name: str, size: str, method: str, answer: dict[str, Any]) -
         or not isinstance(ratio, int | float)
         or not isinstance(row, int | float)
     ):
-        raise ChildGarbled(f"the check's answer has no sense: {str(answer)[:200]}")
+        raise ChildGarbled(f"the answer to the check is malformed: {str(answer)[:200]}")
     return Check(name, passed, float(ratio), float(row), size, method, message, rounds=tuple(map(str, rounds)))
 
 
 def took_ms(answer: dict[str, Any]) -> float | None:
-    """The milliseconds that an answer says it took, None where it says nothing that makes sense."""
+    """Return the milliseconds that an answer says it took, or None if they are missing or malformed."""
     ms = answer.get("took_ms")
     return ms if isinstance(ms, float) and math.isfinite(ms) else None
 
 
 def screen_request(candidates: Sequence[Candidate], best_us: float | None) -> dict[str, Any]:
-    """Candidates that share their binaries and their plan, which are said once, with the best time so far."""
+    """Return a request to screen candidates that share binaries and plan; includes the best time so far."""
     shared = candidates[0].request
     return {
         "command": "screen",

@@ -1,4 +1,4 @@
-"""PredictProfiler: predicted times of candidates, without a GPU to measure on."""
+"""PredictProfiler: predicted times of candidates, for runs without a GPU."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from genkern.timing.session import Session
 
 
 class PredictProfiler(Unshared):
-    """A profiler that runs nothing: every record that it yields says `time_source: predicted`.
+    """A profiler that runs nothing: every record it yields has `time_source: predicted`.
 
-    `device_name` picks a device of the session's arch (gpus.yaml); "" is the default of the arch. Raises
-    InputError from `screen` and `retime` for an unknown arch.
+    `device_name` selects a device of the session's arch (gpus.yaml); "" is the default of the arch. `screen` and
+    `retime` raise InputError for an unknown arch.
     """
 
     time_source = "predicted"
@@ -29,7 +29,7 @@ class PredictProfiler(Unshared):
         self.device_name = device_name
 
     def start(self) -> None:
-        """Nothing runs, so nothing is started."""
+        """Do nothing, since nothing runs."""
 
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
         """Yield one prediction per candidate, in the order given; OVER_RESOURCES for one that cannot launch."""
@@ -44,15 +44,15 @@ class PredictProfiler(Unshared):
         return sorted(found, key=lambda one: math.inf if one.duration_us is None else one.duration_us)
 
     def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
-        """The same once more: predictions have no noise."""
+        """Return the same predictions again, since they have no noise."""
         return self.retime(session, finalists)
 
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        """The first: a prediction is the same under load."""
+        """Return the first `most` names, since a prediction is the same under load."""
         return [candidate.config.name for candidate in candidates[:most]]
 
     def close(self) -> None:
-        """Nothing runs, so nothing is stopped."""
+        """Do nothing, since nothing runs."""
 
     def _predict(self, problem: GemmProblem, candidate: Candidate, gpu: Gpu, stage: str) -> Measurement:
         config = candidate.config

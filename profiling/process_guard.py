@@ -1,11 +1,10 @@
-"""The tiny watcher between genkern and a measured process: nothing it started outlives genkern.
+"""Watcher process between genkern and a measured process: nothing that it started outlives genkern.
 
 Run by path, as `python -I -S process_guard.py PARENT_PID PIPE PROGRAM ARGS...`, in a session of its own (see
-`supervisor`). It starts PROGRAM in its own process group, waits, writes its wait status to the descriptor PIPE (unless
-that is -), and ends exactly as PROGRAM did: with its exit code, or by its signal. A parent that dies, even by SIGKILL,
-takes the group with it: the kernel's parent death signal reaches only a direct child and is not inherited by fork, so
-the watcher takes it on behalf of the group, grandchildren included. A process that leaves the group (setsid) is out of
-reach.
+`supervisor`). It starts PROGRAM in its own process group, waits, writes the wait status to the descriptor PIPE (unless
+that is -), and ends exactly as PROGRAM did: with its exit code, or by its signal. If the parent dies, even by SIGKILL,
+the group ends too. The kernel's parent death signal reaches only a direct child and is not inherited by fork, so the
+watcher receives it and kills the group, grandchildren included. A process that leaves the group (setsid) is not killed.
 
 It imports nothing of genkern, since a plain interpreter starts in about 20 ms.
 """
@@ -21,7 +20,7 @@ import sys
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _PARENT_DIED = signal.SIGUSR2
-_CANNOT_RUN = 127  # what a shell says
+_CANNOT_RUN = 127  # exit code of a shell for a program that cannot run
 _NOBODY = "-"  # in place of PIPE
 
 
@@ -30,7 +29,7 @@ def _die_with_parent(libc: ctypes.CDLL, signal_number: int) -> None:
 
 
 def _exit_as(status: int) -> None:
-    """End this process the way that the wait status `status` tells."""
+    """End this process in the way that the wait status `status` describes."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file of the watcher would mislead
@@ -44,12 +43,13 @@ def main() -> None:
     parent_pid, pipe, argv = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     told = None if pipe == _NOBODY else int(pipe)
     if told is not None:
-        # Held by what the program starts, and outlives it, it would never say that all have ended.
+        # A process that inherits the descriptor and outlives the program would keep the pipe open.
         os.set_inheritable(told, False)
     libc = ctypes.CDLL(None)
 
     def end_group_if_orphaned(*_: object) -> None:
-        # The death signal also comes when only the *thread* that started us ended: then the parent is the same.
+        # The death signal also arrives when only the *thread* that started this process ended. The parent is then the
+        # same.
         if os.getppid() != parent_pid:
             os.killpg(0, signal.SIGKILL)
 
@@ -58,7 +58,7 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
     signal.signal(_PARENT_DIED, end_group_if_orphaned)
     _die_with_parent(libc, _PARENT_DIED)
-    end_group_if_orphaned()  # it may have died before prctl
+    end_group_if_orphaned()  # the parent may have died before prctl
 
     pid = os.fork()
     if pid == 0:
@@ -66,7 +66,8 @@ def main() -> None:
         _die_with_parent(libc, signal.SIGKILL)
         if guard_pid != os.getppid():
             os._exit(_CANNOT_RUN)
-        # What Python or whoever started genkern (timeout, nohup) ignores, exec would keep ignored.
+        # exec keeps ignored signals ignored, whether Python or the program that started genkern (timeout, nohup)
+        # ignores them.
         for number in signal.valid_signals():
             if signal.getsignal(number) is signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
@@ -75,13 +76,13 @@ def main() -> None:
         except OSError as error:
             os.write(2, f"cannot run {argv[0]}: {error.strerror}\n".encode())
             os._exit(_CANNOT_RUN)
-    # Ours must close, so that the parent sees the end of a pipe when the program ends or closes it.
+    # Close this process's ends, so that the parent sees the end of a pipe when the program ends or closes it.
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     _, status = os.waitpid(pid, 0)
     if told is not None:
-        with contextlib.suppress(OSError):  # nobody wants to know
+        with contextlib.suppress(OSError):  # the parent may not read it any more
             os.write(told, str(status).encode())
     _exit_as(status)
 

@@ -1,7 +1,7 @@
-"""Server: answers the requests of one parent in the measured process. A request and its answer are JSON objects.
+"""Server: answers the requests of one parent in the measured process. Requests and answers are JSON objects.
 
-A request that breaks the device raises, which ends the process; one that device or driver refuse has an answer with
-"error", one that shows a bug of genkern's an answer with "bug" and its "details".
+A request after which the device is unusable raises, which ends the process. If the device or the driver refuses a
+request, its answer has "error". If a request reveals a bug of genkern, its answer has "bug" and "details".
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from genkern.profiling.same_bits.row_bits import RowChecking
 from genkern.timing.libraries import AITER, OURS, VENDOR, library_of
 from genkern.timing.session import Session
 
-# A graph of calls runs for so long that an event's 1 to 2 us are below 2 % of it; short calls are repeated so often.
+# A graph of calls runs about this long, so that an event's 1 to 2 us are below 2 %. Short calls are repeated.
 _SAMPLE_US = 100.0
 _MAX_REPEATS = 32
-# Long calls vary little: so much time is enough for a first impression, whatever the budget's launches.
+# Long calls vary little: screening launches no more calls than fit in this time, whatever the budget says.
 _ENOUGH_US = 1000.0
 # Calls in one sample when each follows a flush of the instruction caches.
 _FLUSHED_CALLS = 8
 _GROUP = GROUP_SIZE_M.name
 
 Answer = dict[str, Any]
-# Says something before the answer: {"running": NAME} ahead of whatever may hang or fault, and the answers for all but
+# Sends a message before the answer: {"running": NAME} before a step that may hang or fault, and the answers for all but
 # the last of several configs.
 Tell = Callable[[Answer], None]
 
 
 class Server:
-    """Holds one open session at a time. `time_source` is a name of cuda/timers.py."""
+    """Holds one open session at a time. `time_source`: name of a timer in cuda/timers.py."""
 
     def __init__(self, time_source: str) -> None:
         self._time_source = time_source
@@ -58,17 +58,21 @@ class Server:
         self._gemm: LoadedGemm | None = None
         self._finders: dict[str, Algorithms | AiterFinder] = {}
         self._best_us = math.inf
-        # By binaries and all that is set at run time but GROUP_SIZE_M: what the first group size took.
+        # First measured time by binaries and run-time arguments other than GROUP_SIZE_M.
         self._first_us: dict[tuple[tuple[str, ...], frozenset[tuple[str, int]]], float] = {}
         self._next_copy = 0
-        # Whether the last request was semi-finals.
+        # True if the last request was a semi-final, so that the device is warm.
         self._hot = False
         self._checking: Checking | None = None
         self._rows: RowChecking | None = None
 
     def answer(self, request: dict[str, Any], tell: Tell) -> Answer:
-        """The answer to `request`, whose "command" is start, open, screen, semifinal, retime, check, rehearse, rows or
-        alike."""
+        """Return the answer to `request`.
+
+        "command" in the request is start, open, screen, semifinal, retime, check, rehearse, rows or alike.
+
+        `tell` sends messages that precede the answer. Raises if the device is unusable.
+        """
         try:
             return self._answer(request, tell)
         except Exception as error:
@@ -103,11 +107,11 @@ class Server:
         raise ValueError(f"unknown command {command!r}")
 
     def _start(self) -> None:
-        """Make timer and clock, where they are not there yet; with the synchronising that follows also the context."""
+        """Create timer and clock unless they exist. The synchronisation that follows also creates the context."""
         import torch
 
         if self._timer is None:
-            # CUPTI wants to be there before the context.
+            # CUPTI must be set up before the context exists.
             self._timer = make_timer(self._time_source)
             uuid = str(torch.cuda.get_device_properties(0).uuid)
             self._guard = ThrottleGuard(AmdSmiClock() if torch.version.hip else open_clock(uuid))
@@ -130,14 +134,17 @@ class Server:
         return {"device": torch.cuda.get_device_name(0), "copies": gemm.copies, "torch": torch.__version__}
 
     def _screen_unit(self, gemm: LoadedGemm, timer: Timer, request: dict[str, Any], tell: Tell) -> Answer:
-        """An answer for each config that shares these binaries, all but the last told beforehand."""
+        """Screen the configs that share these binaries.
+
+        Sends all answers but the last through `tell`, and returns the last.
+        """
         import torch
 
         *before, last = Launchable.of_unit(request)
         for launchable in before:
             started_s = time.monotonic()
             answer = self._screen(gemm, timer, launchable)
-            # An asynchronous fault shows here, and is this one's.
+            # An asynchronous fault is raised here, while the config that caused it is known.
             torch.cuda.synchronize()
             tell({**answer, **_took(started_s)})
         started_s = time.monotonic()
@@ -149,7 +156,7 @@ class Server:
         sibling_us = self._first_us.get(siblings, 0.0)
         if gemm.session.screening.leaves_siblings(sibling_us, self._best_us):
             ratio = sibling_us / self._best_us
-            return {"config": name, "left_out": f"another GROUP_SIZE_M of it took {ratio:.1f} times the best"}
+            return {"config": name, "left_out": f"with another GROUP_SIZE_M it took {ratio:.1f} times the best time"}
         answer = self._sampled(gemm, timer, launchable)
         if samples_us := answer.get("samples_us"):
             self._first_us.setdefault(siblings, samples_us[-1])
@@ -169,10 +176,10 @@ class Server:
         return {"config": name, "samples_us": [sample_us]}
 
     def _sample(self, gemm: LoadedGemm, timer: Timer, call: Call) -> tuple[float, bool]:
-        """The microseconds of a call, and whether that is one launch, so slow that nothing more was measured."""
+        """Return the microseconds of a call, and True if that is a single launch so slow that measuring stopped."""
         import torch
 
-        # A workspace that the call's maker filled is filled in one stream and used in another.
+        # The operands may have been filled in another stream than the one that uses them.
         torch.cuda.synchronize()
         budget = gemm.session.budget
         warmup = self._copies(max(1, budget.warmup))
@@ -184,7 +191,7 @@ class Server:
             first_us = timer.rough_us(call, copy)
         if budget.protocol == "tune_gemm":
             return [timer.prepare(call, [copy])() for copy in self._copies(10)][-1], False
-        # The first launch has host time in it: nobody is turned away for that.
+        # The first launch includes host time, so it does not rule a candidate out.
         if screening.is_hopeless(first_us, self._best_us):
             first_us = timer.launch_us(call, *self._copies(1))
             if screening.is_hopeless(first_us, self._best_us):
@@ -208,10 +215,10 @@ class Server:
             try:
                 call = bind()
                 call(0)
-                # A fault shows here, not when the next one is running.
+                # A fault is raised here, while this call is known to be the cause.
                 torch.cuda.synchronize()
                 if self._best_us == math.inf:
-                    # This process has screened nothing: another one did, or nobody (--benchmark).
+                    # This process has screened nothing: another process did, or nothing was screened (--benchmark).
                     fastest_us = min(fastest_us, timer.launch_us(call, *self._copies(1)))
                 calls[name] = call
             except Exception as error:
@@ -265,7 +272,7 @@ class Server:
                 calls[name] = call
             except Exception as error:
                 self._failed(name, error)
-        # As long as samples of the finals are, since a device that rests between launches stays cool.
+        # As long as samples of the finals, since a device that idles between launches stays cool and clocks higher.
         copies = self._all_copies(gemm, fastest_us)
         samplers: dict[str, Sampler] = {}
         for name, call in calls.items():
@@ -279,7 +286,7 @@ class Server:
     def _algorithms_to_race(
         self, gemm: LoadedGemm, timer: Timer, libraries: list[str], torch_call: Call | None, tell: Tell
     ) -> dict[str, Call]:
-        """The best of these libraries' calls, found by a short screening. A refusal leaves one out."""
+        """Return the best calls of these libraries, found by a short screening. A refused call is left out."""
         binds: dict[str, Callable[[], Call]] = {}
         for library in libraries:
             tell({"running": library})
@@ -295,7 +302,7 @@ class Server:
         return screening.best(binds, torch_call)
 
     def _finder(self, gemm: LoadedGemm, library: str) -> Algorithms | AiterFinder:
-        """What knows a library's calls for the open session's problem."""
+        """Return the object that lists a library's calls for the open session's problem."""
         if library not in self._finders:
             self._finders[library] = AiterFinder(gemm) if library == AITER else Algorithms(gemm)
         return self._finders[library]
@@ -311,7 +318,7 @@ class Server:
         return timer.prepare_flushed(call, lambda: self._copies(_FLUSHED_CALLS), self._flush.launch)
 
     def _bound(self, gemm: LoadedGemm, entry: dict[str, Any]) -> Call:
-        """The call of a candidate of a race."""
+        """Return the call of a finalist."""
         return gemm.bind(Launchable.of(entry))
 
     def _check(self, gemm: LoadedGemm, request: dict[str, Any]) -> Answer:
@@ -328,12 +335,15 @@ class Server:
             torch.cuda.synchronize()
         except Exception as error:
             answer = self._failed(name, error)
-            # What has no memory says nothing of C.
+            # A check that ran out of memory says nothing about C.
             return {"config": name, "no_memory": answer["error"]} if is_out_of_memory(error) else answer
         return {"config": name, **dataclasses.asdict(verdict)}
 
     def _rehearse(self, gemm: LoadedGemm, what: str) -> Answer:
-        """Nothing is kept but what the check needs of the problem. A refusal comes up again."""
+        """Run the check, or the library's algorithms, once.
+
+        Only the `Checking` object is kept. A refusal occurs again later.
+        """
         if what == CHECK:
             self._check(gemm, {"config": VENDOR, "binaries": []})
         else:
@@ -341,7 +351,7 @@ class Server:
         return {}
 
     def _compare(self, gemm: LoadedGemm, request: dict[str, Any]) -> Answer:
-        """Rows of a config to the bit, or which calls of libraries have the bits of which configs."""
+        """Compare rows of a config to the bit, or find which configs have the same bits as which library calls."""
         import torch
 
         try:
@@ -355,16 +365,19 @@ class Server:
         return answer
 
     def _subject(self, gemm: LoadedGemm, request: dict[str, Any]) -> Subject:
-        """The library is asked for contiguous results only."""
+        """Return the subject of a request. Libraries are checked on contiguous operands only."""
         launchable = Launchable.of(request)
         if launchable.name == VENDOR:
-            return Subject(gemm.module.vendor, refuses=lambda operands: "not asked for slices")
+            return Subject(gemm.module.vendor, refuses=lambda operands: "libraries are checked on contiguous operands")
         if (library := library_of(launchable.name)) not in OURS:
             return self._finder(gemm, library).subject(launchable.name)
         return gemm.subject(launchable)
 
     def _failed(self, name: str, error: Exception) -> Answer:
-        """A refusal leaves the device as it was; after a fault this raises, and for what is a bug."""
+        """Return the answer for a refusal, which leaves the device as it was.
+
+        Raises `error` after a fault or for a bug.
+        """
         import torch
 
         torch.cuda.synchronize()
@@ -373,8 +386,9 @@ class Server:
         return {"config": name, "error": one_line(error)}
 
     def _all_copies(self, gemm: LoadedGemm, call_us: float) -> list[int]:
-        """Those of a sample: all copies, each as often as the others, so that every call, the first of a sample too,
-        finds the weights that were used longest ago.
+        """Return the copies used in one sample: all copies, equally often.
+
+        Thus every call, including the first of a sample, uses the weights that were used longest ago.
         """
         repeats = -(-self._repeats(gemm, call_us) // gemm.copies) * gemm.copies
         return [i % gemm.copies for i in range(repeats)]
@@ -385,7 +399,7 @@ class Server:
         return max(least, min(_MAX_REPEATS, int(_SAMPLE_US / call_us)))
 
     def _copies(self, count: int) -> list[int]:
-        """The next `count` copies of the weights, in rotation over all that this process launches."""
+        """Return the next `count` copies of the weights; they rotate over everything that this process launches."""
         first, self._next_copy = self._next_copy, self._next_copy + count
         return list(range(first, first + count))
 

@@ -1,8 +1,8 @@
-"""SupervisedProfiler: candidates timed and checked in one long-lived supervised process, by one of cuda/timers.py.
+"""SupervisedProfiler: times and checks candidates in one long-lived supervised process, with a timer of cuda/timers.py.
 
-A config that hangs, faults or ends the process costs itself and a restart, at every stage; what else was under way
-is asked for again. The stages differ in how the culprit is known: in screening it is the first request without an
-answer, in the finals the name last said to be running, if it also fails alone.
+A config that hangs, faults or ends the process loses only its own measurement and costs a restart, at every stage; the
+other requests in flight are sent again. In screening, the culprit is the first request without an answer. In the
+finals, it is the name last reported as running, if it also fails alone.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from genkern.timing.time_sources import vendor_of, visible_variable
 from genkern.timing.turns import Turn, in_turn
 
 Answered = TypeVar("Answered")
-# Candidates that are asked for and have no answer yet: enough that the measured process never waits for this one.
+# Candidates that may be in flight at the same time: enough that the measured process never waits for this process.
 _WINDOW = 16
-# After so many losses in a row the device has to prove, with the vendor library, that it is not the one at fault.
+# After this many losses in a row, the vendor library's call must succeed to show that the device is not at fault.
 _LOSSES_IN_A_ROW = 5
 _ROUNDS_ALONE = 3
-# A finalist that ends the process among others but not alone gets so many chances, and semi-finals as many.
+# Number of times that a finalist may end the process among others but not alone; also the attempts at a semi-final.
 _CHANCES = 2
 
 
 class SupervisedProfiler:
-    """`time_source` is a name of cuda/timers.py. One instance serves one device, problem after problem.
+    """Profiler for one device, used for problem after problem. `time_source`: name of a timer in cuda/timers.py.
 
-    The process sees its one device alone, by the variable that the timer's vendor heeds. Methods raise ProfilerError
-    when the device itself cannot be used any more; then it is left alone.
+    The environment variable of the GPU vendor makes only this device visible to the measured process. Methods raise
+    ProfilerError if the device itself cannot be used any more; the device is then left alone.
     """
 
     def __init__(
@@ -71,13 +71,21 @@ class SupervisedProfiler:
         early: Early | None = None,
         rehearses: bool = False,
     ) -> None:
-        """`turn` is taken for all that uses the device, where others do too; the first process is the `early` one.
+        """Prepare the profiler; `start` or the first request starts the process.
 
-        A device that nobody else uses `rehearses` finals and check of the first size while it waits for binaries.
+        time_source: name of a timer
+        device_index: number of the GPU
+        cache_dir: folder of cache entries
+        log_dir: folder for the logs of measured processes
+        harness: command line of the measured process
+        turn: lock that is held during every use of the device, if other processes use it too
+        early: the process that has been started early, if there is one
+        rehearses: run the check and the library calls of the first size once while waiting for binaries; only if no
+            other process uses the device
         """
         self.time_source = time_source
         self.turn = turn or Turn()
-        # The libraries whose calls race one by one beside PyTorch's own.
+        # Libraries whose algorithms race one by one, in addition to PyTorch's own call.
         self._one_by_one = ONE_BY_ONE[vendor_of(time_source)]
         self._device_index = device_index
         environment = environment_of(visible_variable(time_source), device_index, cache_dir)
@@ -85,13 +93,13 @@ class SupervisedProfiler:
         self._process = MeasuredProcess([*harness, "--serve", time_source], environment, log_stem, device_index, early)
         self._losses = 0
         self._rehearsal = Rehearsal(self._process, self._one_by_one) if rehearses and turn is None else None
-        # What was screened last, and the best time of that, which a process that is started anew has not seen.
+        # The session screened last and its best time, which a new process does not know.
         self._screening: Session | None = None
         self._best_us: float | None = None
 
     @property
     def device(self) -> str:
-        """The device's name, once a session was open."""
+        """The device's name, once a session has been open."""
         return self._process.device
 
     @property
@@ -99,16 +107,19 @@ class SupervisedProfiler:
         return self._process.torch_version
 
     def start(self) -> None:
-        """Start the measured process: importing PyTorch and making a context takes seconds."""
+        """Start the measured process. Importing PyTorch and creating a context take seconds."""
         self._process.start(on_device=self.turn.number == 0)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """For the block no other process of this run uses the device."""
+        """Return a context manager during which no other process of this run uses the device."""
         return self.turn.held()
 
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
-        """One Measurement per candidate, in the order in which they come; faults cost their candidate only."""
-        # Before the process is open, which takes seconds: the farm has work meanwhile.
+        """Yield one Measurement per candidate, in the order in which they arrive.
+
+        A fault affects its candidate only.
+        """
+        # Before the process is open, which takes seconds: the compile farm works meanwhile.
         feed = Feed(units)
         try:
             try:
@@ -127,8 +138,8 @@ class SupervisedProfiler:
             feed.close()
 
     def _screen(self, session: Session, feed: Feed, turn: contextlib.ExitStack) -> Iterator[Measurement]:
-        """`turn` has the device's while something is under way."""
-        # Those without an answer, by the request that they are part of.
+        """Screen; `turn` holds the device lock while requests are in flight."""
+        # Candidates without an answer, grouped by request.
         under_way: deque[list[Candidate]] = deque()
         if self._screening != session:
             self._screening, self._best_us = session, session.best_us
@@ -137,7 +148,7 @@ class SupervisedProfiler:
                 if (more := feed.next(wait=False)) is None and not under_way:
                     if self._rehearsal and self._rehearsal.has_gone_on(session):
                         continue
-                    # Others may measure while this one waits for binaries.
+                    # Other processes may measure while this one waits for binaries.
                     turn.close()
                     more = feed.next(wait=True)
                 if more is None:
@@ -146,7 +157,7 @@ class SupervisedProfiler:
                     turn.enter_context(self.turn.held())
                 sent = self._process.send(screen_request(more, self._best_us))
                 if not sent and not under_way:
-                    # It died while nothing was asked of it: not this candidate's fault.
+                    # The process died while it was idle: this candidate is not the cause.
                     self._process.lost()
                     self._process.open(session)
                     self._process.send(screen_request(more, self._best_us))
@@ -173,17 +184,18 @@ class SupervisedProfiler:
                 yield measurement
 
     def retime(self, session: Session, finalists: Sequence[Raced]) -> list[Measurement]:
-        """The finalists and the vendor library, in rounds until it is clear who won.
+        """Time the finalists and the vendor library in rounds until the winner is clear.
 
-        The library's measurements are named VENDOR, for PyTorch's own call of it, and after the best algorithms of
-        cuBLASLt, or of hipBLASLt and AITER. They are missing when it does not support the problem.
-        When one of them ends the process, the others are all timed again without it, so that their times compare; one
-        of the library's algorithms takes all of them along.
+        PyTorch's own call of the library is named VENDOR. The best algorithms of cuBLASLt, or of hipBLASLt and AITER,
+        have their own names. They are missing if the library does not support the problem.
+
+        If one racer ends the process, all others are timed again without it, so that their times are comparable. A
+        library algorithm that ends the process removes all algorithms of that library.
         """
         return self._raced(session, finalists, {TORCH, *filter(session.budget.may_win, self._one_by_one)})
 
     def confirm(self, session: Session, finalists: Sequence[Raced], calls: Sequence[str]) -> list[Measurement]:
-        """These and these calls of libraries in rounds of their own; faults cost what they cost in the finals."""
+        """Time these finalists and library calls in separate rounds. Faults are handled as in `retime`."""
         algorithms = [name for name in calls if library_of(name) in self._one_by_one]
         return self._raced(session, finalists, {library_of(name) for name in calls}, algorithms)
 
@@ -195,11 +207,11 @@ class SupervisedProfiler:
         libraries: set[str],
         algorithms: Sequence[str] | None = None,
     ) -> list[Measurement]:
-        """Finals, or with `algorithms`, those of the library that are in it, a confirmation."""
+        """Run the finals, or a confirmation with the given library `algorithms` if they are not None."""
         left = {candidate.name: candidate for candidate in finalists}
         lost: list[Measurement] = []
         chances = Counter(dict.fromkeys(("", TORCH, *self._one_by_one, *left), _CHANCES))
-        # Libraries race alone where nobody was to race with them.
+        # Libraries race without finalists only if there were none from the start.
         while left or (libraries and not finalists):
             try:
                 rounds = session.budget.min_rounds, session.budget.final_rounds
@@ -224,9 +236,9 @@ class SupervisedProfiler:
 
     @in_turn
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        """Names of the `most` fastest under load, without those that lose the process.
+        """Return the names of the `most` fastest candidates under load, without those that end the process.
 
-        Where that happens again and again they are the first of the others, as without semi-finals.
+        If the process is lost in every attempt, returns the first of the remaining candidates.
         """
         left = {candidate.config.name: candidate for candidate in candidates}
         fastest: list[str] = []
@@ -251,16 +263,17 @@ class SupervisedProfiler:
     def check(self, session: Session, candidate: Candidate) -> Check:
         """Check the candidate's binaries on the device (profiling/checking).
 
-        NOT_CHECKED when the process is lost twice, hangs, or has no memory: that does not make the output wrong.
+        The result is NOT_CHECKED if the process is lost twice, hangs, or runs out of memory: none of these shows that
+        the output is wrong.
         """
         return self.check_request(session, candidate.name, candidate.request)
 
     def check_call(self, session: Session, name: str) -> Check:
-        """The same for the call of a library that the finals had under this name."""
+        """Check the library call that had this name in the finals."""
         return self.check_request(session, name, {"config": name, "binaries": []})
 
     def check_request(self, session: Session, name: str, request: dict[str, Any]) -> Check:
-        """The same for what the harness knows by the request, whose "command" is "check" unless it says another."""
+        """Send a check request to the measured process. Its "command" is "check" unless `request` has another."""
         size = session.problem.size
         lost = partial(Check, name, False, 1.0, math.inf, size, NOT_CHECKED)
         return self.asked(session, {"command": "check", **request}, partial(check_of_answer, name, size, "gpu"), lost)
@@ -273,9 +286,9 @@ class SupervisedProfiler:
         read: Callable[[dict[str, Any]], Answered],
         lost: Callable[[str, Outcome], Answered],
     ) -> Answered:
-        """What `read` makes of the answer; what `lost` makes of a message and an outcome where there was none."""
+        """Send `request` and return `read(answer)`, or `lost(message, outcome)` if there is no answer."""
         outcome, message = Outcome.LAUNCH_FAILED, ""
-        # Twice, since whatever killed the process may have had nothing to do with this request.
+        # Two attempts, since the cause of the first loss may have had nothing to do with this request.
         for _ in range(2):
             try:
                 self._process.open(session)
@@ -304,7 +317,7 @@ class SupervisedProfiler:
         rounds: tuple[int, int],
         algorithms: Sequence[str] | None = None,
     ) -> list[Measurement]:
-        """Finals among these and the calls of these libraries. Raises Fault when the process is lost."""
+        """Run finals among these candidates and library calls. Raises Fault if the process is lost."""
         self._process.open(session)
         request = {
             "command": "retime",
@@ -315,7 +328,7 @@ class SupervisedProfiler:
             "lt": [each for each in self._one_by_one if each in libraries and algorithms is None],
             "algorithms": [name for name in algorithms or () if library_of(name) in libraries],
             "confirm": algorithms is not None,
-            # With a flush before each, launches are in no graph.
+            # With a flush before each launch, launches are not captured in a graph.
             "compared": algorithms is not None and not session.budget.icache_flush,
             "seed": session.seed,
         }
@@ -340,7 +353,7 @@ class SupervisedProfiler:
                 None if answer.get(name) is None else float(answer[name]) for name in ("usual_mhz", "watts")
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ChildGarbled(f"the measured process gave an answer without sense: {error!r}") from None
+            raise ChildGarbled(f"the measured process sent a malformed answer: {error!r}") from None
         finals = []
         for name, values in all_samples.items():
             if name in wrong:
@@ -357,7 +370,7 @@ class SupervisedProfiler:
         return finals + [self._final_failure(name, Outcome.LAUNCH_FAILED, message) for name, message in refused]
 
     def _faults_alone(self, session: Session, candidate: Raced | None, library: Collection[str]) -> bool:
-        """Whether this candidate, or the one library, loses the process with nobody else there."""
+        """Return True if this candidate, or this one library, ends the process when it runs alone."""
         try:
             self._finals(session, [candidate] if candidate else [], library, (_ROUNDS_ALONE, _ROUNDS_ALONE))
         except Fault:
@@ -366,9 +379,9 @@ class SupervisedProfiler:
         return False
 
     def _count_loss(self, session: Session) -> None:
-        """Replace the process; after several in a row without a result, only if the device still works.
+        """End the process. After several losses in a row without a result, test whether the device still works.
 
-        Raises ProfilerError when it does not.
+        Raises ProfilerError if it does not.
         """
         self._process.lost()
         self._losses += 1

@@ -1,7 +1,7 @@
-"""Runs measured processes so that none hangs for ever, is left behind, or dies without a word.
+"""Run measured processes such that none hangs forever, outlives its parent, or ends without a report.
 
-Each child runs in a process group of its own below a small watcher (`process_guard`). Signals go to the whole
-group, and the group ends with this process however it ends. Linux only, like the profilers.
+Each child runs in a process group of its own below a small watcher (`process_guard`). Signals go to the whole group,
+and the group ends with this process however it ends. Linux only, like the profilers.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ _TAIL_BYTES = 64 * 1024
 _LAST_WORDS_LINES = 3
 _LAST_WORDS_CHARACTERS = 300
 _POLL_S = 0.05
-# A group gets this long to vanish after SIGKILL; only a process stuck in the driver takes longer.
+# Time for a group to vanish after SIGKILL; only a process stuck in the driver takes longer.
 _KILL_WAIT_S = 10.0
-# From the end of a child's pipes to its own, and its watcher's word of it: the kernel closes what it had on the GPU in
-# between, for which nobody has a bound. Beyond this it is ended by SIGKILL, and that is told.
+# Time from the closing of a child's pipes to its end and its watcher's report. The kernel releases the child's GPU
+# resources in between, which can take any time. After this time the child gets SIGKILL, and that is reported.
 _END_WAIT_S = 5.0
 
-# A process that another thread forked in the middle of a start (the farm's compile process, with one job) would hold
-# the pipes of that start for as long as it lives: so nobody forks meanwhile.
+# A process forked by another thread during a start (the farm's compile process, with one job) would keep the pipes of
+# that start open for its lifetime. So forks wait until the start is over.
 _starting = threading.Lock()
 os.register_at_fork(before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release)
 
-# Called at every poll: (token, limit_s). The child has timed out when `token` was the same for `limit_s` seconds.
+# Called at every poll, returns (token, limit_s). The child times out if `token` stays the same for `limit_s` seconds.
 Watch = Callable[[], tuple[object, float]]
 
 
 class SupervisorError(ProfilerError):
-    """A measured process that could not be started, or of which nothing more can be had."""
+    """A measured process could not be started, or cannot answer any more."""
 
 
 class ChildTimedOut(SupervisorError):
-    """The child did not answer in time; it still runs until `StreamChild.kill`."""
+    """The child did not answer in time. It still runs until `StreamChild.kill`."""
 
 
 class ChildDied(SupervisorError):
-    """The child ended; `exit` says how."""
+    """The child ended; `exit` describes how."""
 
     def __init__(self, message: str, exit: Exit) -> None:
         super().__init__(message)
@@ -67,9 +67,12 @@ class ChildGarbled(SupervisorError):
 
 @dataclass(frozen=True)
 class Exit:
-    """How a child ended. `returncode` is negative for a signal, as in `subprocess`, and None where nobody knows.
+    """How a child ended.
 
-    `stderr_tail` holds the last 20 lines of its standard error.
+    returncode: exit code; negative for a signal, as in `subprocess`; None if unknown
+    timed_out: True if it was ended because of a timeout
+    duration_s: seconds from start to end
+    stderr_tail: the last 20 lines of its standard error
     """
 
     returncode: int | None
@@ -79,18 +82,18 @@ class Exit:
 
     @property
     def description(self) -> str:
-        """For example `killed by SIGSEGV`, `exit code 3` or `timed out after 4.1 s (killed by SIGTERM)`."""
-        text = "ended, and its watcher did not say how" if self.returncode is None else _in_words(self.returncode)
+        """How it ended, such as `killed by SIGSEGV`, `exit code 3` or `timed out after 4.1 s (killed by SIGTERM)`."""
+        text = "ended; its watcher did not report how" if self.returncode is None else _in_words(self.returncode)
         return f"timed out after {self.duration_s:.1f} s ({text})" if self.timed_out else text
 
     @property
     def was_lost(self) -> bool:
-        """Whether it did not end by itself: killed by a signal, or nobody knows."""
+        """True if it did not end by itself: a signal ended it, or the cause is unknown."""
         return self.returncode is None or self.returncode < 0
 
     @property
     def last_line(self) -> str:
-        """The last line of standard error that says something, or an empty text."""
+        """The last line of standard error that is not blank, or ""."""
         lines = [line.strip() for line in self.stderr_tail.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
@@ -99,14 +102,14 @@ def _in_words(returncode: int) -> str:
     number = -returncode if returncode < 0 else returncode - 128
     code = "" if returncode <= 0 else f"exit code {returncode}"
     try:
-        # 128 + n is how a shell between us and the program reports signal n.
+        # A shell between this process and the program reports signal n as 128 + n.
         return f"killed by {signal.Signals(number).name}" + (f" ({code})" if code else "")
     except ValueError:
         return code or (f"killed by signal {number}" if returncode < 0 else "exit code 0")
 
 
 def tail(path: str | os.PathLike[str], lines: int = _TAIL_LINES) -> str:
-    """Return the last `lines` lines of a text file; an empty text when it cannot be read."""
+    """Return the last `lines` lines of a text file, or "" if it cannot be read."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
@@ -126,11 +129,11 @@ def run_supervised(
     stderr_path: str | os.PathLike[str],
     watch: Watch | None = None,
 ) -> Exit:
-    """Run `argv` to its end and return how it ended; its whole process group is gone on return.
+    """Run `argv` to its end and return how it ended. Its whole process group is gone on return.
 
-    On a timeout (`timeout_s` in all, or as `watch` says) the group gets SIGTERM, so that a profiler writes what
-    it has, then SIGKILL after `grace_s`. An exception here, Ctrl-C included, ends the group at once.
-    Raises SupervisorError when the program or an output file cannot be opened.
+    On a timeout (`timeout_s` in all, or as `watch` decides) the group gets SIGTERM, so that a profiler can write its
+    data, then SIGKILL after `grace_s`. An exception here, Ctrl-C included, ends the group at once. Raises
+    SupervisorError if the program or an output file cannot be opened.
     """
     with _open_for_writing(stdout_path) as stdout, _open_for_writing(stderr_path) as stderr:
         group = _Group(argv, env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr)
@@ -146,10 +149,10 @@ def run_supervised(
 
 
 class StreamChild:
-    """A long-lived child that speaks JSON lines over its standard input and output.
+    """A long-lived child that exchanges JSON lines over its standard input and output.
 
-    Use as a context manager, or call `kill`: either leaves neither a process nor a zombie. After
-    ChildTimedOut the answer may still come, so kill the child rather than ask it something else.
+    Use it as a context manager, or call `kill`: either leaves neither a process nor a zombie. After ChildTimedOut the
+    answer may still arrive, so kill the child instead of sending another request.
     """
 
     def __init__(self) -> None:
@@ -160,7 +163,7 @@ class StreamChild:
         self._exit: Exit | None = None
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], stderr_path: str | os.PathLike[str]) -> None:
-        """Start `argv`, after ending a child that is still there. Raises SupervisorError when it cannot start."""
+        """Start `argv`, after ending a child that still runs. Raises SupervisorError if it cannot start."""
         self.kill()
         self._received.clear()
         self._exit = None
@@ -171,7 +174,7 @@ class StreamChild:
             os.set_blocking(pipe.fileno(), False)
 
     def send(self, obj: Any, timeout_s: float = 10.0) -> None:
-        """Write one JSON line. Raises ChildDied, or ChildTimedOut when the child stops reading."""
+        """Write one JSON line. Raises ChildDied, or ChildTimedOut if the child stops reading."""
         group = self._alive()
         data = memoryview(json.dumps(obj).encode() + b"\n")
         deadline = time.monotonic() + timeout_s
@@ -180,7 +183,7 @@ class StreamChild:
                 data = data[os.write(group.stdin.fileno(), data) :]
             except BlockingIOError:
                 if not _ready(group.stdin, selectors.EVENT_WRITE, deadline):
-                    message = f"the measured process reads no requests ({timeout_s:g} s){self._last_words()}"
+                    message = f"the measured process does not read requests ({timeout_s:g} s){self._last_words()}"
                     raise ChildTimedOut(message) from None
             except OSError:
                 raise self._died() from None
@@ -188,7 +191,7 @@ class StreamChild:
     def receive(self, timeout_s: float) -> Any:
         """Return the next object. Raises ChildTimedOut, ChildDied, or ChildGarbled for a line that is not JSON.
 
-        What the child had answered before it died is returned first.
+        Answers that the child wrote before it died are returned first.
         """
         deadline = time.monotonic() + timeout_s
         searched = 0
@@ -208,9 +211,9 @@ class StreamChild:
             raise ChildGarbled(f"the measured process wrote {text!r}, which is not a JSON line") from None
 
     def kill(self) -> Exit | None:
-        """End the child's whole group now and return how it ended; None when none was started. May be repeated.
+        """End the child's whole group now and return how it ended; None if none was started. May be called repeatedly.
 
-        Any thread may call it, also while another one waits for an answer.
+        Any thread may call it, also while another thread waits for an answer.
         """
         with self._killing:
             if (group := self._group) is not None:
@@ -236,13 +239,16 @@ class StreamChild:
         raise SupervisorError("the measured process was not started")
 
     def _last_words(self) -> str:
-        # Its log goes with the run's folder, so a message that only named it would lead nowhere.
+        # The message quotes the log because the log is deleted with the run's folder.
         lines = tail(self._stderr_path, _LAST_WORDS_LINES).split("\n")
         said = " | ".join(" ".join(line.split()) for line in lines if line.strip())
-        return f"; the last it said: {said[-_LAST_WORDS_CHARACTERS:]}" if said else ""
+        return f"; its last output: {said[-_LAST_WORDS_CHARACTERS:]}" if said else ""
 
     def _read_some(self) -> bytes | None:
-        """Move what the child wrote to the buffer: b"" at its end, None when there is nothing yet."""
+        """Move the child's output to the buffer.
+
+        Returns b"" at the end of the output, None if there is nothing to read yet.
+        """
         try:
             data = os.read(self._alive().stdout.fileno(), 1 << 16)
         except BlockingIOError:
@@ -251,7 +257,10 @@ class StreamChild:
         return data
 
     def _died(self) -> ChildDied:
-        """Its end of a pipe is closed: let it end by itself first, so that its own exit code is seen."""
+        """Return ChildDied for a child that closed its pipe.
+
+        Waits for its own end first, so that its exit code is known.
+        """
         group = self._alive()
         group.ends_within(_END_WAIT_S)
         while self._read_some():
@@ -265,8 +274,8 @@ class StreamChild:
 class _Group:
     """One child below its watcher, and the process group of both.
 
-    A process that was forked of the one that started it may use it in its place: the watcher says in a pipe how the
-    child ended, which only a parent could ask the kernel for.
+    A process forked from the one that started the child may use this object too: the watcher writes to a pipe how the
+    child ended, which otherwise only the parent could ask the kernel.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], **streams: Any) -> None:
@@ -308,7 +317,7 @@ class _Group:
             os.killpg(self._process.pid, number)
 
     def ends_within(self, limit_s: float, watch: Watch | None = None) -> bool:
-        """Wait for the child's end without reaping it; False when the time ran out first."""
+        """Wait for the child's end without reaping it. Returns False if the time runs out first."""
         now_s = time.monotonic()
         deadline_s, changed_s, token = now_s + limit_s, now_s, None
         while not self._has_ended():
@@ -325,10 +334,10 @@ class _Group:
         return True
 
     def kill(self) -> int | None:
-        """End whatever is left of the group, wait until it is gone, and return the child's code, where it is known."""
+        """End the rest of the group, wait until it is gone, and return the child's exit code if it is known."""
         if not self._is_over:
             ended_itself = self._has_ended()
-            # The watcher is not reaped yet, so its process group id cannot belong to anyone else.
+            # The watcher is not reaped yet, so its process group id cannot belong to another group.
             self.send(signal.SIGKILL)
             self._returncode = self._how_it_ended(ended_itself)
             self._is_over = True
@@ -336,7 +345,7 @@ class _Group:
             while group_members(self._process.pid):
                 if time.monotonic() > deadline_s:
                     raise SupervisorError(
-                        f"process group {self._process.pid} does not end after SIGKILL: the GPU driver holds it; "
+                        f"process group {self._process.pid} does not end after SIGKILL: it is stuck in the GPU driver; "
                         "look at dmesg and reset the GPU"
                     )
                 time.sleep(_POLL_S / 10)
@@ -349,18 +358,22 @@ class _Group:
         return bool(ended.poll(0))
 
     def _how_it_ended(self, itself: bool) -> int | None:
-        """The child's code, once all have ended: `itself`, before they were killed."""
+        """Return the child's exit code after the group has ended.
+
+        `itself`: the child ended before the group was killed.
+        """
         with os.fdopen(self._told, "rb") as told:
             status = told.read()
         of_watcher = self._process.wait() if os.getpid() == self._parent_pid else None
-        # A watcher that has said how its program ended may be killed with the rest of the group before it ends so too.
+        # A watcher that has reported its program's status may be killed with the group before it exits with the same
+        # status.
         if status:
             return os.waitstatus_to_exitcode(int(status))
         return of_watcher if itself or of_watcher is not None else -signal.SIGKILL
 
 
 def group_members(group_id: int) -> list[int]:
-    """Return the processes of a group that still run; zombies, which hold nothing, are not counted."""
+    """Return the process ids of a group that still run. Zombies, which hold no resources, are not counted."""
     try:
         os.killpg(group_id, 0)
     except ProcessLookupError:
@@ -371,7 +384,7 @@ def group_members(group_id: int) -> list[int]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError):
-                # proc(5): "pid (name) state ppid pgrp ..."; the name may hold spaces and brackets.
+                # proc(5): "pid (name) state ppid pgrp ..."; the name may contain spaces and brackets.
                 state, _, pgrp = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()[:3]
                 if int(pgrp) == group_id and state not in "ZX":
                     members.append(int(entry))

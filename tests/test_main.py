@@ -96,7 +96,7 @@ def test_a_bug_is_no_bad_input(does: Callable[[Callable[[], int]], None], capsys
 
 
 @pytest.mark.parametrize(
-    ("tunes", "said"), [(True, "run the same command again to go on"), (False, "the same command begins anew")]
+    ("tunes", "said"), [(True, "run the same command again to continue"), (False, "the same command starts anew")]
 )
 def test_a_stop_is_130(tunes: bool, said: str, does: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> None:
     """With the one line that says how to go on, where there is something to go on from."""

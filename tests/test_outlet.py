@@ -83,7 +83,7 @@ def test_a_full_disk_is_said_once(tmp_path: Path) -> None:
     for argv in (["--help"], ["merge", "sizes.yaml", "-o", "all.yaml"]):
         ran = shell('"$@" >/dev/full', tmp_path, *argv)
         assert (ran.returncode, ran.stdout) == (2, "")
-        assert ran.stderr.startswith("genkern: standard output did not take all that there is to say (No space left")
+        assert ran.stderr.startswith("genkern: standard output could not be written completely (No space left")
         assert ran.stderr.count("\n") == 1
     assert (tmp_path / "all.yaml").exists()
 

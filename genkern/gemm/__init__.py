@@ -1,4 +1,4 @@
-"""What is to be computed and what comes of it: problems, types, configs, records, GPUs, the installed Triton.
+"""What is computed, and records of the outcome: problems, types, configs, GPUs, the installed Triton.
 
 May import: errors, files.
 """

@@ -1,4 +1,4 @@
-"""Config: one point of the search space, a family and its parameters, with a name that round-trips."""
+"""Config: one point of the search space, a family with its parameters, and a name that can be parsed back."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _MOST = INT32 - 1
 
 @dataclass(frozen=True, order=True, slots=True, init=False)
 class Config:
-    """One candidate kernel: the family that has its text, and the values of the family's parameters.
+    """One candidate kernel: its family, and the values of the family's parameters.
 
-    Tile, GROUP_SIZE_M, SPLIT_K, num_warps and num_stages are every config's; `others` are those of the other parameters
-    (genkern.gemm.parameter) that are off their neutral value, in the order of names. All can be given, and are read,
-    by name: `Config("tiled", 64, 64, 32, swapped=1).swapped`. Which of them a family has, and with which values, is for
-    legality to say. Raises InputError for a family that no name can hold, for a parameter or a word that there is not,
-    and for numbers that are not from 0 to 2**31 - 1.
+    Every config has tile sizes, GROUP_SIZE_M, SPLIT_K, num_warps and num_stages. `others` holds the other parameters
+    (genkern.gemm.parameter) that differ from their neutral value, sorted by name. All parameters can be passed and read
+    by name: `Config("tiled", 64, 64, 32, swapped=1).swapped`. Legality decides which parameters and values a family
+    has.
+
+    Raises InputError for an invalid family name, for an unknown parameter or word, and for numbers outside 0 to 2**31 -
+    1.
     """
 
     family: str
@@ -49,11 +51,12 @@ class Config:
         others: Others = (),
         **named: Value,
     ) -> None:
-        # At once, since pruning makes 60,000 configs: the bits of all lie where those of each may.
+        # One test for all numbers, since pruning creates 60,000 configs: the OR has a bit out of range if any of them
+        # has.
         bits = BLOCK_SIZE_M | BLOCK_SIZE_N | BLOCK_SIZE_K | GROUP_SIZE_M | SPLIT_K | num_warps | num_stages
         if not 0 <= bits <= _MOST:
             numbers = BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K, GROUP_SIZE_M, SPLIT_K, num_warps, num_stages
-            raise InputError(f"a config's numbers are from 0 to {_MOST}, not {numbers}")
+            raise InputError(f"a config's numbers must be from 0 to {_MOST}, not {numbers}")
         if family not in _FAMILIES:
             _check_family(family)
         put = object.__setattr__
@@ -68,7 +71,7 @@ class Config:
         put(self, "others", _merged(others, named) if named else others)
 
     def __getattr__(self, name: str) -> Any:
-        # Asked only for what is no field.
+        # Python calls this only for names that are not fields.
         for other, value in self.others:
             if other == name:
                 return value
@@ -78,20 +81,20 @@ class Config:
             raise AttributeError(f"a config has no parameter {name!r}") from None
 
     def having(self, **changes: Value) -> Config:
-        """The same with these parameters in the place of its own."""
+        """Return a copy with these parameters changed."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
     @property
     def values(self) -> dict[str, Value]:
-        """Every parameter that its name says, in this order."""
+        """Every parameter that appears in the config's name, in the same order."""
         return {**{name: getattr(self, name) for name in _CORE}, **dict(self.others)}
 
     @property
     def features(self) -> dict[str, float]:
-        """What a model of its time sees: numbers of all parameters, also of those at their neutral values.
+        """Inputs of a time model: the numbers of all parameters, including neutral values.
 
-        Words, and the family, are 1 under "PARAMETER=WORD"; words that it does not have are 0, or left out where a
-        parameter may be any word.
+        The family and each word parameter are one-hot, with keys "PARAMETER=WORD". The other words are 0, or missing if
+        the parameter may be any word.
         """
         seen = {f"family={self.family}": 1.0}
         for parameter in PARAMETERS.all:
@@ -100,7 +103,7 @@ class Config:
 
     @property
     def name(self) -> str:
-        """For example `tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_swapped`; a valid Python identifier, no two alike."""
+        """Unique name and valid Python identifier, such as `tiled_BM128_BN256_BK64_GM8_SK1_nW8_nS3_swapped`."""
         core = (
             f"{self.family}_BM{self.BLOCK_SIZE_M}_BN{self.BLOCK_SIZE_N}_BK{self.BLOCK_SIZE_K}"
             f"_GM{self.GROUP_SIZE_M}_SK{self.SPLIT_K}_nW{self.num_warps}_nS{self.num_stages}"
@@ -109,9 +112,9 @@ class Config:
 
     @classmethod
     def parse(cls, name: str) -> Config:
-        """Inverse of `name`; also of names that configs had before (genkern.gemm.former_names).
+        """Return the config of a name, also of a former name (genkern.gemm.former_names).
 
-        Raises InputError for a text that no config is named.
+        Raises InputError if no config has this name.
         """
         match = PARAMETERS.pattern.fullmatch(name)
         if match is None:
@@ -126,7 +129,7 @@ class Config:
 
 
 def today(config: Config) -> Config:
-    """A config with the name that its family had before, by the name of today; others as they are."""
+    """Return the config under its current name if its family had another name before, otherwise unchanged."""
     if (former := FORMER.get(config.family)) is None:
         return config
     family, others = former
@@ -134,12 +137,15 @@ def today(config: Config) -> Config:
 
 
 def name_today(name: str) -> str:
-    """The name of today of a config that had another one; other names, of calls of a library too, as they are."""
+    """Return the current name of a config with a former name.
+
+    Other names, such as library calls, are returned unchanged.
+    """
     return Config.parse(name).name if name.partition("_BM")[0] in FORMER else name
 
 
 def name_of(others: Others) -> str:
-    """What a name says of parameters off their neutral values."""
+    """Return the part of a name for parameters that differ from their neutral values."""
     values = dict(others)
     groups = {PARAMETERS.by_name[name].together for name in values} - {""}
     said = (
@@ -151,12 +157,12 @@ def name_of(others: Others) -> str:
 
 
 def in_text(config: Config) -> Others:
-    """Of its parameters off their neutral values those that change the text of kernels."""
+    """Return the parameters off their neutral values that change the text of kernels."""
     return tuple(other for other in config.others if PARAMETERS.by_name[other[0]].in_text)
 
 
 def has_amd_options(config: Config) -> bool:
-    """Whether any of the options of AMD's backend, which names say together, is off its neutral value."""
+    """Return True if any option of AMD's backend differs from its neutral value."""
     return any(PARAMETERS.by_name[name].together == "amd" for name, _ in config.others)
 
 
@@ -166,7 +172,7 @@ def _merged(others: Others, named: dict[str, Value]) -> Others:
         parameter = PARAMETERS.by_name.get(name)
         if parameter is None:
             raise InputError(f"there is no parameter {name!r}: use one of {', '.join(PARAMETERS.by_name)}")
-        # Numbers beyond its values are for legality to refuse, as those of a tile are.
+        # Legality, not this check, refuses numbers beyond a parameter's values, as it does for tile sizes.
         is_number = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
         if (parameter.is_word or parameter.is_flag or not is_number) and (problem := parameter.problem(value)):
             raise InputError(f"{name} {str(value)[:60]!r} {problem}")
@@ -174,7 +180,7 @@ def _merged(others: Others, named: dict[str, Value]) -> Others:
     return tuple(sorted(off, key=lambda item: PARAMETERS.place[item[0]]))
 
 
-# Families that were seen to have a name that fits.
+# Families whose name has been checked.
 _FAMILIES: set[str] = set()
 
 

@@ -1,4 +1,4 @@
-"""Element types: a row each, with all that anybody must know of one. A new type is a new row."""
+"""Element types: one row per type with all its properties. To add a type, add a row."""
 
 from __future__ import annotations
 
@@ -15,23 +15,37 @@ KINDS = ("float", "integer")
 class DType:
     """One element type.
 
-    Its numbers: `bits` of storage, `kind` "float" or "integer", `exact` up to which it has all integers, and the
-    `largest`. `encoding`: of 8-bit floats, "ocp" or "fnuz". `peak`: by which of a GPU's peaks its products are judged.
+    Values:
+    bits: bits of storage
+    kind: "float" or "integer"
+    exact: largest integer such that all integers up to it are representable
+    largest: largest finite value
+    encoding: "ocp" or "fnuz" for 8-bit floats, else ""
+    peak: which of a GPU's peaks its products are compared with
 
-    Its names: `triton` in a kernel's signature (`*bf16`), `language` in triton.language and Gluon's, `torch` in torch,
-    `aten` in PyTorch's C++, `cutlass` in CuTe DSL ("": it has none). `aliases` are more that users write, `targets_own`
-    are words for whichever such type the target computes in (tune_gemm's fp8 and bf8). `codes`: PyTorch's types whose
-    bytes it may hold, where a format says what they mean (Op.encodes).
+    Names:
+    name: genkern's name
+    triton: in a Triton signature (`*bf16`)
+    language: in triton.language and Gluon
+    torch: in torch
+    aten: in PyTorch's C++ API
+    cutlass: in CuTe DSL ("" if it has none)
+    aliases: further names that users write
+    targets_own: words that mean this type on targets with its encoding (tune_gemm's fp8 and bf8)
+    codes: PyTorch types whose bytes it may hold, interpreted by a number format (Op.encodes)
 
-    Its codes: `tensor_map` is CUtensorMapDataType (cuda.h; 8-bit types are moved as bytes), `cuda` cudaDataType
-    (library_types.h; None: cuBLASLt has no such type), `hip` hipDataType where that is no cudaDataType. `outputs`: what
-    C may be where A has it, from the table of supported types of cublasLtMatmul().
-    `ptx`: wgmma's name of it ("": wgmma does not multiply it), and `ptx_flags` its operands behind the predicate (PTX
-    ISA, "wgmma.mma_async"): neither matrix is negated, where floating-point ones could be, nor transposed, where 16-bit
-    ones could be.
+    Codes:
+    tensor_map: CUtensorMapDataType (cuda.h); 0 for 8-bit types, which are moved as bytes
+    cuda: cudaDataType (library_types.h); None if cuBLASLt has no such type
+    hip: hipDataType if it differs from cudaDataType
+    outputs: types that C may have if A has this type, from the table of supported types of cublasLtMatmul()
+    ptx: wgmma's name of it ("" if wgmma does not multiply it)
+    ptx_flags: wgmma's operands after the predicate (PTX ISA, "wgmma.mma_async"): no negation (floating-point types) and
+        no transposition (16-bit types)
 
-    `guard`: the bits around tensors while outputs are checked, a NaN or a number so outlandish that it is seen.
-    `interpreted_as`: what stands for it under Triton's interpreter, where that cannot compute in it.
+    Checks:
+    guard: bit pattern around tensors during checks, a NaN or an extreme number
+    interpreted_as: type that replaces it under Triton's interpreter if that cannot compute in it
     """
 
     name: str
@@ -59,7 +73,7 @@ class DType:
     interpreted_as: str = ""
 
     def __post_init__(self) -> None:
-        """Whoever adds a row sees at once what is wrong with it."""
+        """Assert that a new row is consistent."""
         assert self.bits in (8, 16, 32), f"{self.name}: elements of {self.bits} bits"
         assert self.kind in KINDS, f"{self.name}: kind {self.kind}"
         assert self.peak in PEAKS, f"{self.name}: no GPU has a peak {self.peak}"
@@ -68,13 +82,13 @@ class DType:
         assert self.is_float8 == (self.encoding in FP8_ENCODINGS), f"{self.name}: encoding {self.encoding!r}"
         assert self.is_float8 or not self.targets_own, f"{self.name}: the target's own is for 8-bit floats"
         assert self.bits == 8 or self.tensor_map, f"{self.name}: no code for tensor maps"
-        assert not self.outputs or (self.cuda, self.hip) != (None, None), f"{self.name}: outputs that no library has"
+        assert not self.outputs or (self.cuda, self.hip) != (None, None), f"{self.name}: outputs without a library type"
         assert self.ptx or not self.ptx_flags, f"{self.name}: flags without a name in PTX"
         assert all((self.triton, self.language, self.torch)), f"{self.name}: a name is missing"
 
     @cached_property
     def words(self) -> frozenset[str]:
-        """What users may call it, in lower case, without `torch.`; PyTorch's float8_ is fp8 here."""
+        """Names that users may write, in lower case without `torch.`; PyTorch's float8_ is written fp8."""
         return frozenset((self.name, self.triton, self.torch.replace("float8_", "fp8"), *self.aliases))
 
     @property
@@ -91,18 +105,18 @@ class DType:
 
     @property
     def ptx_may_turn(self) -> bool:
-        """Whether wgmma takes a matrix of it that runs along M or N."""
+        """True if wgmma accepts a matrix of this type that is contiguous along M or N."""
         return bool(self.ptx) and self.bits == 16
 
 
 DTYPES: dict[str, DType] = {}
-# By what PyTorch calls them, `torch.bfloat16`: types, and those whose bytes are codes of one.
+# genkern's names by PyTorch's names (`torch.bfloat16`): in BY_TORCH of types, in CODES of types whose bytes are codes.
 BY_TORCH: dict[str, str] = {}
 CODES: dict[str, str] = {}
 
 
 def add_dtype(row: DType) -> None:
-    """Make a type known. Every name must be new."""
+    """Register a type. All its names must be new."""
     tensors = {f"torch.{name}" for name in (row.torch, *row.codes)}
     assert not tensors & {*BY_TORCH, *CODES}, f"{row.name}: {tensors & {*BY_TORCH, *CODES}} is another type's"
     for other in DTYPES.values():
@@ -127,7 +141,7 @@ for _row in (
         triton="fp16", language="float16", torch="float16", aten="Half", cutlass="Float16", aliases=("half", "f16"),
         tensor_map=6, cuda=2, outputs=("fp16", "fp32"), ptx="f16", ptx_flags=", 1, 1, 0, 0",
     ),
-    # Triton's interpreter multiplies bf16 as if it were integers.
+    # Triton's interpreter multiplies bf16 as if it were an integer type.
     DType(
         name="bf16", bits=16, kind="float", exact=2**8, largest=2.0**128 - 2.0**120, peak="bf16", guard=0xFFA5,
         triton="bf16", language="bfloat16", torch="bfloat16", aten="BFloat16", cutlass="BFloat16",
@@ -138,7 +152,7 @@ for _row in (
         triton="i8", language="int8", torch="int8", codes=("uint8", "float8_e8m0fnu", "float4_e2m1fn_x2"),
         cuda=3, outputs=("int32",), ptx="s8",
     ),
-    # Its guard is a number of which two add up to no small one; float32's would be no outlandish one.
+    # Two guards of int32 add up to no small number. float32's guard pattern would not be an extreme int32.
     DType(
         name="int32", bits=32, kind="integer", exact=2**31 - 1, largest=2.0**31 - 1, peak="int8", guard=0x35A5A5A5,
         triton="i32", language="int32", torch="int32", tensor_map=3, cuda=10,
@@ -153,7 +167,7 @@ for _row in (
         triton="fp8e5", language="float8e5", torch="float8_e5m2", aten="Float8_e5m2", cutlass="Float8E5M2",
         aliases=("e5m2",), targets_own=("bf8",), cuda=29, outputs=_FLOATS, ptx="e5m2", ptx_flags=", 1, 1",
     ),
-    # Triton 3.7's interpreter does not know these; their one NaN is the guard.
+    # Triton 3.7's interpreter does not know these types. Their only NaN is the guard.
     DType(
         name="fp8e4m3fnuz", bits=8, kind="float", exact=2**4, largest=240.0, encoding="fnuz", peak="fp8", guard=0x80,
         triton="fp8e4b8", language="float8e4b8", torch="float8_e4m3fnuz", aten="Float8_e4m3fnuz",
@@ -171,14 +185,14 @@ for _row in (
 def parse_dtype(text: str, arch: str) -> DType:
     """Return the element type that `text` names on `arch`.
 
-    Accepts genkern's names, PyTorch's (`torch.bfloat16`, `float8_e4m3fn`), Triton's, and tune_gemm's
-    `fp8` and `bf8`, which follow the target. Raises InputError for anything else.
+    Accepts genkern's names, PyTorch's (`torch.bfloat16`, `float8_e4m3fn`), Triton's, and tune_gemm's `fp8` and `bf8`,
+    which depend on the target. Raises InputError for anything else.
     """
     name = str(text).strip().lower().removeprefix("torch.").replace("float8_", "fp8").replace("fp8_", "fp8")
     for row in DTYPES.values():
         if name in row.words:
             return row
-    # Programs that call kernels import this module, and need no table of GPUs.
+    # Programs that call kernels import this module and do not need the GPU table.
     from genkern.gemm.gpus import capabilities_of
 
     for row in DTYPES.values():
@@ -188,5 +202,5 @@ def parse_dtype(text: str, arch: str) -> DType:
 
 
 def dtype_of(tensor_type: object) -> DType:
-    """The row of PyTorch's type of a tensor. Raises KeyError for one that no kernel takes."""
+    """Return the row of a PyTorch type. Raises KeyError for a type that no kernel takes."""
     return DTYPES[BY_TORCH[str(tensor_type)]]

@@ -1,6 +1,6 @@
-"""What families were called while cluster, schedule, store, side and reduction were parts of their names.
+"""Former names of families, from when cluster, schedule, store, side and reduction were part of the family's name.
 
-Files, journals and bundles from then are read by this table; what is written has the names of today.
+Files, journals and bundles with former names are read by this table. Only current names are written.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _DIRECT = ("store", "direct")
 
 
 def _with_cluster(name: str, cluster: str, *others: tuple[str, int | str]) -> Former:
-    """The family's name with the cluster behind it, and its parameters: a cluster of one program was not said."""
+    """Return the former family name with its cluster suffix, and its parameters. A 1x1 cluster had no suffix."""
     if cluster == "1x1":
         return name, others
     return f"{name}_{cluster}", (*others, ("cluster", cluster))
 
 
 def _wgmma() -> dict[str, Former]:
-    """Those in CuTe DSL for sm_90: the schedule, its side, the cluster, and how C is stored."""
+    """Return the CuTe DSL families for sm_90: names contained schedule, side, cluster and how C is stored."""
     found: dict[str, Former] = {}
     for side, swapped in (("", ()), ("_swapped", (_SWAPPED,))):
         for cluster in _CLUSTERS:
@@ -36,7 +36,7 @@ def _wgmma() -> dict[str, Former]:
 
 
 def _tcgen05() -> dict[str, Former]:
-    """Those in CuTe DSL for sm_100. Of one program a tile, without a cluster, stored by TMA, the name is today's."""
+    """Return the CuTe DSL families for sm_100. One name is still current: one CTA, no cluster, C stored by TMA."""
     found: dict[str, Former] = {}
     for ctas in (1, 2):
         for cluster in _CLUSTERS:
@@ -50,7 +50,7 @@ def _tcgen05() -> dict[str, Former]:
     return found
 
 
-# Families that are no more.
+# Families that no longer exist.
 GONE = ("stream_k", "tiled_atomic")
 FORMER: dict[str, Former] = {
     "tiled_semaphore": ("tiled", (_SEMAPHORE,)),
@@ -77,5 +77,5 @@ FORMER: dict[str, Former] = {
 
 
 def is_gone(name: str) -> bool:
-    """Whether a config of that name is of a family that is no more."""
+    """Return True if the config's family no longer exists."""
     return name.partition("_BM")[0] in GONE

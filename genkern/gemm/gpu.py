@@ -1,4 +1,4 @@
-"""One GPU: its figures, and what it can do. Code asks for a capability, never for an architecture's name."""
+"""One GPU: its figures and its capabilities. Code asks for a capability, never for an architecture's name."""
 
 from __future__ import annotations
 
@@ -9,49 +9,52 @@ from dataclasses import dataclass, field, fields
 from genkern.errors import InputError
 
 VENDORS = ("amd", "nvidia")
-# The encodings of fp8: OCP's, and those without negative zeros and infinities of AMD's CDNA 3.
+# Encodings of fp8: OCP's, and AMD CDNA 3's without negative zeros and infinities.
 FP8_ENCODINGS = ("ocp", "fnuz")
-# What peaks are known by.
+# Keys of peak rates.
 PEAKS = ("fp16", "bf16", "fp8", "int8", "fp32")
-# What a program may have of shared memory on every GPU whose matrix instructions are a warpgroup's (CUDA programming
-# guide, compute capabilities 9.0 and 10.0): what plans choose by, which know no GPU. Whether a config fits one is asked
-# of that GPU.
+# Shared memory that a program may have on every GPU with warpgroup matrix instructions (CUDA programming guide, compute
+# capabilities 9.0 and 10.0). Launch plans, which know no GPU, are chosen by this value. Legality checks whether a
+# config fits a GPU.
 WARPGROUP_SHARED_BYTES = 227 * 1024
-# Significant bits of float32.
+# Significant bits of a float32.
 FLOAT32_BITS = 24
-# Capabilities that are numbers from 1 on.
+# Capabilities that are numbers of at least 1.
 _FROM_ONE = (
     *("matrix_rows", "matrix_columns", "matrix_warps", "cluster_programs_max", "pipelined_bytes", "kpack_max"),
     *("tile_rows_min", "matrix_columns_min", "lanes_per_clock", "units_per_multiprocessor"),
 )
-# Rates that are shares of a stated peak.
+# Rates that are a share of a stated peak.
 _SHARES = ("matrix_share", "memory_share")
-# Figures of a GPU that may be 0.
+# Figures that may be 0.
 _MAY_BE_ZERO = ("shared_reserved_bytes",)
 
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What kernels may use, and how much of it. What is not said is not there.
+    """What kernels may use on a GPU, and how much of it. The defaults mean that a feature is absent.
 
-    `async_copies`: from memory to shared memory past registers (cp.async; on CDNA 4 loads to LDS).
-    `tma`: the copy engine that reads tensor maps. `wgmma`, `tcgen05`: matrix instructions of a warpgroup.
-    `dependent_launches`: CUDA's programmatic dependent launch.
-    `tf32`: float32 may be multiplied as tf32 (AMD: xf32). `dot_scaled`: Triton's tl.dot_scaled takes two operands with
-    exponents.
-    `matrix_rows` and `matrix_columns`: the fewest rows and the most columns of a matrix instruction for 16 bits that
-    reaches the peak; `matrix_warps` issue it together.
-    `tensor_memory_columns`: of 32 bits in each of 128 rows, for accumulators.
-    `cluster_programs_max`: programs that a cluster may have on any such device; 1 where there are no clusters.
-    `fp8`: the encoding. `fp8_sum_bits`: significant bits that matrix units keep of a sum of fp8 products.
-    `pipelined_bytes`: the fewest bytes that a lane loads at a time where Triton pipelines a loop.
-    `kpack_max`: the largest kpack that changes a kernel.
-    `scalar_registers_per_simd`: of a file that waves share by what they need; 0 where each has all that it can name.
-    `tile_rows_min`: the fewest rows of a tile that Triton multiplies, padded to an instruction or not.
-    `matrix_columns_min`: the fewest columns of an instruction that keeps the matrix units busy.
-    `lanes_per_clock`: lanes whose addresses a unit takes in a clock.
-    `units_per_multiprocessor`: compute units that HIP, and so PyTorch, counts as one multiprocessor: the two of a
-    work-group processor on RDNA. rocminfo, the driver's files and results count compute units.
+    async_copies: copies from memory to shared memory that bypass registers (cp.async; on CDNA 4 loads to LDS)
+    tma: the copy engine that reads tensor maps
+    wgmma, tcgen05: warpgroup matrix instructions
+    dependent_launches: CUDA's programmatic dependent launch
+    tf32: float32 may be multiplied as tf32 (AMD: xf32)
+    dot_scaled: Triton's tl.dot_scaled takes two operands with exponents
+    matrix_rows: fewest rows of a 16-bit matrix instruction that reaches the peak
+    matrix_columns: most columns of such an instruction
+    matrix_warps: warps that issue it together
+    tensor_memory_columns: 32-bit columns, in each of 128 rows, for accumulators
+    cluster_programs_max: programs that a cluster may have on every such device; 1 without clusters
+    fp8: encoding of fp8
+    fp8_sum_bits: significant bits that tensor cores keep of a sum of fp8 products
+    pipelined_bytes: fewest bytes per load of a lane for which Triton pipelines a loop
+    kpack_max: largest kpack that changes a kernel
+    scalar_registers_per_simd: size of a register file that waves share on demand; 0 if each wave has all it can address
+    tile_rows_min: fewest rows of a tile that Triton multiplies, padded to an instruction or not
+    matrix_columns_min: fewest columns of an instruction that keeps the tensor cores busy
+    lanes_per_clock: lanes whose addresses a compute unit accepts per clock
+    units_per_multiprocessor: compute units that HIP, and so PyTorch, counts as one multiprocessor: two, of a work-group
+        processor, on RDNA. rocminfo, the driver's files and results count compute units
     """
 
     async_copies: bool = False
@@ -77,11 +80,11 @@ class Capabilities:
     units_per_multiprocessor: int = 1
 
     def __post_init__(self) -> None:
-        """Raises InputError for what contradicts itself."""
+        """Raise InputError for contradictory values."""
         if self.fp8 not in FP8_ENCODINGS:
             raise InputError(f"fp8 = {self.fp8!r} is not one of {', '.join(FP8_ENCODINGS)}")
         if self.wgmma and self.tcgen05:
-            raise InputError("wgmma and tcgen05 are of different architectures: say one of them")
+            raise InputError("wgmma and tcgen05 are of different architectures: set one of them")
         if self.of_warpgroups and not (self.tma and self.matrix_warps > 1):
             raise InputError("wgmma and tcgen05 need tma, and matrix_warps of a warpgroup (4)")
         if self.tcgen05 != (self.tensor_memory_columns > 0):
@@ -96,25 +99,29 @@ class Capabilities:
 
     @property
     def of_warpgroups(self) -> bool:
-        """Whether matrix instructions are a warpgroup's, and asynchronous: wgmma or tcgen05."""
+        """True if matrix instructions belong to a warpgroup and are asynchronous: wgmma or tcgen05."""
         return self.wgmma or self.tcgen05
 
 
 @dataclass(frozen=True)
 class Rates:
-    """What units, caches and memory of a device are taken to sustain, for the predictor.
+    """Sustained rates of a device's units, caches and memory, for the predictor.
 
-    They are in gpus.yaml, each with its source there. A file of one's own in the same form (GENKERN_GPU_FILES), or
-    `dataclasses.replace(gpu, rates=...)`, puts measured ones in their place; `genkern calibrate` those that kernels of
-    the device fit (genkern.search.calibrated).
+    The values and their sources are in gpus.yaml. A user's file in the same form (GENKERN_GPU_FILES), or
+    `dataclasses.replace(gpu, rates=...)`, replaces them by measured ones. `genkern calibrate` fits them to kernels
+    measured on the device (genkern.search.calibrated).
 
-    `matrix_share` and `memory_share`: of the stated peaks, what dense kernels and copies sustain.
-    `l2_tb_per_s` and `last_level_tb_per_s`: all L2 caches together, and the cache behind them (MALL, Infinity Cache).
-    `load_bytes_per_clock` and `lds_bytes_per_clock`: of one CU, from L2, and to and from LDS.
-    `packed_matrix_ratio`: the peak for two operands of 4 bits over that for 8 bits.
-    `latency_us`: from a load to the first use of what it brings from memory. `step_us`: barrier, waits and addresses of
-    a step along K, for one workgroup. `start_us`: from the start of a workgroup to its first load.
-    `kernel_us`: first to last timestamp of an empty kernel. `gap_us`: from a kernel's end to the next one's start.
+    matrix_share, memory_share: share of the stated peak that dense kernels and copies sustain
+    l2_tb_per_s: bandwidth of all L2 caches together
+    last_level_tb_per_s: bandwidth of the cache behind L2 (MALL, Infinity Cache)
+    load_bytes_per_clock: of one CU, from L2
+    lds_bytes_per_clock: of one CU, to and from LDS
+    packed_matrix_ratio: peak for two 4-bit operands over that for 8 bits
+    latency_us: from a load from memory to the first use of its data
+    step_us: barrier, waits and addresses of one step along K, for one workgroup
+    start_us: from the start of a workgroup to its first load
+    kernel_us: first to last timestamp of an empty kernel
+    gap_us: from the end of a kernel to the start of the next
     """
 
     matrix_share: float
@@ -131,24 +138,44 @@ class Rates:
     gap_us: float
 
     def __post_init__(self) -> None:
-        """Raises InputError for rates that no device has."""
+        """Raise InputError for impossible values."""
         for each in fields(self):
             value = getattr(self, each.name)
             if not math.isfinite(value) or value <= 0 or (each.name in _SHARES and value > 1):
-                raise InputError(f"rates: {each.name} = {value} is no {'share' if each.name in _SHARES else 'rate'}")
+                raise InputError(f"rates: {each.name} = {value} is not a {'share' if each.name in _SHARES else 'rate'}")
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device. A unit is a compute unit (AMD) or streaming multiprocessor (NVIDIA).
+    """One device. A unit is a compute unit (AMD) or a streaming multiprocessor (NVIDIA).
 
-    `clock_mhz` is the clock at which the vendor states the matrix peak. `peak_tflops` is dense, with 32-bit
-    accumulation, by fp16, bf16, fp8, int8, fp32; a type without matrix instructions has no key. Registers are
-    32 bits wide. `shared_*` is LDS or shared memory; `shared_bytes_per_block` is the most that one workgroup may
-    ask for, `shared_reserved_bytes` what the driver takes on top. `last_level_cache_mib` is L2, or MALL on AMD.
-    `sources` names the documents the figures are from. `has` is what the device can do. `like`
-    is the architecture whose spaces are taken where there is none for its own; "" where there is no such.
-    `rates` are what the predictor counts with; None where its own constants (H200) stand for them.
+    name: product name
+    arch: architecture, such as gfx942 or sm_90
+    vendor: "amd" or "nvidia"
+    compute_units: number of units
+    clock_mhz: clock at which the vendor states the matrix peak
+    warp_size: threads of a warp or wave
+    simds_per_unit: SIMDs or warp schedulers of a unit
+    shared_bytes_per_block: most shared memory or LDS that one workgroup may request
+    shared_bytes_per_unit: shared memory or LDS of a unit
+    shared_granule_bytes: step in which it is allocated
+    shared_reserved_bytes: bytes that the driver adds for each workgroup
+    registers_per_unit: 32-bit registers of a unit
+    registers_per_thread_max: most registers of a thread
+    register_granule: step in which registers per thread are allocated
+    threads_per_block_max: most threads of a workgroup
+    threads_per_unit_max, blocks_per_unit_max: most resident threads and workgroups of a unit
+    l2_mib: L2 cache
+    last_level_cache_mib: L2, or MALL on AMD
+    memory_gb: device memory
+    memory_tb_per_s: its bandwidth
+    xcds: number of XCDs; 1 on GPUs without them
+    sources: documents that the figures come from
+    has: what kernels may use
+    peak_tflops: dense peak with 32-bit accumulation by fp16, bf16, fp8, int8, fp32; a type without matrix instructions
+        has no key
+    like: architecture whose spaces serve if this one has none; "" if there is none
+    rates: rates for the predictor; None to use its own constants, which are an H200's
     """
 
     name: str
@@ -180,23 +207,23 @@ class Gpu:
     rates: Rates | None = None
 
     def __post_init__(self) -> None:
-        """Raises InputError for figures that no device has."""
+        """Raise InputError for impossible figures."""
         if self.vendor not in VENDORS or self.vendor != arch_vendor(self.arch):
-            raise InputError(f"vendor = {self.vendor!r}: that of {self.arch} is {arch_vendor(self.arch)}")
+            raise InputError(f"vendor = {self.vendor!r}: the vendor of {self.arch} is {arch_vendor(self.arch)}")
         for each in fields(self):
             value = getattr(self, each.name)
             if not isinstance(value, (int, float)):
                 continue
             if not math.isfinite(value) or value < 0 or (value == 0 and each.name not in _MAY_BE_ZERO):
-                raise InputError(f"{each.name} = {value} is no figure of a device")
+                raise InputError(f"{each.name} = {value} is not a valid figure of a device")
         if self.compute_units % self.xcds:
             raise InputError(f"{self.compute_units} compute units are not the same number in each of {self.xcds} XCDs")
         if unknown := set(self.peak_tflops) - set(PEAKS):
             raise InputError(f"flops_per_clock: {min(unknown, key=str)} is not one of {', '.join(PEAKS)}")
         if "fp16" not in self.peak_tflops:
-            raise InputError("flops_per_clock has no fp16, by which types without a peak of their own are judged")
+            raise InputError("flops_per_clock has no fp16, whose peak serves types without their own")
 
 
 def arch_vendor(arch: str) -> str:
-    """Whose architecture that is, by its name: "amd" for gfx942, "nvidia" for sm_90."""
+    """Return the vendor of an architecture by its name: "amd" for gfx942, "nvidia" for sm_90."""
     return "amd" if arch.startswith("gfx") else "nvidia"

@@ -1,7 +1,7 @@
-"""Reading the table of GPUs: gpus.yaml, then files of someone's own in the same form, which add to it.
+"""Read the table of GPUs: gpus.yaml, then users' files in the same form, which add to it.
 
-A file of one's own is known to this process and, through the environment, to those that it starts. Its entries are new
-architectures, whole or `like` one that is known, and new devices of known ones.
+A user's file is named by an environment variable, so child processes read it too. Its entries are new architectures,
+complete or `like` a known one, and new devices of known architectures.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from genkern.errors import InputError
 from genkern.files import MAX_READ_BYTES, regular_bytes
 from genkern.gemm.gpu import Capabilities, Gpu, Rates
 
-# Files, separated as in PATH.
+# Variable with file names, separated as in PATH.
 ENVIRONMENT = "GENKERN_GPU_FILES"
 ARCH = re.compile(r"gfx[0-9a-f]+|sm_[0-9]+")
 NO_ARCH = "is not an architecture such as gfx942 or sm_90"
-# Beyond all figures of devices; a float has each whole number up to there.
+# Above every figure of a device; floats represent every integer up to it.
 _MOST = 2**53
 _KINDS = {"int": int, "float": (int, float), "str": str, "bool": bool}
-# Keys of an entry, or of its devices, that are no field of Gpu, and fields that are no key.
+# Keys of an entry or its devices that are not fields of Gpu, and fields that are not keys.
 _ONLY_IN_FILES = ("match", "flops_per_clock")
 _ONLY_IN_RECORDS = ("arch", "peak_tflops")
 _KEYS = frozenset({each.name for each in fields(Gpu)} - {*_ONLY_IN_RECORDS}) | {*_ONLY_IN_FILES}
@@ -32,9 +32,10 @@ _KEYS = frozenset({each.name for each in fields(Gpu)} - {*_ONLY_IN_RECORDS}) | {
 
 @dataclass(frozen=True)
 class Architecture:
-    """What all devices of it have in common, by the keys of its entry; and its devices, the default first.
+    """An architecture of the table.
 
-    Of a device there are the words of a driver's name for it, and its figures.
+    common: values that all its devices share, by the keys of its entry
+    devices: for each device the words of the driver's name for it, and its figures; the default device first
     """
 
     common: Mapping[str, Any]
@@ -42,7 +43,7 @@ class Architecture:
 
 
 def read_table() -> dict[str, Architecture]:
-    """Every architecture, by name. Raises InputError, one line, for a file of one's own that cannot be used."""
+    """Return every architecture by name. Raises InputError, one line, for a user's file that cannot be used."""
     shipped = resources.files("genkern.gemm").joinpath("gpus.yaml").read_text(encoding="utf-8")
     table = added({}, shipped)
     for name in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
@@ -58,12 +59,12 @@ def read_table() -> dict[str, Architecture]:
 
 
 def added(table: Mapping[str, Architecture], text: str) -> dict[str, Architecture]:
-    """The table with the entries of a file besides. Raises InputError, one line that says where."""
-    # Programs that only call kernels import this module and read no table.
+    """Return the table extended by the entries of a file. Raises InputError, one line that says where."""
+    # Programs that only call kernels import this module and never read the table.
     import yaml
 
     try:
-        # Every process reads the table: the parser in C takes a tenth of the time. PyYAML may be built without it.
+        # Every process reads the table, and the C parser takes a tenth of the time. PyYAML may be built without it.
         entries = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"not valid YAML: {_one_line(error)}") from None
@@ -86,7 +87,7 @@ def _architecture(arch: str, entry: object, table: Mapping[str, Architecture]) -
     if not isinstance(devices, list) or not devices:
         raise InputError("devices is not a list of devices")
     if not isinstance(like, str) or (like and like not in table):
-        raise InputError(f"like = {str(like)[:40]!r} is none of the architectures before it: {', '.join(table)}")
+        raise InputError(f"like = {str(like)[:40]!r} is not one of the architectures before it: {', '.join(table)}")
     if like and arch in table:
         raise InputError("like is for an architecture that is not known yet")
     known = table.get(arch) or table.get(like) or Architecture({}, ())
@@ -94,13 +95,13 @@ def _architecture(arch: str, entry: object, table: Mapping[str, Architecture]) -
     made = tuple(_device(arch, _merged(common, _mapping("a device", device))) for device in devices)
     if arch not in table:
         return Architecture(common, made)
-    # One that is known by its name stays where it is: the first is the default.
+    # A device that is already known keeps its place, since the first one is the default.
     found = {device[1].name: device for device in (*known.devices, *made)}
     return Architecture(known.common, tuple(found.values()))
 
 
 def _merged(common: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """What `own` says, and of the rest what is common; sources are those of both, capabilities and rates one by one."""
+    """Merge an entry into the common values. Sources are concatenated; capabilities and rates are merged key by key."""
     if unknown := set(own) - _KEYS:
         raise InputError(f"there is no key {str(min(unknown, key=str))[:40]!r}")
     sources = (*common.get("sources", ()), *_listed(own.get("sources", ())))
@@ -117,16 +118,16 @@ def _device(arch: str, values: dict[str, Any]) -> tuple[frozenset[str], Gpu]:
             raise InputError(f"{values.get('name', 'a device')} has no {key}")
     match, flops_per_clock = values.pop("match"), _mapping("flops_per_clock", values.pop("flops_per_clock"))
     if not isinstance(match, str) or not match.split():
-        raise InputError(f"match = {str(match)[:40]!r} is no words of a driver's name of the device")
+        raise InputError(f"match = {str(match)[:40]!r} has no words of the driver's name for the device")
     if not values["sources"]:
         raise InputError("sources names no document")
     has = Capabilities(**_typed(Capabilities, values.pop("has")))
     rates = values.pop("rates")
     figures = _typed(Gpu, values)
     if not figures["name"].isprintable():
-        raise InputError(f"name = {figures['name'][:40]!r} is no line of text")
+        raise InputError(f"name = {figures['name'][:40]!r} is not a line of text")
     if not all(type(flops) in (int, float) and 0 < flops < _MOST for flops in flops_per_clock.values()):
-        raise InputError("flops_per_clock has something that is no positive number")
+        raise InputError("flops_per_clock has a value that is not a positive number")
     rate = figures["compute_units"] * figures["clock_mhz"] * 1e-6
     peaks = {dtype: rate * flops for dtype, flops in flops_per_clock.items()}
     reached = Rates(**_typed(Rates, rates)) if rates else None
@@ -141,13 +142,16 @@ def _require_consistent(gpu: Gpu) -> None:
     if gpu.threads_per_block_max > gpu.threads_per_unit_max:
         raise InputError(f"{gpu.name}: a block may have more threads than a unit has")
     if gpu.threads_per_unit_max % (gpu.warp_size * gpu.simds_per_unit):
-        raise InputError(f"{gpu.name}: a unit's threads are no whole warps of each of its SIMDs")
+        raise InputError(f"{gpu.name}: a unit's threads are not a whole number of warps on each of its SIMDs")
     if gpu.last_level_cache_mib < gpu.l2_mib:
         raise InputError(f"{gpu.name}: the last-level cache is smaller than L2")
 
 
 def _typed(record: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by the fields of a record. Raises InputError for an unknown one, and for one of another type."""
+    """Check values against the fields of a record and return them.
+
+    Raises InputError for an unknown key or a wrong type.
+    """
     types = {each.name: str(each.type) for each in fields(record)}
     required = {each.name for each in fields(record) if each.default is MISSING} - {*_ONLY_IN_RECORDS, "has"}
     if lacking := required - set(values):
@@ -157,9 +161,9 @@ def _typed(record: type, values: Mapping[str, Any]) -> dict[str, Any]:
             raise InputError(f"there is no key {str(key)[:40]!r}: use some of {', '.join(types)}")
         kind = types[key]
         if kind in _KINDS and (not isinstance(value, _KINDS[kind]) or (kind != "bool" and isinstance(value, bool))):  # type: ignore[arg-type]
-            raise InputError(f"{key} = {str(value)[:40]!r} is no {kind}")
+            raise InputError(f"{key} = {str(value)[:40]!r} is not of type {kind}")
         if kind in ("int", "float") and not value < _MOST:
-            raise InputError(f"{key} = {str(value)[:40]} is no figure of a device")
+            raise InputError(f"{key} = {str(value)[:40]} is not a valid figure of a device")
     return dict(values)
 
 

@@ -1,4 +1,4 @@
-"""Look-ups in the GPU table (gpus.yaml), and which GPU this machine holds."""
+"""Look-ups in the GPU table (gpus.yaml), and detection of this machine's GPUs."""
 
 from __future__ import annotations
 
@@ -17,24 +17,28 @@ from genkern.gemm.gpu import Capabilities
 from genkern.gemm.gpu import Gpu as Gpu
 from genkern.gemm.gpu_table import Architecture, read_table
 
-# What times are predicted for where there is no GPU, and nobody says for which.
+# Architecture for predicted times if there is no GPU and no option names one.
 DEFAULT_ARCH = "gfx942"
-# After the name of a device that times are predicted for.
+# Suffix of the name of a device whose times are predicted.
 NOT_PRESENT = " (not present)"
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")
-# nvidia-smi takes seconds on a node of eight GPUs whose driver is not kept loaded.
+# nvidia-smi takes seconds on a node of eight GPUs if its driver is not kept loaded.
 _TIMEOUT_S = 10.0
 _QUERY = "index,name,compute_cap,uuid,driver_version,clocks.max.sm,clocks.max.memory"
 
 
 @dataclass(frozen=True)
 class DetectedDevice:
-    """A GPU of this machine. `index` counts those that CUDA_VISIBLE_DEVICES or ROCm's topology show.
+    """A GPU of this machine.
 
-    `compute_units` is what ROCm shows (fewer than the product has when it is partitioned), 0 where it is not known.
-    `uuid` is NVIDIA's, "GPU-..."; empty where it is not known, as is the version of the `driver`. The clocks are the
-    highest that the device may reach, which do not change while it works: of its SMs (AMD: the graphics clock) and of
-    its memory; None where the driver does not say.
+    index: its number among the GPUs that CUDA_VISIBLE_DEVICES or ROCm's topology show
+    name: product name; "" if unknown
+    arch: architecture
+    compute_units: as ROCm reports them (fewer than the product has if it is partitioned); 0 if unknown
+    uuid: NVIDIA's, "GPU-..."; "" if unknown
+    driver: version of the driver; "" if unknown
+    sm_clock_max_mhz, memory_clock_max_mhz: highest clocks of the SMs (AMD: the graphics clock) and of the memory, which
+        do not change under load; None if the driver does not report them
     """
 
     index: int
@@ -53,30 +57,30 @@ def _table() -> dict[str, Architecture]:
 
 
 def known_archs() -> tuple[str, ...]:
-    """Every arch of the table: gfx90a ... sm_120."""
+    """Return every architecture of the table: gfx90a ... sm_120."""
     return tuple(_table())
 
 
 def gpu_for_arch(arch: str) -> Gpu:
-    """Return the default device of `arch`. Raises InputError, with the nearest known arch, when there is none.
+    """Return the default device of `arch`. Raises InputError, with the nearest known arch, if there is none.
 
-    Feature suffixes as ROCm prints them (`gfx942:sramecc+:xnack-`) are dropped.
+    Feature suffixes as ROCm prints them (`gfx942:sramecc+:xnack-`) are ignored.
     """
     return _devices_of(arch)[0][1]
 
 
 def capabilities_of(arch: str) -> Capabilities:
-    """What devices of `arch` can do, its default standing for all; of an architecture that is not known, nothing."""
+    """Return the capabilities of `arch`, those of its default device; no capabilities for an unknown architecture."""
     return gpu_for_arch(arch).has if _key(arch) in _table() else Capabilities()
 
 
 def archs_with(capability: str) -> tuple[str, ...]:
-    """Known architectures that have a capability, by the name of its field: "wgmma"."""
+    """Return the known architectures with a capability, given by its field name such as "wgmma"."""
     return tuple(arch for arch in known_archs() if getattr(gpu_for_arch(arch).has, capability))
 
 
 def archs_for_spaces(arch: str) -> tuple[str, ...]:
-    """The architectures whose spaces serve `arch`: itself, then the one that its entry says it is like."""
+    """Return the architectures whose spaces serve `arch`: itself, then those that its entry is `like`."""
     names, key = [], _key(arch)
     while key and key not in names:
         names.append(key)
@@ -85,10 +89,10 @@ def archs_for_spaces(arch: str) -> tuple[str, ...]:
 
 
 def gpu_for_device(device_name: str, arch: str) -> Gpu:
-    """Return the device of `arch` that `device_name` names, else the default of the arch.
+    """Return the device of `arch` that `device_name` names, or the default of the arch.
 
-    `device_name` is what a driver prints: "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X". Raises InputError for
-    an unknown arch.
+    `device_name` is what a driver prints: "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X". Raises InputError for an
+    unknown arch.
     """
     devices = _devices_of(arch)
     words = set(re.findall(r"[a-z0-9]+", device_name.lower()))
@@ -97,16 +101,16 @@ def gpu_for_device(device_name: str, arch: str) -> Gpu:
 
 
 def gpu_named(device_name: str) -> Gpu | None:
-    """The device of any arch that `device_name` names; None where the table has no such device."""
+    """Return the device of any arch that `device_name` names, or None if the table has none."""
     words = set(re.findall(r"[a-z0-9]+", device_name.lower()))
     matches = [(len(match), gpu) for known in _table().values() for match, gpu in known.devices if match <= words]
     return max(matches, key=lambda found: found[0])[1] if matches else None
 
 
 def gpu_of_product(name: str) -> Gpu:
-    """The device that a person names: "NVIDIA H100", h100, mi300x.
+    """Return the device that a user names: "NVIDIA H100", h100, mi300x.
 
-    Raises InputError for a name that no device has, and for one that several have, with what to write.
+    Raises InputError for an unknown name and for one that several devices share, with the possible names.
     """
     devices = [(match, gpu) for known in _table().values() for match, gpu in known.devices]
     words = set(re.findall(r"[a-z0-9]+", name.lower()))
@@ -123,10 +127,11 @@ def gpu_of_product(name: str) -> Gpu:
 
 
 def partition_of(gpu: Gpu, compute_units: int) -> Gpu:
-    """The part of `gpu` that a device with so many compute units is; `gpu` itself when that is not some of its XCDs.
+    """Return the part of `gpu` that a device with this number of compute units is.
 
-    MI300X in CPX mode shows 8 devices of 38 units and one XCD each. Compute and L2 are the part's; memory and the
-    last-level cache stay whole, as a part may use all of them while the others are idle.
+    MI300X in CPX mode shows 8 devices of 38 units and one XCD each. Compute and L2 are scaled to the part. Memory and
+    the last-level cache stay whole, since a part may use all of them while the others are idle. Returns `gpu` itself if
+    `compute_units` is not that of some of its XCDs.
     """
     per_xcd = gpu.compute_units // gpu.xcds
     xcds = compute_units // per_xcd
@@ -144,7 +149,7 @@ def _key(arch: str) -> str:
 def _devices_of(arch: str) -> Sequence[tuple[frozenset[str], Gpu]]:
     key = _key(arch)
     if key not in _table():
-        # A product's name is no arch, but says which: MI300X, "NVIDIA H100".
+        # Accept a product name (MI300X, "NVIDIA H100") and suggest its architecture.
         models = {word for word in re.findall(r"[a-z0-9]*[0-9][a-z0-9]*", key) if not word.endswith("gb")}
         products = [name for name, known in _table().items() if any(models & match for match, _ in known.devices)]
         near = products or difflib.get_close_matches(key, known_archs(), n=1, cutoff=0.5)
@@ -161,30 +166,30 @@ def triton_target(gpu: Gpu) -> tuple[str, str | int, int]:
 
 
 def detect_arch() -> str | None:
-    """Return the arch of the first GPU of this machine, or None. Never raises; needs no PyTorch."""
+    """Return the arch of this machine's first GPU, or None. Never raises; needs no PyTorch."""
     devices = detect_devices()
     return devices[0].arch if devices else None
 
 
 def detect_devices() -> list[DetectedDevice]:
-    """Return the GPUs of this machine, NVIDIA before AMD; an arch may be one that the table does not know.
+    """Return the GPUs of this machine, NVIDIA before AMD. An arch may be missing in the table.
 
-    Asks nvidia-smi, then rocminfo, then the kernel driver's topology files, each within 10 seconds. Never raises.
-    CUDA_VISIBLE_DEVICES is followed, as batch systems set it; rocminfo follows ROCR_VISIBLE_DEVICES.
+    Runs nvidia-smi, then rocminfo, then reads the kernel driver's topology files; a program has 10 seconds. Never
+    raises. CUDA_VISIBLE_DEVICES is respected, as batch systems set it; rocminfo respects ROCR_VISIBLE_DEVICES.
     """
     nvidia = parse_nvidia_smi(output_of("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"))
     nvidia = shown_by_cuda(nvidia, os.environ.get("CUDA_VISIBLE_DEVICES"))
     amd = parse_rocminfo(output_of("rocminfo", folder=Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "bin"))
-    # A container sees the host's topology even when it was given no GPU; then there is no /dev/kfd.
+    # A container sees the host's topology even without a GPU of its own; then /dev/kfd is missing.
     if not amd and os.path.exists("/dev/kfd"):
         amd = read_kfd(_KFD)
     return nvidia + amd
 
 
 def parse_nvidia_smi(text: str) -> list[DetectedDevice]:
-    """Read `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`; other lines are passed over.
+    """Parse `nvidia-smi --query-gpu=... --format=csv,noheader,nounits`; other lines are ignored.
 
-    What it does not know ("[N/A]"), or was not asked, is None or empty.
+    Unknown ("[N/A]") or missing values become None or "".
     """
     line = r"^\s*(\d+)\s*,\s*(.+?)\s*,\s*(\d+)\.(\d+)\s*(?:,(.*))?$"
     found = []
@@ -197,10 +202,10 @@ def parse_nvidia_smi(text: str) -> list[DetectedDevice]:
 
 
 def shown_by_cuda(devices: Sequence[DetectedDevice], shown: str | None) -> list[DetectedDevice]:
-    """Those of nvidia-smi's `devices` that CUDA_VISIBLE_DEVICES = `shown` leaves, numbered as CUDA then numbers them.
+    """Return the devices that CUDA_VISIBLE_DEVICES = `shown` leaves, numbered as CUDA then numbers them.
 
-    As CUDA reads it, the list ends at the first number or UUID that no device has; a part of a GPU ("MIG-...") is
-    taken for the first device, since nvidia-smi does not say whose it is.
+    As in CUDA, the list ends at the first number or UUID that no device has. A part of a GPU ("MIG-...") counts as the
+    first device, since nvidia-smi does not say which GPU it belongs to.
     """
     if shown is None:
         return list(devices)
@@ -220,7 +225,7 @@ def shown_by_cuda(devices: Sequence[DetectedDevice], shown: str | None) -> list[
 
 
 def parse_rocminfo(text: str) -> list[DetectedDevice]:
-    """Read the GPU agents of `rocminfo`, in its order."""
+    """Parse the GPU agents of `rocminfo`, in its order."""
     found: list[DetectedDevice] = []
     for agent in re.split(r"^\*+\s*\n\s*Agent \d+", text, flags=re.MULTILINE)[1:]:
         arch = re.search(r"^\s*Name:\s*(gfx[0-9a-f]+)\s*$", agent, re.MULTILINE)
@@ -233,7 +238,7 @@ def parse_rocminfo(text: str) -> list[DetectedDevice]:
 
 
 def read_kfd(nodes: Path) -> list[DetectedDevice]:
-    """Read the GPUs of the amdgpu driver's topology folder; `gfx_target_version` 90402 is gfx942."""
+    """Read the GPUs from the amdgpu driver's topology folder; `gfx_target_version` 90402 is gfx942."""
     found: list[DetectedDevice] = []
     for node in _numbered(nodes):
         try:
@@ -261,7 +266,7 @@ def _numbered(folder: Path) -> Iterable[Path]:
 
 
 def output_of(program: str, *arguments: str, folder: Path | None = None) -> str:
-    """Standard output of a program that may be missing, hang or fail: then it is empty."""
+    """Return the standard output of a program, or "" if it is missing, hangs or fails."""
     path = shutil.which(program) or (str(folder / program) if folder else "")
     if not path:
         return ""

@@ -1,7 +1,7 @@
-"""Operand: one tensor that a GEMM reads or writes, as its format declares it; everything else about it is derived.
+"""Operand: one tensor that a GEMM reads or writes, as its number format declares it.
 
-A format says `operands(problem)` (see genkern.ops.op); signatures, the making and checking of inputs, bytes moved,
-guard bands and what rotates through the cache follow from that list.
+A format provides `operands(problem)` (see genkern.ops.op). Signatures, inputs and their checks, bytes moved, guard
+bands and rotating copies are derived from that list.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ Role = Literal["activation", "weight", "scale", "index", "bias", "output"]
 class Operand:
     """One tensor of a GEMM.
 
-    `shape` counts logical elements; a matrix that is not `row_major` is stored as its transpose, which is row-major.
-    `dtype` is the storage type by genkern's name; `packed` elements share one of it (two for 4-bit types, packed along
-    the contiguous dimension). Of `together` rows as they are stored, where that is more than one, pieces of `piece`
-    elements take turns, so that these rows are one of the tensor. `alignment` (bytes) is what the address, and the
-    pitch of a matrix, must be a multiple of for the farm's binaries. `rotates` says that measuring goes through several
-    copies of it, so that a call finds it cold, as a model finds its weights. `scales` names the operand that a scale
-    belongs to. `in_step` says that it is read at every step over K, not once at the end: a kernel of partial sums takes
-    it, the one that adds them up not.
+    name: name of the argument
+    role: what the tensor is
+    shape: logical shape
+    dtype: storage type by genkern's name
+    row_major: if False, a matrix is stored as its transpose, which is row-major
+    packed: logical elements in one storage element (two for 4-bit types, packed along the contiguous dimension)
+    together: if more than one, this number of stored rows is interleaved into one row of the tensor
+    piece: number of consecutive elements of each interleaved row
+    alignment: bytes; compiled kernels require that the address, and the pitch of a matrix, are multiples of it
+    rotates: measurements rotate through several copies of it, so that a call finds it cold, as a model does its weights
+    scales: name of the operand that a scale belongs to
+    in_step: it is read at every step over K, not once at the end; so a kernel of partial sums takes it, but not the
+        kernel that adds them up
     """
 
     name: str
@@ -45,24 +50,22 @@ class Operand:
 
     @property
     def elements(self) -> int:
-        """Logical elements."""
+        """Number of logical elements."""
         return math.prod(self.shape)
 
     @property
     def size_bytes(self) -> int:
-        """Storage without padding; the contiguous dimension is rounded up to whole storage elements."""
+        """Bytes of storage without padding. The contiguous dimension is rounded up to whole storage elements."""
         return math.prod(self.storage_shape) * DTYPES[self.dtype].size_bytes
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """Logical elements in the order of storage: the last dimension is contiguous."""
+        """Logical shape in the order of storage: the last dimension is contiguous."""
         return self._as_stored(self.shape)
 
     @property
     def storage_shape(self) -> tuple[int, ...]:
-        """`stored_shape` in elements of `dtype`, of which each may hold several that are packed; rows that are together
-        are one.
-        """
+        """`stored_shape` in elements of `dtype`: packed elements count as one, and interleaved rows form one row."""
         *outer, contiguous = self.stored_shape
         if self.together > 1:
             return (*outer[:-1], outer[-1] // self.together, contiguous * self.together)
@@ -70,12 +73,12 @@ class Operand:
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
-        """Of the tensor that is handed in: `shape` in elements of `dtype`."""
+        """Shape of the tensor that a caller passes: `shape` in elements of `dtype`."""
         return self._as_stored(self.storage_shape)
 
     @property
     def is_plain(self) -> bool:
-        """Whether its elements are numbers of its storage type, so that any number makes an input."""
+        """True if its elements are numbers of its storage type, so that any number is a valid input."""
         return self.packed == self.together == 1 and self.role != "index"
 
     def _as_stored(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -83,5 +86,5 @@ class Operand:
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from one index to the next in each dimension of a tensor that is stored without gaps, row by row."""
+    """Return the strides, in elements, of a row-major tensor without gaps."""
     return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))

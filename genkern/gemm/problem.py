@@ -9,31 +9,35 @@ from functools import cached_property
 
 from genkern.errors import InputError
 
-# Numbers below it fit the 32-bit integers, signed, in which kernels count sizes, programs, tiles and offsets.
+# Numbers below it fit the signed 32-bit integers in which kernels count sizes, programs, tiles and offsets.
 INT32 = 2**31
-# The kernels' size arguments have 32 bits, and they round sizes up: to whole blocks (tl.cdiv adds a block first), and
-# to SPLIT_K times as many blocks of K. So much is left for that.
+# Kernels have 32-bit size arguments and round sizes up to whole blocks (tl.cdiv adds a block first) and to SPLIT_K
+# blocks of K. The difference leaves room for that.
 MAX_DIMENSION = INT32 - 2**16
-# Applied in float32 before the cast to C's type. gelu is the exact form, x * (1 + erf(x / sqrt(2))) / 2, as
-# torch.nn.functional.gelu computes by default; silu is x / (1 + exp(-x)).
+# Applied in float32 before the conversion to C's type. gelu is the exact form, x * (1 + erf(x / sqrt(2))) / 2, the
+# default of torch.nn.functional.gelu; silu is x / (1 + exp(-x)).
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
-# The format where nothing says which.
+# Number format of problems that name none.
 DEFAULT_OP = "a16w16"
-# Names and values of a format's own fields.
+# Names and values of a number format's own fields.
 Own = tuple[tuple[str, int | str], ...]
 _WORD = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 @dataclass(frozen=True, order=True)
 class GemmProblem:
-    """Size, layout and types of one GEMM; equal problems share one tuning result.
+    """Size, layout and types of one GEMM. Equal problems share one tuning result.
 
-    A is [M, K], B is [K, N], C is [M, N] and row-major. `row_major_b=False` means that B is stored
-    as its transpose [N, K], as the weight of torch.nn.Linear is. `bias` adds a vector of length N;
-    `activation`, one of ACTIVATIONS, comes after it. `own` has the fields that its format asks for besides
-    (genkern.ops.fields), by name, without those at their defaults; a list of lists, as JSON has it, is taken too.
-    Raises InputError when a dimension is not in 1 .. MAX_DIMENSION, for an unknown activation, or where `own` is no
-    such thing.
+    M, N, K: A is [M, K], B is [K, N], C is [M, N] and row-major
+    op: number format
+    dtype_a, dtype_b, dtype_c: types of A, B and C
+    row_major_a: A is stored row-major
+    row_major_b: B is stored row-major; if False, as its transpose [N, K], like the weight of torch.nn.Linear
+    bias: a vector of length N is added
+    activation: one of ACTIVATIONS, applied after the bias
+    own: the format's own fields (genkern.ops.fields), sorted by name, without defaults; lists, as in JSON, are accepted
+
+    Raises InputError if a dimension is not in 1 .. MAX_DIMENSION, for an unknown activation, and for a malformed `own`.
     """
 
     M: int
@@ -59,7 +63,7 @@ class GemmProblem:
         if self.own != ():
             object.__setattr__(self, "own", _checked(self.own))
 
-    # Asked a hundred thousand times while a space is pruned, by whatever is remembered of a problem.
+    # Cached, since pruning a space looks up this hash a hundred thousand times.
     def __hash__(self) -> int:
         return self._hash
 
@@ -68,22 +72,22 @@ class GemmProblem:
         return hash(tuple(getattr(self, each.name) for each in fields(self)))
 
     def __getstate__(self) -> dict[str, object]:
-        # Texts have other hashes in another process.
+        # The hash of strings differs between processes.
         return {name: value for name, value in self.__dict__.items() if name != "_hash"}
 
     @property
     def size(self) -> str:
-        """`MxNxK`, for people and file names."""
+        """`MxNxK`, for messages and file names."""
         return f"{self.M}x{self.N}x{self.K}"
 
     @property
     def layout(self) -> str:
-        """T for a row-major operand and N for a column-major one, A first; weights stored as [N, K] are TN."""
+        """T for a row-major operand, N for a column-major one, A first. With weights stored as [N, K] it is TN."""
         return ("T" if self.row_major_a else "N") + ("T" if self.row_major_b else "N")
 
     @property
     def name(self) -> str:
-        """File-name-safe and unique: size, op, types, layout (T row-major, N column-major), bias, activation, own."""
+        """Unique name, safe in file names: size, op, types, layout, bias, activation, own fields."""
         types = f"{self.dtype_a}_{self.dtype_b}_{self.dtype_c}"
         epilogue = ("_bias" if self.bias else "") + (f"_{self.activation}" if self.activation != "none" else "")
         own = "".join(f"_{name}_{value}" for name, value in self.own)
@@ -91,19 +95,24 @@ class GemmProblem:
 
     @property
     def batch(self) -> int:
-        """Products of this size in one call: what the field of that name says, of formats that have it."""
+        """Number of products of this size in one call: the field `batch_size` of formats that have it, else 1."""
         count = dict(self.own).get("batch_size", 1)
         return count if isinstance(count, int) else 1
 
     def with_most(self, **most: int) -> GemmProblem:
-        """The problem with no more in these of its own fields; what it does not say stays unsaid."""
+        """Return the problem with these own fields limited to the given values.
+
+        Fields at their defaults are left alone.
+        """
         own = ((name, min(int(value), most[name]) if name in most else value) for name, value in self.own)
         return replace(self, own=tuple(own))
 
     @property
     def products(self) -> int:
-        """How often 2 M N K operations are done in a call: for products of a batch, for the experts that a row of A
-        goes to (`top_k`), and twice where columns of C are made of a gate and of what it lets through.
+        """How often a call computes 2 M N K operations.
+
+        This is the batch size times the number of experts per row of A (`top_k`), doubled if the format computes a gate
+        and the values that it multiplies.
         """
         own = dict(self.own)
         top_k = own.get("top_k", 1)
@@ -112,19 +121,22 @@ class GemmProblem:
 
     @property
     def flops(self) -> int:
-        """Multiply and add counted apart: 2 M N K, of each product."""
+        """Operations, counting multiply and add separately: 2 M N K for each product."""
         return 2 * self.products * self.M * self.N * self.K
 
     def tflops(self, time_us: float) -> float:
-        """Achieved TFLOP/s at `time_us` microseconds."""
+        """Return the achieved TFLOP/s at `time_us` microseconds."""
         return self.flops / time_us * 1e-6
 
 
 def _checked(own: Sequence[Sequence[object]]) -> Own:
-    """Names and values that file names and templates can take, in the order of the names."""
+    """Return names and values, sorted by name.
+
+    Raises InputError for those that file names and templates cannot contain.
+    """
     pairs = [(name, value) for name, value in own]
     for name, value in pairs:
         plain = isinstance(value, int) if not isinstance(value, str) else _WORD.fullmatch(value)
         if not isinstance(name, str) or not _WORD.fullmatch(name) or not plain or isinstance(value, bool):
-            raise InputError(f"{str(name)[:40]!r} = {str(value)[:40]!r} is no field of a format")
+            raise InputError(f"{str(name)[:40]!r} = {str(value)[:40]!r} is not a field of a number format")
     return tuple(sorted(pairs))  # type: ignore[arg-type]

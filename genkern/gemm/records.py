@@ -1,4 +1,4 @@
-"""What happens to a candidate, as records: every one ends in exactly one outcome, with units in the field names."""
+"""Records of what happens to a candidate. Every candidate ends in exactly one outcome; units are in the field names."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 
-# The time source of numbers that no clock ever showed.
+# Time source of predicted times, which no clock has measured.
 PREDICTED = "predicted"
-# What a winner is beside the vendor library: the faster one, the slower one, or nobody can say. At a tie, too, the
-# library is called: nothing is gained by another kernel, and the library is what everybody trusts.
+# Which call to use: the config if it is faster, the library if it is faster, or neither is clearly faster. After a tie
+# the library is called, since another kernel gains nothing and the library is widely trusted.
 CHOICES = CONFIG_WINS, VENDOR_WINS, TIE = "config", "vendor", "tie"
-# The method of a check that could not be made.
+# Method of a check that could not be made.
 NOT_CHECKED = "not checked"
 
 
@@ -40,18 +40,22 @@ class Outcome(str, Enum):
     MEASURED = "measured"
 
     def said_of(self, time_source: str) -> str:
-        """The outcome in words: nothing was measured where the times are the predictor's."""
+        """Return the outcome in words: "predicted" instead of "measured" if the times are the predictor's."""
         return PREDICTED if self is Outcome.MEASURED and time_source == PREDICTED else self.value
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What one binary needs of the hardware; None where the binary does not say.
+    """What one binary needs of the hardware; None for values that the binary does not state.
 
-    `registers` counts 32-bit registers per thread (on CDNA the unified total, `accumulator_registers`
-    of it AGPRs). `shared_bytes` is LDS or shared memory per workgroup. `scratch_bytes` is per thread.
-    `code_sha256` is of all that the hardware executes: binaries with an equal one differ in their names only.
-    `loop_*` count the instructions of a Triton kernel's main loop (genkern.farm.binary.main_loop has the kinds).
+    registers: 32-bit registers per thread (on CDNA the unified total)
+    accumulator_registers: the AGPRs among them
+    scalar_registers: scalar registers per wave (AMD)
+    spills: spilled registers
+    shared_bytes: LDS or shared memory per workgroup
+    scratch_bytes: local memory per thread
+    code_sha256: digest of everything that the hardware executes; binaries with equal digests differ only in their names
+    loop_*: instruction counts of a Triton kernel's main loop by kind (genkern.farm.binary.main_loop)
     """
 
     registers: int | None = None
@@ -71,9 +75,13 @@ class Resources:
 
 @dataclass(frozen=True)
 class Binary:
-    """One compiled kernel in the cache: `path` is its folder, `key` its content address.
+    """One compiled kernel in the cache.
 
-    `compile_s` are the seconds that its compile took, None where the entry does not say.
+    key: its content address
+    path: its folder
+    symbol: name of the kernel in it
+    resources: what it needs of the hardware
+    compile_s: seconds that its compile took; None if the entry does not say
     """
 
     key: str
@@ -84,18 +92,23 @@ class Binary:
 
 
 def code_digest(codes: Sequence[str | None]) -> str:
-    """16 hexadecimal digits of the machine code of a call's binaries, given the `code_sha256` of each; "" if one of
-    them is not known.
+    """Return 16 hexadecimal digits that identify the machine code of a call's binaries; "" if one of them is unknown.
+
+    `codes`: the `code_sha256` of each binary.
     """
     return "" if None in codes or not codes else hashlib.sha256(" ".join(map(str, codes)).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A config with the binaries of its kernels, ready to be measured: `plan` says how they are launched.
+    """A config with the compiled binaries of its kernels, ready to be measured.
 
-    That is a LaunchPlan (genkern.kernels.plan) as JSON, one text for all configs with these binaries; `run_time` has,
-    by name, what it leaves to the config. Without binaries there is none. `deterministic`: two calls agree to the bit.
+    config: the config
+    binaries: its binaries; may be empty
+    plan: LaunchPlan (genkern.kernels.plan) as JSON, the same text for all configs with these binaries; "" without
+        binaries
+    run_time: the run-time arguments that the plan leaves to the config, by name
+    deterministic: two calls give equal bits
     """
 
     config: Config
@@ -111,9 +124,9 @@ class Candidate:
 
     @property
     def request(self) -> dict[str, Any]:
-        """How the measured process is told of it."""
+        """The fields by which the measured process identifies it."""
         paths = [binary.path for binary in self.binaries]
-        # What lies there is launched only if its code is still that which results will name.
+        # The measured process launches a binary only if its code has the digest that results will name.
         codes = [binary.resources.code_sha256 for binary in self.binaries]
         said = {"config": self.name, "binaries": paths, "codes": codes, "plan": self.plan}
         return {**said, "run_time": dict(self.run_time), "same_bits": self.deterministic}
@@ -121,7 +134,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Unfit:
-    """Why a config is no candidate."""
+    """Why a config cannot be a candidate."""
 
     outcome: Outcome
     message: str
@@ -129,10 +142,10 @@ class Unfit:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One kernel execution as a profiler saw it; times in nanoseconds of the device clock.
+    """One kernel execution as a profiler recorded it; times in nanoseconds of the device clock.
 
-    `dispatch_id` counts a process's kernels in the order of their launches, those that the profiler lost included;
-    None where the profiler does not say.
+    `dispatch_id` numbers a process's kernels in launch order, including those that the profiler lost; None if the
+    profiler does not report it.
     """
 
     symbol: str
@@ -149,14 +162,19 @@ class Dispatch:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the measured process says of one candidate.
+    """What the measured process reports about one candidate.
 
-    `samples_us` are the kept samples, each the time of one whole call (all kernels of the config); `duration_us` is
-    their median. `config` is the name of a config, or of a library's call (genkern.timing.libraries). `time_source` is
-    the timer: rocprofv3, rocprof, cupti, cudagraph or predicted. `stage` is "screen" or "final". `discarded` counts the
-    samples that were taken at a throttled clock and are not kept. `usual_mhz` is the clock of the compute units that
-    was usual while the finals ran, the median of its readings, `watts` what the device took at their end; None where
-    nothing reads them. `took_ms` is the wall time that the measured process spent on it, with its launches.
+    config: name of a config, or of a library call (genkern.timing.libraries)
+    outcome: how the measurement ended
+    time_source: the timer: rocprofv3, rocprof, cupti, cudagraph, predicted, ...
+    stage: "screen" or "final"
+    duration_us: median of the samples
+    samples_us: the kept samples, each the time of one whole call (all kernels of the config)
+    message: why there is no time, or a remark
+    discarded: number of samples discarded because they were taken at a throttled clock
+    usual_mhz: median clock of the compute units during the finals; None if it was not read
+    watts: power at the end of the finals; None if it was not read
+    took_ms: wall time that the measured process spent on it, launches included
     """
 
     config: str
@@ -174,16 +192,19 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Check:
-    """Result of checking one config; `passed` says that no round found anything (profiling/checking).
+    """Result of checking one config (profiling/checking).
 
-    `rounds` names those that were passed: "exact" integers, "layout" (slices of larger matrices), "random". `message`
-    says what is wrong first, and where. `error_ratio` is the share of elements outside the tolerance, as AITER's
-    checkAllclose counts it; `worst_row_error` is the largest ||out_i - ref_i|| / ||ref_i|| over rows i. `problem_size`
-    says what was really run (a reduced size under the interpreter). Where no answer was to be had, `method` is
-    NOT_CHECKED and nothing is known of the output; `lost` then says how the process ended that was to give one, if
-    there was one, or that it had no memory to (UNCHECKED). `stand_in` is the type, by genkern's name, that A and B had
-    instead of the problem's, where they had another: the interpreter does not multiply bf16. `row_bits` say what bits
-    rows have that are the same for all M (genkern.profiling.same_bits), where they were compared: round "rows".
+    config: name of the config or library call
+    passed: True if no round found a fault
+    error_ratio: share of elements outside the tolerance, as AITER's checkAllclose counts it
+    worst_row_error: largest ||out_i - ref_i|| / ||ref_i|| over rows i
+    problem_size: the size that ran (a reduced one under the interpreter)
+    method: "gpu", "interpreter", ..., or NOT_CHECKED if there was no answer and nothing is known of the output
+    message: the first fault and its position
+    lost: how the process that was to answer ended, or UNCHECKED if it had not enough memory
+    stand_in: type, by genkern's name, that replaced the type of A and B: the interpreter does not multiply bf16
+    rounds: rounds that passed: "exact" integers, "layout" (slices of larger matrices), "random", "rows"
+    row_bits: digests of the rows that are the same for all M (genkern.profiling.same_bits), if round "rows" ran
     """
 
     config: str
@@ -200,30 +221,46 @@ class Check:
 
     @property
     def how(self) -> str:
-        """The method with what it did not check as it is: `gpu`, `interpreter with fp16 operands`."""
+        """The method with its restriction: `gpu`, `interpreter with fp16 operands`."""
         return self.method + (f" with {self.stand_in} operands" if self.stand_in else "")
 
 
 @dataclass(frozen=True)
 class Winner:
-    """The chosen config of one problem, with what a reader needs to trust and to reproduce it.
+    """The chosen config of one problem, with what is needed to trust and reproduce it.
 
-    All times are of rounds that chose nobody, after those that chose. `duration_us` is the median of `samples` kept
-    samples (`discarded` were not), `interval_us` its 95 % bootstrap interval, `spread_us` the samples' interquartile
-    range. `vendor_us` and its interval are of the best that the vendor library has, in the same rounds: the call of it
-    that `vendor` names (genkern.timing.libraries), "" where nobody knows. `torch_us` is PyTorch's own call. `runner_up`
-    is the next best config, checked too where winners are checked on a GPU, and `runner_up_us` its median.
-    `choice` says what a dispatcher should use (CHOICES): the config where it is "config", else the library. `code` says
-    which machine code was measured (`code_digest`), "" where that is not known, and `source` which program that was
-    compiled from (genkern.kernels.specs.source_digest). `searched_share` is the share of the
-    space's binaries that were tried, and `expected_loss` how much longer the best of these is expected to take than the
-    best of all (0.01: 1 %); None where nobody says it. `peer_us` has the screening's times, in microseconds, of the
-    fastest configs that other programs' kernels can run (genkern.tuning.elsewhere), by name. `vendor_sums` says in
-    which order `vendor` adds up K, as bits have shown (genkern.kernels.contract.sums). `batch_invariant`: all winners
-    of problems that differ in M alone add up K in one order, which the call that `choice` means has too; that costs
-    `invariant_loss` of the time of the fastest call in any order (0.01: 1 %). Of a predicted time
-    `predicted_interval_us` has both ends of the interval that holds 80 % of measured times; None if no time of the GPU
-    tells how far predictions are off.
+    All times are from the confirmation, whose rounds do not influence the choice.
+
+    problem, config: what was tuned, and the winner
+    duration_us: median of the kept samples
+    spread_us: interquartile range of the samples
+    samples: number of kept samples
+    time_source: the timer
+    arch, device: the GPU
+    versions: versions of the software
+    check: result of the check
+    vendor_us: median of the vendor library's best call in the same rounds
+    runner_up: name of the next best config, also checked if winners are checked on a GPU
+    runner_up_us: its median
+    interval_us: 95 % bootstrap interval of the median
+    vendor_interval_us: the same for the library
+    discarded: number of discarded samples
+    choice: what a dispatcher should call (CHOICES): the config if it is "config", else the library
+    vendor: name of the library's best call (genkern.timing.libraries); "" if unknown
+    torch_us: median of PyTorch's own call
+    code: digest of the measured machine code (`code_digest`); "" if unknown
+    expected_loss: how much longer the best tried config is expected to take than the best of all (0.01: 1 %); None if
+        unknown
+    searched_share: share of the space's binaries that were tried; None if unknown
+    source: digest of the program that `code` was compiled from (genkern.kernels.specs.source_digest)
+    peer_us: screening times in microseconds, by name, of the fastest configs that other programs' kernels can run
+        (genkern.tuning.elsewhere)
+    vendor_sums: the order in which `vendor` adds along K, as its bits show (genkern.kernels.contract.sums)
+    batch_invariant: all winners of problems that differ only in M add along K in one order, and so does the call that
+        `choice` means
+    invariant_loss: time that this costs, as a share of the fastest call in any order (0.01: 1 %)
+    predicted_interval_us: for a predicted time, the interval that holds 80 % of measured times; None if no recorded
+        time of the GPU shows the predictor's error
     """
 
     problem: GemmProblem
@@ -257,23 +294,24 @@ class Winner:
 
     @property
     def margin(self) -> float | None:
-        """Time of the runner-up over the winner's; slightly below 1 when a tie went to the simpler config."""
+        """Time of the runner-up over the winner's; slightly below 1 if a tie went to the simpler config."""
         return None if self.runner_up_us is None else self.runner_up_us / self.duration_us
 
 
 Record = TypeVar("Record")
-# Nothing that is counted, timed or numbered comes near, in whatever units.
+# No count, time or number reaches this value, in any unit.
 _MOST = 2**63
 
 
 def require_types(record: Record) -> Record:
-    """The record, of a dataclass, whose values came from a file. Raises TypeError for one of another type than its
-    field, and for numbers beyond 64 bits.
+    """Return a dataclass record whose values came from a file, after checking them against the types of its fields.
+
+    Raises TypeError for a value of another type, and for integers beyond 64 bits.
     """
     kind: type = type(record)
     for name, holds in _types_of(kind):
         if not holds(value := getattr(record, name)):
-            raise TypeError(f"{name} = {str(value)[:40]!r} is of another type than {kind.__name__} says")
+            raise TypeError(f"{name} = {str(value)[:40]!r} is of another type than {kind.__name__} declares")
     return record
 
 
@@ -283,7 +321,7 @@ def _types_of(kind: Hashable) -> tuple[tuple[str, Callable[[Any], bool]], ...]:
 
 
 def _holds(said: Any) -> Callable[[Any], bool]:
-    """Whether a value is of the type that an annotation says."""
+    """Return a function that tests whether a value has the annotated type."""
     origin, inner = get_origin(said), [_holds(each) for each in get_args(said) if each is not ...]
     if said is float:
         return lambda value: isinstance(value, float) or _is_whole(value)

@@ -1,4 +1,7 @@
-"""Which Triton is installed, for what differs between its releases: rules and spaces are written for all of them."""
+"""The installed Triton release.
+
+Rules and spaces are written for all supported releases; a few decisions depend on the installed one.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ _VERSION = re.compile(r"""^__version__ = ['"]([^'"]{1,100})['"]\s*$""", re.MULTI
 
 
 def triton_version() -> str:
-    """The version of the Triton that would be imported here; "" when there is none.
+    """Return the version of the Triton that would be imported, or "" if there is none.
 
-    Its own word, since the distribution has several names (triton, triton-rocm, pytorch-triton-rocm), but read and not
-    imported, which takes longer than all else that a run needs to start.
+    It is read from Triton's source, since the distribution has several names (triton, triton-rocm,
+    pytorch-triton-rocm). Triton is not imported, which would take longer than the rest of a run's start.
     """
     try:
         spec = importlib.util.find_spec("triton")
@@ -27,13 +30,13 @@ def triton_version() -> str:
 
 @lru_cache(maxsize=1)
 def triton_release() -> tuple[int, int]:
-    """Major and minor number of the installed Triton; (0, 0) when there is none."""
+    """Return major and minor number of the installed Triton; (0, 0) if there is none."""
     numbers = re.match(r"(\d+)\.(\d+)", triton_version())
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
 
 def installed(package: str) -> bool:
-    """Whether `package` can be imported here, as far as that can be told without importing it."""
+    """Return True if `package` can be imported, as far as that can be determined without importing it."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):

@@ -1,4 +1,4 @@
-"""What a run has found out, kept as it happens: the journal, its lines, and the files and locks of a run.
+"""Facts that a run has found, stored as they arise: the journal, its lines, and the files and locks of a run.
 
 May import: gemm, kernels.
 """

@@ -1,4 +1,4 @@
-"""Many measurements, or unfit configs, as one value of a journal: columns, in which nothing is said twice."""
+"""Many measurements, or unfit configs, as one value of a journal, in columns without repeated values."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from typing import Any
 from genkern.gemm.config import name_today
 from genkern.gemm.records import Measurement, Outcome, Unfit, require_types
 
-# What many measurements have in common, in the order of `_kind`.
+# Fields that many measurements have in common, in the order of `_kind`.
 _KIND = ("outcome", "time_source", "stage", "message", "discarded", "usual_mhz", "watts")
-# Left out where they say nothing.
+# Default values, which are omitted.
 _UNSAID = {"message": "", "discarded": 0, "usual_mhz": None, "watts": None}
 _WHOLE = "="
-# No time, us or ms, comes near it; a number of Python's may be larger than a float can be.
+# Above every time in us or ms. Python's integers may exceed every float.
 _MOST = 1e15
 
 
 def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """The measurements as JSON values; `measurements_of` gives them back to the last bit.
+    """Return the measurements as JSON values, from which `measurements_of` restores them to the bit.
 
-    `kinds` are the sets of values that they share, `kind` says which of them each has (absent: all the first),
-    `config` has their names (`shortened`), and `us` their times: a number is the one sample, a list the samples
-    whose median is the time, null says that there is none; anything else is [time, samples] below a key "both".
-    `took_ms` is what each took, absent where none says it.
+    kinds: the distinct combinations of the fields in _KIND
+    kind: the index in `kinds` of each measurement (missing if all have the first)
+    config: their names (`shortened`)
+    us: their times: a number is the only sample, a list the samples whose median is the time, null means no time;
+        anything else is {"both": [time, samples]}
+    took_ms: wall time of each (missing if none is known)
     """
     kinds: dict[tuple[Any, ...], int] = {}
     numbers = [kinds.setdefault(_kind(measurement), len(kinds)) for measurement in measurements]
@@ -39,7 +41,10 @@ def columns(measurements: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def measurements_of(value: Mapping[str, Any]) -> list[Measurement]:
-    """The measurements whose `columns` these are. Raises ValueError, LookupError, TypeError or AttributeError."""
+    """Return the measurements of `columns`.
+
+    Raises ValueError, LookupError, TypeError or AttributeError for other values.
+    """
     kinds = [{**kind, "outcome": Outcome(kind["outcome"])} for kind in value["kinds"]]
     for kind in kinds:
         require_types(Measurement("", **kind))
@@ -51,16 +56,16 @@ def measurements_of(value: Mapping[str, Any]) -> list[Measurement]:
         duration_us, samples_us = _times_of(times)
         for time in (duration_us, took_ms, *samples_us):
             if time is not None and not (_is_number(time) and 0 <= time < _MOST):
-                raise ValueError(f"{str(time)[:40]!r} is no time")
+                raise ValueError(f"{str(time)[:40]!r} is not a time")
         if kinds[number]["outcome"] is Outcome.MEASURED and not duration_us:
-            raise ValueError(f"{str(name)[:40]!r} was measured, and has no time")
+            raise ValueError(f"{str(name)[:40]!r} was measured but has no time")
         of_it = {**kinds[number], "duration_us": duration_us, "samples_us": samples_us, "took_ms": took_ms}
         found.append(Measurement(name, **of_it))
     return found
 
 
 def unfit_columns(unfit: Sequence[tuple[Sequence[str], Unfit]]) -> list[dict[str, Any]]:
-    """Groups of configs with what makes each group unfit, as JSON values; those of one message are one group."""
+    """Return groups of unfit configs with the reason of each group, as JSON values. Equal reasons form one group."""
     groups: dict[Unfit, list[str]] = {}
     for names, why in unfit:
         groups.setdefault(why, []).extend(names)
@@ -71,7 +76,7 @@ def unfit_columns(unfit: Sequence[tuple[Sequence[str], Unfit]]) -> list[dict[str
 
 
 def unfit_of(value: Sequence[Mapping[str, Any]]) -> dict[str, Unfit]:
-    """By name of the config what makes it unfit. Raises as `measurements_of`."""
+    """Return the reason by config name. Raises as `measurements_of`."""
     return {
         name: unfit
         for group in value
@@ -81,7 +86,7 @@ def unfit_of(value: Sequence[Mapping[str, Any]]) -> dict[str, Unfit]:
 
 
 def codes_columns(codes: Mapping[str, str]) -> dict[str, Any]:
-    """Of which code configs are, as JSON values: "" is that of the config before."""
+    """Return the code digests of configs as JSON values; "" repeats the digest of the config before."""
     names, said, before = sorted(codes), [], ""
     for name in names:
         said.append("" if codes[name] == before else codes[name])
@@ -90,7 +95,7 @@ def codes_columns(codes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def codes_of(value: Mapping[str, Any]) -> dict[str, str]:
-    """By name of today of the config, of which code it is. Raises as `measurements_of`."""
+    """Return the code digest by the config's current name. Raises as `measurements_of`."""
     codes, code = {}, ""
     for name, said in zip(restored(value["config"]), value["code"], strict=True):
         code = said or code
@@ -99,9 +104,9 @@ def codes_of(value: Mapping[str, Any]) -> dict[str, str]:
 
 
 def shortened(names: Iterable[str]) -> list[str]:
-    """Each name without the words, between "_", that the one before has in the same place.
+    """Shorten each name by removing the words, between "_", that the name before has in the same place.
 
-    A whole one begins with "=". `["=tiled_BM16_GM1", "__GM4"]` is tiled_BM16_GM1 and tiled_BM16_GM4.
+    A complete name begins with "=". `["=tiled_BM16_GM1", "__GM4"]` stands for tiled_BM16_GM1 and tiled_BM16_GM4.
     """
     short = []
     before: list[str] = []
@@ -117,7 +122,7 @@ def shortened(names: Iterable[str]) -> list[str]:
 
 
 def restored(short: Iterable[str]) -> list[str]:
-    """The names whose `shortened` these are. Raises ValueError for what cannot be."""
+    """Return the names that `shortened` shortened. Raises ValueError for invalid input."""
     names = []
     words: list[str] = []
     for text in short:
@@ -148,7 +153,7 @@ def _said(kind: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
 def _times(duration_us: float | None, samples_us: tuple[float, ...]) -> Any:
     if samples_us == (duration_us,):
         return duration_us
-    # By which profilers sum up; a time that is not this to the bit is written too.
+    # Profilers report the median. Any other time is written beside its samples.
     if samples_us and duration_us == median(samples_us):
         return samples_us
     return None if duration_us is None and not samples_us else {"both": [duration_us, samples_us]}

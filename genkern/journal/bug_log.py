@@ -1,4 +1,4 @@
-"""BugLog: what genkern itself did wrong in a run, for a report of it; beside the results, where it stays."""
+"""BugLog: the log of genkern's own bugs in a run, for a bug report. It lies beside the results."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from genkern.files import regular, shown_path
 
 @dataclass(frozen=True)
 class BugLog:
-    """A text file that grows; `versions` and `command` are what a reader needs to see the bug for himself."""
+    """A text file that grows. `versions` and `command` are what a developer needs to reproduce a bug."""
 
     path: Path
     versions: Mapping[str, str]
     command: str
 
     def append(self, what: str, bug: BugError) -> str:
-        """Add the bug with its traceback, and return what the user is to know: `what` it ended, by what, and the log.
+        """Append a bug with its traceback, and return the one-line message for the user.
+
+        The message has what ended (`what`), the bug, and the log's path.
 
         Raises OutputError.
         """
@@ -32,7 +34,7 @@ class BugLog:
                 file.write(f"{head}{bug.details.rstrip()}\n\n")
         except OSError as error:
             raise OutputError(
-                f"{what}: a bug in genkern: {bug.message}; its log {shown_path(str(self.path))} cannot be written "
+                f"{what}: a bug in genkern: {bug.message}; the log {shown_path(str(self.path))} cannot be written "
                 f"({error.strerror}): please report it"
             ) from None
-        return f"{what}: a bug in genkern: {bug.message}; {shown_path(str(self.path))} has the rest: please report it"
+        return f"{what}: a bug in genkern: {bug.message}; {shown_path(str(self.path))} has details: please report it"

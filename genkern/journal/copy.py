@@ -1,4 +1,4 @@
-"""JournalCopy: the journal as a forked process has it; what is added goes to the parent, which writes it."""
+"""JournalCopy: the journal in a forked process. New facts are sent to the parent process, which writes them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from genkern.journal.line import entry_of, journal_line
 
 
 class JournalCopy(Facts):
-    """Knows what `journal` knew when the process was forked.
+    """Knows the facts of `journal` at the time of the fork.
 
-    `send` is given whole lines, from any thread, and whether they decide a problem. Every problem must be in the
-    journal already (`Journal.started`).
+    `send(lines, decides)` receives whole lines, from any thread, and whether they decide a problem. Every problem must
+    be in the journal already (`Journal.started`).
     """
 
     def __init__(self, journal: JournalFacts, send: Callable[[bytes, bool], None]) -> None:
@@ -27,7 +27,7 @@ class JournalCopy(Facts):
         self._send = send
 
     def read_lines(self, parts: Iterable[bytes]) -> None:
-        """Take over lines that others have written since."""
+        """Add facts from lines that other processes have written since."""
         for line in b"".join(parts).splitlines():
             entry = entry_of(line)
             self._take(entry["fact"], entry["value"], self._problems[entry["problem"]])

@@ -1,4 +1,4 @@
-"""What a journal says: the facts of a run, as records, and how they are read."""
+"""The facts of a run, as records, and how they are read from a journal."""
 
 from __future__ import annotations
 
@@ -23,19 +23,24 @@ from genkern.journal.searched import Searched, searched_of
 from genkern.kernels.cute.own import ENVIRONMENT
 from genkern.timing.libraries import OURS, library_of
 
-# How the lines begin that are nearly all of a journal.
+# Beginnings of the lines about single configs, which are nearly all of a journal.
 _OF_CONFIGS = tuple(
     b'{"fact":"%b"' % fact for fact in (b"coded", b"screened", b"unfit", b"searched", b"made", b"retimed", b"confirmed")
 )
-# One of them is taken as it stands.
+# A line of this kind is stored unparsed.
 _SEARCH = re.compile(rb'\{"fact":"searched","problem":([0-9]+),')
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a run: what it was to tune, in its order, and by which command in which folder.
+    """One start of a run.
 
-    `time_s` is `time.time()`, `generator` that of genkern.journal.header then, "" where nobody said it.
+    problems: the problems to tune, in order
+    command: the command line
+    folder: its current folder
+    host, pid: host name and process id
+    time_s: `time.time()`
+    generator: digest of what genkern generates (genkern.journal.header); "" if unknown
     """
 
     problems: tuple[GemmProblem, ...]
@@ -49,7 +54,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Begun:
-    """A problem in the hands of a device: how many configs pruning left, and since when (`time.time()`)."""
+    """A device has begun a problem: configs that pruning left, number of the device, and when (`time.time()`)."""
 
     configs: int
     device_index: int
@@ -58,9 +63,9 @@ class Begun:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A problem whose last binary is there: how many it has, how many others `failed`, how many of both were `cached`.
+    """All binaries of a problem are compiled: number of binaries, of `failed` compiles, and of results from the cache.
 
-    Of a run that goes on, without those of configs that were unfit before.
+    In a continued run, configs that were unfit before are not counted.
     """
 
     binaries: int
@@ -70,7 +75,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a problem ended: what became of each config of its space, and why there is no winner, if there is none."""
+    """How a problem ended: number of configs by outcome, and why there is no winner, or ""."""
 
     outcomes: dict[Outcome, int]
     message: str
@@ -78,16 +83,22 @@ class Ended:
 
 @dataclass
 class ProblemFacts:
-    """What a journal knows of one problem. `begun`, `compiled` and `ended` are of the last start of the run.
+    """Facts about one problem.
 
-    `unfit` are configs that never became candidates, by name (without those that are copies of others).
-    `made` has the binary of each unit, by the name of the unit's first config, of what the last starts had made.
-    `rows` are comparisons of rows to the bit, by config, and `sums` say, by a library's call among the finals, in which
-    order it adds up K, "" where that is no order of a config here. `finals` chose, and `confirmed` are the rounds that
-    say how fast the chosen one is.
-    `search` is the line that says how the last start searched that came to the end of it: thousands of steps, which few
-    ask for (`searched`). `codes` say, by config, of which code all of this is (`Bench.code_of`). `unchecked` are checks
-    whose process was lost: no more than a record, for nothing follows from them.
+    unfit: configs that never became candidates, by name, except copies of others
+    screened: measurements of the screening, by name
+    made: binary of each unit by the name of the unit's first config, from the last starts
+    search: the line with the last start's search, if that search ended; it has thousands of steps and is rarely needed
+        (`searched`)
+    finals: measurements of the finals
+    confirmed: measurements of the confirmation
+    checks: checks by name
+    unchecked: checks whose process was lost; a record only, without consequences
+    rows: comparisons of rows to the bit, by name
+    sums: order in which a library call of the finals adds along K; "" if it is not the order of any config
+    codes: digest of the code (`Bench.code_of`) that the facts about a config refer to
+    winner: the winner
+    begun, compiled, ended: facts of the last start
     """
 
     unfit: dict[str, Unfit] = field(default_factory=dict)
@@ -108,43 +119,49 @@ class ProblemFacts:
 
     @property
     def configs(self) -> list[str]:
-        """The configs of which something is known that a run that goes on does not find out again."""
+        """Configs with facts that a continued run does not determine again."""
         names = dict.fromkeys([*self.screened, *self.unfit, *self.checks, *(final.config for final in self.finals)])
         names |= {self.winner.config.name: None} if self.winner is not None else {}
         return [name for name in names if library_of(name) in OURS]
 
     def forget(self, configs: Collection[str]) -> None:
-        """Forget what was found of these configs: they are of other code now. A winner that is not stands."""
+        """Remove the facts about these configs, whose generated code has changed.
+
+        A winner among them is removed too.
+        """
         for known in (self.screened, self.unfit, self.checks, self.unchecked, self.rows, self.codes):
             for config in configs:
                 known.pop(config, None)
         if self.winner is not None and self.winner.config.name in configs:
             self.winner = None
         if self.winner is None and any(final.config in configs for final in (*self.finals, *self.confirmed)):
-            # Half of them would not be comparable.
+            # The remaining measurements would not be comparable with new ones.
             self.finals, self.confirmed = [], []
 
     @property
     def searched(self) -> Searched | None:
-        """The steps of the search, of a journal that was read. Raises ValueError, LookupError, TypeError or
-        AttributeError where they have no sense."""
+        """The steps of the search, for a journal that was read from a file.
+
+        Raises ValueError, LookupError, TypeError or AttributeError if they are malformed.
+        """
         return searched_of(entry_of(self.search)["value"], self.screened) if self.search else None
 
 
 class JournalFacts:
-    """What a journal says; `read_journal` reads one that a run may be writing at the same time."""
+    """The facts of a journal. `read_journal` reads one that a run may be writing at the same time."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.header: Mapping[str, Any] = {}
         self.starts: list[Start] = []
         self.facts: dict[GemmProblem, ProblemFacts] = {}
-        # A problem is written once; the facts that follow refer to it by its place among the problems.
+        # A problem is written once; later facts refer to it by its number.
         self._numbers: dict[GemmProblem, int] = {}
-        # Of the last line; None where lines do not say what stands before them, as earlier releases wrote them.
+        # Checksum of the last line; None if lines do not contain the checksum of the line before, as in earlier
+        # releases.
         self._checksum: int | None = 0
         self.wins = NeighbourWins()
-        # Whether all code is generated as when the run began: then facts that do not say of which they are, are of it.
+        # True if code is generated as at the start of the run. Then facts without a code digest refer to current code.
         self.is_generated_alike = True
 
     def of(self, problem: GemmProblem) -> ProblemFacts:
@@ -152,15 +169,18 @@ class JournalFacts:
 
     @property
     def numbers(self) -> dict[GemmProblem, int]:
-        """The numbers by which lines refer to problems."""
+        """Numbers by which lines refer to problems."""
         return dict(self._numbers)
 
     def winners(self) -> list[Winner]:
-        """The winners so far, of every problem that this journal knows."""
+        """Return the winners so far."""
         return [facts.winner for facts in list(self.facts.values()) if facts.winner is not None]
 
     def _read(self, expected: Mapping[str, Any] | None, left_out: tuple[bytes, ...] = ()) -> int:
-        """Take over what is there; returns the length in bytes of its whole lines. Those that so begin are left out."""
+        """Read the journal and return the length in bytes of its complete lines.
+
+        Lines that begin with one of `left_out` are skipped.
+        """
         data = regular_bytes(self.path)
         whole = data[: data.rfind(b"\n") + 1]
         problems: list[GemmProblem] = []
@@ -168,16 +188,16 @@ class JournalFacts:
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
                 if number == 1 and (schema := unsealed_header(line).get("schema", SCHEMA)) != SCHEMA:
-                    # Lines of another version need not end as ours do.
+                    # Lines of another version may have another format.
                     raise OldJournal(
                         f"{self.path} is of another version of genkern (schema {schema}, here {SCHEMA})",
-                        ": the same command begins anew, and keeps it",
+                        ": the same command starts anew and keeps that file",
                     )
                 before, own = checksums(line)
                 if number == 1:
                     chained = before is not None
                 if before != (self._checksum if chained else None):
-                    raise ValueError("another line stood before it")
+                    raise ValueError("the line before it has changed")
                 self._checksum = own
                 if line.startswith(left_out):
                     continue
@@ -258,7 +278,7 @@ class JournalFacts:
                 try:
                     self._note_winner(winner_of(value, problem))
                 except InputError as error:
-                    # Nothing is damaged: the name has a parameter that nobody has declared here.
+                    # The file is intact: the config has a parameter that no family here declares.
                     advice = f"; set {ENVIRONMENT} to the files of the families (--family) that the run had"
                     raise UnusableJournal(f"{self.path}: {error}", advice) from None
         elif fact == "began":
@@ -274,7 +294,7 @@ class JournalFacts:
             for config in value:
                 facts.screened.pop(name_today(config), None)
         elif fact != "searched":
-            # What follows from that stands in other facts.
+            # Its content follows from other facts.
             raise ValueError(fact)
 
 
@@ -283,8 +303,9 @@ def _by_config(check: Check) -> dict[str, Check]:
 
 
 def _of_today(value: Mapping[str, Any]) -> list[Measurement]:
-    """By names of today, where a run of an earlier release had others; without families that are no more: their sizes
-    are decided again.
+    """Return the measurements under current config names, without families that no longer exist.
+
+    The sizes of removed families are decided again.
     """
     found = []
     for measurement in measurements_of(value):
@@ -295,14 +316,17 @@ def _of_today(value: Mapping[str, Any]) -> list[Measurement]:
 
 
 def read_ends(path: str | Path) -> JournalFacts:
-    """As `read_journal`, without what was found of each config: for what a long run was to do and how that ended."""
+    """Read a journal as `read_journal` does, without facts about single configs.
+
+    These facts suffice to know what a long run was to do and how it ended.
+    """
     facts = JournalFacts(path)
     facts._read(None, _OF_CONFIGS)
     return facts
 
 
 def read_journal(path: str | Path) -> JournalFacts:
-    """The facts of any run's journal, which is only read and may be growing.
+    """Read the journal of any run. It is not modified and may be growing.
 
     Raises FileNotFoundError, and ResultsError for damage and for a journal of another schema.
     """

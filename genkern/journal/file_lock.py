@@ -1,4 +1,4 @@
-"""Locks that the kernel drops with the process that holds them, however it ends."""
+"""File locks that the kernel releases when the process that holds them ends, however it ends."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from genkern.errors import OutputError
 from genkern.files import regular, shown_path
 from genkern.journal.run_files import RunFiles
 
-# Whoever looks whether a lock is held has it for some microseconds, and keeps nobody out in that time.
+# A process that tests whether a lock is held holds it for some microseconds. Waiting this long tolerates such tests.
 _PATIENCE_S = 0.2
 _LOOK_AGAIN_S = 0.01
 _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 
-# The locks of this process. A forked one would hold them too, beyond the end of this one.
+# Locks of this process. A forked process must close them, or it would keep them beyond the end of this process.
 _held: set[IO[str]] = set()
 
 
@@ -39,10 +39,10 @@ class Locked(Exception):
 
 @contextlib.contextmanager
 def held(path: str | Path) -> Iterator[None]:
-    """Hold the lock file `path` for the block, and remove it afterwards.
+    """Hold the lock file `path` during the block, and remove it afterwards.
 
-    Raises Locked when another process goes on holding it, OSError when the file cannot be made. Where a file system
-    has no locks, nobody is kept out.
+    Raises Locked if another process keeps holding it, OSError if the file cannot be created. On a file system without
+    locks, several processes may hold it.
     """
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
@@ -56,7 +56,7 @@ def held(path: str | Path) -> Iterator[None]:
                     time.sleep(_LOOK_AGAIN_S)
                     continue
             if not _is_still(path, file.fileno()):
-                continue  # its last holder removed it before we had the lock
+                continue  # its last holder removed it before this process got the lock
             _held.add(file)
             try:
                 yield
@@ -68,9 +68,9 @@ def held(path: str | Path) -> Iterator[None]:
 
 
 def is_held(path: str | Path) -> bool | None:
-    """Whether a process, on any node, holds the lock file; None where the file system does not tell.
+    """Return True if a process, on any node, holds the lock file; None if the file system does not support locks.
 
-    Nothing is written, and whoever wants the lock at this moment gets it.
+    Writes nothing, and does not keep another process from getting the lock.
     """
     try:
         file = open(path, "rb", opener=regular)  # noqa: SIM115  closed below, whatever flock says
@@ -86,9 +86,9 @@ def is_held(path: str | Path) -> bool | None:
 
 @contextlib.contextmanager
 def sole_run(results_path: str) -> Iterator[None]:
-    """Let no second run work on this results file and its journal.
+    """Prevent a second run on this results file and its journal during the block.
 
-    Raises OutputError when one does, and for a name that leaves no room for those of a run's other files.
+    Raises OutputError if there is one, and for a name that is too long for the names of a run's other files.
     """
     where, files = shown_path(results_path), RunFiles(results_path)
     lock = files.lock

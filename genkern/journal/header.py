@@ -16,22 +16,24 @@ from genkern.errors import ResultsError
 from genkern.ops.outside import folders
 
 SCHEMA = 5
-# What a tool that does not answer leaves out, or a release before did: that alone makes no other run.
+# Keys that may be missing, because a tool did not answer or an earlier release did not write them. Their absence alone
+# does not make another run.
 _NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz", "families")
-# Releases whose runs go on here: their kernels are these, by names that are read (genkern.gemm.former_names).
+# Releases whose runs can be continued: they have the same kernels, with names that are still read
+# (genkern.gemm.former_names).
 _GOES_ON = ("0.1.0",)
-# Makes no other run: facts say of which code they are (`generator`).
+# A difference here does not make another run, since each fact names its code (`generator`).
 _OF_FACTS = ("generator",)
-# What decides whether a result is the one that is asked for, besides the problem, the device and what measures it.
+# Conditions of a result in addition to the problem, the device and the timer.
 _MADE_WITH = ("errRatio", "atol", "rtol", "triton", "init_type", "budget")
 
 
-# What a run was searched with whose header does not say it.
+# Strategy of a run whose header does not name one.
 _BEFORE_STRATEGIES = "predicted"
 
 
 class UnusableJournal(ResultsError):
-    """A journal that is damaged or of another run: `reason` says which, the message also what to do."""
+    """A journal that is damaged or of another run. `reason` says which; the message also says what to do."""
 
     def __init__(self, reason: str, advice: str) -> None:
         super().__init__(f"{reason}{advice}")
@@ -39,28 +41,31 @@ class UnusableJournal(ResultsError):
 
 
 class OldJournal(UnusableJournal):
-    """A journal that another version of genkern wrote: none of it can be read, and nothing is wrong with it."""
+    """A journal of another version of genkern: it cannot be read, but it is not damaged."""
 
 
 @lru_cache(maxsize=1)
 def generator() -> str:
-    """16 digits of all that decides what genkern generates: templates, families, formats, types, lowering.
+    """Return 16 digits of a digest of the sources that determine generated code.
 
-    Where it is the same, so is every kernel. Where not, each fact says of which code it is, and most are as they were.
+    These are templates, families, formats, types and lowering.
+
+    If it is equal, all kernels are equal. If it differs, each fact names its code, and most kernels are unchanged.
     """
     packages = genkern.templates, genkern.kernels, genkern.ops, genkern.gemm
     places = [Path(package.__path__[0]) for package in packages] + list(folders())
     digest = hashlib.sha256()
     for place in places:
-        # Not what Python has made of them.
+        # Only sources, not the files that Python compiles from them.
         for path in sorted(path for path in place.rglob("*") if path.suffix in (".py", ".j2", ".yaml")):
             digest.update(f"{path.relative_to(place)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
 def header_of_today(header: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A header with its `strategy`, name and number, whatever wrote it: of before, it is the default of then where
-    nothing says another one, and the number stands under `patience`.
+    """Return a header with its `strategy` as name and number, whatever version wrote it.
+
+    Earlier versions stored the number as `patience`, and omitted the strategy if it was the default of that time.
     """
     number = header.get("patience")
     name = _BEFORE_STRATEGIES
@@ -73,17 +78,17 @@ def header_of_today(header: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def made_otherwise(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """How results of the run with the header `found` were made otherwise than one with `expected` would make them."""
+    """Return how the conditions of results in the run `found` differ from those in the run `expected`."""
     was, now = ({name: header.get(name) for name in _MADE_WITH} for header in (found, expected))
     spaces = [dict(header.get("space") or {}) for header in (found, expected)]
-    # A run has the spaces of its own ops.
+    # A run lists the spaces of its own ops only.
     of_both = [{op: space[op] for op in spaces[0].keys() & spaces[1].keys()} for space in spaces]
     unchecked = found.get("checks") == "none" != expected.get("checks", "none")
     return [*_space_differences(*of_both), *differences(was, now), *(["winners were not checked"] if unchecked else [])]
 
 
 def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """What differs, by name; of mappings only what differs in them."""
+    """Return a description of each difference; mappings are compared recursively."""
     different = []
     for name in sorted({*found, *expected}.difference(_OF_FACTS)):
         was, now = found.get(name), expected.get(name)
@@ -101,20 +106,23 @@ def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[s
 
 
 def _space_differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """By op how the search spaces differ; a digest says nothing to a person."""
+    """Return how the search spaces differ, by op. A digest would tell a reader nothing."""
     different = []
     for op in sorted(set(found) | set(expected)):
         was, now = found.get(op, {"name": "none"}), expected.get(op, {"name": "none"})
         if was["name"] != now["name"]:
             different.append(f"the search space of {op} was {was['name']}, is {now['name']}")
-        # What another release wrote there is of another text for the same space: then the name decides.
+        # Another release describes the same space with other keys; then only the name is compared.
         elif was != now and was.keys() == now.keys():
-            different.append(f"the search space {now['name']} of {op} was another")
+            different.append(f"the search space {now['name']} of {op} has changed")
     return different
 
 
 def _device_differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """How the clocks of a device differ from those of every device before: others of the same clocks may go on."""
+    """Return how a device's clocks differ from those of every earlier device.
+
+    Another device with equal clocks may continue.
+    """
     different = []
     for index, clocks in expected.items():
         if found and all(differences(known, clocks) for known in found.values()):

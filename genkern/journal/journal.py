@@ -1,4 +1,4 @@
-"""The journal of a run: one JSON line a fact, appended as it happens, so that a killed run can go on."""
+"""The journal of a run: one JSON line per fact, appended as it arises, so that a killed run can be continued."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from genkern.journal.line import behind, checksums, journal_line, values_of
 from genkern.journal.made import MadeBinary, made_columns
 from genkern.journal.searched import Searched, value_of
 
-# So many facts of one kind wait for each other at most, and none waits longer: what a killed process takes along.
+# Maximum number of facts of one kind, and seconds, that facts wait to be written. A killed process loses these facts.
 BATCH_FACTS = 512
 BATCH_S = 1.0
 
 
-# Of one problem what waits: measurements, what makes configs unfit, and of which code these are.
+# Waiting facts of one problem: measurements, unfit configs with reasons, and the code digests of configs.
 _Group = tuple[list[Measurement], list[tuple[Sequence[str], Unfit]], dict[str, str]]
 
 
 class Facts(JournalFacts, ABC):
     """Facts to which a run adds its own.
 
-    Those of which there is one a candidate wait to be written together, BATCH_FACTS of them or BATCH_S seconds; any
-    other fact is written at once, after all that wait. Safe to use from several threads of one process.
+    Facts about single candidates wait to be written together, up to BATCH_FACTS of them or for BATCH_S seconds. Any
+    other fact is written at once, after all waiting ones. Safe to use from several threads of one process.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -50,9 +50,9 @@ class Facts(JournalFacts, ABC):
         self._append("began", vars(begun), problem)
 
     def unfit(self, problem: GemmProblem, configs: Sequence[str], unfit: Unfit, code: str = "") -> None:
-        """Configs that share what makes them unfit are one fact: a run that goes on knows of all of them or of none.
+        """Record configs that are unfit for the same reason, as one fact: a continued run knows all of them or none.
 
-        `code` says of which code they are, "" where nobody knows.
+        `code`: digest of their code, "" if unknown.
         """
         self.of(problem).unfit |= dict.fromkeys(configs, unfit)
         with self._lock:
@@ -65,7 +65,7 @@ class Facts(JournalFacts, ABC):
         self._append("compiled", vars(compiled), problem)
 
     def screened(self, problem: GemmProblem, measurement: Measurement, code: str = "") -> None:
-        """`code` says of which code the config is, as in `unfit`."""
+        """Record a measurement of the screening. `code`: digest of the config's code, as in `unfit`."""
         self.of(problem).screened[measurement.config] = measurement
         with self._lock:
             self._note_codes(problem, [measurement.config], code)
@@ -73,42 +73,45 @@ class Facts(JournalFacts, ABC):
             self._wait(problem)
 
     def searched(self, problem: GemmProblem, searched: Searched) -> None:
-        """Record how what was screened came to be: what the strategy asked and was told."""
+        """Record how the search went: what the strategy was asked and told."""
         self._append("searched", value_of(searched), problem)
 
     def made(self, problem: GemmProblem, made: Mapping[str, MadeBinary]) -> None:
-        """Record what compilers made, by the first config of each unit."""
+        """Record the compiled binaries, by the first config of each unit."""
         self.of(problem).made |= made
         self._append("made", made_columns(made), problem)
 
     def retimed(self, problem: GemmProblem, finals: list[Measurement]) -> None:
-        """All finals of a problem are one fact: half of them would not be comparable."""
+        """Record all finals of a problem as one fact, since a part of them would not be comparable."""
         self.of(problem).finals = finals
         self._append("retimed", columns(finals), problem)
 
     def confirmed(self, problem: GemmProblem, finals: list[Measurement]) -> None:
-        """The rounds that chose nobody, of the chosen one and of what it is compared with: one fact, as the finals."""
+        """Record the confirmation of the winner and of what it is compared with, as one fact."""
         self.of(problem).confirmed = finals
         self._append("confirmed", columns(finals), problem)
 
     def checked(self, problem: GemmProblem, check: Check) -> None:
-        """A check whose process was lost is a fact of its own, so that a run that goes on makes it again."""
+        """Record a check.
+
+        If its process was lost, it is a fact of another kind, so that a continued run repeats the check.
+        """
         facts = self.of(problem)
         (facts.unchecked if check.lost else facts.checks)[check.config] = check
         self._append("unchecked" if check.lost else "checked", dataclasses.asdict(check), problem)
 
     def rows(self, problem: GemmProblem, check: Check) -> None:
-        """A comparison of rows to the bit."""
+        """Record a comparison of rows to the bit."""
         self.of(problem).rows[check.config] = check
         self._append("rows", dataclasses.asdict(check), problem)
 
     def summed(self, problem: GemmProblem, sums: Mapping[str, str]) -> None:
-        """In which order calls of libraries add up K, by their names among the finals."""
+        """Record the order in which library calls add along K, by their names in the finals."""
         self.of(problem).sums |= sums
         self._append("summed", dict(sums), problem)
 
     def won(self, winner: Winner) -> None:
-        """Record the end of a problem."""
+        """Record the winner of a problem."""
         self._note_winner(winner)
         self._append("won", values_of(winner), winner.problem, decides=True)
 
@@ -118,18 +121,18 @@ class Facts(JournalFacts, ABC):
         self._append("ended", {"outcomes": outcomes, "message": ended.message}, problem)
 
     def retracted(self, problem: GemmProblem, configs: Sequence[str]) -> None:
-        """Forget what was screened of these configs: it says nothing about them."""
+        """Remove the screening results of these configs, which are not meaningful."""
         for config in configs:
             self.of(problem).screened.pop(config, None)
         self._append("retracted", list(configs), problem)
 
     def outdated(self, problem: GemmProblem, configs: Sequence[str]) -> None:
-        """Forget all that was found of these configs: genkern generates other code for them now."""
+        """Remove all facts about these configs, whose generated code has changed."""
         self.of(problem).forget(configs)
         self._append("outdated", shortened(configs), problem)
 
     def flush(self) -> None:
-        """Write what waits. Raises GenkernError when that, or doing so in the meantime, fails."""
+        """Write the waiting facts. Raises GenkernError if that fails, or if a delayed write has failed before."""
         with self._lock:
             if self._timer is not None:
                 self._timer.cancel()
@@ -143,7 +146,7 @@ class Facts(JournalFacts, ABC):
             self._waiting.clear()
 
     def _append(self, fact: str, value: Any, problem: GemmProblem | None = None, *, decides: bool = False) -> None:
-        """Keep one fact. One that decides a problem is on disk before anybody is told the result."""
+        """Write one fact. A fact that decides a problem is on disk before the result is reported."""
         with self._lock:
             self.flush()
             self._put(self._lines(fact, value, problem), decides=decides)
@@ -171,7 +174,7 @@ class Facts(JournalFacts, ABC):
             try:
                 self.flush()
             except GenkernError as error:
-                # For whoever adds the next fact: nobody waits for this thread.
+                # Reported to the thread that adds the next fact, since no one waits for the timer's thread.
                 self._failure = error
                 self._waiting.clear()
 
@@ -182,7 +185,7 @@ class Facts(JournalFacts, ABC):
         unfit: Sequence[tuple[Sequence[str], Unfit]],
         codes: Mapping[str, str],
     ) -> list[bytes]:
-        # In the order of their names, of which the next then says little; of one moment, the order says nothing.
+        # Sorted by name, so that names shorten well. The order has no meaning, since the facts are from one moment.
         screened = sorted(screened, key=lambda measurement: measurement.config)
         lines = self._lines("coded", codes_columns(codes), problem) if codes else []
         lines += self._lines("unfit", unfit_columns(unfit), problem) if unfit else []
@@ -190,19 +193,19 @@ class Facts(JournalFacts, ABC):
 
     @abstractmethod
     def _lines(self, fact: str, value: Any, problem: GemmProblem | None) -> list[bytes]:
-        """The lines that say this fact."""
+        """Return the lines that record this fact."""
 
     @abstractmethod
     def _put(self, lines: Sequence[bytes], *, decides: bool = False) -> None:
-        """Write whole lines; those that decide a problem, to the disk."""
+        """Write whole lines. Lines that decide a problem are synchronised to disk."""
 
 
 class Journal(Facts):
     """Append-only facts of one run.
 
-    `header` says what the facts depend on (versions, device, space, budget). Opening a journal with
-    another header raises UnusableJournal with the differences. A last line that was cut short by a kill is
-    dropped; damage anywhere else raises UnusableJournal: each line ends with its own checksum.
+    `header` says what the facts depend on (versions, device, space, budget). Opening a journal with another header
+    raises UnusableJournal with the differences. A last line that was cut off by a kill is dropped. Damage anywhere else
+    raises UnusableJournal: each line ends with its own checksum.
     """
 
     def __init__(self, path: str | Path, header: Mapping[str, Any]) -> None:
@@ -219,7 +222,7 @@ class Journal(Facts):
             self._append("header", self._header)
 
     def started(self, start: Start) -> None:
-        """Record that the run begins, or goes on."""
+        """Record that the run starts or is continued."""
         self._note_start(start)
         with self._lock:
             lines: list[bytes] = []
@@ -227,7 +230,7 @@ class Journal(Facts):
             self._put([*lines, journal_line("started", {**vars(start), "problems": numbers})])
 
     def close(self) -> None:
-        # What could not be written was reported when it was tried; closing only tries again.
+        # A failed write was reported when it happened; closing only tries again.
         with contextlib.suppress(OSError, OutputError):
             self.flush()
         with contextlib.suppress(OSError):
@@ -244,7 +247,7 @@ class Journal(Facts):
         return [*lines, journal_line(fact, value, number)]
 
     def _number(self, problem: GemmProblem, lines: list[bytes]) -> int:
-        """The number of the problem; a line that introduces it is added to `lines` when it has none yet."""
+        """Return the problem's number. For a new problem, the line that introduces it is appended to `lines`."""
         if problem not in self._numbers:
             self._numbers[problem] = len(self._numbers)
             lines.append(journal_line("problem", dataclasses.asdict(problem)))
@@ -258,7 +261,10 @@ class Journal(Facts):
                 os.fsync(self._file.fileno())
 
     def _placed(self, line: bytes) -> bytes:
-        """The line as it stands at the end of the file: none can be lost, doubled or moved unnoticed."""
+        """Return the line extended by the checksum of the line before it.
+
+        Thus a lost, repeated or moved line is noticed.
+        """
         if self._checksum is not None:
             line = behind(line, self._checksum)
             _, self._checksum = checksums(line)

@@ -1,4 +1,4 @@
-"""One line of a journal: a fact as compact JSON that ends with its own checksum, and the records that facts hold."""
+"""One line of a journal: a fact as compact JSON that ends with its own checksum; and the records in facts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from genkern.gemm.records import Check, Outcome, Winner, require_types
 _CRC = b',"crc":'
 _AFTER = b',"after":'
 _ENDS = re.compile(rb'(?:,"after":([0-9]{1,10}))?,"crc":([0-9]{1,10})\}\Z')
-# Unpacked: far above what the configs of any size take.
+# Limit of an unpacked value, far above what the configs of any size need.
 _MOST_BYTES = 2**26
-# A value whose text is longer is written packed: lists of thousands of configs and times are for programs to read.
+# Longer values are written compressed: lists of thousands of configs and times are for programs to read.
 _PLAIN_BYTES = 1000
 _HEADER = "header"
 
@@ -28,11 +28,11 @@ _INTERVALS = ("interval_us", "vendor_interval_us", "predicted_interval_us")
 
 
 def journal_line(fact: str, value: Any, problem: int | None = None) -> bytes:
-    """One fact as it stands in a journal; `problem` is the problem's number.
+    """Return one fact as a line of a journal. `problem`: the problem's number.
 
-    A long value stands under `packed`: its JSON, deflated (RFC 1951), in base64. The header is never packed, since
-    other versions read it. The last key, `crc`, is the CRC-32 (zlib) of the line as it would be without it: no single
-    bit, and no run of up to 32, can change unnoticed.
+    A long value is stored under `packed`: its JSON, deflated (RFC 1951), in base64. The header is never packed, since
+    other versions read it. The last key, `crc`, is the CRC-32 (zlib) of the line without it, which reveals every change
+    of a single bit or of a run of up to 32 bits.
     """
     of = {} if problem is None else {"problem": problem}
     text = _compact(value)
@@ -42,7 +42,10 @@ def journal_line(fact: str, value: Any, problem: int | None = None) -> bytes:
 
 
 def entry_of(line: bytes) -> dict[str, Any]:
-    """What a line without its end says, its `value` unpacked. Raises ValueError when that is not what was written."""
+    """Return the content of a line (without its newline), with `value` unpacked.
+
+    Raises ValueError if the line is damaged.
+    """
     require_whole(line)
     entry: dict[str, Any] = json.loads(line)
     if "packed" in entry:
@@ -51,26 +54,29 @@ def entry_of(line: bytes) -> dict[str, Any]:
 
 
 def require_whole(line: bytes) -> None:
-    """Raise ValueError for a line without its end that is not what was written."""
+    """Raise ValueError if a line (without its newline) is damaged."""
     text, _, _ = line.rpartition(_CRC)
     if line != _sealed(text + b"}"):
-        raise ValueError("the checksum is another")
+        raise ValueError("the checksum does not match")
 
 
 def behind(line: bytes, checksum: int) -> bytes:
-    """The line, both without their ends, as it stands behind one with this checksum: it says so before its own."""
+    """Return the line, extended by the checksum of the line before it. Both are without newline."""
     return _sealed(b"%b%b%d}" % (line.rpartition(_CRC)[0], _AFTER, checksum))
 
 
 def checksums(line: bytes) -> tuple[int | None, int]:
-    """That of the line before, which lines of earlier releases do not say, and the line's own. Raises ValueError."""
+    """Return the checksum of the line before (None in files of earlier releases) and the line's own.
+
+    Raises ValueError.
+    """
     if (found := _ENDS.search(line)) is None:
         raise ValueError("a line without a checksum")
     return int(found[1]) if found[1] else None, int(found[2])
 
 
 def unsealed_header(line: bytes) -> dict[str, Any]:
-    """The header that a line holds, whatever its checksum; empty when it holds none."""
+    """Return the header in a line, whatever its checksum; {} if it holds none."""
     try:
         entry = json.loads(line)
         return dict(entry["value"]) if entry["fact"] == _HEADER else {}
@@ -87,7 +93,7 @@ def _compact(value: Any) -> bytes:
 
 
 def _packed(text: bytes) -> str:
-    # Without zlib's own header and checksum: the line has one.
+    # Without zlib's header and checksum, since the line has a checksum.
     deflate = zlib.compressobj(level=9, wbits=-zlib.MAX_WBITS)
     return base64.b64encode(deflate.compress(text) + deflate.flush()).decode("ascii")
 
@@ -104,13 +110,13 @@ def _unpacked(packed: str) -> bytes:
 
 
 def values_of(winner: Winner) -> dict[str, Any]:
-    """The values of a winner, without its problem."""
+    """Return the values of a winner without its problem."""
     values = {k: v for k, v in dataclasses.asdict(winner).items() if k != "problem"}
     return {**values, "config": winner.config.name}
 
 
 def winner_of(values: dict[str, Any], problem: GemmProblem) -> Winner:
-    """The winner of `problem` with these values; configs have the names of today."""
+    """Return the winner of `problem` with these values. Configs get their current names."""
     check = check_of(values["check"]) if values["check"] else None
     versions = tuple((str(k), str(v)) for k, v in values["versions"])
     config = Config.parse(values["config"])
@@ -122,7 +128,7 @@ def winner_of(values: dict[str, Any], problem: GemmProblem) -> Winner:
 
 
 def check_of(values: dict[str, Any]) -> Check:
-    """The check with these values, of a config with the name of today."""
+    """Return the check with these values. The config gets its current name."""
     lost, config = values.get("lost"), name_today(values["config"])
     rounds = tuple(map(str, values.get("rounds", ())))
     check = Check(**{**values, "config": config, "lost": Outcome(lost) if lost else None, "rounds": rounds})

@@ -1,4 +1,4 @@
-"""What compilers made for a size, as one value of a journal: of each unit the binary that multiplies, in columns."""
+"""The compiled binaries of a size as one value of a journal: the main binary of each unit, in columns."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from genkern.gemm.former_names import is_gone
 from genkern.gemm.records import Binary, Resources, require_types
 from genkern.journal.batch import restored, shortened
 
-# So many hexadecimal digits of a content address tell binaries apart.
+# Hexadecimal digits of a content address that are stored; enough to distinguish binaries.
 _DIGITS = 16
-# A digest of the code says nothing that the content address does not.
+# The code digest is omitted, since the content address identifies the binary.
 _RESOURCES = tuple(field.name for field in fields(Resources) if field.name != "code_sha256")
 
 
 @dataclass(frozen=True)
 class MadeBinary:
-    """The binary of a unit: the first digits of its content address, what it needs of the hardware, and the seconds
-    that its compile took (None where nobody knows, as of what an older genkern left in the cache).
+    """The main binary of a unit.
+
+    key: first digits of its content address
+    resources: what it needs of the hardware
+    compile_s: seconds that its compile took; None if unknown, as for cache entries of older versions
     """
 
     key: str
@@ -33,7 +36,10 @@ class MadeBinary:
 
 
 def made_columns(made: Mapping[str, MadeBinary]) -> dict[str, Any]:
-    """The binaries by the name of the first config of their unit, as JSON values; what all lack is left out."""
+    """Return the binaries, by the name of the first config of their unit, as JSON values.
+
+    Columns without values are omitted.
+    """
     each = list(made.values())
     columns = {name: [getattr(binary.resources, name) for binary in each] for name in _RESOURCES}
     columns["compile_s"] = [binary.compile_s for binary in each]
@@ -42,7 +48,7 @@ def made_columns(made: Mapping[str, MadeBinary]) -> dict[str, Any]:
 
 
 def made_of(value: Mapping[str, Any]) -> dict[str, MadeBinary]:
-    """The binaries whose `made_columns` these are, by names of today; without those of families that are no more.
+    """Return the binaries of `made_columns` by current names, without families that no longer exist.
 
     Raises ValueError, LookupError, TypeError or AttributeError.
     """

@@ -1,4 +1,4 @@
-"""RunFiles: the files of one run, by the name of its results file, and the runs that a path means."""
+"""RunFiles: the files of one run, derived from the name of its results file; and the runs that a path names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 from genkern.errors import OutputError, ResultsError
 from genkern.files import is_stream, shown_path
 
-# Of one name, in bytes, on every file system of Linux.
+# Bytes of a file name on every file system of Linux.
 _MOST_NAME = 255
 _JOURNAL = ".journal"
 _FINISHED = ".journal.previous"
-# Behind the name of the results, of a run's further passes (--batch_invariant).
+# Suffix of the results name for further passes of a run (--batch_invariant).
 _ORDER = ".order"
 _OF_ORDER = re.compile(rf"{re.escape(_ORDER)}[0-9]{{1,3}}\Z")
 _MOST_ORDERS = 9
@@ -23,29 +23,29 @@ _MOST_ORDERS = 9
 
 @dataclass(frozen=True)
 class RunFiles:
-    """`journal` is there while a run is unfinished, `finished_journal` afterwards, `lock` while it is going on.
+    """The files of one run. They lie beside the file that `results` refers to: a link and its target are one run.
 
-    They lie beside the file that `results` means: a link and what it points to are one run. `bug_log` is there when
-    genkern itself was at fault. `replaced_journal` is a free name for the journal of an unfinished run that another
-    one takes the place of.
+    `journal` exists while the run is unfinished, `finished_journal` afterwards, `lock` while the run is active.
+    `bug_log` exists if genkern itself failed. `replaced_journal` is a free name for the journal of an unfinished run
+    that another run replaces.
     """
 
     results: str
 
     @classmethod
     def named_by(cls, path: str) -> RunFiles:
-        """The run whose results file, or journal, `path` is."""
+        """Return the run whose results file or journal `path` is."""
         for suffix in (_FINISHED, _JOURNAL):
             path = path.removesuffix(suffix)
         return cls(path)
 
     def of_order(self, number: int) -> RunFiles:
-        """Those of a further pass of the run, which has a journal of its own, and the run's lock."""
+        """Return the files of a further pass of the run, which has its own journal but the run's lock."""
         return RunFiles(f"{self.results}{_ORDER}{number}")
 
     @property
     def known(self) -> bool:
-        """Whether there is a trace of the run besides its results."""
+        """True if there is a trace of the run besides its results."""
         return self.journal.exists() or self.finished_journal.exists() or self.lock.exists()
 
     @property
@@ -63,7 +63,7 @@ class RunFiles:
         return next(path for path in paths if not path.exists())
 
     def require_room_for_names(self) -> None:
-        """Raise OutputError where the last of these files, which a run names at its end, could not have its name."""
+        """Raise OutputError if the longest name among these files would exceed the file system's limit."""
         longest = os.fsencode(f"{self.of_order(_MOST_ORDERS).journal.name}.replaced_99")
         if (over := len(longest) - _MOST_NAME) > 0:
             where = shown_path(self.results)
@@ -71,7 +71,7 @@ class RunFiles:
 
     @property
     def bug_log(self) -> Path:
-        # Beside a stream nothing can lie.
+        # No file can lie beside a stream.
         return Path("genkern.bug.log" if is_stream(self.results) else f"{self._file}.bug.log")
 
     @property
@@ -80,13 +80,16 @@ class RunFiles:
 
     @property
     def _file(self) -> str:
-        """As it was named, which is shorter, unless that is by a link."""
+        """The results path as it was given, or its target if it is a link."""
         file = os.path.realpath(self.results)
         return self.results if file == os.path.abspath(self.results) else file
 
 
 def find_runs(path: str) -> list[RunFiles]:
-    """The runs of a results file, of its journal, or of a folder that has some. Raises ResultsError for none."""
+    """Return the runs of a results file, of a journal, or of a folder of them.
+
+    Raises ResultsError if there are none.
+    """
     where = Path(path)
     if where.is_dir():
         journals = (str(file) for suffix in (_JOURNAL, _FINISHED) for file in where.glob(f"*{suffix}"))

@@ -1,4 +1,4 @@
-"""Folders of one run, for its modules and logs or for temporary ones: gone when it ends, or when the next one tunes."""
+"""Folders of one run: for its modules and logs, or temporary. They are removed at its end, or by the next run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _LOCK = ".lock"
 
 @contextlib.contextmanager
 def run_folder(parent: Path, kind: str = "run", instead: str = "another --cache_dir") -> Iterator[Path]:
-    """A new folder in `parent`, removed afterwards; those of runs that were killed on this machine go first.
+    """Create a folder in `parent` for the block. Folders of runs that were killed on this machine are removed first.
 
-    `kind` is how their names begin; `instead` is what to try when nothing can be written. A run holds a lock beside
-    its folder. Process numbers would not do to tell the dead from the living: containers and nodes that share
-    `parent` have their own. Raises OutputError.
+    kind: prefix of the folders' names
+    instead: what the error message suggests if the folder cannot be written
+
+    A run holds a lock beside its folder. Process ids would not identify dead runs, since containers and nodes that
+    share `parent` have their own. Raises OutputError.
     """
     prefix = f"{kind}-{socket.gethostname()}-"
     folder = parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"
@@ -44,13 +46,13 @@ def run_folder(parent: Path, kind: str = "run", instead: str = "another --cache_
 
 @contextlib.contextmanager
 def modules_folder(cache: Path) -> Iterator[Path]:
-    """A run's folder for its modules and logs, which no other user can change: what lies in it is imported.
+    """Create a run's folder for its modules and logs, which no other user can change, since modules in it are imported.
 
-    It is in the cache's folder if that is this user's alone, otherwise below TMPDIR or XDG_RUNTIME_DIR. Raises
+    It lies in the cache's folder if that is private to this user, otherwise below TMPDIR or XDG_RUNTIME_DIR. Raises
     OutputError.
     """
     places = [(cache / "modules", "run", "another --cache_dir")]
-    # The second is removed when the user has logged out, which a run may outlive.
+    # XDG_RUNTIME_DIR is removed when the user logs out, which a run may outlive.
     for folder in (tempfile.gettempdir(), os.environ.get("XDG_RUNTIME_DIR", "")):
         if folder:
             places.append((Path(folder), "genkern-modules", "another TMPDIR"))
@@ -60,15 +62,15 @@ def modules_folder(cache: Path) -> Iterator[Path]:
                 yield made
             return
     raise OutputError(
-        f"other users can write to {shown_path(str(cache))} and to {shown_path(tempfile.gettempdir())}, where modules "
-        "are to be imported from: set TMPDIR to a folder to which only you can write"
+        f"other users can write to {shown_path(str(cache))} and to {shown_path(tempfile.gettempdir())}, from which "
+        "modules would be imported: set TMPDIR to a folder to which only you can write"
     )
 
 
 def remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove the folders in `parent` whose names start with `prefix` and that no process holds.
+    """Remove the folders in `parent` whose names start with `prefix` and whose lock no process holds.
 
-    A folder without a lock file stays, since its owner is not known, and so does one of another user.
+    A folder without a lock file stays, since its owner is unknown, and so does another user's folder.
     """
     for lock in parent.glob(f"{prefix}*{_LOCK}"):
         with contextlib.suppress(OSError, Locked):

@@ -1,4 +1,7 @@
-"""What a search asked and was told, step by step, as it stands in a journal: enough to decide it once more."""
+"""The steps of a search, as stored in a journal.
+
+They hold what the strategy was asked and told, which is enough to replay its decisions.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from genkern.gemm.records import Measurement, Outcome
 from genkern.journal.batch import restored, shortened
 from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Unit
 
-# What a step in a journal begins with.
+# First element of a step in a journal.
 _ASKED, _COMPILED, _REFUSED, _MEASURED, _LOST, _DROPPED = "acrmld"
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A strategy was asked for at most `n` units, and named these."""
+    """A strategy was asked for at most `n` units and returned these."""
 
     n: int
     units: tuple[Unit, ...]
@@ -27,7 +30,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Told:
-    """A strategy was told of an event, and wanted these units no more."""
+    """A strategy was told of an event, and then dropped these units."""
 
     event: Event
     dropped: tuple[Unit, ...] = ()
@@ -38,9 +41,14 @@ Step = Asked | Told
 
 @dataclass(frozen=True)
 class Searched:
-    """The search of one size: what the strategy of this name had to search, as in its Task, and every step.
+    """The search of one size.
 
-    `cached` has a config of each unit that needed no compile, of those that it asked about.
+    strategy, number: name and number of the strategy
+    best_us: the best time known at the start
+    configs: the configs to search
+    cached: one config of each unit that needed no compile, among those that the strategy asked about
+    steps: every step
+    tried, most, near: further values of the strategy's Task
     """
 
     strategy: str
@@ -55,26 +63,27 @@ class Searched:
 
     @property
     def asked(self) -> list[Unit]:
-        """Every unit that was asked for, in that order."""
+        """Every unit that was asked for, in order."""
         return [unit for step in self.steps if isinstance(step, Asked) for unit in step.units]
 
     @property
     def refused(self) -> dict[str, Outcome]:
-        """By name of the config why it was no candidate."""
+        """Why configs were no candidates, by config name."""
         events = (step.event for step in self.steps if isinstance(step, Told))
         told = (event for event in events if isinstance(event, Refused))
         return {config.name: event.outcome for event in told for config in event.configs}
 
 
 def value_of(searched: Searched) -> dict[str, Any]:
-    """As JSON values, in which what goes on as one would expect takes next to nothing.
+    """Return the search as compact JSON values, in which expected values are omitted.
 
-    `config` are the names of the strategy's configs, then of others; `units` have their places, each as what it is more
-    than the one before, in the order in which units first appear in the steps. In `steps` "a" is followed by how many
-    were asked for and how many units came, "c" by whether the unit was cached, "r" by the outcome, "m" by how many
-    configs were measured, "l" by how many were lost and the outcome; "d" drops. Where it is not the next unit, not a
-    binary of its own, or not the next config, its number comes behind that. Times are those of the journal's
-    measurements.
+    `config` has the names of the strategy's configs, then of others. `units` has the indices of each unit's configs in
+    `config`, as differences, in the order in which units first appear in the steps.
+
+    In `steps`, "a" is followed by the number of units asked for and the number returned, "c" by whether the unit was
+    cached, "r" by the outcome, "m" by the number of configs measured, "l" by the number lost and the outcome; "d" drops
+    a unit. A number follows if it is not the next unit, not a new binary, or not the next config. Times are stored in
+    the journal's measurements.
     """
     writer = _Writer(searched.configs)
     for step in searched.steps:
@@ -103,15 +112,17 @@ def value_of(searched: Searched) -> dict[str, Any]:
 
 
 def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -> Searched:
-    """The search whose `value_of` this is, with the times of these measurements. Raises ValueError, LookupError,
-    TypeError or AttributeError."""
+    """Return the search of a `value_of`, with the times of these measurements.
+
+    Raises ValueError, LookupError, TypeError or AttributeError.
+    """
     names = restored(value["config"])
     configs = [parsed(name) for name in names]
     units = [Unit(tuple(configs[place] for place in _sums(each))) for each in value["units"]]
     reader = _Reader(units, screened)
     for step in value["steps"]:
         reader.read(*step)
-    # Journals of before have the one number that there was, 0 where it was none.
+    # Earlier journals have a single number, `patience`, which is 0 if there was none.
     number = value["number"] if "number" in value else value["patience"] or None
     known = value["strategy"], number, value["best_us"]
     cached = tuple(configs[place] for place in _sums(value["cached"]))
@@ -121,12 +132,15 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
 
 @lru_cache(maxsize=2**17)
 def parsed(name: str) -> Config:
-    """The config of a name: spaces of many problems have the same ones. Raises InputError."""
+    """Return the config of a name; cached, since the spaces of many problems share configs. Raises InputError."""
     return Config.parse(name)
 
 
 def names_of(value: Mapping[str, Any]) -> list[str]:
-    """The names of all configs in a search of this value, those first that it had to search; without all the rest."""
+    """Return the names of all configs in a search's value, first those that were to be searched.
+
+    Other values are not read.
+    """
     return restored(value["config"])
 
 
@@ -136,7 +150,7 @@ class _Writer:
         self.units: list[list[int]] = []
         self.steps: list[list[Any]] = []
         self._numbers: dict[tuple[Config, ...], int] = {}
-        # Of each config its number among all of the units, one unit after another.
+        # Index of each config in the concatenation of all units.
         self._launches: dict[Config, int] = {}
         self._count = 0
         self._binaries: dict[str, int] = {}
@@ -168,7 +182,7 @@ class _Writer:
             self._next_unit = number + 1
             return
         if event.config not in self._launches:
-            # An earlier start has measured what this one did not ask for.
+            # An earlier start measured a config that this one did not ask for.
             self.unit(Unit((event.config,)))
         launch = self._launches[event.config]
         what = [_MEASURED, 1] if isinstance(event, Measured) else [_LOST, 1, event.outcome.value]

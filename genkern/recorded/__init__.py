@@ -1,4 +1,4 @@
-"""What was measured of whole search spaces, as tables (parquet) that anybody can read and strategies are replayed on.
+"""Recorded spaces: measurements of whole search spaces as tables (parquet), on which strategies are replayed.
 
 May import: gemm, timing, ops, kernels, farm, search, journal, formats.
 """

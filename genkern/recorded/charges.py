@@ -1,4 +1,4 @@
-"""Charges: what compiling and measuring is to cost where that was not recorded."""
+"""Charges: assumed costs of compiling and measuring if they were not recorded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from genkern.search.strategy import Unit
 
 @dataclass(frozen=True)
 class Charges:
-    """Medians of what was recorded: seconds of a compile, by family, and milliseconds of a measurement.
+    """Medians of the recorded costs.
 
-    A family of which nothing is known is charged as the slowest that is known, so that nobody gains by preferring it.
-    `compiles_unknown` and `measurements_unknown` are the shares of which nothing was recorded; where nothing was of
-    any, the median is 0.
+    compile_s: seconds of a compile, by family
+    slowest_s: the slowest of these, charged for a family without records, so that a strategy gains nothing by
+        preferring it
+    took_ms: milliseconds of a measurement; 0 if none was recorded
+    compiles_unknown, measurements_unknown: shares of compiles and measurements without recorded costs
     """
 
     compile_s: Mapping[str, float]
@@ -27,18 +29,18 @@ class Charges:
     measurements_unknown: float
 
     def of_compile_s(self, recorded: RecordedProblem, unit: Unit) -> float:
-        """Seconds of the compile of a unit, by its binaries."""
+        """Return the seconds of a unit's compile."""
         if (seconds := recorded.compiled_s.get(unit.compiled)) is not None:
             return seconds
         return self.compile_s.get(unit.configs[0].family, self.slowest_s)
 
     def of_measurement_s(self, recorded: RecordedProblem, config: Config) -> float:
-        """Seconds of the first measurement of a config."""
+        """Return the seconds of a config's first measurement."""
         return recorded.took_ms.get(config, self.took_ms) / 1000
 
 
 def charges_of(problems: Iterable[RecordedProblem]) -> Charges:
-    """The medians of these problems."""
+    """Return the medians of these problems."""
     by_family: dict[str, list[float]] = {}
     took_ms: list[float] = []
     units = timed = timed_known = 0

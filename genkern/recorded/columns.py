@@ -1,6 +1,6 @@
-"""The columns of recorded tables, said once: how the files hold them, what they mean, and how the loader types them.
+"""The columns of recorded tables: how files store them, what they mean, and their types after loading.
 
-A row is a config that was measured or refused, or a library's call, of one problem in one run.
+A row is a config that was measured or refused, or a library call, of one problem in one run.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from enum import Enum
 
 from genkern.gemm.records import Resources
 
-# Of the files; a reader refuses a later one.
+# Version of the file format. A reader refuses later versions.
 SCHEMA = 1
 
 
 class Kind(Enum):
-    """What a column holds; every column but those of problem and config may be empty (null)."""
+    """Type of a column. Every column except those of problem and config may contain nulls."""
 
     WORD = "word"
     NAME = "name"
@@ -28,8 +28,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """One column. A NUMBER has 32 bits in files, and its journal's digits once it is loaded: so many significant ones
-    (`digits`) or decimals (`decimals`).
+    """One column.
+
+    name: name in the file
+    kind: its type; a NUMBER has 32 bits in files
+    meaning: description, stored in the file
+    digits, decimals: number of significant digits, or of decimals, to which a NUMBER is rounded after loading, which
+        restores the journal's value
     """
 
     name: str
@@ -39,7 +44,7 @@ class Column:
     decimals: int | None = None
 
 
-# The keys of problems in genkern's YAML (genkern.ops.fields.problem_cells).
+# Keys of problems in genkern's YAML (genkern.ops.fields.problem_cells).
 PROBLEM = (
     Column("M", Kind.WHOLE, "rows of A and C"),
     Column("N", Kind.WHOLE, "columns of B and C"),
@@ -76,7 +81,7 @@ CONFIG = (
     Column("watts", Kind.EXACT, "power at their end"),
     Column("right", Kind.FLAG, "its output is right, if checked"),
 )
-# Of the binary that multiplies.
+# Needs of the main binary.
 _NEEDS = (
     Column("registers", Kind.WHOLE, "registers of a thread"),
     Column("accumulator_registers", Kind.WHOLE, "of them AGPRs (AMD)"),
@@ -92,10 +97,10 @@ _NEEDS = (
     Column("loop_syncs", Kind.WHOLE, "barriers and waits"),
 )
 _KNOWN = {field.name for field in fields(Resources)}
-# Those that this genkern reads from binaries.
+# Columns that this version reads from binaries.
 NEEDS = tuple(column for column in _NEEDS if column.name in _KNOWN)
 COMPILED = (Column("compile_s", Kind.NUMBER, "seconds of its compile", decimals=3), *NEEDS)
 COLUMNS = (*PROBLEM, *RUN, *CONFIG, *COMPILED)
 BY_NAME = {column.name: column for column in COLUMNS}
-# What a row cannot be without.
+# Columns without nulls.
 REQUIRED = frozenset(column.name for column in (*PROBLEM, *RUN[:3])) | {"config", "outcome"}

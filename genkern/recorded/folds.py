@@ -1,6 +1,6 @@
-"""Models of folds in a folder: `genkern train --folds N --models FOLDER` writes them, for others to judge by.
+"""Models of folds in a folder, written by `genkern train --folds N --models FOLDER` for evaluation.
 
-A file for each, as of any model, and a table with the M, N and K that each does not know.
+Each model has a file like any model, and a table lists the M, N and K that each model has not seen.
 """
 
 from __future__ import annotations
@@ -20,21 +20,23 @@ _COLUMNS = ("model", "M", "N", "K")
 
 
 class FoldsFolder:
-    """A folder that is written to, from its start: models of before are replaced."""
+    """A folder to which models are written. Models from earlier runs are replaced."""
 
     def __init__(self, path: str) -> None:
-        """Raises OutputError where nothing can be written, or where files of somebody else are."""
+        """Raise OutputError if the folder cannot be written or has other files."""
         self._path, self._count = Path(path), 0
         self._rows: list[tuple[str, ...]] = [_COLUMNS]
         table = self._path / _TABLE
         if self._path.is_dir() and any(self._path.iterdir()) and not table.exists():
-            raise OutputError(f"{shown_path(path)} is there and holds no models of folds: give another --models")
+            raise OutputError(
+                f"{shown_path(path)} exists and is not a folder of models of folds: give another --models"
+            )
         require_writable(str(table))
 
     def add(self, model: Learned, unknown: Iterable[Size]) -> None:
-        """A model, and the sizes that it does not know. Raises OutputError."""
+        """Write a model and the sizes that it has not seen. Raises OutputError."""
         if not self._count:
-            # What is killed behind this leaves no table that names another run's models.
+            # If this run is killed later, no table is left that names another run's models.
             (self._path / _TABLE).unlink(missing_ok=True)
         self._count += 1
         name, data = f"{self._count}.npz", io.BytesIO()
@@ -47,7 +49,7 @@ class FoldsFolder:
 
 
 def read_folds(path: str) -> Mapping[Size, Learned]:
-    """By M, N and K the model that does not know them. Raises ResultsError for what is no such folder."""
+    """Return for each M, N and K the model that has not seen it. Raises ResultsError if `path` is not such a folder."""
     table = Path(path) / _TABLE
     try:
         head, *rows = csv.reader(read_text(str(table), ResultsError).splitlines() or [""])
@@ -61,4 +63,4 @@ def read_folds(path: str) -> Mapping[Size, Learned]:
 
 
 def _no_table(table: Path) -> ResultsError:
-    return ResultsError(f"{shown_path(str(table))}: no table of folds; genkern train --folds N --models makes one")
+    return ResultsError(f"{shown_path(str(table))}: not a table of folds; genkern train --folds N --models writes one")

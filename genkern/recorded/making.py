@@ -1,4 +1,4 @@
-"""From a run's journal to the rows of a recorded table: of each problem every config that was measured or refused."""
+"""Convert a run's journal to the rows of a recorded table: every measured or refused config of each problem."""
 
 from __future__ import annotations
 
@@ -26,19 +26,23 @@ from genkern.ops.fields import problem_cells
 from genkern.recorded.columns import CONFIG, NEEDS
 from genkern.timing.libraries import OURS, call_name, library_of
 
-# Rows as columns: by name of the column a value for each row.
+# Rows in columns: a value for each row, by column name.
 Rows = dict[str, list[Any]]
 _RUN_DIGITS = 8
-# Of absolute paths in a command: recorded runs are for others, whom the folders of this machine tell nothing.
+# Absolute folders in a command are removed, since they mean nothing on another machine.
 _FOLDERS = re.compile(r"(?<![^\s'\"=,])/(?:[^\s'\"/=,]+/)*")
-# What a journal's header has for others than this run's provenance.
+# Keys of a journal's header that are stored as the run's versions.
 _VERSIONS = ("genkern", "triton", "torch", "cute", "python", "driver")
 
 
 @dataclass(frozen=True)
 class ProblemRows:
-    """The rows of one problem in one run, but for what they all share: how many configs its space has, None where
-    nobody knows, and whether each of them has an outcome.
+    """The rows of one problem in one run.
+
+    problem: the problem
+    space: number of configs in its space; None if unknown
+    whole: True if each of them has an outcome
+    rows: the rows, without the columns that are equal for the whole problem
     """
 
     problem: GemmProblem
@@ -53,7 +57,12 @@ class ProblemRows:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """One run: a name that its journal always has, where its facts come from (JSON values), and its problems."""
+    """One run.
+
+    name: derived from its journal, so it does not change
+    provenance: where its facts come from, as JSON values
+    problems: rows of each problem
+    """
 
     name: str
     provenance: Mapping[str, Any]
@@ -61,18 +70,18 @@ class RecordedRun:
 
 
 def run_of(journal: JournalFacts, commit: str = "") -> RecordedRun:
-    """What a journal has recorded; `commit` is of the genkern that measured, where somebody knows.
+    """Return the rows of a journal. `commit`: the commit of the genkern that measured, if known.
 
-    Raises ResultsError if nothing was measured, and for a journal whose facts make no sense together.
+    Raises ResultsError if nothing was measured, and for a journal with inconsistent facts.
     """
     header, starts = dict(journal.header), journal.starts
     if header.get("time_source") == PREDICTED:
-        raise ResultsError(f"{shown_path(str(journal.path))}: its times are predicted: record a run that measured")
+        raise ResultsError(f"{shown_path(str(journal.path))}: its times are predicted: record a run with measurements")
     first = {"command": starts[0].command, "host": starts[0].host, "time_s": starts[0].time_s} if starts else {}
     name = hashlib.sha256(json.dumps([header, first], sort_keys=True).encode()).hexdigest()[:_RUN_DIGITS]
     problems = tuple(found for of in journal.facts.items() if (found := _rows_of(journal, *of)).count)
     if not problems:
-        raise ResultsError(f"{shown_path(str(journal.path))}: nothing is measured yet: record it when something is")
+        raise ResultsError(f"{shown_path(str(journal.path))}: nothing is measured yet: record it later")
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(starts[0].time_s)) if starts else ""
     provenance = {
         "device": header.get("device", ""),
@@ -93,20 +102,21 @@ def _rows_of(journal: JournalFacts, problem: GemmProblem, facts: ProblemFacts) -
         return rows_of(problem, facts)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         where = f"{shown_path(str(journal.path))}, {problem.size}"
-        raise ResultsError(f"{where}: what it says of the search makes no sense ({one_line(error)[:120]})") from None
+        raise ResultsError(f"{where}: its facts about the search are malformed ({one_line(error)[:120]})") from None
 
 
 def rows_of(problem: GemmProblem, facts: ProblemFacts) -> ProblemRows:
-    """What a journal has recorded of one problem, in the order of its space, then calls of libraries."""
+    """Return the rows of one problem in the order of its space, followed by library calls."""
     value = entry_of(facts.search)["value"] if facts.search else None
     space = dict.fromkeys(map(name_today, names_of(value) if value else ()))
     finals = {call_name(final.config): final for final in facts.finals}
-    # One that was retracted since can be a finalist all the same.
+    # A finalist may have been retracted since.
     outcomes = {name: final.outcome for name, final in finals.items() if library_of(name) in OURS}
     outcomes |= {name: unfit.outcome for name, unfit in facts.unfit.items()}
     outcomes |= {name: measurement.outcome for name, measurement in facts.screened.items()}
     if value and not space.keys() <= outcomes.keys():
-        # Copies of others are told of there only; of what was retracted since, its steps have no times.
+        # Only the search's steps mention copies of other configs. Retracted configs have no times, so their steps
+        # cannot be read.
         refused: dict[str, Outcome] = {}
         with contextlib.suppress(ValueError, LookupError):
             refused = searched_of(value, facts.screened).refused
@@ -125,14 +135,14 @@ def rows_of(problem: GemmProblem, facts: ProblemFacts) -> ProblemRows:
         of["outcome"] = outcomes[name].value if name in outcomes else of["final_outcome"]
         for column, values in rows.items():
             values.append(of.get(column))
-    # A search that did not come to its end leaves no trace of what it had left.
+    # A search that did not end leaves no record of the configs that it had not reached.
     whole = value is not None and space.keys() <= outcomes.keys()
     configs = len(known) if value else facts.begun.configs if facts.begun else None
     return ProblemRows(problem, configs, whole, rows)
 
 
 def all_rows(run: RecordedRun) -> Iterator[tuple[dict[str, Any], ProblemRows]]:
-    """Of each problem what its rows share, by column, and its rows."""
+    """Yield for each problem the columns that its rows share, and its rows."""
     of_run = {"run": run.name, "arch": run.provenance["arch"], "device": run.provenance["device"]}
     for found in run.problems:
         cells: dict[str, Any] = dict(problem_cells(found.problem))
@@ -141,7 +151,7 @@ def all_rows(run: RecordedRun) -> Iterator[tuple[dict[str, Any], ProblemRows]]:
 
 
 def _originals(outcomes: Mapping[str, Outcome], binaries: Mapping[Hashable, MadeBinary]) -> dict[str, str]:
-    """Of each copy the config that it is one of, as far as there is one that cannot be told apart by what it needs."""
+    """Return for each copy the config that it equals, if the recorded resources identify one."""
     copies = [name for name, outcome in outcomes.items() if outcome is Outcome.IDENTICAL]
     if not copies:
         return {}
@@ -157,7 +167,7 @@ def _originals(outcomes: Mapping[str, Outcome], binaries: Mapping[Hashable, Made
 
 @lru_cache(maxsize=2**17)
 def compiled(name: str) -> Hashable:
-    """Equal for configs that share binaries."""
+    """Return a value that is equal for configs that share binaries."""
     return compiled_of(parsed(name))
 
 

@@ -1,4 +1,4 @@
-"""Recorded tables as parquet files: runs are put into them, and come out as checked Arrow tables."""
+"""Recorded tables as parquet files: add runs, and read them as checked Arrow tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SEAL, _DIGEST_BYTES = b"genkern sha256 ", 64
 
 
 def arrow() -> Any:
-    """The pyarrow package, with pyarrow.parquet. Raises InputError, one line, where it is not installed."""
+    """Return the pyarrow package, with pyarrow.parquet. Raises InputError, one line, if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -34,16 +34,19 @@ def arrow() -> Any:
 
 
 def files_of(path: str) -> list[str]:
-    """The recorded tables that a path means: itself, or those of the folder. Raises ResultsError for none."""
+    """Return the recorded tables of a path: the file itself, or those in the folder.
+
+    Raises ResultsError if there are none.
+    """
     if not Path(path).is_dir():
         return [path]
     if not (found := sorted(str(file) for file in Path(path).glob(f"*{SUFFIX}"))):
-        raise ResultsError(f"{shown_path(path)} holds no recorded table (*{SUFFIX}): genkern record makes one")
+        raise ResultsError(f"{shown_path(path)} holds no recorded table (*{SUFFIX}): genkern record writes one")
     return found
 
 
 def place_of(run: RecordedRun, stem: str, output: str) -> str:
-    """The file for a run: `output`, or in that folder the one that has it, else a new one."""
+    """Return the file for a run: `output` itself, or in that folder the file that has the run, else a new one."""
     if output.endswith(SUFFIX):
         return output
     known = sorted(Path(output).glob(f"*_{run.name}{SUFFIX}"))
@@ -51,9 +54,9 @@ def place_of(run: RecordedRun, stem: str, output: str) -> str:
 
 
 def add(run: RecordedRun, path: str) -> int:
-    """Put the run into the file, in the place of what that has of it; other runs there stay. Returns the file's bytes.
+    """Add the run to the file, replacing an earlier version of it; other runs stay. Returns the file's size in bytes.
 
-    Raises ResultsError for a file that is no recorded table, OutputError where it cannot be written.
+    Raises ResultsError for a file that is not a recorded table, OutputError if it cannot be written.
     """
     pa = arrow()
     tables, runs = [_table(run)], {run.name: {**run.provenance, "recorded": _now()}}
@@ -65,7 +68,7 @@ def add(run: RecordedRun, path: str) -> int:
     described = [field.with_metadata({"meaning": BY_NAME[field.name].meaning}) for field in table.schema]
     said = {_METADATA: json.dumps({"schema": SCHEMA, "runs": runs}).encode()}
     data = io.BytesIO()
-    # A binary's stand again and again, one below the other.
+    # Dictionary encoding is used for columns whose values repeat from row to row, such as those of a binary.
     plain = [column.name for column in CONFIG if column.kind in (Kind.NAME, Kind.NUMBER)]
     words = [column.name for column in COLUMNS if column.kind in (Kind.WORD, Kind.FLAG, Kind.WHOLE)]
     pa.parquet.write_table(
@@ -87,52 +90,54 @@ def add(run: RecordedRun, path: str) -> int:
 
 
 def read(path: str) -> tuple[Any, dict[str, Any]]:
-    """The Arrow table of a file, with the columns of COLUMNS and their types, and the provenance of its runs by name.
+    """Return the Arrow table of a file, and the provenance of its runs by name.
 
-    Columns that the file lacks are empty, others of it are left out. Raises ResultsError, one line, for damage and for
-    what is no such file.
+    The table has the columns of COLUMNS with their types.
+
+    Columns that the file lacks are null; its other columns are dropped. Raises ResultsError, one line, for damage and
+    for a file that is not a recorded table.
     """
     pa, where = arrow(), shown_path(path)
     data = read_bytes(path, ResultsError, _MOST_BYTES)
     if not _is_as_sealed(data):
-        raise ResultsError(f"{where}: damaged: its bytes are not those that genkern record wrote")
+        raise ResultsError(f"{where}: damaged: its bytes differ from those that genkern record wrote")
     try:
         found = pa.parquet.read_table(pa.BufferReader(data), page_checksum_verification=True)
         said = json.loads((found.schema.metadata or {})[_METADATA])
         schema, runs = int(said["schema"]), dict(said["runs"])
     except KeyError:
-        raise ResultsError(f"{where}: a parquet file, but not of genkern record") from None
+        raise ResultsError(f"{where}: a parquet file, but not written by genkern record") from None
     except (pa.ArrowException, OSError, ValueError, TypeError, RecursionError) as error:
-        raise ResultsError(f"{where}: no recorded table, or damaged ({one_line(error)[:120]})") from None
+        raise ResultsError(f"{where}: not a recorded table, or damaged ({one_line(error)[:120]})") from None
     if schema > SCHEMA:
-        raise ResultsError(f"{where} is of a later genkern (schema {schema}, here {SCHEMA}): read it with that")
+        raise ResultsError(f"{where} is of a later genkern (schema {schema}, here {SCHEMA}): read it with that version")
     columns = {}
     for name, type_ in _types(pa).items():
         try:
             column = found[name].cast(type_) if name in found.column_names else pa.nulls(len(found), type_)
-            # Places in dictionaries, and texts.
+            # Validates indices into dictionaries, and strings.
             column.validate(full=True)
         except (pa.ArrowException, ValueError, KeyError) as error:
             raise ResultsError(f"{where}, column {name}: {one_line(error)[:120]}") from None
         if name in REQUIRED and column.null_count:
-            raise ResultsError(f"{where}, column {name}: missing, or has gaps")
+            raise ResultsError(f"{where}, column {name}: missing, or has nulls")
         columns[name] = column
     if unknown := sorted(set(columns["run"].to_pandas().unique()) - set(runs)):
-        raise ResultsError(f"{where}: nothing says where its run {str(unknown[0])[:40]!r} comes from")
+        raise ResultsError(f"{where}: its metadata lacks the provenance of run {str(unknown[0])[:40]!r}")
     return pa.table(columns), {str(name): of for name, of in runs.items()}
 
 
 def _sealed(data: bytes) -> bytes:
-    """A parquet file with the sha256 of its bytes between its columns and its footer, where no reader looks.
+    """Insert the sha256 of a parquet file between its columns and its footer, where no reader looks.
 
-    Checksums of pages do not cover their headers, nor the footer.
+    Page checksums cover neither page headers nor the footer.
     """
     at = _footer_at(data)
     return data[:at] + _SEAL + hashlib.sha256(data).hexdigest().encode() + data[at:]
 
 
 def _is_as_sealed(data: bytes) -> bool:
-    """Whether the bytes are those that were sealed, or there is no seal: other programs write none."""
+    """Return True if the sha256 matches, or if there is none: other programs write none."""
     at = _footer_at(data)
     start = at - len(_SEAL) - _DIGEST_BYTES
     if start < 0 or not data.startswith(_SEAL, start):
@@ -143,7 +148,7 @@ def _is_as_sealed(data: bytes) -> bool:
 
 
 def _footer_at(data: bytes) -> int:
-    """Where the footer begins: its length stands in front of the last four bytes."""
+    """Return the offset of the footer, whose length precedes the last four bytes."""
     return len(data) - 8 - int.from_bytes(data[-8:-4], "little")
 
 
@@ -181,6 +186,6 @@ def _now() -> str:
 
 
 def names_in(table: Any) -> Sequence[str]:
-    """The names of the runs of a table."""
+    """Return the names of the runs in a table."""
     found: Sequence[str] = table["run"].to_pandas().unique().tolist()
     return found

@@ -1,4 +1,4 @@
-"""Reading what was recorded: as a pandas frame (`load`), and problem by problem as records (`recorded_problems`)."""
+"""Read recorded spaces: as a pandas frame (`load`), or problem by problem as records (`recorded_problems`)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _KEYS = (*(column.name for column in PROBLEM), "arch", "device")
 
 
 def load(path: str, runs: Runs = "best") -> pd.DataFrame:
-    """The rows of a recorded table, or of all in a folder, with the columns of `genkern.recorded.columns`.
+    """Return the rows of a recorded table, or of all in a folder, with the columns of `genkern.recorded.columns`.
 
-    Of a problem that several runs have on one device, "best" takes the last that measured its whole space, or the last
-    where none did; "all" takes all. `attrs["runs"]` has the provenance of each run by its name. Raises ResultsError,
-    one line, for what is no recorded table, and InputError where pyarrow is not installed.
+    If several runs have a problem on one device, "best" takes the last run that measured its whole space, or the last
+    run if none did; "all" takes all. `attrs["runs"]` has the provenance of each run by its name. Raises ResultsError,
+    one line, for a file that is not a recorded table, and InputError if pyarrow is not installed.
     """
     table, known = _read_all(path, runs)
     frame: pd.DataFrame = table.to_pandas()
@@ -44,16 +44,16 @@ def load(path: str, runs: Runs = "best") -> pd.DataFrame:
         if column.kind is Kind.NUMBER:
             frame[column.name] = _digits(frame[column.name].to_numpy(), column)
         elif column.kind is Kind.WHOLE:
-            # A column with gaps would turn whole numbers into floats.
+            # With nulls, pandas would convert integers to floats.
             frame[column.name] = frame[column.name].astype("Int32")
     frame.attrs["runs"] = known
     return frame
 
 
 def recorded_problems(path: str, runs: Runs = "best") -> Iterator[RecordedProblem]:
-    """The problems of a recorded table, of all in a folder, or of the journals that a results file or folder has.
+    """Yield the problems of a recorded table, of all in a folder, or of the journals of a results file or folder.
 
-    `runs` as in `load`. Raises ResultsError, one line, for what is none of these.
+    `runs` as in `load`. Raises ResultsError, one line, if `path` is none of these.
     """
     if path.endswith(SUFFIX) or _has_tables(path):
         yield from _of_table(path, runs)
@@ -104,7 +104,7 @@ def _problem(cells: Mapping[str, Any], rows: Mapping[str, Any], numbers: Mapping
         problem=problem,
         gpu=gpu_for_device(str(cells["device"]), str(cells["arch"])),
         run=str(cells["run"]),
-        whole=cells["whole"] is True or bool(cells["whole"] == True),  # noqa: E712  NumPy's, or a null
+        whole=cells["whole"] is True or bool(cells["whole"] == True),  # noqa: E712  a NumPy bool or null
         names=tuple(names),
         configs=configs,
         outcomes=tuple(map(Outcome, _ours(rows["outcome"], is_config))),
@@ -121,7 +121,7 @@ def _ours(values: Sequence[Any], is_config: Any) -> list[Any]:
 
 
 def _read_all(path: str, runs: Runs) -> tuple[Any, dict[str, Any]]:
-    """The rows of all tables that the path means, as one, and the provenance of the runs that are in them."""
+    """Return the rows of all tables of the path as one table, and the provenance of the runs in it."""
     pa = arrow()
     tables: list[Any] = []
     known: dict[str, Any] = {}
@@ -137,7 +137,7 @@ def _read_all(path: str, runs: Runs) -> tuple[Any, dict[str, Any]]:
 
 
 def _of_best(table: Any, known: Mapping[str, Any]) -> Any:
-    """Of each row whether it is of the run that counts for its problem on its device."""
+    """Return a mask of the rows of the run that counts for their problem on their device."""
     frame = table.select([*_KEYS, "run", "whole"]).to_pandas()
     dates = {name: str(of.get("date", "")) if isinstance(of, dict) else "" for name, of in known.items()}
     problem = frame.groupby(list(_KEYS), sort=False, observed=True, dropna=False).ngroup()
@@ -150,7 +150,7 @@ def _of_best(table: Any, known: Mapping[str, Any]) -> Any:
 
 
 def _digits(values: Any, column: Column) -> Any:
-    """Numbers of 32 bits as the journal had them, in 64: the nearest that have so many digits."""
+    """Return 32-bit numbers as 64-bit numbers rounded to the column's digits, which restores the journal's values."""
     values = values.astype(np.float64)
     if column.decimals is not None:
         return np.rint(values * 10**column.decimals) / 10**column.decimals
@@ -159,7 +159,7 @@ def _digits(values: Any, column: Column) -> Any:
     with np.errstate(divide="ignore", invalid="ignore"):
         places = column.digits - 1 - np.floor(np.log10(np.abs(values)))
     places = np.where(np.isfinite(places), places, 0)
-    # Powers of ten are exact as factors and as divisors, not as fractions.
+    # Powers of ten are exact as factors and divisors, but not as fractions.
     up, down = 10.0 ** np.maximum(places, 0), 10.0 ** np.maximum(-places, 0)
     return np.rint(values * up / down) / up * down
 
@@ -168,4 +168,4 @@ def _check(columns: Mapping[str, Any], path: str) -> None:
     for name in _TIMES:
         values = columns[name]
         if np.any((values < 0) | np.isinf(values)):
-            raise ResultsError(f"{shown_path(path)}, column {name}: has what is no time: the table is damaged")
+            raise ResultsError(f"{shown_path(path)}, column {name}: a value is not a time: the table is damaged")

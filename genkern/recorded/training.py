@@ -1,4 +1,4 @@
-"""Training: a model that corrects the predictor, learned from recorded spaces: trees by LightGBM, and networks."""
+"""Train the model that corrects the predictor, from recorded spaces: trees by LightGBM, and networks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from genkern.search.guided.features import Numbers, features_of
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.trees import Trees, matrix_of
 
-# Two forests, which see a part of the features and of the rows at a time, err less together on sizes that they do not
-# know than one that sees all. The first counts errors whole, the second beside what its size errs alike: which of two
-# configs is faster is all that matters, but where nothing else is known the level helps to find it. By folds of 168
-# sizes (2026-11-27) their first choices have 0.930 of the best's speed, those of two networks 0.956, of all together
-# 0.961; other seeds move each by some 0.005. With a third as many searched sizes beside them it was 0.930, 0.934 and
-# 0.940: networks go on learning where trees do not. What compiled binaries say (registers, spills, instructions of the
-# main loop) did not help to choose among the first 4 to 32.
+# Two forests that each see a part of the features and rows at a time have a smaller joint error on unseen sizes than
+# one that sees all. `_WITHIN`: the first forest minimises the whole error, the second the error relative to the mean
+# error of the size. Only the ranking of configs matters, but the level helps if nothing else is known. In folds of 168
+# sizes, the first choices reach 0.930 of the best speed with the forests, 0.956 with two networks, 0.961 with both;
+# other seeds change each by about 0.005. Properties of binaries (registers, spills, instructions of the main loop) did
+# not improve the choice of the first 4 to 32.
 _WITHIN = (0.0, 1.0)
 _ROUNDS = 250
 _LEAST_IN_LEAF = 60
@@ -42,10 +41,10 @@ _SETTING = {
     "verbose": -1,
     "deterministic": True,
     "force_col_wise": True,
-    # Several models are made at a time.
+    # Several models are trained concurrently.
     "num_threads": 1,
 }
-# Of each size: all that is nearly as fast as the best, up to half of these, and a sample of the rest.
+# Rows per size: the configs nearly as fast as the best, up to half of the rows, and a sample of the others.
 _ROWS = 2500
 _NEAR_OCTAVES, _FAR_OCTAVES = 0.4, 3.0
 
@@ -53,13 +52,13 @@ Sample = tuple[Mapping[str, Numbers], Numbers]
 
 
 def sampled(recorded: RecordedProblem) -> Sample:
-    """The features of configs that have times, and how many octaves slower than the size's best they are.
+    """Return the features of configs with times, and by how many octaves each is slower than the size's best.
 
-    Drawn by a seed that hangs on the size alone. Raises InputError for a problem without times.
+    The random seed depends only on the size. Raises InputError for a problem without times.
     """
     us = recorded.us
     if not us:
-        raise InputError(f"{recorded.problem.name}: nothing was measured, so that there is nothing to learn of it")
+        raise InputError(f"{recorded.problem.name}: nothing was measured, so there is nothing to learn from it")
     configs, octaves = list(us), np.log2(np.array(list(us.values())))
     octaves -= octaves.min()
     random = np.random.default_rng([recorded.problem.M, recorded.problem.N, recorded.problem.K])
@@ -71,7 +70,10 @@ def sampled(recorded: RecordedProblem) -> Sample:
 
 
 def trained(samples: Sequence[Sample], arch: str) -> Learned:
-    """A model that predicts octaves of time, of samples of one architecture. Raises InputError as `fitted` does."""
+    """Return a model that predicts octaves of time, from samples of one architecture.
+
+    Raises InputError as `fitted` does.
+    """
     return _with_network(samples, _trees(samples, arch))
 
 
@@ -83,7 +85,7 @@ def _with_network(samples: Sequence[Sample], trees: Trees) -> Learned:
 
 
 def require_libraries() -> None:
-    """Raise InputError where what trains is not installed, before the minutes that come first."""
+    """Raise InputError if a library for training is missing, before minutes of other work."""
     if missing := [name for name in ("lightgbm", "torch") if importlib.util.find_spec(name) is None]:
         raise InputError(f"training needs {' and '.join(missing)}: {pip_install('torch,train')}")
 
@@ -103,16 +105,17 @@ def _trees(samples: Sequence[Sample], arch: str) -> Trees:
 
 
 def _costs(octaves: Sequence[Numbers], within: float) -> Callable[[Numbers, object], tuple[Numbers, Numbers]]:
-    """The gradient and curvature of what predictions cost: squared errors, less the share `within` of the mean error of
-    their size.
+    """Return the objective function of a forest: gradient and curvature of squared errors.
 
-    What errs alike for all configs of a size puts none before another. Every size counts the same.
+    The share `within` of the size's mean error is subtracted from each error.
+
+    An error common to all configs of a size does not change their ranking. Every size has the same weight.
     """
     weights = list(map(nearness, octaves))
     share = np.concatenate([each / each.sum() for each in weights])
     size = np.repeat(np.arange(len(octaves)), [len(each) for each in octaves])
     weight, known = share * len(share) / len(octaves), np.concatenate(octaves)
-    # Trees begin at 0.
+    # Trees start from a prediction of 0.
     known = known - np.average(known, weights=weight)
 
     def costs(predicted: Numbers, data: object) -> tuple[Numbers, Numbers]:
@@ -123,7 +126,7 @@ def _costs(octaves: Sequence[Numbers], within: float) -> Callable[[Numbers, obje
 
 
 def folds_of(problems: Sequence[GemmProblem], count: int) -> list[int]:
-    """The fold of each problem; those with the same M, N and K are in one, whatever their format."""
+    """Return the fold of each problem. Problems with the same M, N and K are in one fold, whatever their format."""
     sizes = sorted({(problem.M, problem.N, problem.K) for problem in problems})
     np.random.default_rng(0).shuffle(sizes)
     fold = {tuple(size): place % count for place, size in enumerate(sizes)}
@@ -133,11 +136,11 @@ def folds_of(problems: Sequence[GemmProblem], count: int) -> list[int]:
 def fold_models(
     judged: Sequence[RecordedProblem], others: Sequence[RecordedProblem], samples: Sequence[Sample], count: int
 ) -> Iterator[tuple[Learned, list[RecordedProblem]]]:
-    """Of each of `count` folds of the judged problems a model that knows none of its sizes, and those problems.
+    """Yield for each of `count` folds of the judged problems a model that has seen none of its sizes, and its problems.
 
-    A model learns from the judged problems of the other folds, and from the `others` whose M, N and K are not in its
-    own. All are of one architecture, and have times: `samples` are theirs, in this order. Raises InputError where a
-    model would have nothing to learn from.
+    A model learns from the judged problems of the other folds and from `others` whose M, N and K are not in its fold.
+    All are of one architecture and have times; `samples` are theirs, in this order. Raises InputError if a model would
+    have nothing to learn from.
     """
     arch = judged[0].gpu.arch
     folds = folds_of([recorded.problem for recorded in judged], count)
@@ -150,23 +153,23 @@ def fold_models(
 
     if not all(map(known, parts)):
         raise InputError(
-            "all sizes have one M, N and K, so that a fold has nothing to learn from: record others, or --also"
+            "all sizes have the same M, N and K, so a fold has nothing to learn from: record others, or use --also"
         )
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         trees = list(threads.map(lambda its: _trees(known(its), arch), parts))
-    # Behind them: PyTorch asks for Python's lock at each operation, and would wait for them.
+    # After the trees: PyTorch needs Python's lock for each operation and would wait for the threads.
     for its, of in zip(parts, trees, strict=True):
         yield _with_network(known(its), of), its
 
 
 def size_of(recorded: RecordedProblem) -> tuple[int, int, int]:
-    """M, N and K, by which folds are grouped."""
+    """Return M, N and K, by which folds are grouped."""
     problem = recorded.problem
     return problem.M, problem.N, problem.K
 
 
 def arrays_of(structures: Sequence[Mapping[str, Any]], names: Sequence[str], arch: str, forests: int = 1) -> Trees:
-    """LightGBM's trees as arrays; their sum is the mean of so many `forests`."""
+    """Return LightGBM's trees as arrays, scaled such that their sum is the mean of the `forests`."""
     walked = [_walked(structure) for structure in structures]
     nodes, leaves = (max(len(each[part]) for each in walked) for part in (0, 1))
     feature, left, right = (np.full((len(walked), nodes), fill, dtype=np.int16) for fill in (0, ~0, ~0))
@@ -180,7 +183,7 @@ def arrays_of(structures: Sequence[Mapping[str, Any]], names: Sequence[str], arc
 
 
 def _walked(structure: Mapping[str, Any]) -> tuple[list[tuple[int, float, int, int]], list[float]]:
-    """The splits of a tree, each before those that it leads to, and the values of its leaves."""
+    """Return the splits of a tree, parents before children, and the values of its leaves."""
     splits: list[tuple[int, float, int, int]] = []
     values: list[float] = []
 
@@ -190,7 +193,7 @@ def _walked(structure: Mapping[str, Any]) -> tuple[list[tuple[int, float, int, i
             return ~(len(values) - 1)
         place = len(splits)
         splits.append((0, 0.0, ~0, ~0))
-        # float32 features on either side of a threshold that was rounded would change sides: rounded down, none does.
+        # A threshold rounded up to float32 could move float32 features to the other side; rounded down, none moves.
         at = np.nextafter(np.float32(node["threshold"]), np.float32(-np.inf))
         at = np.float32(node["threshold"]) if np.float32(node["threshold"]) <= node["threshold"] else at
         splits[place] = int(node["split_feature"]), float(at), walk(node["left_child"]), walk(node["right_child"])

@@ -1,7 +1,7 @@
-"""Training of networks: small neural networks that correct the predictor beside trees, fitted by PyTorch.
+"""Train small neural networks that correct the predictor beside trees, with PyTorch.
 
-Trees tell apart what differs by a step, networks follow what is smooth in tiles and sizes: they err differently, and
-their mean errs less than either.
+Trees separate configs that differ by a step; networks follow functions that are smooth in tiles and sizes. Their errors
+differ, and the mean of both has a smaller error than either.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from genkern.search.guided.trees import Numbers
 if TYPE_CHECKING:
     import torch
 
-# By folds of 168 recorded sizes (2026-11-27), first choices beside trees: half the width or a third of the steps lose
-# one percent more, as relu or another layer does; half as wide again, four networks for two, other rates of dropout,
-# decays and shares of the level change less than another seed does.
+# Chosen on folds of 168 recorded sizes by the first choices beside trees: half the width or a third of the steps lose
+# one percent more, and so do relu or a further layer. Other changes (1.5 times the width, four networks, other dropout,
+# decay or shares of the level) have less effect than another seed.
 _HIDDEN = (512, 512, 256)
 _NETWORKS = 2
 _DROPOUT, _RATE, _DECAY = 0.1, 2e-3, 1e-4
-# Each step sees so many rows of so many sizes; every size is seen so many times.
+# Sizes per step, rows per size, and the number of times that every size is seen.
 _SIZES, _ROWS, _PASSES = 64, 48, 120
-# A row counts by how near to the best it is, with this many octaves as if it were the best.
+# A row's weight is 1 / (this + its octaves behind the best).
 _SOFT_OCTAVES = 0.15
-# What errs alike for all configs of a size puts none before another; so much of it counts, since it helps.
+# Weight of the error common to all configs of a size. It does not change their ranking, but a part of it helps.
 _LEVEL = 0.5
 
 
 def nearness(octaves: Numbers) -> Numbers:
-    """[rows] how much each row of a size counts that is so many octaves slower than its best."""
+    """Return the weights [rows] of configs that are this number of octaves slower than the best."""
     weights: Numbers = 1.0 / (_SOFT_OCTAVES + octaves)
     return weights
 
 
 def fitted(matrices: Sequence[Numbers], octaves: Sequence[Numbers], names: Sequence[str]) -> Network:
-    """Networks of sizes with features [rows, names] and octaves [rows] each, on a GPU where PyTorch has one.
+    """Train networks on sizes with features [rows, names] and octaves [rows] each, on a GPU if PyTorch has one.
 
-    One seed gives one network on one machine; PyTorch's sums differ from one kind of machine to another. Raises
-    InputError where the GPU has no room.
+    The result is reproducible on one machine; PyTorch's sums differ between kinds of machines. Raises InputError if the
+    GPU has not enough memory.
     """
     import torch
 
@@ -52,7 +52,7 @@ def fitted(matrices: Sequence[Numbers], octaves: Sequence[Numbers], names: Seque
         return _fitted(matrices, octaves, names, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     except torch.OutOfMemoryError:
         raise InputError(
-            "the GPU has no memory left for training: end what works there, or say CUDA_VISIBLE_DEVICES= for the CPU"
+            "the GPU has no memory left for training: end other programs, or set CUDA_VISIBLE_DEVICES= to use the CPU"
         ) from None
 
 
@@ -67,7 +67,7 @@ def _fitted(
     weights = list(map(nearness, octaves))
     level = np.mean([np.average(each, weights=weight) for each, weight in zip(octaves, weights, strict=True)])
     y = torch.from_numpy((np.concatenate(octaves) - level).astype(np.float32)).to(device)
-    # Of size s from s to s + 1, so that one search finds a row of any.
+    # The cumulative weights of size s go from s to s + 1, so one searchsorted finds a row of any size.
     drawn = np.concatenate([place + np.cumsum(weight) / weight.sum() for place, weight in enumerate(weights)])
     drawn_by = torch.from_numpy(drawn).to(device)
 
@@ -99,7 +99,7 @@ def _fitted(
 
 
 def _layers(inputs: int, random: torch.Generator) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Weights [networks, inputs, outputs] and biases [networks, 1, outputs] to begin with (He et al., 2015)."""
+    """Return initial weights [networks, inputs, outputs] and biases [networks, 1, outputs] (He et al., 2015)."""
     import torch
 
     layers = []
@@ -115,7 +115,7 @@ def _layers(inputs: int, random: torch.Generator) -> list[tuple[torch.Tensor, to
 def _passed(
     x: torch.Tensor, layers: Sequence[tuple[torch.Tensor, torch.Tensor]], random: torch.Generator
 ) -> torch.Tensor:
-    """[networks, rows] what the networks say of rows [networks, rows, features] while they learn."""
+    """Return the networks' outputs [networks, rows] for inputs [networks, rows, features], with dropout."""
     import torch
 
     values = x

@@ -1,4 +1,4 @@
-"""Training of absolute times: trees over sizes that may only rise with M, N and K, and intervals judged by folds."""
+"""Train absolute times: trees over sizes that are monotone in M, N and K, and intervals estimated by folds."""
 
 from __future__ import annotations
 
@@ -41,22 +41,25 @@ _SETTING = {
     "force_col_wise": True,
     "num_threads": 1,
 }
-# A GPU with few sizes counts as much as this root of its share makes it, so that it is not drowned by another's.
+# A GPU with few sizes is weighted by this power, so that a GPU with many sizes does not dominate.
 _BALANCE = 0.5
-# Sizes whose configs tell what the model's octaves mean: each takes some milliseconds.
+# Number of sizes whose configs calibrate the model's octaves; each takes some milliseconds.
 _SIZES_OF_CONFIGS = 1500
-# Of a whole space, first measurements that tell of slow configs.
+# Number of first measurements of slow configs taken from each whole space.
 _SLOW_CONFIGS = 40
-# From so many octaves behind the best on a config is slow. Sizes of a kind from which on it has an interval of its own.
+# A config this many octaves behind the best is slow. A kind of problem with this number of sizes has its own interval.
 _SLOW_OCTAVES, _LEAST_OF_KIND = 0.3, 40
 
 
 @dataclass(frozen=True, eq=False)
 class KnownTimes:
-    """Times of one size on one GPU: microseconds of configs that were timed to be compared (`us`, at least one), and of
-    others by their first measurement (`first_us`).
+    """Times of one size on one GPU.
 
-    `whole`: the whole space was measured. `is_winner`: it is a row of a results file, whose config had won.
+    problem, gpu: the size and the GPU
+    us: microseconds of configs that were timed to be compared, at least one
+    first_us: microseconds of other configs by their first measurement
+    whole: the whole space was measured
+    is_winner: a row of a results file, whose config had won
     """
 
     problem: GemmProblem
@@ -73,14 +76,14 @@ class KnownTimes:
 
 
 class Ranking:
-    """What a model says of configs; equal questions are answered once."""
+    """Cached predictions of a model for configs."""
 
     def __init__(self, learned: Learned) -> None:
         self._learned = learned
         self._known: dict[object, Numbers] = {}
 
     def octaves(self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> Numbers:
-        """[configs] log2 of time, up to a constant."""
+        """Return log2 of the time of each config, up to a constant."""
         key = problem, gpu.name, tuple(configs)
         if key not in self._known:
             self._known[key] = predicted_octaves(problem, configs, gpu, self._learned)
@@ -88,7 +91,7 @@ class Ranking:
 
 
 def known_of(recorded: Iterable[RecordedProblem]) -> list[KnownTimes]:
-    """The times of recorded problems that have finals."""
+    """Return the times of recorded problems that have finals."""
     found = []
     for each in recorded:
         us = {config: us for config, us in each.final_us.items() if config not in each.wrong}
@@ -98,7 +101,7 @@ def known_of(recorded: Iterable[RecordedProblem]) -> list[KnownTimes]:
 
 
 def winners_of(path: str) -> list[KnownTimes]:
-    """The measured winners of a results file. Raises ResultsError."""
+    """Return the measured winners of a results file. Raises ResultsError."""
     found = []
     for row in read_results(path):
         if row.config is not None and row.duration_us and row.measured and row.arch and row.device:
@@ -108,14 +111,14 @@ def winners_of(path: str) -> list[KnownTimes]:
 
 
 def result_files(path: str) -> list[str]:
-    """The results file itself, or the YAML files of a folder in their order."""
+    """Return the results file itself, or the sorted YAML files of a folder."""
     if not os.path.isdir(path):
         return [path]
     return sorted(str(file) for file in Path(path).glob("*.yaml"))
 
 
 def fitted_times(known: Sequence[KnownTimes], ranking: Ranking) -> Times:
-    """Absolute times of these sizes, whose configs `ranking` orders. Raises InputError for too few sizes."""
+    """Return absolute times for these sizes, whose configs `ranking` orders. Raises InputError for too few sizes."""
     if len(set(map(_size_of, known))) < FOLDS:
         raise InputError(f"absolute times need {FOLDS} sizes with finals: record more")
     told = list(_told(known, ranking))
@@ -128,7 +131,7 @@ def fitted_times(known: Sequence[KnownTimes], ranking: Ranking) -> Times:
         left = [np.median(np.maximum(0.0, its - best) - off) for its, off in ((octaves, errors), fastest)]
         return float(sum(left)) > 0
 
-    # The loss falls as best_octaves rises, and so does what is predicted: bisection.
+    # Bisection: as best_octaves rises, the predicted loss falls, and the predicted times with it.
     low, high = float(octaves.min()) - 1.0, float(octaves.max())
     for _ in range(40):
         middle = (low + high) / 2
@@ -150,9 +153,9 @@ def fitted_times(known: Sequence[KnownTimes], ranking: Ranking) -> Times:
 
 
 def fold_times(known: Sequence[KnownTimes], ranking: Ranking) -> Iterator[tuple[Times, list[KnownTimes]]]:
-    """Of each fold of the sizes absolute times whose trees have not seen its M, N and K, and the fold's known times.
+    """Yield for each fold of the sizes absolute times whose trees have not seen its sizes, and the fold's known times.
 
-    What the model's octaves mean is fitted on the other folds too.
+    The calibration of the model's octaves uses the other folds too.
     """
     folds = np.array(folds_of([each.problem for each in known], FOLDS))
     for fold in range(FOLDS):
@@ -163,8 +166,13 @@ def fold_times(known: Sequence[KnownTimes], ranking: Ranking) -> Iterator[tuple[
 
 @dataclass(frozen=True, eq=False)
 class _Told:
-    """Configs of one size: the model's `octaves` [configs] of them, and how many octaves their times are behind what
-    trees predict for the size's best that have not seen the size (`errors` [configs])."""
+    """Configs of one size, for calibration.
+
+    kind: kind of problem
+    octaves: the model's octaves [configs]
+    errors: octaves by which the times exceed the size's best time, as predicted by trees that have not seen it
+        [configs]
+    """
 
     kind: str
     octaves: Numbers
@@ -182,7 +190,7 @@ def _told(known: Sequence[KnownTimes], ranking: Ranking) -> Iterator[_Told]:
     for fold in range(FOLDS):
         trees = _trees([each for each, of in zip(known, folds, strict=True) if of != fold], "")
         for each in [each for each, of in zip(known, folds, strict=True) if of == fold]:
-            # Every size of a GPU or kind that has few.
+            # Whole spaces are always used, so that GPUs and kinds with few sizes are represented.
             if each.whole or (_number_of(each.problem) % step) == 0:
                 predicted = _best_octaves(trees, each)
                 octaves = ranking.octaves(each.problem, list(each.us), each.gpu)
@@ -190,7 +198,7 @@ def _told(known: Sequence[KnownTimes], ranking: Ranking) -> Iterator[_Told]:
 
 
 def _slow(known: Sequence[KnownTimes], ranking: Ranking) -> tuple[Numbers, Numbers]:
-    """[configs] the model's octaves of a sample of whole spaces, and the measured octaves behind the best."""
+    """Return predicted octaves of a sample of whole spaces, and measured octaves behind the best, each [configs]."""
     octaves, behind = [np.zeros(0)], [np.zeros(0)]
     for each in known:
         if each.whole and len(each.first_us) > _SLOW_CONFIGS:
@@ -198,7 +206,7 @@ def _slow(known: Sequence[KnownTimes], ranking: Ranking) -> tuple[Numbers, Numbe
             configs = list(each.first_us)
             chosen = [configs[place] for place in random.permutation(len(configs))[:_SLOW_CONFIGS]]
             octaves.append(ranking.octaves(each.problem, chosen, each.gpu))
-            # First measurements are compared with each other alone: they are shorter than finals, at another clock.
+            # First measurements are compared only with each other: they are shorter than finals and at another clock.
             best_us = min(each.first_us[config] for config in each.us if config in each.first_us)
             behind.append(np.log2([each.first_us[config] / best_us for config in chosen]))
     return np.concatenate(octaves), np.concatenate(behind)
@@ -230,7 +238,10 @@ def _trees(known: Sequence[KnownTimes], arch: str) -> Trees:
 
 
 def _intervals(kinds: Sequence[str], errors: Numbers) -> tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
-    """Kinds with enough sizes, the last of them "" for all, and the ends of the interval of each in octaves."""
+    """Return the kinds with enough sizes, and both ends of each kind's interval in octaves.
+
+    The last kind is "", for all sizes.
+    """
     of = np.array(kinds)
     ends = (1 - INTERVAL_SHARE) / 2, (1 + INTERVAL_SHARE) / 2
     found = [(kind, errors[of == kind]) for kind in np.unique(of).tolist()]

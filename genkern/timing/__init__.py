@@ -1,4 +1,4 @@
-"""What who asks for times and who takes them agree on: sessions, profilers, what samples say, the libraries that race.
+"""What searches and timers share: sessions, profilers, statistics of samples, and the libraries that race.
 
 May import: gemm.
 """

@@ -1,4 +1,4 @@
-"""Profiler: one way to get kernel times."""
+"""Profiler: the interface for taking kernel times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from genkern.timing.session import Session
 
 
 class Raced(Protocol):
-    """What races: a Candidate, or what else a measured process knows by `request`; measurements have its `name`."""
+    """A racer: a Candidate, or anything else that a measured process can identify by `request`.
+
+    Measurements have its `name`.
+    """
 
     @property
     def name(self) -> str: ...
@@ -20,42 +23,46 @@ class Raced(Protocol):
 
 
 class Unshared:
-    """A profiler whose device no other one of its run uses."""
+    """Mixin for a profiler that alone uses its device."""
 
     def alone(self) -> AbstractContextManager[None]:
-        """As it is."""
+        """Return a context manager that does nothing."""
         return nullcontext()
 
 
 class Profiler(Protocol):
-    """One way to get kernel times. `time_source` labels every number that it returns."""
+    """One way to get kernel times. `time_source` labels every time that it returns."""
 
     time_source: str
 
     def start(self) -> None:
-        """Start what measures, without waiting for it: the rest would, when it first needs it."""
+        """Start the measured process without waiting for it, so that it is ready when it is first needed."""
 
     def alone(self) -> AbstractContextManager[None]:
-        """For the block no other process of this run uses the device."""
+        """Return a context manager during which no other process of this run uses the device."""
 
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
-        """Yield one Measurement per candidate, in any order. `units` are candidates that share their binaries; they
-        come as a farm makes them, and may depend on what was yielded before."""
+        """Yield one Measurement per candidate, in any order.
+
+        `units`: candidates grouped by shared binaries. They arrive as the farm compiles them, and may depend on the
+            Measurements yielded before.
+        """
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
-        """Time the finalists, and the vendor library if it can, against each other, round-robin in shuffled order.
+        """Time the finalists, and the vendor library if possible, against each other, round-robin in shuffled order.
 
-        PyTorch's own call of it is named VENDOR, another call of it as results name it (genkern.timing.libraries).
+        PyTorch's own call of the library is named VENDOR; other library calls have their names in results
+        (genkern.timing.libraries).
         """
 
     def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
-        """Time these again, and these calls of the finals' libraries, in rounds that chose none of them.
+        """Time these finalists and library calls again, in rounds that do not influence the choice.
 
-        What cannot be timed any more is missing, or has no time.
+        A call that cannot be timed any more is missing or has no time.
         """
 
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        """Names of the `most` fastest under load, as far as that can be told; else of the first of them."""
+        """Return the names of the `most` fastest under load, or of the first `most` if that cannot be determined."""
 
     def close(self) -> None:
         """Stop every process that this profiler started."""

@@ -1,4 +1,4 @@
-"""Session: what the measured process must know besides the candidates."""
+"""Session: what the measured process must know in addition to the candidates."""
 
 from __future__ import annotations
 
@@ -11,23 +11,30 @@ from typing import Any
 from genkern.gemm.problem import GemmProblem
 from genkern.timing.libraries import ALL, parse_libraries
 
-# Of AITER's gradlib for 16-bit outputs, relative and absolute.
+# Relative and absolute tolerance of AITER's gradlib for 16-bit outputs.
 TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much to measure: launches and rounds per candidate, and how long one may take.
+    """How much to measure.
 
-    `protocol` is "genkern" (screen cheaply, re-time finalists round-robin) or "tune_gemm" (ten launches,
-    the last one counts). The finals have `min_rounds` to `final_rounds` rounds, and no more than `min_rounds`
-    after `finals_s` seconds, which is enough to choose by; the rounds that say how fast the chosen one is come after
-    (profiling/finals.py). `timeout_s` limits a candidate's screening, and each of its turns in the finals.
-    `rotating_mb` is the size in MiB (2**20 bytes) that the rotated copies of B together must exceed to stay
-    cold in the last-level cache. `icache_flush` makes code cold too in the finals (see `icache`). `exhaustive`
-    measures all group sizes of a binary, also where the first is far beyond the best, and all copies of a binary.
-    `libraries` may win (genkern.timing.libraries), names with commas between them. `atol` and `rtol` are the tolerance
-    by which outputs of checks are counted as AITER counts them, beside the proof: |C - ref| <= atol + rtol |ref|.
+    protocol: "genkern" (short screening, then finals round-robin) or "tune_gemm" (ten launches, the last one counts)
+    warmup: launches before those that are timed
+    screen_launches: timed launches in screening
+    final_rounds: maximum number of rounds of the finals
+    min_rounds: minimum number of rounds of the finals
+    finals_s: seconds after which the finals have no more than `min_rounds` rounds. That is enough for the choice; the
+        confirmation measures the winner's time (profiling/finals.py)
+    finalists: number of finalists
+    timeout_s: time limit in seconds of a candidate's screening, and of each of its turns in the finals
+    rotating_mb: MiB (2**20 bytes) that the rotated copies of B together must exceed, so that B is cold in the
+        last-level cache
+    icache_flush: flush the instruction caches before each call of the finals (profiling/cuda/icache.py)
+    exhaustive: measure all group sizes of a binary, even if the first is far slower than the best, and all copies of a
+        binary
+    libraries: names of the libraries that may win, separated by commas (genkern.timing.libraries)
+    atol, rtol: tolerances of AITER's error ratio, which is reported beside the proof: |C - ref| <= atol + rtol |ref|
     """
 
     protocol: str = "genkern"
@@ -46,23 +53,24 @@ class Budget:
     rtol: float = TOLERANCE
 
     def may_win(self, library: str) -> bool:
-        """Whether this library may win."""
+        """Return True if this library may win."""
         return library in self.libraries.split(",")
 
     @property
     def every(self) -> bool:
-        """Whether all candidates are measured, as tune_gemm does, whatever is known of them before."""
+        """True if all candidates are measured, as in tune_gemm, whatever is known about them beforehand."""
         return self.exhaustive or self.protocol == "tune_gemm"
 
 
 @dataclass(frozen=True)
 class Screening:
-    """What a screening leaves out, by the best sample so far; None: nothing for that reason.
+    """Which candidates a screening skips, given the best time so far; None switches a rule off.
 
-    A candidate is hopeless, and not timed further, when one launch of it takes more than `hopeless_factor` times the
-    best and `hopeless_slack_us` microseconds. Configs that differ in GROUP_SIZE_M alone are not launched once the first
-    of them took `sibling_factor` times the best. Where the best takes longer than `long_us` microseconds, the first
-    launch of a candidate is its sample too.
+    hopeless_factor, hopeless_slack_us: a candidate is hopeless, and not timed further, if one launch takes more than
+        `hopeless_factor` times the best time plus `hopeless_slack_us`
+    sibling_factor: configs that differ only in GROUP_SIZE_M are skipped if the first of them took this many times the
+        best
+    long_us: if the best takes longer than this many microseconds, a candidate's first launch is also its sample
     """
 
     hopeless_factor: float | None = None
@@ -82,10 +90,18 @@ class Screening:
 
 @dataclass(frozen=True)
 class Session:
-    """One problem on one device. `work_dir` holds files of this session only.
+    """One problem on one device.
 
-    `screening` is the search's; as it stands here every candidate is measured to the end.
-    `best_us` is the best time, in microseconds, that an earlier start of this run measured; None when it measured none.
+    module_path: path of the generated module
+    problem: the GEMM
+    arch: architecture of the GPU
+    device_index: number of the GPU
+    work_dir: folder for files of this session only
+    budget: how much to measure
+    init_type: distribution of the inputs
+    seed: seed of the inputs and of shuffled orders
+    best_us: best time in microseconds that an earlier start of this run measured; None if there is none
+    screening: the search's rules for skipping candidates; the default measures every candidate completely
     """
 
     module_path: str

@@ -1,22 +1,22 @@
-"""Which of several rows for one problem and device is believed: what was proved, measured, and timed on an idle GPU."""
+"""Rank several rows for one problem and device by trust: proved, measured, and timed on an idle GPU."""
 
 from __future__ import annotations
 
 from genkern.gemm.records import CONFIG_WINS, PREDICTED
 
-# What `check` says of an output that was proved on a GPU; "interpreter" says nothing of machine code.
+# Value of `check` for an output that was proved right on a GPU; "interpreter" does not prove machine code.
 PROVED = "gpu"
-# Behind the time source of times that were taken while another program worked on the GPU.
+# Suffix of the time source of times that were taken while another program used the GPU.
 SHARED = "_shared"
 
-# Less is better: without a proof, predicted, on a shared GPU.
+# (without a proof, predicted, on a shared GPU); the least of several rows is the most trusted.
 Standing = tuple[bool, bool, bool]
 
 
 def standing(choice: str, check: str, time_source: str | None) -> Standing:
-    """How far a row is to be believed, before its time counts: the least of several.
+    """Return how much a row is trusted; smaller is better, and its time counts only among equals.
 
-    The library's call needs no proof. Rows of others' files say neither check nor source.
+    A library call needs no proof. Rows in other programs' files have neither check nor time source.
     """
     source = time_source or ""
     return choice == CONFIG_WINS and check != PROVED, source == PREDICTED, source.endswith(SHARED)

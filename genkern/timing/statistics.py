@@ -1,9 +1,9 @@
-"""What a set of samples says: the median, how sure it is, whether two are the same, and when to stop sampling.
+"""Statistics of samples: the median and its interval, ties, and when to stop sampling.
 
-Medians, since minima choose worse on devices whose clock moves. Intervals are percentile bootstrap intervals
-of the median. The rules for stopping follow NVBench's `stdrel` criterion (noise is low, or has stopped falling);
-its `compare` calls two times the same when their centres are within 0.5 %. Its `entropy` criterion is left out: on
-recorded races it ends none earlier (docs/history.md).
+Medians are used because minima choose worse on devices whose clock varies. Intervals are percentile bootstrap intervals
+of the median. The stopping rules follow NVBench's `stdrel` criterion (noise is low, or has stopped falling); NVBench's
+`compare` treats two times as equal if their centres are within 0.5 %. Its `entropy` criterion is not used, since it
+would have ended no recorded race earlier (docs/history.md).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from statistics import fmean, median, pstdev
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
-# Two medians closer than this are the same.
+# Two medians within this ratio are equal.
 TIE_RATIO = 1.005
-# Fewer rounds than this are not compared one by one.
+# With fewer rounds than this, samples are not compared round by round.
 _FEWEST_ROUNDS = 5
-# A candidate whose whole interval is this much above the leader's is out of the race.
+# A candidate whose whole interval is above the leader's by this factor drops out.
 BEATEN_RATIO = 1.03
-# Relative spread below which more samples would not change what is said.
+# Relative spread below which more samples would not change the result.
 _QUIET = 0.005
-# The spread has settled when it moved less than this over so many rounds.
+# The spread has settled if it varied by less than this share over `_SETTLED_ROUNDS` rounds.
 _SETTLED = 0.05
 _SETTLED_ROUNDS = 32
 # Interquartile range of a normal distribution, in standard deviations.
@@ -42,10 +42,10 @@ class Estimate:
 
 
 def estimate(samples_us: Sequence[float]) -> Estimate:
-    """The median of at least one sample with its 95 % percentile bootstrap interval (1000 resamples).
+    """Return the median of at least one sample with its 95 % percentile bootstrap interval (1000 resamples).
 
-    Equal samples give equal intervals, on every machine: the resampling is seeded. A single sample has an
-    interval without width, which says nothing about its noise.
+    Resampling is seeded: equal samples give equal intervals on every machine. A single sample gives an interval of zero
+    width, which does not describe its noise.
     """
     ordered = sorted(samples_us)
     medians = sorted((ordered[low] + ordered[high]) / 2 for low, high in _middle_ranks(len(ordered)))
@@ -56,11 +56,11 @@ def estimate(samples_us: Sequence[float]) -> Estimate:
 
 @lru_cache(maxsize=256)
 def _middle_ranks(count: int) -> tuple[tuple[int, int], ...]:
-    """For each resample of `count` sorted values, the ranks of the two values that its median is the mean of.
+    """Return, for each resample of `count` sorted values, the ranks of the two values whose mean is its median.
 
-    A resample draws `count` uniform numbers and takes the values at those shares of the ranks, so its median
-    needs only the middle order statistics of uniform numbers, which are beta distributed: two draws in place
-    of `count`, and none at all for a count seen before.
+    A resample draws `count` uniform numbers and takes the values at those shares of the ranks. Its median needs only
+    the middle order statistics of uniform numbers, which are beta distributed: two draws instead of `count`, and none
+    for a count seen before.
     """
     draw = random.Random(_SEED).betavariate
     lower = (count + 1) // 2
@@ -68,14 +68,17 @@ def _middle_ranks(count: int) -> tuple[tuple[int, int], ...]:
     for _ in range(RESAMPLES):
         first = second = draw(lower, count - lower + 1)
         if count % 2 == 0:
-            # Given the lower one, the next of the `count - lower` above it is the smallest of so many uniforms.
+            # Given the lower one, the next is the smallest of `count - lower` uniform numbers above it.
             second = first + (1 - first) * draw(1, count - lower)
         ranks.append((min(count - 1, int(first * count)), min(count - 1, int(second * count))))
     return tuple(ranks)
 
 
 def relative_spread(samples_us: Sequence[float]) -> float:
-    """Standard deviation as the interquartile range tells it, over the median; infinite for fewer than four samples."""
+    """Return the standard deviation, estimated by the interquartile range, over the median.
+
+    Returns infinity for fewer than four samples.
+    """
     if len(samples_us) < 4:
         return float("inf")
     ordered = sorted(samples_us)
@@ -84,16 +87,17 @@ def relative_spread(samples_us: Sequence[float]) -> float:
 
 
 def tied(a: Estimate, b: Estimate) -> bool:
-    """Whether nobody can say which is faster: the intervals overlap, or the medians are within 0.5 %."""
+    """Return True if neither is clearly faster: the intervals overlap, or the medians are within 0.5 %."""
     overlap = a.low_us <= b.high_us and b.low_us <= a.high_us
     return overlap or max(a.median_us, b.median_us) <= min(a.median_us, b.median_us) * TIE_RATIO
 
 
 def compared(a_us: Sequence[float], b_us: Sequence[float]) -> int:
-    """-1 where `a` is the faster, 1 where `b` is, 0 where nobody can say; samples are of the same rounds, in order.
+    """Return -1 if `a` is faster, 1 if `b` is, 0 if neither is clearly faster.
 
-    By how they compare in each round: a clock that goes up and down makes the interval of each wide, and both alike.
-    Nobody can say where the interval of the median ratio has 1 in it, or that is within 0.5 % of 1. Few rounds: `tied`.
+    Samples are from the same rounds, in order, and are compared by their ratio in each round, because a varying clock
+    widens both intervals alike. Neither is clearly faster if the interval of the median ratio contains 1, or if the
+    median ratio is within 0.5 % of 1. With few rounds, `tied` decides.
     """
     rounds = min(len(a_us), len(b_us))
     if rounds < _FEWEST_ROUNDS:
@@ -107,15 +111,15 @@ def compared(a_us: Sequence[float], b_us: Sequence[float]) -> int:
 
 
 def beaten(candidate: Estimate, leader: Estimate) -> bool:
-    """Whether the candidate's whole interval is more than 3 % above the leader's."""
+    """Return True if the candidate's whole interval is more than 3 % above the leader's."""
     return candidate.low_us > leader.high_us * BEATEN_RATIO
 
 
 def stop_reason(samples_us: Mapping[str, Sequence[float]], spreads: Sequence[float]) -> str:
-    """Why the candidates with these samples need no further round; empty while they do.
+    """Return why the candidates with these samples need no further round, or "".
 
-    "separated": no other is tied with the fastest. "quiet": the fastest and those tied with it spread less than
-    0.5 %. "settled": `spreads`, the relative spread after each round so far, has not moved for 32 rounds.
+    "separated": no candidate is tied with the fastest. "quiet": the fastest and those tied with it spread less than 0.5
+    %. "settled": `spreads`, the relative spread after each round so far, has not changed for 32 rounds.
     """
     estimates = {name: estimate(samples) for name, samples in samples_us.items()}
     leader = min(estimates, key=lambda name: estimates[name].median_us)

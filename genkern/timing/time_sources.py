@@ -1,20 +1,20 @@
-"""The names by which a measured process's timers are asked for, and which label their times."""
+"""Names of the measured process's timers, which also label their times."""
 
 from __future__ import annotations
 
-# For each vendor's GPUs, the usual one first: a graph of calls, calls between two events, kernels that CUPTI recorded.
+# Timers by vendor, the default first: a graph of calls, calls between two events, kernels recorded by CUPTI.
 TIMERS = {"nvidia": ("cudagraph", "cudaevents", "cupti"), "amd": ("hipgraph", "hipevents")}
-# The variable that says which GPUs a process sees.
+# Variable that selects the GPUs that a process sees.
 _VISIBLE = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
 
 def usual_timer(vendor: str) -> str:
-    """The name of the timer to take where nobody chose."""
+    """Return the name of the default timer."""
     return TIMERS[vendor][0]
 
 
 def vendor_of(time_source: str) -> str:
-    """Whose GPUs a timer is for. Raises KeyError for what is no timer's name."""
+    """Return the vendor whose GPUs a timer measures. Raises KeyError for an unknown name."""
     for vendor, names in TIMERS.items():
         if time_source in names:
             return vendor
@@ -22,5 +22,5 @@ def vendor_of(time_source: str) -> str:
 
 
 def visible_variable(time_source: str) -> str:
-    """The variable that shows a process the one GPU on which this timer measures."""
+    """Return the variable that restricts a process to the one GPU on which this timer measures."""
     return _VISIBLE[vendor_of(time_source)]

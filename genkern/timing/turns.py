@@ -1,8 +1,8 @@
-"""Turns: several measured processes of one run share a device, of which one at a time may use it.
+"""Turn: the lock by which several measured processes of one run share a device, one at a time.
 
-A search waits for compiles most of its time, and the device with it; so other sizes are measured meanwhile, in
-processes of their own. Whoever uses the device has the lock of its file, which the kernel drops with the process that
-holds it, however that ends.
+A search waits for compiles most of its time, and its device would idle; so other sizes are measured meanwhile by other
+processes. The process that uses the device holds a file lock, which the kernel releases when that process ends, however
+it ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Returned = TypeVar("Returned")
 
 
 class Turn:
-    """What one of the processes that drive a device takes to use it; one thread of a process at a time.
+    """The lock of one device, for one of the processes that use it. Not thread-safe: one thread of a process at a time.
 
-    `path` is the device's file, "" for a device that nobody shares; `number` counts the processes. The first, 0, may
-    make itself ready before anybody measures.
+    `path`: the lock file, "" for a device that no other process uses. `number`: number of this process; process 0 may
+        initialise the device before any measurement.
     """
 
     def __init__(self, path: str = "", number: int = 0) -> None:
@@ -34,10 +34,11 @@ class Turn:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Wait until nobody else uses the device, and keep it for the block; inside of such a block it is had."""
+        """Hold the device during the block; waits for other processes. Reentrant."""
         if self._depth == 0 and self._path:
-            # Opened by the process that uses it: a forked one would have the lock of its parent's file too.
-            self._file = self._file or open(self._path, "a", opener=regular)  # noqa: SIM115  open during all turns
+            # Opened by the process that uses the device: a forked process would share the lock of its parent's open
+            # file.
+            self._file = self._file or open(self._path, "a", opener=regular)  # noqa: SIM115  stays open
             fcntl.flock(self._file, fcntl.LOCK_EX)
         self._depth += 1
         try:
@@ -51,7 +52,7 @@ class Turn:
 def in_turn(
     method: Callable[Concatenate[Any, Given], Returned],
 ) -> Callable[Concatenate[Any, Given], Returned]:
-    """The method, for all of which its object holds its `turn`."""
+    """Decorate a method to hold its object's `turn` during the call."""
 
     @functools.wraps(method)
     def held(self: Any, /, *args: Given.args, **kwargs: Given.kwargs) -> Returned:

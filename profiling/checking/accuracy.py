@@ -1,4 +1,4 @@
-"""How far an output is from its reference, as AITER counts it and by its worst row."""
+"""Error measures of an output against its reference: AITER's error ratio and the worst relative error of a row."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ from genkern.timing.session import TOLERANCE
 
 
 def error_ratio(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: float = TOLERANCE) -> float:
-    """Share of elements of [M, N] outside atol + rtol |expected|; 1.0 when any is NaN or infinite, as in AITER."""
+    """Return the share of elements of [M, N] with |actual - expected| > atol + rtol |expected|, as AITER computes it.
+
+    Returns 1.0 if any element is NaN or infinite.
+    """
     return min(1.0, elements_outside(actual, expected, atol, rtol) / int(expected.numel()))
 
 
 def elements_outside(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: float = TOLERANCE) -> float:
-    """How many elements these are; infinitely many, of which the share counts as all, when any is NaN or infinite."""
+    """Return the number of elements with |actual - expected| > atol + rtol |expected|.
+
+    Returns infinity if any element is NaN or infinite.
+    """
     import torch
 
     actual = actual.float()
@@ -25,10 +31,12 @@ def elements_outside(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: 
 
 
 def worst_row_error(actual: Any, expected: Any) -> float:
-    """Largest ||actual_i - expected_i|| / ||expected_i|| over the rows i of [M, N]; infinite for NaN or infinity.
+    """Return the largest ||actual_i - expected_i|| / ||expected_i|| over the rows i of [M, N].
 
-    A row smaller than one of elements of TOLERANCE counts as that one: what an activation has pressed
-    against zero has few correct digits, in float32 too (1 + erf(x) has none left below x = -4).
+    Returns infinity for NaN or infinity.
+
+    The denominator is at least the norm of a row whose elements are all TOLERANCE. An activation maps negative inputs
+    to values close to zero that have few correct digits even in float32: 1 + erf(x) has none left below x = -4.
     """
     difference = (actual.float() - expected).norm(dim=-1)
     size = expected.norm(dim=-1).clamp(min=TOLERANCE * expected.shape[-1] ** 0.5)

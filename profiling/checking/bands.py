@@ -1,7 +1,8 @@
-"""Bands: some rows of C at a time, so that what a check takes beside its operands does not grow with C.
+"""Bands: ranges of rows of C, so that the memory of a check beside its operands does not grow with C.
 
-C of 65536 x 65536 in bf16 has 8 GiB, and its reference with what a bound is made of several times that in float32. The
-operands of a band are slices of the others, of which the format's own reference makes these rows (Op.by_rows).
+C of 65536 x 65536 in bf16 has 8 GiB; its float32 reference and the terms of an error bound take several times that. The
+operands of a band are slices of the full operands, and the number format's reference computes the band's rows from them
+(`Op.by_rows`).
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.groups import Groups
 from genkern.ops.op import Op, groups_of
 
-# Of an element of C in a band: its sum, in float32 or float64, as it is and finished, the sum of magnitudes, its error,
-# the range between which it may lie, what is compared, and masks.
+# Bytes per element of C in a band: the sum in float32 or float64 before and after the epilogue, the sum of magnitudes,
+# its error, the two ends of the permitted range, the compared values, and masks.
 _BYTES_OF_C = 40
-# Of an element of A: its number in float32 or float64, scales of its own, their product, and what it is unpacked by.
+# Bytes per element of A: its value in float32 or float64, its own scales, their product, and intermediates of
+# unpacking.
 _BYTES_OF_A = 32
 
 
 @dataclass(frozen=True)
 class Band:
-    """Rows `first` to `last` of C, in a batch of the products `first_product` to `last_product`."""
+    """Rows `first` to `last` (exclusive) of C.
+
+    In a batch, of the products `first_product` to `last_product` (exclusive).
+    """
 
     first: int
     last: int
@@ -32,33 +37,33 @@ class Band:
     last_product: int = 1
 
     def of(self, c: Any) -> Any:
-        """These rows of C, or of what has its shape."""
+        """Return this band's rows of C, or of a tensor with C's shape."""
         if c.dim() == 2:
             return c[self.first : self.last]
         return c[self.first_product : self.last_product, self.first : self.last]
 
     def place(self, within: tuple[int, ...]) -> tuple[int, ...]:
-        """Where in C an element of the band is."""
+        """Convert an index within the band to an index within C."""
         *product, row, column = within
         return (*(self.first_product + each for each in product), self.first + row, column)
 
 
 def row_bytes(problem: GemmProblem, op: Op) -> int:
-    """About how much memory a row of C takes in a band, at most."""
+    """Return an upper estimate of the bytes that one row of C takes in a band."""
     a, b, c, *_ = op.operands(problem)
     groups = groups_of(problem)
-    # A row that is a sum has as many rows of its own before.
+    # A row of C that sums the rows of one token needs top_k rows before the sum.
     rows = groups.top_k if groups is not None and groups.summed else 1
     return rows * (_BYTES_OF_C * max(b.shape[-1], c.shape[-1]) + _BYTES_OF_A * a.shape[-1])
 
 
 def bands_of(problem: GemmProblem, op: Op, most_bytes: int) -> tuple[Band, ...]:
-    """All rows of C, in bands that take no more than `most_bytes` each, or are as low as they can be."""
+    """Divide all rows of C into bands of at most `most_bytes` each, or into the smallest possible bands."""
     *batch, rows, _ = op.operands(problem)[2].shape
     products = batch[0] if batch else 1
     if not op.by_rows:
         return (Band(0, rows, 0, products),)
-    # Rows with a scale in common stay together.
+    # Rows that share a scale stay in one band.
     unit = op.shared_scale(problem)[0]
     height = max(1, most_bytes // row_bytes(problem, op) // unit) * unit
     groups = groups_of(problem)
@@ -76,7 +81,7 @@ def bands_of(problem: GemmProblem, op: Op, most_bytes: int) -> tuple[Band, ...]:
 
 
 def _of_masked(groups: Groups, height: int) -> Iterator[Band]:
-    """Whole groups, or parts of one."""
+    """Yield bands of whole groups, or of parts of one group, for groups that have a capacity."""
     if height >= groups.capacity:
         step = height // groups.capacity * groups.capacity
         for first in range(0, groups.count * groups.capacity, step):
@@ -87,18 +92,18 @@ def _of_masked(groups: Groups, height: int) -> Iterator[Band]:
             yield Band(first, min(first + height, start + groups.capacity))
 
 
-# Below this number of rows a reference of all of them is cheap.
+# Below this number of rows, computing the reference of all rows is cheap.
 _LEAST_PERIOD = 2039
 _MOST_REPEATS = 64
 
 
 def period_of(problem: GemmProblem, op: Op) -> int:
-    """Number of rows of C after which a check lets the inputs repeat; M if they do not.
+    """Return the number of rows of C after which the inputs of a check repeat; M if they do not.
 
-    The float32 reference of a tall product costs far more than the product itself: 3 s for M = 349,525 of
-    N = 6,144 and K = 4,096 on an H200. If the rows of A repeat, the rows of C do too, and the reference of one
-    period serves all of them. The period is no multiple of 2, 3 or 5, times the rows that share a scale: a kernel
-    that reads another tile's rows, or whose row offset wraps at a power of two, still computes another result.
+    The float32 reference of a tall product costs far more than the product itself: 3 s for M = 349,525, N = 6,144 and K
+    = 4,096 on an H200. If the rows of A repeat, the rows of C repeat too, and the reference of one period serves all of
+    them. The period is a number that is no multiple of 2, 3 or 5, times the number of rows that share a scale. So a
+    kernel that reads another tile's rows, or whose row offset wraps at a power of two, still computes a wrong result.
     """
     unit = op.shared_scale(problem)[0]
     a = op.operands(problem)[0]
@@ -111,7 +116,7 @@ def period_of(problem: GemmProblem, op: Op) -> int:
 
 
 def repeat_rows(problem: GemmProblem, op: Op, tensors: dict[str, Any], period: int) -> None:
-    """Write the first `period` rows of A, and of the scales that belong to its rows, over all rows behind them."""
+    """Copy the first `period` rows of A, and of scales that belong to its rows, over all later rows."""
     unit = op.shared_scale(problem)[0]
     for operand in op.operands(problem):
         if operand.name not in tensors or not _has_rows_of_a(operand, problem.M, unit):
@@ -124,14 +129,14 @@ def repeat_rows(problem: GemmProblem, op: Op, tensors: dict[str, Any], period: i
 
 
 def _has_rows_of_a(operand: Operand, rows: int, unit: int) -> bool:
-    """True for A itself and for scales with a row for each `unit` rows of A."""
+    """True for A itself and for scales that have one row per `unit` rows of A."""
     if operand.role == "activation":
         return True
     return operand.scales == "a" and len(operand.shape) > 1 and operand.shape[-2] == -(-rows // unit) > 1
 
 
 def cut(problem: GemmProblem, op: Op, tensors: dict[str, Any], band: Band) -> dict[str, Any]:
-    """The operands, by name, of a product whose C is the band's; `tensors` may be without A and C."""
+    """Return the operands, by name, of the product whose C is the band. `tensors` may lack A and C."""
     operands = op.operands(problem)
     *batch, rows, _ = operands[2].shape
     if band == Band(0, rows, 0, batch[0] if batch else 1):
@@ -155,7 +160,7 @@ def cut(problem: GemmProblem, op: Op, tensors: dict[str, Any], band: Band) -> di
 
 
 def _cut_groups(groups: Groups, operands: tuple[Operand, ...], tensors: dict[str, Any], band: Band) -> dict[str, Any]:
-    """Of groups: those that have rows in the band, and what of each lies in it."""
+    """Return the operands of the groups that have rows in the band, cut to the band."""
     if groups.summed:
         return _cut_tokens(groups, operands, tensors, band)
     said = tensors[groups.index].tolist()
@@ -181,13 +186,16 @@ def _cut_groups(groups: Groups, operands: tuple[Operand, ...], tensors: dict[str
 
 
 def _is_of_rows(groups: Groups, operand: Operand, operands: tuple[Operand, ...]) -> bool:
-    """Whether an operand has a row, or a scale, for each row of the groups: those of tokens are gathered by slots."""
+    """True if an operand has one row, or one scale, for each row of the groups.
+
+    Operands gathered by `slots` have one per token instead.
+    """
     of_a = operand.role == "activation" or operand.scales == "a"
     return of_a and not groups.gathered and operand.shape[0] == operands[0].shape[0] and len(operand.shape) > 1
 
 
 def _cut_tokens(groups: Groups, operands: tuple[Operand, ...], tensors: dict[str, Any], band: Band) -> dict[str, Any]:
-    """Of rows that are added up by tokens: all rows of the band's tokens, in the order that they have."""
+    """Return the operands for summed groups: all rows of the band's tokens, in their original order."""
     import torch
 
     first_slot, last_slot = band.first * groups.top_k, band.last * groups.top_k

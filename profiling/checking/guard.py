@@ -1,6 +1,7 @@
-"""Guard bands: tensors inside larger buffers whose every other element is a bit pattern that nobody writes or wants.
+"""Guard bands: tensors inside larger buffers that are filled with a guard pattern.
 
-What is read there is NaN (an outlandish number where the type has none), what is written there is seen.
+The pattern is NaN, or an extreme value for types without NaN. A kernel that reads outside a tensor computes a visibly
+wrong result; a kernel that writes there changes the pattern.
 """
 
 from __future__ import annotations
@@ -15,23 +16,29 @@ from genkern.gemm.problem import INT32
 
 _LEAST_BYTES = 2**16
 _MOST_BYTES = 2**22
-# Of any buffer that PyTorch makes.
+# Alignment of every buffer that PyTorch allocates, in bytes.
 _BUFFER_ALIGNMENT = 512
-# A slice begins so many alignments after a multiple of a buffer's, and its rows are so much longer: an odd count, so
-# that no larger alignment holds by chance.
+# A slice starts this number of operand alignments after the start of an aligned region, and its rows are longer by this
+# number of steps. The number is odd, so that no larger alignment holds by chance.
 _SHIFT = 3
-# Longer rows are left out where they would be most of a buffer: of a few columns, and very many rows.
+# A matrix keeps its row length if the longer rows would need more padding than this: one with few columns and very many
+# rows.
 _MOST_PADDING_BYTES = 2**28
-# Kernels of the farm are promised that a leading dimension is a multiple of so many elements, where it was.
+# Compiled kernels may assume that a leading dimension that was a multiple of this number of elements stays one.
 _PITCH_STEP = 16
 
 
 @dataclass(frozen=True)
 class Guarded:
-    """`tensor`, of its logical shape, inside `buffer`.
+    """A `tensor` of an operand's logical shape inside a guarded buffer.
 
-    `bits` is the buffer as integers of the element's size, and `pattern` what they are outside. The stored matrix has
-    `rows` of `columns` elements, `pitch` elements apart, from element `start` on.
+    tensor: the tensor
+    bits: the buffer as integers of the element's size
+    pattern: value of `bits` outside the tensor
+    start: element at which the stored matrix starts
+    rows: stored rows
+    columns: stored columns
+    pitch: elements from one stored row to the next
     """
 
     tensor: Any
@@ -43,7 +50,10 @@ class Guarded:
     pitch: int
 
     def first_outside(self) -> tuple[int, int] | None:
-        """Stored row and column of the first element outside that was written, or None; the row may be negative."""
+        """Return stored row and column of the first overwritten element outside the tensor, or None.
+
+        The row may be negative.
+        """
         first, last = self.start, self.start + self.rows * self.pitch
         body = self.bits[first:last].view(self.rows, self.pitch)
         for place, part in ((0, self.bits[:first]), (first, body[:, self.columns :]), (last, self.bits[last:])):
@@ -58,19 +68,19 @@ class Guarded:
 
 
 def first_true(mask: Any) -> int:
-    """Place of the first true element in the order of its elements; there must be one."""
+    """Return the flat index of the first true element. Requires that there is one."""
     import torch
 
-    # argmax of equals gives any of them: of falling numbers, the first.
+    # nonzero takes fewer than 2^31 elements. For larger masks, argmax returns some true element, not always the first.
     flat = mask.reshape(-1)
     return int(torch.nonzero(flat)[0].item()) if flat.numel() < INT32 else int(flat.byte().argmax().item())
 
 
 def guarded(operand: Operand, dtype: Any, device: Any, *, sliced: bool) -> Guarded:
-    """An unset tensor for `operand`, of PyTorch's `dtype`, all of whose buffer has the guard's pattern.
+    """Return an uninitialised tensor of PyTorch's `dtype` for `operand` in a buffer filled with the guard pattern.
 
-    `sliced` makes a matrix a slice of a larger one: rows that are longer, and a beginning that is aligned to no more
-    than the operand asks for. Vectors, scales and matrices of one column stay as they are.
+    `sliced` makes a matrix a slice of a larger one: its rows are longer and its address has no more than the alignment
+    that the operand requires. Vectors, scales and matrices of one column stay contiguous.
     """
     *outer, columns = operand.storage_shape
     rows = math.prod(outer)
@@ -89,7 +99,7 @@ def guarded(operand: Operand, dtype: Any, device: Any, *, sliced: bool) -> Guard
 
 
 def guarded_vector(elements: int, dtype: Any, device: Any) -> Guarded:
-    """An unset vector in a buffer of its own, for what kernels keep between their steps."""
+    """Return an uninitialised vector in a guarded buffer, for a kernel's workspace or counters."""
     made = _in_buffer(1, elements, elements, 0, dtype, device)
     return replace(made, tensor=made.tensor.view(-1))
 
@@ -109,6 +119,6 @@ def _in_buffer(rows: int, columns: int, pitch: int, shift: int, dtype: Any, devi
 
 
 def _pattern(dtype: Any) -> int:
-    """The guard's bits for elements of a type, as a signed integer."""
+    """Return the guard's bits for elements of a type, as a signed integer."""
     row = dtype_of(dtype)
     return row.guard - (1 << row.bits) if row.guard >= 1 << (row.bits - 1) else row.guard

@@ -1,4 +1,4 @@
-"""The values of a check's inputs: integers for exact rounds, and random ones; all from a seed."""
+"""Generate the inputs of a check from a seed: integers for exact rounds, normal deviates for the random round."""
 
 from __future__ import annotations
 
@@ -12,35 +12,37 @@ from genkern.gemm.operand import Operand
 from genkern.profiling.checking.alphabet import INNER_EXPONENTS, OUTER_EXPONENTS, Alphabet, scales_inside
 from genkern.profiling.checking.wide_sums import of_a, of_b
 
-# Exponents of a tensor's only scale: neither is one, nor is their product, nor does it take many bits from a bias.
+# Exponent of a scale that is the tensor's only one. Neither scale is 1, nor is their product, and they take few bits
+# from a bias.
 _ONLY_EXPONENTS = {"a": 1, "b": -2}
 _LARGEST_BIAS = 7
-# Of random scales, between half and one and a half times of it.
+# Random scales lie between 0.5 and 1.5 times this value.
 _RANDOM_SCALE = 0.04
 _RANDOM_INT8 = 32
-# A sum whose accumulator keeps 14 bits: so many products are enough to show what random numbers are to show, and
-# leave an error bound that is far below the result.
+# Nonzero products per result in a random round whose accumulator keeps 14 bits: enough to reveal errors, and few enough
+# that the error bound stays far below the result.
 FEW_PRODUCTS = 1024
-# What tells the numbers of rounds apart; those of `sums` are made in another way.
+# Seeds that give the rounds different numbers. `sums` uses its own generator functions, so it may share a seed.
 _SEEDS = {"exact": 0, "layout": 1, "random": 2, "sums": 0}
-# Elements that are made at a time: each takes up to 10 bytes beside the operand.
+# Elements generated at a time: each takes up to 10 bytes of memory in addition to the operand.
 _AT_ONCE = 2**26
-# Of the signs in a drifting round: so many are as the drift.
+# Share of the signs in a drifting round that follow the drift.
 _DRIFT = 7 / 8
 
 
 @dataclass(frozen=True)
 class Round:
-    """One launch of a check. `kind` says what A and B hold and where all operands lie:
+    """One launch of a check. `kind` says what A and B hold and how operands are stored:
 
-    exact: integers, each result within C's type nearly everywhere; A is zero outside part `part` of K.
-    layout: integers whose partial sums go far up and come down again, which shows a partial sum that was rounded; all
-    matrices are slices of larger ones.
-    sums: integers whose sums need all bits of float32, for problems that ask for these (wide_sums).
-    random: normal deviates, for an error bound.
+    exact: integers, nearly all results are exact in C's type; A is zero outside part `part` of K
+    layout: integers whose partial sums rise far and come down again, which reveals rounded partial sums; all matrices
+        are slices of larger ones
+    sums: integers whose sums need all bits of float32, for problems that require them (`wide_sums`)
+    random: normal deviates, compared by an error bound
 
-    `negated` stands for the round again with -A, for an activation that hides negative sums. `bends` has sums of about
-    one, where activations are neither zero nor the sum itself.
+    part: number of the part of K
+    negated: the same round with -A, for an activation that hides negative sums
+    bends: sums are about one, where an activation is neither zero nor the identity
     """
 
     kind: Literal["exact", "layout", "sums", "random"]
@@ -50,21 +52,21 @@ class Round:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name of the round in messages."""
         names = {"layout": "exact inputs in larger matrices", "sums": "exact inputs that need float32 sums"}
         return names.get(self.kind, f"{self.kind} inputs")
 
 
 def rounds_of(alphabet: Alphabet, activation: str, *, wide_sums: bool = False) -> tuple[Round, ...]:
-    """The rounds of a check, cheapest to tell first; with `wide_sums` the one of that name."""
+    """Return the rounds of a check, the cheapest to evaluate first, with the `sums` round if `wide_sums` is true."""
     signs = (False,) if activation == "none" else (False, True)
     exact = (Round("exact", part, negated) for part in range(alphabet.parts) for negated in signs)
     wide = (Round("sums"),) if wide_sums else ()
     return (*exact, Round("layout"), *wide, Round("random", bends=activation != "none"))
 
 
-# What is stored for an operand's numbers (None for an index), where its format says so, by (operand, numbers,
-# generator); None where numbers of its storage type are.
+# Encode(operand, numbers, generator) returns the stored tensor for an operand's numbers if its format defines one, and
+# None if the numbers are stored in the storage type as they are. `numbers` is None for an index.
 Encode = Callable[[Operand, Any, Any], Any]
 
 
@@ -80,13 +82,17 @@ def fill(
     encodes: Callable[[Operand], bool] = lambda operand: False,
     magnitudes: bool = False,
 ) -> None:
-    """Write the inputs of a round into `tensors`, by name of operand, each of its operand's `tensor_shape`; operands
-    that are not among them are left out.
+    """Write the inputs of a round into `tensors` (operand name: tensor of the operand's `tensor_shape`).
 
-    `encodes` says of which operands `encode` makes what is stored; the other matrices are made some rows at a time.
-    `few` limits the number of products in a random round (accumulators of few bits), `magnitudes` takes the absolute
-    value of every number. The same arguments give the same values on the same kind of device. Raises ValueError when
-    `encode` makes something of another shape.
+    Operands that are missing in `tensors` are skipped. The same arguments give the same values on the same kind of
+    device.
+
+    few: limit the nonzero products in a random round, for accumulators of few bits
+    encode: makes the stored tensor of an operand for which `encodes` is true
+    encodes: true for operands that `encode` makes; other matrices are generated a few rows at a time
+    magnitudes: write the absolute value of every number
+
+    Raises ValueError if `encode` returns a tensor of the wrong shape or type.
     """
     import torch
 
@@ -95,7 +101,7 @@ def fill(
             continue
         tensor = tensors[operand.name]
         generator = torch.Generator(device=tensor.device)
-        # The negated round has the same numbers.
+        # A negated round uses the same seed, hence the same numbers.
         generator.manual_seed((seed * 1009 + round_.part) * 1009 + place * 3 + _SEEDS[round_.kind])
         is_matrix = operand.role in ("activation", "weight") and operand.is_plain and not encodes(operand)
         if is_matrix and round_.kind != "sums":
@@ -111,7 +117,7 @@ def fill(
         if encoded is None:
             _copy(tensor, numbers)
         elif operand.together > 1 and encoded.shape == tensor.shape:
-            # Numbers, which have changed places only.
+            # A tensor of numbers in another order.
             _copy(tensor, encoded)
         elif encoded.shape != tensor.shape or encoded.dtype != tensor.dtype:
             wanted = f"{tuple(tensor.shape)} of {tensor.dtype}"
@@ -129,7 +135,7 @@ def _numbers(
     few: bool,
     generator: Any,
 ) -> Any:
-    """What an operand stands for, of its logical shape."""
+    """Return the numbers of an operand in its logical shape."""
     factor = _factor(operand, operands, few) if round_.bends else 1.0
     if operand.role == "scale":
         return _scales(device, operand, operands, round_, generator) * factor
@@ -150,12 +156,12 @@ def _parts(
     few: bool,
     generator: Any,
 ) -> Iterator[tuple[Any, Any]]:
-    """Some rows, or products of a batch, as they are stored, of the tensor of a matrix, and what they stand for."""
+    """Yield slices of a matrix along its first stored dimension, each with its numbers, in logical orientation."""
     first_rows, *others = operand.stored_shape
     factor = _factor(operand, operands, few) if round_.bends else 1.0
     stored = tensor if operand.row_major else tensor.transpose(-1, -2)
     K, step = operand.shape[_k_axis(operand)], max(1, _AT_ONCE // math.prod(others))
-    # Whether its rows, as they are stored, lie along K.
+    # True if stored rows run along K.
     along_k = len(operand.shape) == 3 or (_k_axis(operand) == -1) == operand.row_major
     for first in range(0, first_rows, step):
         part = stored[first : first + step]
@@ -166,7 +172,7 @@ def _parts(
 
 
 def _k_axis(operand: Operand) -> int:
-    """The dimension of K in A [M, K] or B [K, N]."""
+    """Return the dimension of K in A [M, K] or B [K, N]."""
     return -1 if operand.role == "activation" else -2
 
 
@@ -181,7 +187,10 @@ def _values(
     factor: float,
     generator: Any,
 ) -> Any:
-    """Of a part of A or B, of this shape as it is stored, made so and seen as [M, K] or [K, N]; `ks` are its K's."""
+    """Return numbers for a part of A or B, generated in the stored `shape` and viewed as [M, K] or [K, N].
+
+    `ks`: the indices along K that the part covers.
+    """
     values = (_deviates if round_.kind == "random" else _integers)(device, operand, shape, alphabet, round_, generator)
     values = values if operand.row_major else values.transpose(-1, -2)
     K = operand.shape[_k_axis(operand)]
@@ -199,7 +208,10 @@ def _values(
 def _integers(
     device: Any, operand: Operand, shape: tuple[int, ...], alphabet: Alphabet, round_: Round, generator: Any
 ) -> Any:
-    """int8, of magnitude 1 to the alphabet's largest; positive only in the round that gives them signs itself."""
+    """Return int8 of magnitude 1 to the alphabet's largest.
+
+    All are positive in the `layout` round, in which `_drift` sets the signs.
+    """
     import torch
 
     if round_.kind == "layout":
@@ -223,7 +235,12 @@ def _deviates(
 
 
 def _factor(operand: Operand, operands: Sequence[Operand], few: bool) -> float:
-    """A power of two which makes sums of random numbers about one: of A, or of its scales where it has some."""
+    """Return the power of two by which `operand` is scaled so that sums of random numbers are about one.
+
+    Returns 1.0 for operands that do not carry the factor.
+
+    A carries the factor, or A's scales if it has any.
+    """
     scaled = {each.scales for each in operands if each.role == "scale"}
     takes_it = operand.scales == "a" if "a" in scaled else operand.role == "activation"
     if not takes_it:
@@ -239,7 +256,7 @@ def _factor(operand: Operand, operands: Sequence[Operand], few: bool) -> float:
 
 
 def _keep_part(values: Any, K: int, ks: range, alphabet: Alphabet, round_: Round, few: bool) -> None:
-    """Zero the columns of A [M, K], or of these K's, outside the round's part of K, which is a random one."""
+    """Zero the columns of A [M, K], restricted to `ks`, outside the round's randomly chosen part of K."""
     import torch
 
     parts = {
@@ -248,14 +265,14 @@ def _keep_part(values: Any, K: int, ks: range, alphabet: Alphabet, round_: Round
         "random": -(-K // FEW_PRODUCTS) if few else 1,
     }[round_.kind]
     if parts > 1:
-        # One division of K for all the rounds.
+        # All rounds use the same division of K.
         of_k = torch.Generator(device=values.device).manual_seed(K)
         part = torch.randperm(K, device=values.device, generator=of_k) % parts
         values.mul_((part[ks.start : ks.stop] == round_.part).to(values.dtype))
 
 
 def _drift(values: Any, operand: Operand, K: int, ks: range, generator: Any) -> None:
-    """Signs such that products are mostly positive in the first half of K, and mostly negative in the second."""
+    """Set signs such that products are mostly positive in the first half of K and mostly negative in the second."""
     import torch
 
     flips = torch.rand(values.shape, device=values.device, generator=generator) >= _DRIFT
@@ -290,6 +307,6 @@ def _copy(tensor: Any, values: Any) -> None:
     import torch
 
     if values.dtype == torch.int8 and tensor.dtype != torch.int8:
-        # There is no conversion from integers to every 8-bit type.
+        # PyTorch cannot convert integers to every 8-bit type.
         values = values.to(torch.float16)
     tensor.copy_(values.to(tensor.dtype))

@@ -1,4 +1,7 @@
-"""A config under Triton's interpreter: `-m genkern.profiling.checking.interpret MODULE CONFIG PROBLEM ATOL RTOL`."""
+"""Check a config under Triton's interpreter.
+
+Run as `python -m genkern.profiling.checking.interpret MODULE CONFIG PROBLEM ATOL RTOL`.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,16 @@ from genkern.profiling.checking.subjects import module_subject
 from genkern.profiling.checking.verdict import Checking, Verdict
 from genkern.timing.session import TOLERANCE
 
-# Three programs where their number is the GPU's: the two by two tiles of a reduced size leave one to be shared.
+# Number of programs for kernels that launch one per compute unit. Three is less than the 2 x 2 tiles of a reduced size,
+# so one program computes two tiles.
 _UNITS = 3
 
 
 def main(argv: list[str]) -> None:
-    """Check a config of the module of PROBLEM, JSON; print the verdict and the type that A really had as a JSON line.
+    """Check a config of a module and print one JSON line: the verdict with the actual type of A, "bug" or "no_memory".
 
-    Of a module that is wrong itself, the bug; and that there is no memory.
+    `argv`: module path, config name, problem as JSON, atol, rtol. "bug" reports an error in the module itself, with its
+        traceback in "details"; "no_memory" reports that memory ran out.
     """
     module_path, config_name, values, atol, rtol = argv
     if os.environ.get("TRITON_INTERPRET") != "1":
@@ -56,13 +61,15 @@ def verdict_on(
     rtol: float = TOLERANCE,
     arch: str = "interpreter",
 ) -> Verdict:
-    """The verdict on a config of the module of `problem`, with so many programs where their number is the GPU's.
+    """Return the verdict on a config of the module of `problem`.
 
-    The interpreter's sums are float32's, whatever `arch` keeps of them.
+    `units`: number of programs for kernels that launch one per compute unit. The interpreter sums in float32, whatever
+        precision `arch` has.
     """
     like = module.make_operands("cpu")
     if problem.dtype_c == "bf16":
-        # The interpreter of Triton 3.7 cuts float32 to bfloat16 where a GPU rounds: float16 stands in for it.
+        # The interpreter of Triton 3.7 truncates float32 to bfloat16 although GPUs round, so float16 replaces bfloat16
+        # here.
         like["c"] = like["c"].half()
     checking = Checking(problem, get_op(problem.op), arch, module.reference, like, atol=atol, rtol=rtol)
     return checking.check(module_subject(module, config_name, units))

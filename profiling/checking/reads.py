@@ -1,7 +1,7 @@
-"""Reads of kernels under Triton's interpreter, each held to the operands' memory.
+"""Check that every read of a kernel under Triton's interpreter lies within an operand.
 
-A GPU shows a read beyond an operand only if it changes a result or meets memory that is not mapped. The interpreter
-loads through one function, which gets every address.
+On a GPU, a read beyond an operand is noticed only if it changes a result or hits unmapped memory. The interpreter loads
+through one function, which receives every address.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class _Memory:
-    """Where an operand lies: its buffer from `first` on up to `last`, and in it its elements from `start` up to `end`;
-    rows are `pitch` bytes apart.
+    """Address range of an operand in bytes.
+
+    first, last: start and end of the buffer that holds it
+    start, end: start and end of its elements
+    pitch: bytes from one row to the next
+    item: bytes per element
     """
 
     name: str
@@ -42,8 +46,9 @@ class _Memory:
 
 
 class Reads:
-    """Reads of launches that are made within `watched`: `fault` says where the first one was outside an operand, in its
-    buffer's guard bands, or is "".
+    """Watches the reads of launches inside `watched`.
+
+    `fault` describes the first read of an operand's buffer outside its elements (in the guard bands), or is "".
     """
 
     def __init__(self) -> None:
@@ -51,7 +56,7 @@ class Reads:
 
     @contextmanager
     def watched(self, operands: Mapping[str, Any]) -> Iterator[None]:
-        """Look at the reads of this process's interpreter meanwhile; of none, where nothing is interpreted."""
+        """Check the interpreter's reads in this process during the block. Does nothing if kernels are compiled."""
         self.fault = ""
         interpreter = _interpreter_of(operands)
         if interpreter is None:
@@ -70,7 +75,7 @@ class Reads:
 
         if self.fault:
             return
-        # Addresses and masks of scalars may be no arrays.
+        # Addresses and masks of scalar loads may not be arrays.
         read = np.asarray(addresses)[np.asarray(mask).astype(bool)]
         if not read.size:
             return
@@ -87,7 +92,7 @@ class Reads:
 
 
 class _Watching:
-    """Triton's functions of memory, with a look at each load."""
+    """Wraps Triton's memory functions and reports each load to `look`."""
 
     def __init__(self, functions: Any, look: Any) -> None:
         self._functions, self._look = functions, look
@@ -103,7 +108,10 @@ class _Watching:
 
 
 def _interpreter_of(operands: Mapping[str, Any]) -> Any:
-    """Triton's interpreter if it runs kernels on these operands; None otherwise, or if it loads in another way."""
+    """Return Triton's interpreter module if it runs kernels on these operands.
+
+    Returns None if kernels are compiled, or if this Triton's interpreter loads in another way.
+    """
     import triton
 
     if not triton.knobs.runtime.interpret or any(tensor.device.type != "cpu" for tensor in operands.values()):

@@ -1,4 +1,4 @@
-"""Configs of a generated module as subjects of a check; the farm's binaries are LoadedGemm.subject."""
+"""Make configs of a generated module subjects of a check. `LoadedGemm.subject` does so for compiled binaries."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from genkern.profiling.checking.verdict import Subject, WorkBuffer
 
 
 def module_subject(module: ModuleType, config_name: str, units: int) -> Subject:
-    """A config by the module's `matmul`, which compiles it here, or interprets it and then looks at its reads. `units`
-    counts SMs or CUs.
+    """Return a subject that calls the module's `matmul` with a config.
+
+    `matmul` compiles the config in this process, or interprets it; interpreted reads are checked too. `units`: number
+    of SMs or CUs.
     """
     import torch
 
     config = module.CONFIGS[config_name]
-    # On no device: for the sizes and types alone.
+    # On the meta device, since only sizes and types are needed.
     made = module.with_workspace(config, {"c": torch.empty(0, device="meta")}, units)
     buffers = tuple(
         WorkBuffer(name, tensor.numel(), tensor.dtype, zero=name == "counters")

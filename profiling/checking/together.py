@@ -1,10 +1,10 @@
-"""Calls as a program makes them: one behind the other without a wait, on two streams, and in graphs that run at once.
+"""Check concurrent calls: back to back in one stream, on two streams, and in two graphs that run at the same time.
 
-A kernel that keeps partial sums or counters between its steps may be right alone and wrong in such company: it leaves a
-counter behind, reads the slot of another call, or relies on a wait that was there when it was tried. So two calls of
-other inputs share a stream, or the device, and each must compute what is its own.
+A kernel that uses a workspace or counters may be right alone and wrong next to another call: it leaves a counter
+nonzero, reads another call's workspace, or relies on a synchronisation that only the test provided. So two calls with
+different inputs share a stream or the device, and each must compute its own result.
 
-And launches as they were timed: what a graph of them leaves in C is compared with what one call alone leaves there.
+`fault_of_timed` compares the C of launches as they are timed (a graph of calls) with the C of a single call.
 """
 
 from __future__ import annotations
@@ -15,20 +15,24 @@ from typing import Any
 from genkern.profiling.checking.guard import first_true
 
 Tensors = dict[str, Any]
-# Each of two calls so often in a row. Sums that are read some 100 ns too early are seldom seen: with two calls each one
-# of three such kernels passed (H100, 104x232x1043). Small products take no time.
+# Number of repetitions of each call. Reads of partial sums that come some 100 ns too early are seldom seen: with two
+# repetitions each of three such kernels passed once (H100, 104x232x1043). Small products are cheap to repeat.
 _TURNS, _TURNS_OF_SMALL, _SMALL_ELEMENTS = 2, 16, 2**20
-# Of the GPU, about 1 ms, in which the host enqueues all that is to come without a gap.
+# GPU clock cycles (about 1 ms) during which the host enqueues all calls without a gap.
 _BUSY_CYCLES = 2_000_000
 
 
 def fault_together(
     launch: Callable[[Tensors], object], lanes: Sequence[Tensors], buffers: Sequence[str], fault: Callable[[int], str]
 ) -> str:
-    """What is wrong when two calls are made together, "" when nothing is.
+    """Return a message about the first fault of two calls that are made together, or "".
 
-    `lanes` has the operands and buffers of both; `buffers` names the latter. `fault(lane)` says what is wrong with what
-    a lane has, "" when nothing is. Raises what a launch raises.
+    launch: makes a call with a lane's tensors
+    lanes: operands and buffers of each of the two calls
+    buffers: names of the buffers in a lane
+    fault: returns what is wrong with the result in lane number `i`, or ""
+
+    Raises what a launch raises.
     """
     for how, run in _ways(launch, lanes, buffers):
         for lane in lanes:
@@ -43,7 +47,7 @@ def fault_together(
 def _ways(
     launch: Callable[[Tensors], object], lanes: Sequence[Tensors], buffers: Sequence[str]
 ) -> Iterator[tuple[str, Callable[[], None]]]:
-    """How calls are made, and what makes them and waits for their end."""
+    """Yield the description of each way to make the calls, and a function that makes them and waits for their end."""
     import torch
 
     first, on_gpu = {name: lanes[0][name] for name in buffers}, lanes[0]["c"].device.type == "cuda"
@@ -80,7 +84,8 @@ def _ways(
     try:
         graphs = [_captured(launch, lane, stream, turns) for lane, stream in zip(lanes, streams, strict=True)]
     except RuntimeError:
-        # Some launches go into no graph, and are called without one; after a fault of the device this raises again.
+        # Some launches cannot be captured in a graph; these are tested without one. If the device has faulted,
+        # synchronize raises again.
         torch.cuda.synchronize()
         return
 
@@ -96,7 +101,7 @@ def _ways(
 
 
 def _captured(launch: Callable[[Tensors], object], lane: Tensors, stream: Any, turns: int) -> Any:
-    """So many calls in a graph, by this stream."""
+    """Return a graph of `turns` calls, captured on `stream`."""
     import torch
 
     graph = torch.cuda.CUDAGraph()
@@ -112,9 +117,10 @@ def _captured(launch: Callable[[Tensors], object], lane: Tensors, stream: Any, t
 
 
 def fault_of_timed(c: Any, counters: Collection[Any], alone: Callable[[], object], timed: Callable[[], object]) -> str:
-    """What `timed` launches leave otherwise than one call `alone`, "" when nothing: both end with the same operands.
+    """Return a message if `timed` launches leave another C than one call `alone` does, or "".
 
-    To the bit, which a sum in a fixed order allows. `counters` must be zero behind either. Takes as much memory as C.
+    Both leave C for the same operands. The comparison is to the bit, since each kernel adds in a fixed order.
+    `counters` must be zero after either. Needs as much additional memory as C has.
     """
     kept = None
     for launch in (alone, timed):
@@ -137,7 +143,7 @@ def _other_bits(c: Any, kept: Any) -> str:
         return ""
     place = tuple(int(x) for x in torch.unravel_index(torch.tensor(first_true(other)), c.shape))
     where, found, alone = ", ".join(map(str, place)), c[place].item(), kept[place].item()
-    return f"as timed C[{where}] is {found:.7g}, alone {alone:.7g}; {count:,} of {c.numel():,} differ"
+    return f"timed launches: C[{where}] is {found:.7g}, alone {alone:.7g}; {count:,} of {c.numel():,} elements differ"
 
 
 def _wait(tensor: Any) -> None:
@@ -148,7 +154,7 @@ def _wait(tensor: Any) -> None:
 
 
 def counters_left(counters: Iterable[Any]) -> str:
-    """What calls have left in counters that each finds zero, "" when nothing; zero they are from then on."""
+    """Return a message about the first counter that calls left nonzero, or ""; zeroes the tensor that holds it."""
     for each in counters:
         if bool(each.any()):
             first = first_true(each != 0)

@@ -1,6 +1,6 @@
-"""A product under Triton's interpreter by a kernel that no template has made: whether the interpreter works here.
+"""Multiply two matrices under Triton's interpreter with a fixed kernel, to find out whether the interpreter works.
 
-`TRITON_INTERPRET=1 python -m genkern.profiling.checking.trial` prints "" as JSON if it does, else what is wrong.
+`TRITON_INTERPRET=1 python -m genkern.profiling.checking.trial` prints "" as JSON if it works, else a message.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 import triton
 import triton.language as tl
 
-# Two tiles each way, the second ones with rows and columns that masks leave out.
+# Two tiles in each dimension; masks cut off rows and columns of the second ones.
 _M, _N, _K, _BLOCK = 24, 28, 40, 16
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def multiply(a_ptr: Any, b_ptr: Any, c_ptr: Any, M: Any, N: Any, K: Any, BLOCK: tl.constexpr) -> None:
-    """C[M, N] = A[M, K] @ B[K, N], all row-major; a program for each tile of C."""
+    """Compute C[M, N] = A[M, K] @ B[K, N], all row-major, with one program per tile of C."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
     sums = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
@@ -32,7 +32,7 @@ def multiply(a_ptr: Any, b_ptr: Any, c_ptr: Any, M: Any, N: Any, K: Any, BLOCK: 
 
 
 def difference() -> str:
-    """What is wrong with a product of small integers, which is exact in any order of sums; "" if it is right."""
+    """Return a message if a product of small integers is wrong, or "". The product is exact in any order of sums."""
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randint(-7, 8, shape, generator=generator).half() for shape in ((_M, _K), (_K, _N)))
     c = torch.full((_M, _N), float("nan"))
@@ -42,7 +42,7 @@ def difference() -> str:
 
 
 def main() -> None:
-    """Print the difference as JSON."""
+    """Print the result of `difference` as JSON."""
     if os.environ.get("TRITON_INTERPRET") != "1":
         raise SystemExit("set TRITON_INTERPRET=1 before Triton is imported")
     print(json.dumps(difference()))

@@ -1,14 +1,17 @@
-"""Checking: whether a kernel computes its GEMM, and touches nothing else.
+"""Checking: decides whether a kernel computes its GEMM and writes to no other memory.
 
     checking = Checking(problem, get_op(problem.op), "sm_90", module.reference, module.make_operands(device))
     verdict = checking.check(Subject(launch, buffers))
 
-`launch(operands)` runs one call on tensors that are placed as told, on the current stream; how it does so is its own
-business: the farm's binaries, a generated module's `matmul`, a library. Each round (`inputs.Round`) makes its own
-inputs, lays them between guard bands (`guard`), fills C and workspaces with what gives no right result, launches, and
-compares: exact rounds to the bit, signs of zeros aside; the random one, and activations whose last bits are open, by
-`bound`. All that is done by bands of rows of C, so that what it takes besides operands stays below C's own
-size (`_most_bytes`). References are kept as far as they fit in that, so that one `Checking` serves all candidates.
+`launch(operands)` makes one call on the given tensors and the current stream. How it does so does not matter to the
+check: it may launch compiled binaries, a generated module's `matmul`, or a library. Each round (`inputs.Round`)
+generates its inputs, places them between guard bands (`guard`), fills C with NaN, launches, and compares. Exact rounds
+are compared to the bit, except for the sign of zeros. The random round, and activations whose last bits are not
+determined, are compared by the bound in `bound`.
+
+The check goes through C in bands of rows, so that its memory beside the operands stays below the size of C
+(`_most_bytes`). References are kept as long as they fit in that memory, so one `Checking` serves all candidates of a
+problem.
 """
 
 from __future__ import annotations
@@ -41,19 +44,24 @@ from genkern.profiling.checking.together import fault_together
 from genkern.profiling.checking.wide_sums import shows_wide_sums
 from genkern.timing.session import TOLERANCE
 
-# A second call finds the workspace as the first left it.
+# The second call finds the workspace as the first call left it.
 _CALLS = 2
-# Beside its operands a check takes as much memory as C has, or this; half of it for references that are kept, a quarter
-# for a band, and where that is not there, an eighth of this for a band.
+# Memory of a check beside its operands: as much as C has, or this many bytes if that is more. Half of it holds kept
+# references, a quarter a band.
 _LEAST_BYTES = 2**31
+# If memory runs out, a band takes a quarter of this fraction of the memory.
 _SMALLER = 8
 
 
 @dataclass(frozen=True)
 class WorkBuffer:
-    """What a kernel keeps between its steps: `zero` where it must be zero before a call and after it.
+    """Workspace or counters of a kernel.
 
-    Some kernels take one and keep nothing there: it is not `used`.
+    name: name of the argument
+    elements: number of elements
+    dtype: PyTorch's type
+    zero: must be zero before and after a call
+    used: False if the kernel takes the argument but does not use it
     """
 
     name: str
@@ -65,10 +73,13 @@ class WorkBuffer:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked. `launch` gets all operands and buffers by name; `refuses` says why not with these, or "".
+    """The kernel that is checked.
 
-    A refusal concerns operands that are slices of larger matrices only: that round is then left out. `fault` says what
-    else was wrong with the last launch, or "".
+    launch: makes a call, given all operands and buffers by name
+    buffers: workspace and counters that the kernel needs
+    refuses: returns why the kernel cannot run with these operands, or ""; asked only about slices of larger matrices,
+        and a refusal leaves that round out
+    fault: returns any other fault of the last launch, or ""
     """
 
     launch: Callable[[dict[str, Any]], object]
@@ -79,10 +90,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found. `message` says what is wrong first, "" when nothing is.
+    """The result of a check.
 
-    `error_ratio` (AITER's) and `worst_row_error` are of the last round that ran: the random one when all passed.
-    `rounds` names those that passed.
+    passed: True if no fault was found
+    message: the first fault, or ""
+    error_ratio: AITER's error ratio in the last round that ran, which is the random one if all passed
+    worst_row_error: the largest relative error of a row in that round
+    rounds: kinds of the rounds that passed
+    seconds: duration of the check
     """
 
     passed: bool
@@ -95,9 +110,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Reference:
-    """What a round's result must be: from `low` to `high`, of C's type; one and the same where it must be exact.
+    """The permitted results of a round.
 
-    `expected` is the float32 reference, kept where `low` is not all there is to say.
+    low, high: the smallest and the largest permitted value, in C's type; the same tensor if the result must be exact
+    expected: the float32 reference; the same tensor as `low` if the result must be exact
     """
 
     low: Any
@@ -110,7 +126,7 @@ class _Reference:
         return sum(each.numel() * each.element_size() for each in apart.values())
 
     def first_rows(self, count: int) -> _Reference:
-        """The reference of the first `count` rows."""
+        """Return the reference of the first `count` rows."""
         if count >= self.low.shape[-2]:
             return self
         low, high, expected = (each[..., :count, :] for each in (self.low, self.high, self.expected))
@@ -118,7 +134,7 @@ class _Reference:
 
 
 class _Errors(NamedTuple):
-    """The share of elements off, and the worst row's error."""
+    """The share of wrong elements, and the worst row's error."""
 
     ratio: float
     worst_row: float
@@ -128,9 +144,14 @@ class _Errors(NamedTuple):
 class Checking:
     """Checks of one problem on one device.
 
-    `reference(operands)` is the product with all that follows it in float32 [M, N], exact for exact inputs; `like` has
-    a tensor for each operand, on the device, whose type the inputs get. `atol` and `rtol` are for `error_ratio` alone.
-    `least_bytes` of memory it may take whatever C's size.
+    problem: the GEMM
+    op: its number format
+    arch: architecture whose accumulator precision sets the error bound
+    reference: computes the product with its epilogue from operands, float32 [M, N], exact for exact inputs
+    like: a tensor on the device for each operand; the inputs get their types
+    seed: seed of the inputs
+    atol, rtol: tolerances of `error_ratio` alone
+    least_bytes: memory that the check may take even if C is smaller
     """
 
     problem: GemmProblem
@@ -152,31 +173,33 @@ class Checking:
         self._full = is_full(self.problem)
         wide_sums = self._full and shows_wide_sums(self.operands)
         self.rounds = rounds_of(self.alphabet, self.problem.activation, wide_sums=wide_sums)
-        # What is multiplied by units that may keep few bits of sums of fp8, but for fp8 that becomes bf16 before.
+        # The type that tensor cores multiply, which decides how many bits sums keep. fp8 with exponents is converted to
+        # bf16 first.
         self._multiplied = "bf16" if has_exponents(self.problem) else self.problem.dtype_a
         self._few = not self._full and keeps_few_bits(self._multiplied, self.arch)
         groups = groups_of(self.problem)
-        # These are NaN in the reference, and must stay what C is filled with.
+        # Rows beyond a group's count are NaN in the reference, and a kernel must leave them as they were.
         self._leaves_rows = groups is not None and groups.capacity > 0
         self._most_bytes = max(self.operands[2].size_bytes, self.least_bytes)
         self._period = period_of(self.problem, self.op)
         self.bands = self._bands(self._most_bytes // 4)
 
     def _bands(self, most_bytes: int) -> tuple[Band, ...]:
-        """Bands of one period of C's rows, which take at most `most_bytes` each."""
+        """Return the bands of one period of C's rows, of at most `most_bytes` each."""
         return bands_of(replace(self.problem, M=self._period), self.op, most_bytes)
 
     def check(self, subject: Subject) -> Verdict:
-        """Run all rounds, or up to the first that finds something. Raises what the launch raises.
+        """Run all rounds, or stop at the first fault. Raises what the launch raises.
 
-        Without memory for it, once more with the least that it can do with: what is raised then says nothing of C.
+        If memory runs out, runs once more with the smallest bands and no kept references. An out-of-memory error of
+        that second run does not say that C is wrong.
         """
         try:
             return self._check(subject)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
-        # Behind the exception, whose frames hold tensors.
+        # Outside the except block, because the exception's frames keep tensors alive.
         self._make_do()
         return self._check(subject)
 
@@ -216,14 +239,14 @@ class Checking:
                 break
             if round_.kind not in passed:
                 passed.append(round_.kind)
-            # Before the next: together they are twice as large.
+            # Free this round's tensors before the next round allocates its own.
             del placed, tensors, buffers
         return Verdict(not message, message, *errors, tuple(passed), time.monotonic() - started)
 
     def _fault_together(self, subject: Subject, placed: dict[str, Guarded], buffers: dict[str, Guarded]) -> str:
-        """What is wrong with calls that have company, of a kernel that keeps something between its steps.
+        """Return the fault of two concurrent calls of a kernel that uses a workspace or counters, or "".
 
-        The other call has inputs of another exact round, in matrices of their own.
+        The second call has the inputs of another exact round, in tensors of its own.
         """
         size = sum(place.bits.numel() * place.bits.element_size() for place in (*placed.values(), *buffers.values()))
         if size > self._most_bytes // 4 or not any(made.used for made in subject.buffers):
@@ -238,7 +261,7 @@ class Checking:
         return fault_together(subject.launch, tensors, [made.name for made in subject.buffers], fault)
 
     def _buffers(self, subject: Subject) -> dict[str, Guarded]:
-        """What the subject keeps things in, zero where it must be."""
+        """Allocate the subject's workspace and counters; zero them if they must be zero."""
         device = self.like["c"].device
         buffers = {made.name: guarded_vector(made.elements, made.dtype, device) for made in subject.buffers}
         for made in subject.buffers:
@@ -273,9 +296,9 @@ class Checking:
         return self.op.encode(self.problem, operand, numbers, generator)
 
     def _known(self, round_: Round, tensors: dict[str, Any]) -> Iterator[tuple[Band, _Reference]]:
-        """Each band of C and its reference. References are kept as long as there is memory for them.
+        """Yield each band of C with its reference. References are kept as long as memory permits.
 
-        A band of the first period stands for the same rows of every further one.
+        The reference of a band of the first period serves the same rows of all later periods.
         """
         magnitudes: dict[str, Any] | None = None
         for band in self.bands:
@@ -293,7 +316,7 @@ class Checking:
                 yield replace(band, first=first, last=last), known.first_rows(last - first)
 
     def _magnitudes(self, round_: Round, tensors: dict[str, Any]) -> dict[str, Any]:
-        """All operands' magnitudes, but A's where bands can make their own."""
+        """Return the magnitudes of all operands, except A if a band can compute its own."""
         import torch
 
         a, *others = (operand for operand in self.operands if operand.role != "output")
@@ -310,7 +333,9 @@ class Checking:
         expected, dtype_c, activation = self.reference(of_band), tensors["c"].dtype, self.problem.activation
         if expected.shape != of_band["c"].shape:
             found, wanted = tuple(expected.shape), tuple(of_band["c"].shape)
-            raise ValueError(f"the reference of {self.op.name} makes {found} of rows of A that make {wanted} (by_rows)")
+            raise ValueError(
+                f"by_rows: {self.op.name}'s reference returned C of shape {found} for rows of shape {wanted}"
+            )
         factor, beside, gain = self.op.error_beside(self.problem)
         error = activation_error(expected, activation, gain)
         if magnitudes is not None:
@@ -322,7 +347,7 @@ class Checking:
             roundoff = accumulator_roundoff(accumulator, self._multiplied, self.arch)
             tf32 = self.op.as_tf32(self.problem)
             if self._full:
-                # Sums of that many, then in float32 those of these sums.
+                # The error of sums of at most PROMOTED_K products, then that of adding these sums in float32.
                 of_sums = sum_error(magnitude, roundoff, min(products, PROMOTED_K), activation)
                 of_sums += sum_error(magnitude, FLOAT32, products, activation)
             else:
@@ -335,7 +360,7 @@ class Checking:
         return _Reference(*rounded_range(expected, error, dtype_c), expected)
 
     def _difference(self, round_: Round, tensors: dict[str, Any]) -> str:
-        """Where the first wrong element of C is, what it is and what it should be, and how many there are; or ""."""
+        """Return a description of the first wrong element of C with the number of wrong elements, or ""."""
         first, count = "", 0
         for band, known in self._known(round_, tensors):
             wrong, where = _difference(band, tensors["c"], known, self._leaves_rows)
@@ -343,7 +368,7 @@ class Checking:
         return f"{first}; {count:,} of {tensors['c'].numel():,} are wrong" if count else ""
 
     def _errors(self, round_: Round, tensors: dict[str, Any]) -> _Errors:
-        """How far C is off, but for rows that are left as they were."""
+        """Return the errors of C, without rows that the kernel must leave as they were."""
         outside, elements, worst_row = 0.0, 0, 0.0
         for band, known in self._known(round_, tensors):
             expected, c = known.expected.float(), band.of(tensors["c"])
@@ -358,7 +383,10 @@ class Checking:
 
 
 def _magnitude(tensor: Any) -> Any:
-    """The absolute values, in the tensor's type; 8-bit numbers, which have no function for it, without their sign."""
+    """Return the absolute values in the tensor's type.
+
+    PyTorch has no abs for 8-bit floats, so their sign bit is cleared.
+    """
     import torch
 
     if not tensor.is_floating_point() or tensor.dtype.itemsize > 1:
@@ -367,7 +395,7 @@ def _magnitude(tensor: Any) -> Any:
 
 
 def _fault_beside(subject: Subject, placed: dict[str, Guarded], buffers: dict[str, Guarded]) -> str:
-    """What is wrong after a call besides C itself, "" when nothing is."""
+    """Return the first fault of a call other than wrong elements of C, or ""."""
     for name, place in {**placed, **buffers}.items():
         if (outside := place.first_outside()) is not None:
             row, column = outside
@@ -382,12 +410,12 @@ def _fault_beside(subject: Subject, placed: dict[str, Guarded], buffers: dict[st
 
 
 def _difference(band: Band, c: Any, reference: _Reference, leaves_rows: bool) -> tuple[int, str]:
-    """How many elements of a band of C are wrong; where the first is, what it is and what it should be, or ""."""
+    """Return the number of wrong elements of a band of C, and a description of the first one, or ""."""
     import torch
 
     actual = band.of(c)
     exact = reference.low is reference.high
-    # Not by what is less or greater: NaN is neither.
+    # Not by "less" or "greater" comparisons: both are false for NaN.
     right = actual == reference.low if exact else (actual >= reference.low) & (actual <= reference.high)
     if leaves_rows:
         right |= actual.isnan() & reference.low.isnan()

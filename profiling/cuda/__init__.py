@@ -1,4 +1,4 @@
-"""Measuring on NVIDIA GPUs: CUDA graphs, CUPTI, the instruction caches.
+"""Measurement on NVIDIA GPUs: CUDA graphs, CUPTI, flushing of the instruction caches.
 
 May import: genkern.gemm, genkern.profiling.
 """

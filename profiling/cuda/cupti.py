@@ -1,4 +1,4 @@
-"""Kernel records of NVIDIA's CUPTI activity API, through ctypes: the device's own start and end of each kernel."""
+"""Kernel records of NVIDIA's CUPTI activity API, through ctypes: start and end of each kernel by the device's clock."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ _START, _END, _GRID_X, _BLOCK_X, _NAME = 6, 7, 12, 15, 24
 
 
 class KernelTrace:
-    """Every kernel that this process runs from now on, in the order in which they started.
+    """Records every kernel that this process runs from now on.
 
-    Raises ProfilerError when CUPTI is missing or refuses (another profiler holds the device, say).
+    Raises ProfilerError if CUPTI is missing or refuses, for example because another profiler uses the device.
     """
 
     def __init__(self) -> None:
         self._cupti = _load_cupti()
         self._buffers: dict[int, Any] = {}
         self._kernels: list[Dispatch] = []
-        # Kept: CUPTI calls these from C for as long as the process lives.
+        # CUPTI calls these from C as long as the process lives, so they must not be garbage collected.
         self._on_request = _REQUEST(self._request)
         self._on_complete = _COMPLETE(self._complete)
         self._check("cuptiActivityRegisterCallbacks", self._on_request, self._on_complete)
         self._check("cuptiActivityEnable", _KIND_CONCURRENT_KERNEL)
 
     def clear(self) -> None:
-        """Forget what ran so far."""
+        """Discard the records so far."""
         self.collect()
 
     def collect(self) -> list[Dispatch]:
-        """What ran since the last collect or clear; the device must be synchronized."""
+        """Return the kernels since the last collect or clear, in order of start. The device must be synchronized."""
         self._check("cuptiActivityFlushAll", ctypes.c_uint32(_FLUSH_FORCED))
         kernels, self._kernels = sorted(self._kernels, key=lambda kernel: kernel.start_ns), []
         return kernels
@@ -91,7 +91,7 @@ _COMPLETE: Callable[[Any], Any] = ctypes.CFUNCTYPE(
 
 
 def _load_cupti() -> ctypes.CDLL:
-    """CUPTI as PyTorch brought it into this process, else as the loader finds it."""
+    """Return the CUPTI library that PyTorch loaded into this process, or the one that the loader finds."""
     try:
         with open("/proc/self/maps") as maps:
             loaded = {line.split()[-1] for line in maps if "/libcupti.so" in line}

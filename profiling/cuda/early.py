@@ -1,8 +1,8 @@
-"""Early: a measured process that starts with the command, before anybody knows what it is to measure.
+"""Early: a measured process that starts together with the command, before it is known what to measure.
 
-Importing PyTorch is most of the way to a first measurement, and the same for all devices and timers: so it begins
-before genkern itself is imported, and goes on beside that. The driver's start and a context come next; where options
-name neither device nor timer these are made meanwhile, on the device that the run begins with.
+Importing PyTorch takes most of the time until the first measurement and is the same for all devices and timers, so it
+begins before genkern itself is imported and runs concurrently. The initialisation of the driver and the creation of a
+context come next. If no option names a device or a timer, they happen early too, on the first visible device.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from collections.abc import Mapping, Sequence
 from genkern.profiling.supervisor import StreamChild, SupervisorError
 from genkern.python_child import child_environment, module_argv
 
-# What measures; its arguments come after.
+# Command line of the measured process; its arguments follow.
 HARNESS = module_argv("genkern.profiling.harness")
-# Options that say which devices measure, or how, begin so, shortened or not (--gpu_ids, --profiler ...).
+# Prefixes of the options that choose devices or timers (--gpu_ids, --profiler ...), abbreviated or not.
 _NAMING = ("--g", "--p")
 _SHOWN, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
 class Early:
-    """At most one process. Whoever takes it has it to end; what nobody takes `close` ends.
+    """At most one process. Code that takes the process must end it; `close` ends a process that was not taken.
 
-    A process that was forked of the one in which it began may take it too. Then both close it.
+    A process forked from the one that began it may take it too. Then both close it.
     """
 
     def __init__(self) -> None:
         self._child: StreamChild | None = None
         self._log: int | None = None
-        # What the process with a context has in its environment of devices.
+        # The device variables in the environment of a process that creates a context.
         self._device: dict[str, str] | None = None
 
     def begin(self, arguments: Sequence[str]) -> None:
-        """Start it where NVIDIA's driver is: on AMD's GPUs a profiler starts what is measured. `arguments` are the
-        command's.
+        """Start the process if NVIDIA's driver is present; on AMD GPUs a profiler starts the measured process.
+
+        `arguments`: the command's arguments.
         """
         if shutil.which("nvidia-smi") is None:
             return
@@ -46,7 +47,7 @@ class Early:
             self._device = _first_device(environment)
             environment |= self._device
             waits.append("--context")
-        # No folder of the run is there yet, and nothing stays behind in memory.
+        # The run's folder does not exist yet. A memfd leaves no file behind.
         self._log = os.memfd_create("genkern-harness")
         with contextlib.suppress(SupervisorError):
             child = StreamChild()
@@ -54,10 +55,10 @@ class Early:
             self._child = child
 
     def taken(self, argv: Sequence[str], environment: Mapping[str, str]) -> StreamChild | None:
-        """The process, which goes on as HARNESS with these arguments and this environment.
+        """Return the process, which continues as HARNESS with these arguments and this environment.
 
-        None without one, and where `argv` is another program, or the environment another device's than that of which
-        it has a context.
+        Returns None if there is no process, if `argv` is another program, or if the process has a context of another
+        device than the environment selects.
         """
         if self._child is None or tuple(argv[: len(HARNESS)]) != HARNESS:
             return None
@@ -73,7 +74,7 @@ class Early:
         return child
 
     def close(self) -> None:
-        """End what was not taken in this process."""
+        """End the process unless this process has taken it."""
         self._end()
         if self._log is not None:
             os.close(self._log)
@@ -86,6 +87,6 @@ class Early:
 
 
 def _first_device(environment: Mapping[str, str]) -> dict[str, str]:
-    """Whose context it is: the first device that is shown, as `measured_process.environment_of` has it."""
+    """Return the variables that select the first visible device, as `measured_process.environment_of` sets them."""
     first, *_ = [*(part.strip() for part in environment.get(_SHOWN, "").split(",") if part.strip()), "0"]
     return {_SHOWN: first, _ORDER: environment.get(_ORDER, "PCI_BUS_ID")}

@@ -1,9 +1,8 @@
-"""Evicting kernels from the instruction caches of an NVIDIA GPU (--icache_flush).
+"""Evict kernels from the instruction caches of an NVIDIA GPU (--icache_flush).
 
-What it does: before each call that is timed, a kernel of 512 KiB of straight-line code runs on every SM. That is
-more than the instruction caches of an SM hold (128 KiB on Hopper), so the timed call fetches its code from the L2
-cache again. What it does not do: evict code from L2, beyond what 512 KiB of other code displaces there; and nothing
-is flushed while candidates are screened.
+Before each timed call, a kernel of 512 KiB of straight-line code runs on every SM. That is more than the instruction
+caches of an SM hold (128 KiB on Hopper), so the timed call fetches its code from L2 again. Code is not evicted from L2,
+except for what 512 KiB of other code displaces there, and nothing is flushed during screening.
 """
 
 from __future__ import annotations
@@ -14,18 +13,20 @@ from typing import Any
 from genkern.errors import ProfilerError
 
 KERNEL = "genkern_evict_instructions"
-# Each becomes two instructions (a constant, and the multiply-add) of 16 bytes from Volta on.
+# Each becomes two instructions (a constant, and the multiply-add) of 16 bytes on Volta and later.
 MULTIPLY_ADDS = 16 * 1024
 _BLOCKS_PER_SM = 2
-_THREADS = 128  # one warp on each of the four schedulers, which have caches of their own
+_THREADS = 128  # one warp on each of the four schedulers, which have their own caches
 
 
 def evicting_ptx(multiply_adds: int = MULTIPLY_ADDS) -> str:
-    """PTX (any GPU from sm_70 on) of a kernel with so many different multiply-adds that no compiler can fold.
+    """Return the PTX (sm_70 and later) of a kernel with this number of distinct multiply-adds.
 
-    Its argument is an address that it writes to only for a result that does not occur.
+    No compiler can fold them.
+
+    The kernel's argument is an address to which it writes only a result that does not occur.
     """
-    # Two chains, so that it is the fetching of instructions that takes the time.
+    # Two dependency chains, so that instruction fetch limits the speed.
     body = "\n".join(
         f"fma.rn.f32 %f{i % 2}, %f{i % 2}, 0f3F{0x7F0000 - i:06X}, 0f3E{i:06X};" for i in range(multiply_adds)
     )
@@ -56,9 +57,9 @@ ret;
 
 
 class InstructionCacheFlush:
-    """Launches the evicting kernel on a stream of the current CUDA context; `units` is the number of SMs.
+    """Launches the evicting kernel in the current CUDA context. `units`: number of SMs.
 
-    Raises ProfilerError when the driver refuses the kernel.
+    Raises ProfilerError if the driver refuses the kernel.
     """
 
     def __init__(self, units: int, driver: Any = None) -> None:
@@ -71,7 +72,7 @@ class InstructionCacheFlush:
         self._arguments = (ctypes.c_void_p * 1)(ctypes.addressof(self._address))
 
     def launch(self, stream: int) -> None:
-        """Enqueue the kernel; `stream` is a CUstream handle."""
+        """Enqueue the kernel on `stream`, a CUstream handle."""
         grid, block, shared = (self._grid, 1, 1), (_THREADS, 1, 1), 0
         self._check(
             "cuLaunchKernel", self._function, *grid, *block, shared, ctypes.c_void_p(stream), self._arguments, None

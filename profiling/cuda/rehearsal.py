@@ -1,7 +1,7 @@
-"""Rehearsal: what a measured process does once is done while it waits for the first binaries of its first size.
+"""Rehearsal: one-time work of a measured process, done while it waits for the first binaries of its first size.
 
-Loading the kernels of the check, and of a library's algorithms, takes 0.2 to 0.3 s each, which the winner would wait
-for.
+Loading the kernels of the check, and of a library's algorithms, takes 0.2 to 0.3 s each, for which the winner would
+otherwise wait.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from genkern.timing.libraries import AITER
 from genkern.timing.session import Session
 
 if TYPE_CHECKING:
-    # The command imports this file, and never what runs on a device.
+    # The command imports this module, and must not import what runs on a device.
     from genkern.profiling.algorithms import Algorithms
 
 CHECK = "check"
 
 
 class Rehearsal:
-    """Has the process rehearse the check and each of the libraries' `calls` that may win, one when asked."""
+    """Lets the process rehearse the check and each library in `calls` that may win, one step at a time."""
 
     def __init__(self, process: MeasuredProcess, calls: Sequence[str]) -> None:
         self._process = process
@@ -30,7 +30,7 @@ class Rehearsal:
         self._left: list[str] | None = None
 
     def has_gone_on(self, session: Session) -> bool:
-        """Whether something was left, which is rehearsed then. A process that is lost by it is started anew."""
+        """Rehearse the next step; return False if none was left. If the process is lost, it is replaced."""
         if self._left is None:
             self._left = [CHECK, *(call for call in self._calls if call != AITER and session.budget.may_win(call))]
         if not self._left:
@@ -39,7 +39,7 @@ class Rehearsal:
             self._process.send({"command": "rehearse", "what": self._left.pop(0)})
             self._process.receive(session.budget.timeout_s + REFERENCE_S)
         except SupervisorError:
-            # Whatever it was comes up again where it is known whose fault it is.
+            # The fault occurs again at a point where its cause is known.
             self._left = []
             self._process.lost()
             self._process.open(session)
@@ -47,7 +47,7 @@ class Rehearsal:
 
 
 def run_each(make: Callable[[], Algorithms], copy: int, failed: Callable[[str, Exception], object]) -> None:
-    """Run each algorithm once, with one of the copies of B; `failed` is told of those that do not run."""
+    """Run each algorithm once with this copy of B. `failed` receives the errors."""
     import torch
 
     name = "algorithms"

@@ -1,6 +1,6 @@
 """Timers of the measured process: CUDA or HIP graphs, events alone, and CUPTI's activity records.
 
-PyTorch has HIP's streams, events and graphs under the names of CUDA's. With HIP these timers have never run.
+PyTorch offers HIP's streams, events and graphs under the names of CUDA's. These timers have never run with HIP.
 """
 
 from __future__ import annotations
@@ -14,50 +14,49 @@ from genkern.profiling.cuda.cupti import KernelTrace
 from genkern.profiling.loaded_gemm import Call
 from genkern.timing.time_sources import vendor_of
 
-# GPU clock cycles that keep the GPU busy while the host enqueues what is timed: about 50 us at 2 GHz, longer
-# than a graph launch takes on an idle host. A host that is slower gets longer, up to 10 ms.
+# GPU clock cycles that keep the GPU busy while the host enqueues the timed work: about 50 us at 2 GHz, longer than a
+# graph launch takes on an idle host. For a slower host the time increases up to 200 times, 10 ms.
 _BUSY_CYCLES = 100_000
 _MOST_TIMES = 200
 _TRIES = 10
-# What that is meant to take. On HIP the unit of `_sleep` differs by target (PyTorch's Sleep.cu: gfx11 counts ticks of
-# 10 ns), so there it is measured.
+# Microseconds that `_BUSY_CYCLES` should take. On HIP the unit of `_sleep` differs by target (PyTorch's Sleep.cu: gfx11
+# counts ticks of 10 ns), so the cycles are measured there.
 _BUSY_US = 50.0
-# A sweep on HIP, whose L2_cache_size is that of one XCD: over the 256 MiB of an MI300X's last level.
+# Bytes of a cache sweep on HIP, whose L2_cache_size is that of one XCD: more than the 256 MiB last level of an MI300X.
 _HIP_SWEEP_BYTES = 512 * 2**20
-# Back towards the usual length, little by little, when the host is fast again.
+# Factor by which the busy time returns to its usual length when the host is fast again.
 _EASING = 0.98
 
 Sampler = Callable[[], float]
-# Enqueues the evicting kernel on the CUstream handle that it is given.
+# Enqueues the evicting kernel on a CUstream handle.
 Flush = Callable[[int], None]
-# The numbers of the copies of the weights to use next, in rotation.
+# Returns the numbers of the next copies of the weights, in rotation.
 NextCopies = Callable[[], Sequence[int]]
 
 
 class Timer(Protocol):
-    """Takes times of calls in microseconds: one call, all its kernels."""
+    """Takes times of calls in microseconds. A call includes all its kernels."""
 
     time_source: str
 
     def rough_us(self, call: Call, copy: int) -> float:
-        """One call as the host launches it. May hold host time, so it is at least what the call takes."""
+        """Return the time of one call as the host launches it. May include host time, so it is an upper bound."""
 
     def launch_us(self, call: Call, copy: int) -> float:
-        """One call without host time."""
+        """Return the time of one call without host time."""
 
     def prepare(self, call: Call, copies: Sequence[int]) -> Sampler:
-        """A function that runs the call once for each copy number and returns the mean time of one call."""
+        """Return a function that runs the call once per copy number and returns the mean time of one call."""
 
     def prepare_flushed(self, call: Call, next_copies: NextCopies, flush: Flush) -> Sampler:
-        """The same for calls that each follow a flush of the instruction caches, which is not timed."""
+        """Return a function like `prepare`'s whose calls each follow an untimed flush of the instruction caches."""
 
 
 class BusyStream:
-    """A stream on which work is timed with the GPU kept busy until the host has enqueued all of it.
+    """A stream on which work is timed while the GPU is kept busy until the host has enqueued all of it.
 
-    A host that was slower than that (compile workers load the same CPUs) is noticed, exactly: the event before
-    the work is already complete when the host is done. Such a time has host time in it, so it is discarded and
-    taken again behind a longer busy spell.
+    If the host was slower than that (compile workers load the same CPUs), the event before the work is already complete
+    when the host is done. Such a time includes host time, so it is discarded and taken again with a longer busy time.
     """
 
     def __init__(self) -> None:
@@ -76,7 +75,7 @@ class BusyStream:
         return int(self._stream.cuda_stream)
 
     def rough_us(self, enqueue: Callable[[], None]) -> float:
-        """Time on the GPU from before to after the work, without a busy spell."""
+        """Return the microseconds from before to after the work, without keeping the GPU busy."""
         import torch
 
         with torch.cuda.stream(self._stream):
@@ -87,9 +86,9 @@ class BusyStream:
         return float(self._start.elapsed_time(self._end)) * 1e3
 
     def time_us(self, enqueue: Callable[[], None], before: Callable[[], None] | None = None) -> float:
-        """Time of the work in microseconds. `before` enqueues what comes before the busy spell.
+        """Return the time of the work in microseconds. `before` enqueues work that precedes the busy time.
 
-        On a host that is late each time, the shortest of all times: being late can only add to it.
+        If the host is late in every attempt, returns the shortest time, since lateness only adds time.
         """
         import torch
 
@@ -116,7 +115,7 @@ class BusyStream:
         return min(late_us)
 
     def capture(self, enqueue: Callable[[], None]) -> Any:
-        """The work as a CUDA graph."""
+        """Return the work as a CUDA graph."""
         import torch
 
         graph = torch.cuda.CUDAGraph()
@@ -129,7 +128,10 @@ class BusyStream:
         return graph
 
     def _measured_cycles(self) -> int:
-        """What to ask of `_sleep` for 50 us: by the second of two spells, as the first one loads its kernel."""
+        """Return the argument of `_sleep` that takes 50 us.
+
+        It is measured by the second of two calls, since the first one loads its kernel.
+        """
         import torch
 
         for _ in range(2):
@@ -137,7 +139,7 @@ class BusyStream:
         return max(1, round(_BUSY_CYCLES * _BUSY_US / max(spell_us, 1.0)))
 
     def _sweep_cache(self) -> None:
-        """Work that is repeated would find its weights in the cache: write twice the cache's size before it."""
+        """Write twice the cache's size, since repeated work would find its weights in the cache."""
         import torch
 
         if self._sweep is None:
@@ -149,9 +151,9 @@ class BusyStream:
 
 
 class EventTimer:
-    """Calls between two events, as the host launches them, each with its launch gap.
+    """Times calls between two events, launched one by one by the host, each with its launch gap.
 
-    The GPU is kept busy until all are enqueued, so it runs them one behind the other.
+    The GPU is kept busy until all calls are enqueued, so it runs them back to back.
     """
 
     def __init__(self, time_source: str) -> None:
@@ -173,7 +175,7 @@ class EventTimer:
         return lambda: self._busy.time_us(work) / len(copies)
 
     def prepare_flushed(self, call: Call, next_copies: NextCopies, flush: Flush) -> Sampler:
-        """No graph here: one call between two events, which adds the 1 to 2 us of an event to each."""
+        """Time each call between two events, without a graph. This adds the 1 to 2 us of an event to each call."""
 
         def sample() -> float:
             copies = next_copies()
@@ -185,12 +187,12 @@ class EventTimer:
         return sample
 
     def _work(self, calls: Callable[[], None]) -> Callable[[], None]:
-        """What enqueues the calls while they are timed."""
+        """Return the function that enqueues the calls while they are timed."""
         return calls
 
 
 class GraphTimer(EventTimer):
-    """Replays a graph of the calls, so that one launch is all that the host does."""
+    """Replays a graph of the calls, so that the host makes a single launch."""
 
     def _work(self, calls: Callable[[], None]) -> Callable[[], None]:
         replay: Callable[[], None] = self._busy.capture(calls).replay
@@ -198,7 +200,7 @@ class GraphTimer(EventTimer):
 
 
 class CuptiTimer:
-    """Launches the calls one by one and adds up the kernel times that CUPTI recorded, without the gaps between."""
+    """Launches the calls one by one and adds up the kernel times that CUPTI recorded, without the gaps between them."""
 
     time_source = "cupti"
 
@@ -235,9 +237,9 @@ class CuptiTimer:
 
 
 def busy_ns(kernels: Sequence[Dispatch]) -> int:
-    """Nanoseconds in which one of the kernels ran at least, in the order of their starts.
+    """Return the nanoseconds during which at least one kernel ran; `kernels` are in order of start.
 
-    Not the sum of their times: a reduction that is there early waits beside what it depends on.
+    This is not the sum of their times: a dependent kernel that starts early waits while the kernel before it runs.
     """
     busy = until_ns = 0
     for kernel in kernels:
@@ -247,7 +249,7 @@ def busy_ns(kernels: Sequence[Dispatch]) -> int:
 
 
 def make_timer(time_source: str) -> Timer:
-    """The timer of that name (genkern.timing.time_sources). Raises KeyError for what is none."""
+    """Return the timer of this name (genkern.timing.time_sources). Raises KeyError for an unknown name."""
     vendor_of(time_source)
     if time_source == CuptiTimer.time_source:
         return CuptiTimer()

@@ -1,4 +1,4 @@
-"""Measuring on AMD GPUs: rocprofv3 and rocprof, their command lines and traces.
+"""Measurement on AMD GPUs: rocprofv3 and rocprof, their command lines and traces.
 
 May import: genkern.gemm, genkern.profiling.
 """

@@ -1,4 +1,4 @@
-"""AITER's calls on an open session's GEMM, as algorithms.py has those of cuBLASLt and hipBLASLt."""
+"""AITER's calls for an open session's GEMM, with the interface that algorithms.py has for cuBLASLt and hipBLASLt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from genkern.timing.libraries import AITER
 
 
 def installed() -> Any:
-    """AITER. Raises LtError where it is not there, or its import fails, which compiles and may fail in any way."""
+    """Return the module `aiter`.
+
+    Raises LtError if it is missing or its import fails. The import compiles code, so it may raise any exception.
+    """
     try:
         return importlib.import_module(AITER)
     except Exception as error:
@@ -22,42 +25,45 @@ def installed() -> Any:
 
 
 class AiterFinder:
-    """The calls on the operands of `gemm` that need no build, or with `unbuilt` all, by their names in results.
+    """The calls on the operands of `gemm`, by their names in results: those already built, or with `unbuilt` all.
 
-    Raises LtError where AITER is not there.
+    Raises LtError if AITER is missing.
     """
 
     def __init__(self, gemm: LoadedGemm, *, unbuilt: bool = False) -> None:
         aiter = installed()
         try:
             found = aiter_calls(aiter, gemm.session.problem)
-        except Exception as error:  # of somebody else's code: whatever it is
+        except Exception as error:  # AITER's code may raise any exception
             raise LtError(f"{AITER}: {one_line(error)}") from None
         self._gemm = gemm
         self._calls = {name: each for name, each in found.items() if unbuilt or is_built(aiter, each)}
 
     def names(self) -> list[str]:
-        """Those to launch once."""
+        """Return the names of the calls to launch once."""
         return list(self._calls)
 
     def call(self, name: str) -> Call:
-        """A function that launches it on a copy of the weights."""
+        """Return a function that launches the call with a copy of the weights."""
         known = self._known(name)
         return lambda copy: _launch(known, self._gemm.operands_of(copy % self._gemm.copies))
 
     def subject(self, name: str) -> Subject:
-        """The call as the subject of a check, on contiguous operands only."""
+        """Return the call as the subject of a check, on contiguous operands only."""
         known = self._known(name)
-        return Subject(lambda operands: _launch(known, operands), refuses=lambda operands: "not asked for slices")
+        return Subject(lambda operands: _launch(known, operands), refuses=lambda operands: "contiguous operands only")
 
     def _known(self, name: str) -> AiterCall:
         if (known := self._calls.get(name)) is None:
-            raise LtError(f"{name[:40]!r} is no call that this {AITER} has for this product, or it is not built")
+            raise LtError(f"{name[:40]!r} is not a call of this {AITER} for this product, or is not built")
         return known
 
 
 def _launch(call: AiterCall, operands: Any) -> None:
-    """Whatever AITER's own code raises is a refusal; a fault of the device shows again where it is waited for."""
+    """Launch the call.
+
+    Any exception from AITER's code counts as a refusal; a device fault is raised again when waited for.
+    """
     try:
         call.launch(operands)
     except Exception as error:

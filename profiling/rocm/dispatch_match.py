@@ -1,18 +1,17 @@
-"""Which dispatch of a trace belongs to which config of the launch log; never a guess.
+"""Match the dispatches of a trace to the configs in the launch log, and only if the match is certain.
 
-GROUP_SIZE_M and SPLIT_K are run-time arguments, so several configs launch the same symbol and a name alone
-does not tell them apart. The order does: the log says what was launched, and a trace is a subsequence of it,
-since profilers lose dispatches but do not invent them. A subsequence can often be placed in several ways. Its
-leftmost and its rightmost placement bound all of them, so a dispatch that both put at the same launch belongs
-there with certainty, and any other belongs nowhere.
+GROUP_SIZE_M and SPLIT_K are run-time arguments, so several configs launch the same symbol and the name alone does not
+identify a config. The order does: the log lists all launches, and a trace is a subsequence of them, since profilers
+lose dispatches but do not invent any. A subsequence can often be placed in several ways. Its leftmost and its rightmost
+placement bound all of them, so a dispatch that both put at the same launch certainly belongs there, and all other
+dispatches are left unmatched.
 
-The launch log has one JSON object per line, in launch order: `{"config": NAME, "start": true}` before the first
-launch of a config, then `{"config": NAME, "symbols": [SYMBOL, ...], "calls": N}` once all its launches have
-completed on the device, or `{"config": NAME, "error": TEXT}`. `symbols` are the kernels of one call, in order.
-The first line may carry `symbols` and `calls` as well, which tells apart what a failed config launched. In the
-finals `{"clock_mhz": MHZ, "round": N}` stands before each round, numbered from 0, and once after the last; MHZ is null
-where nothing reads the clock. `{"bug": TEXT, "details": TRACEBACK}` is the last line of a process that genkern's own
-fault ended.
+The launch log has one JSON object per line, in launch order: `{"config": NAME, "start": true}` before the first launch
+of a config, then `{"config": NAME, "symbols": [SYMBOL, ...], "calls": N}` once all its launches have completed on the
+device, or `{"config": NAME, "error": TEXT}`. `symbols` are the kernels of one call, in order. The first line may have
+`symbols` and `calls` as well, which identifies what a failed config launched. In the finals, `{"clock_mhz": MHZ,
+"round": N}` precedes each round, numbered from 0, and follows the last; MHZ is null if the clock cannot be read.
+`{"bug": TEXT, "details": TRACEBACK}` is the last line of a process that a bug of genkern ended.
 """
 
 from __future__ import annotations
@@ -28,10 +27,14 @@ from genkern.gemm.records import Dispatch
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One config's turn in the launch log: `calls` times the kernels `symbols`.
+    """One turn of a config in the launch log.
 
-    It is `finished` when the log has its end, `error` is its launch error; neither means that the process
-    ended during this turn. `call` is what a place among the library's algorithms turned out to be.
+    config: name of the config
+    symbols: kernels of one call
+    calls: number of calls
+    finished: the log has the line that ends the turn
+    error: the launch error; if there is none and the turn is not finished, the process ended during it
+    call: the library algorithm that took this place
     """
 
     config: str
@@ -47,10 +50,9 @@ class LogEntry:
 
 
 def parse_launch_log(text: str, source: str = "launch log") -> list[LogEntry]:
-    """Read a launch log; a last line without its newline was cut off by the process's death and is left out.
+    """Parse a launch log. A last line without newline was cut off by the process's death and is skipped.
 
-    Raises ProfilerError, naming `source` and the line, for anything that the format does not allow, BugError for a log
-    that ends in a bug.
+    Raises ProfilerError, naming `source` and the line, for a malformed line, and BugError for a log that ends in a bug.
     """
     entries: list[LogEntry] = []
     for number, line in enumerate(text.split("\n")[:-1], 1):
@@ -70,7 +72,7 @@ def parse_launch_log(text: str, source: str = "launch log") -> list[LogEntry]:
 
 
 def parse_clock(text: str, source: str = "launch log") -> dict[int, float]:
-    """The readings of the clock in a launch log, in MHz, by the round that follows; empty where there are none.
+    """Return the clock readings of a launch log in MHz, by the round that follows each reading.
 
     Raises ProfilerError as `parse_launch_log` does.
     """
@@ -86,9 +88,9 @@ def parse_clock(text: str, source: str = "launch log") -> dict[int, float]:
 def match_dispatches(entries: Sequence[LogEntry], dispatches: Sequence[Dispatch]) -> list[tuple[float, ...] | None]:
     """Return, for each entry, the time of each of its calls in microseconds (the sum over the call's kernels).
 
-    `dispatches` are in order of start. None stands for an entry that is not finished, or of which a dispatch is
-    missing or could be another entry's. Symbols that no entry has (fills, copies) are ignored. All are None
-    when the trace holds a dispatch of a logged symbol that the log cannot explain.
+    `dispatches` are in order of start. An entry is None if it is not finished, or if one of its dispatches is missing
+    or could belong to another entry. Symbols that no entry has (fills, copies) are ignored. All are None if the trace
+    holds a dispatch of a logged symbol that the log cannot explain.
     """
     durations: list[tuple[float, ...] | None] = []
     for entry, own in zip(entries, place_dispatches(entries, dispatches), strict=True):
@@ -102,7 +104,9 @@ def match_dispatches(entries: Sequence[LogEntry], dispatches: Sequence[Dispatch]
 
 
 def place_dispatches(entries: Sequence[LogEntry], dispatches: Sequence[Dispatch]) -> list[tuple[int | None, ...]]:
-    """Return, for each entry, which of `dispatches` (by index) each of its launches is; None where that is not certain.
+    """Return, for each entry, the index in `dispatches` of each of its launches.
+
+    The index is None for a launch without a certain match.
 
     An entry has `calls` times `symbols` launches, in that order. Nothing is certain in a trace with a dispatch of a
     logged symbol that the log cannot explain.
@@ -128,7 +132,7 @@ def place_dispatches(entries: Sequence[LogEntry], dispatches: Sequence[Dispatch]
 
 
 def _place(symbols: Sequence[str], launches: Sequence[str]) -> list[int] | None:
-    """Return the leftmost placement of `symbols` as a subsequence of `launches`; None when there is none."""
+    """Return the leftmost placement of `symbols` as a subsequence of `launches`; None if there is none."""
     positions = []
     position = -1
     for symbol in symbols:

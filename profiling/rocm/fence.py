@@ -1,7 +1,7 @@
-"""The fence: an empty kernel of a known name before and after a call whose own kernels have names that nobody knows.
+"""The fence: an empty kernel of a known name before and after a library call, whose own kernels have unknown names.
 
-In a trace, what lies between the two is the call. A marker of the profiler's would not do: it has the host's time, not
-the device's, and legacy rocprof has none.
+In a trace, the kernels between two fences are the call. A profiler's marker would not do: it carries the host's time,
+not the device's, and legacy rocprof has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def genkern_fence() -> None:
 
 
 def fenced(call: Call, fence: Any = genkern_fence) -> Call:
-    """The call between two fences, which are compiled now and launched only with it."""
+    """Return the call between two fences. They are compiled now, and launched only with the call."""
     fence.warmup(grid=(1,), num_warps=1)
     launch = fence[(1,)]
 

@@ -1,12 +1,12 @@
-"""Kernel traces as text: the CSV of every rocprofv3 since ROCm 6.2 and of legacy rocprof, read into dispatches.
+"""Parse kernel traces: the CSV of every rocprofv3 since ROCm 6.2, and of legacy rocprof, into dispatches.
 
 Header names by version (rocprofiler-sdk `generateCSV.cpp`, rocprofiler `tblextr.py`):
 
-- rocprofv3 6.2 (16 columns), 6.3 and 6.4 (18), builds between 6.4 and 7.0 (19), 7.0 and later (22), and
-  `rocpd convert -f csv` (Guid first, other letter case): Kernel_Name, Start_Timestamp, End_Timestamp;
-- rocprof: KernelName, BeginNs, EndNs; without `--stats` the times are there only with `--timestamp on`.
+- rocprofv3 6.2 (16 columns), 6.3 and 6.4 (18), builds between 6.4 and 7.0 (19), 7.0 and later (22), and `rocpd convert
+  -f csv` (Guid first, other letter case): Kernel_Name, Start_Timestamp, End_Timestamp;
+- rocprof: KernelName, BeginNs, EndNs; without `--stats` the times are present only with `--timestamp on`.
 
-Columns are therefore found by name and in any letter case, never by position.
+Columns are therefore found by name, case-insensitively, never by position.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from genkern.gemm.records import Dispatch
 _NAME = ("kernel_name", "kernelname")
 _START = ("start_timestamp", "beginns")
 _END = ("end_timestamp", "endns")
-# In the order of Dispatch's fields. Legacy rocprof's Index counts the rows that there are, not the launches.
+# In the order of Dispatch's fields. Legacy rocprof's Index counts the rows in the file, not the launches.
 _OPTIONAL = ("grid_size_x", "workgroup_size_x", "dispatch_id")
 _NAME_SUFFIXES = (" [clone .kd]", " (.kd)", ".kd")
 
 
 @dataclass(frozen=True)
 class KernelTrace:
-    """Dispatches in order of start, and how many rows were left out.
+    """Dispatches in order of start, and the number of skipped rows.
 
-    `invalid_rows` had no usable times (zero, or not after the start) or not the header's number of cells.
-    `truncated_rows` is 1 when the last line was cut off, as it is when the process died while writing.
+    dispatches: the dispatches
+    invalid_rows: rows without usable times (zero, or end not after start) or with another number of cells than the
+        header
+    truncated_rows: 1 if the last line was cut off because the process died while writing
     """
 
     dispatches: tuple[Dispatch, ...]
@@ -48,14 +50,14 @@ def clean_symbol(name: str) -> str:
 
 
 def times_are_valid(start_ns: int, end_ns: int) -> bool:
-    """Return False for the zeroed or reversed times that some runtimes report; a kernel takes more than 0 ns."""
+    """Return False for the zero or reversed times that some runtimes report; a kernel takes more than 0 ns."""
     return 0 < start_ns < end_ns
 
 
 def parse_kernel_trace(text: str, source: str = "kernel trace") -> KernelTrace:
-    """Read a kernel trace. Raises ProfilerError (one line, naming `source`) when it is something else."""
+    """Parse a kernel trace. Raises ProfilerError (one line, naming `source`) if the text is not one."""
     lines = text.split("\n")
-    # A whole file ends in a newline, so the last element is empty; otherwise it is a line cut off.
+    # A complete file ends in a newline, so the last element is empty; otherwise it is a truncated line.
     last = len(lines) - 1 if lines[-1] else -1
     header = [cell.strip().lower() for cell in _cells(lines[0])]
     name, start, end = _columns(header, source)
@@ -80,7 +82,7 @@ def parse_kernel_trace(text: str, source: str = "kernel trace") -> KernelTrace:
 
 
 def _columns(header: list[str], source: str) -> tuple[int, int, int]:
-    """Return the positions of name, start and end, or raise ProfilerError that says what the file is."""
+    """Return the positions of name, start and end. Raises ProfilerError that says what the file is instead."""
     if header in ([], [""]):
         raise ProfilerError(f"{source} is empty: the profiler wrote no header; look at its standard error")
     if "counter_name" in header:
@@ -104,7 +106,10 @@ def _first(header: list[str], names: Sequence[str]) -> int | None:
 
 
 def _cells(line: str) -> list[str]:
-    """Split one line. Each alone: a quote left open by a dying process must not swallow the lines after it."""
+    """Split one line.
+
+    Each line is parsed alone, so that a quote left open by a dying process does not affect later lines.
+    """
     try:
         return next(csv.reader((line.rstrip("\r"),)), [])
     except csv.Error:  # a NUL byte, or a cell of more than 128 KiB

@@ -1,4 +1,4 @@
-"""What a profiled process is told to launch, in which order, where its files lie, and how far it has come."""
+"""The job of a profiled process: what to launch in which order, the paths of its files, and its progress."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from genkern.gemm.records import Candidate
 from genkern.timing.libraries import ONE_BY_ONE, library_of
 from genkern.timing.session import Budget, Session
 
-# tune_gemm launches a config ten times and takes the last time.
+# tune_gemm launches a config ten times and uses the last time.
 _TUNE_GEMM_CALLS = 10
-# The kernel of fence.py, which is launched before and after each call of a library.
+# Symbol of the kernel of fence.py, which is launched before and after each library call.
 FENCE = "genkern_fence"
-# Names in a job, by library, for those of its calls that come out best in a screening by the process itself, the best
-# first.
+# Names in a job for the library calls that the process itself finds best in a screening, the best first, by library.
 PLACES = {library: tuple(f"{library} {place}" for place in range(2)) for library in ONE_BY_ONE["amd"]}
 
 
 def is_place(name: str) -> bool:
-    """Whether a job has it for a call that is to be found."""
+    """Return True if `name` stands for a library call that the process is to find itself."""
     return name in PLACES.get(library_of(name), ())
 
 
 @dataclass(frozen=True)
 class Visit:
-    """One turn of a candidate, or of a library's call by its name: `calls` consecutive calls. `attempt` counts from 1.
+    """One turn of a candidate, or of a library call given by its name.
 
-    `round` is that of the finals, from 0; None in the screening.
+    candidate: the candidate or the name
+    calls: number of consecutive calls
+    attempt: number of this attempt, from 1
+    round: round of the finals, from 0; None in screening
     """
 
     candidate: Candidate | str
@@ -47,14 +49,14 @@ class Visit:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The kernels of one call that are known by name; of the library's, the fences around it."""
+        """The kernels of one call that have known names; for a library call, the fences around it."""
         if isinstance(self.candidate, str):
             return FENCE, FENCE
         return tuple(binary.symbol for binary in self.candidate.binaries)
 
     @property
     def entry(self) -> dict[str, object]:
-        """What the job says of it."""
+        """The visit as an entry of the job's schedule."""
         own: dict[str, object] = {"binaries": [], "plan": "", "run_time": {}}
         if not isinstance(self.candidate, str):
             said = self.candidate.request
@@ -64,7 +66,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class JobPaths:
-    """Every file of one profiled process. The trace has a folder of its own, so that any file in it is a trace."""
+    """Every file of one profiled process. The trace has a folder of its own, so any file in it is a trace."""
 
     folder: str
 
@@ -90,21 +92,21 @@ class JobPaths:
 
 
 def screen_calls(budget: Budget) -> int:
-    """Calls of each candidate in the screening pass."""
+    """Return the number of calls of each candidate in the screening pass."""
     if budget.protocol == "tune_gemm":
         return _TUNE_GEMM_CALLS
     return budget.warmup + max(1, budget.screen_launches)
 
 
 def kept_samples(budget: Budget, durations_us: Sequence[float]) -> tuple[float, ...]:
-    """The samples of a screening turn that count: the last one for tune_gemm, else all after the warm-up."""
+    """Return the samples of a screening turn that count: the last one for tune_gemm, else all after the warm-up."""
     return tuple(durations_us[-1:] if budget.protocol == "tune_gemm" else durations_us[budget.warmup :])
 
 
 def final_visits(session: Session, finalists: Sequence[Candidate | str]) -> list[Visit]:
-    """`final_rounds` rounds over all finalists, calls of libraries by name among them, each in another order.
+    """Return `final_rounds` rounds over all finalists, library calls included, each round in another order.
 
-    A turn is `warmup` calls and the one that counts, so that code and operands of A are as warm as in screening.
+    A turn is `warmup` calls and one that counts, so that code and A are as warm as in screening.
     """
     shuffle = random.Random(session.seed)
     order = list(finalists)
@@ -116,10 +118,10 @@ def final_visits(session: Session, finalists: Sequence[Candidate | str]) -> list
 
 
 def spread_symbols(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Order the candidates so that neighbours share no kernel symbol where that is possible.
+    """Order the candidates so that neighbours share no kernel symbol if possible.
 
-    Then a dispatch that the profiler loses makes only its own config uncertain. Deterministic; takes from the
-    largest group that differs from the last one taken.
+    Then a dispatch that the profiler loses makes only its own config uncertain. Deterministic: takes from the largest
+    group that shares no symbol with the previous one.
     """
     groups: dict[frozenset[str], list[Candidate]] = {}
     for candidate in candidates:
@@ -129,7 +131,7 @@ def spread_symbols(candidates: Sequence[Candidate]) -> list[Candidate]:
     ordered: list[Candidate] = []
     last: frozenset[str] = frozenset()
     while heap:
-        # Kernels such as the split-K reduction are common to many groups: look a few groups further, not at all.
+        # Kernels such as the split-K reduction are common to many groups, so only a few groups are examined.
         looked_at = [heapq.heappop(heap) for _ in range(min(len(heap), 8))]
         chosen = next((item for item in looked_at if not item[2] & last), looked_at[0])
         size, number, last = chosen
@@ -143,9 +145,9 @@ def spread_symbols(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def write_job(session: Session, visits: Sequence[Visit], paths: JobPaths) -> None:
-    """Write the job file of the harness. Raises ProfilerError when the folder cannot be written.
+    """Write the job file of the harness. Raises ProfilerError if the folder cannot be written.
 
-    The device is number 0 for the process, since no other is visible to it.
+    The device has number 0 in the process, since no other device is visible to it.
     """
     seen_by_harness = dataclasses.replace(session, device_index=0, module_path=os.path.abspath(session.module_path))
     job = {
@@ -164,10 +166,11 @@ def write_job(session: Session, visits: Sequence[Visit], paths: JobPaths) -> Non
 
 
 class LaunchLogWatch:
-    """Tells the supervisor how far the launch log has come, and how long the next line may take.
+    """Reports to the supervisor the progress of the launch log, and how long the next line may take.
 
-    A config gets `limit_s`. Starting (import of PyTorch, operands) and ending (writing the trace) get `edge_s`.
-    The log has two lines for each of `visits`, and one of the clock before each of `rounds`.
+    A config may take `limit_s`. Starting (import of PyTorch, operands) and ending (writing the trace) may take
+    `edge_s`. The log has two lines for each of `visits`, and one clock reading before each of `rounds` and after the
+    last.
     """
 
     def __init__(self, launch_log: str, visits: int, limit_s: float, edge_s: float, rounds: int = 0) -> None:
@@ -186,6 +189,6 @@ class LaunchLogWatch:
                 self._size += len(added)
                 self._lines += added.count(b"\n")
         except OSError:
-            pass  # a network folder that is away for a moment; the limit decides
+            pass  # a network folder may be unavailable for a moment; the time limit decides
         at_edge = self._lines == 0 or self._lines >= self._lines_at_end
         return self._size, self._edge_s if at_edge else self._limit_s

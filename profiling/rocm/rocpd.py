@@ -1,7 +1,7 @@
-"""The rocpd database that rocprofv3 writes by default since ROCm 7.0: sqlite, read through its `kernels` view.
+"""Read the rocpd database (sqlite) that rocprofv3 writes by default since ROCm 7.0, through its `kernels` view.
 
-The tables carry a unique suffix; the plain-named views hide it and are the stable interface (rocprofiler-sdk,
-rocpd schema 3.0). Nothing of ROCm is needed to read them.
+The tables carry a unique suffix; the views without it are the stable interface (rocprofiler-sdk, rocpd schema 3.0).
+Reading needs nothing of ROCm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OPTIONAL = ("grid_x", "workgroup_x", "dispatch_id")  # grid_x counts work-items
 def read_rocpd(path: str | os.PathLike[str]) -> KernelTrace:
     """Return the kernel dispatches of a rocpd file, which is opened read-only.
 
-    Raises ProfilerError when the file is missing, damaged, or has no `kernels` view with name, start and end.
+    Raises ProfilerError if the file is missing, damaged, or has no `kernels` view with name, start and end.
     """
     path = os.path.abspath(path)
     if not os.path.isfile(path):

@@ -1,10 +1,10 @@
 """Kernel times on AMD GPUs: rocprofv3, and legacy rocprof, around one process that launches many configs.
 
-Never run on AMD hardware: written from the sources and recorded outputs of rocprofiler-sdk (ROCm 6.2 to 7.x)
-and rocprofiler, and tested with programs that take their command lines and write their files.
+Never run on AMD hardware: written from the sources and recorded outputs of rocprofiler-sdk (ROCm 6.2 to 7.x) and
+rocprofiler, and tested with fake programs that accept their command lines and write their files.
 
-A process takes a chunk of the candidates. It logs each config before it launches it, so that when it dies or
-hangs the config that did it is known: that one is reported, the others go on in a fresh process.
+A process launches a chunk of the candidates. It logs each config before launching it, so if it dies or hangs the
+responsible config is known. That config is reported, and the others continue in a new process.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from genkern.timing.session import Session
 
 HARNESS = module_argv("genkern.profiling.harness")
 _TRACE_NAME = "trace"
-# So many processes in a row without one measured config mean that the device or the profiler is at fault.
+# After this many processes in a row without a measured config, the device or the profiler is at fault.
 _MAX_BARREN = 3
-# A config that ran well in processes that died before they wrote their trace is launched so often in all.
+# Maximum number of launches of a config that ran well in processes that died before they wrote their trace.
 _MAX_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
 class _Turn:
-    """What became of one visit: its entry in the log and, when the trace has all of it, its times.
+    """The result of one visit: its entry in the log and, if the trace is complete for it, its times in microseconds.
 
-    Of the vendor library, the time of the last call only.
+    For the vendor library, only the time of the last call.
     """
 
     visit: Visit
@@ -75,10 +75,14 @@ class _Turn:
 
 @dataclass(frozen=True)
 class _Run:
-    """One profiled process. `turns` are the visits it began, `rest` those it did not reach.
+    """One profiled process.
 
-    `library` says of each library's call what it was in the trace, or why it has no time. `clock_mhz` are the
-    readings of the clock, each by the round of the finals that follows it.
+    turns: the visits that it began
+    rest: the visits that it did not reach
+    exit: how the process ended
+    note: where its files are, and what is unusual about its trace
+    library: for each library call, its kernels in the trace, or why it has no time
+    clock_mhz: clock readings by the round of the finals that follows
     """
 
     turns: list[_Turn]
@@ -90,7 +94,7 @@ class _Run:
 
     @property
     def died(self) -> bool:
-        # Legacy rocprof ends with 0 whatever happened, so the log counts as well as the exit code.
+        # Legacy rocprof always exits with 0, so the log is evaluated in addition to the exit code.
         unfinished = bool(self.rest) or any(turn.entry.interrupted for turn in self.turns)
         return unfinished or self.exit.timed_out or self.exit.returncode != 0
 
@@ -101,7 +105,7 @@ class _Run:
 
 
 class _LaunchProfiler(Unshared, ABC):
-    """What both drivers share; a driver adds its command line."""
+    """Common base of both profilers; a subclass adds its command line."""
 
     time_source = ""
     _program = ""
@@ -115,9 +119,15 @@ class _LaunchProfiler(Unshared, ABC):
         edge_s: float = 180.0,
         grace_s: float = 20.0,
     ) -> None:
-        """`edge_s` limits the start and the end of each process, `grace_s` the time to write a trace after SIGTERM.
+        """Find the profiler's program.
 
-        Raises ProfilerError when the profiler's program cannot be found.
+        executable: path of the program; None to search for it
+        chunk_size: candidates per process
+        harness: command line of the measured process
+        edge_s: time limit in seconds for the start and for the end of each process
+        grace_s: seconds to write a trace after SIGTERM
+
+        Raises ProfilerError if the program cannot be found.
         """
         self._executable = find_executable(self._program, executable, os.environ)
         self._chunk_size = chunk_size
@@ -126,10 +136,10 @@ class _LaunchProfiler(Unshared, ABC):
         self._grace_s = grace_s
 
     def start(self) -> None:
-        """The profiler is started anew for every request."""
+        """Do nothing, since every request starts the profiler anew."""
 
     def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
-        """Yield one Measurement per candidate. Raises ProfilerError when nothing can be measured at all."""
+        """Yield one Measurement per candidate. Raises ProfilerError if nothing can be measured at all."""
         calls = screen_calls(session.budget)
         waiting = itertools.chain.from_iterable(units)
         barren = 0
@@ -146,24 +156,26 @@ class _LaunchProfiler(Unshared, ABC):
                         again.append(replace(turn.visit, attempt=turn.visit.attempt + 1))
                     else:
                         yield self._failed(turn, run, "screen")
-                # Those that ran well but lost their times first, by themselves: they are not the ones that break it.
+                # First the visits that ran well but lost their times, in a process of their own: they do not cause the
+                # failure.
                 queue.extendleft(visits for visits in (run.rest, again) if visits)
                 barren = self._count_barren(barren, measured, run)
 
     def retime(self, session: Session, finalists: Sequence[Candidate]) -> list[Measurement]:
         """Time the finalists and the vendor library round-robin in shuffled order, in one process.
 
-        In the order of `finalists`, then the library's, named "vendor": not seen where its time is not certain. Then
-        the library's algorithms that the process found best, where there are such. When one of them ends the process,
-        the others are all timed again without it, so that their times compare. A process that ends too early three
-        times in a row by nobody's fault says what it says. Samples of throttled rounds are discarded and counted, of
-        one that has no others they are kept.
+        Returns the finalists in their order, then the library's call, named "vendor" (NOT_SEEN if its time is not
+        certain), then the library algorithms that the process found best, if any.
+
+        If one racer ends the process, all others are timed again without it, so that their times are comparable. If no
+        racer is responsible, up to three processes are started and the last one's times count. Samples of throttled
+        rounds are discarded and counted, unless a racer has no others.
         """
         places = [each for library, of in PLACES.items() if session.budget.may_win(library) for each in of]
         return self._raced(session, finalists, [VENDOR, *places])
 
     def _raced(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
-        """The same for these calls of libraries."""
+        """Race the finalists and these library calls, as in `retime`."""
         racers = {candidate.config.name: candidate for candidate in finalists}
         named: dict[str, str] = {}
         ended: dict[str, Measurement] = {}
@@ -196,23 +208,23 @@ class _LaunchProfiler(Unshared, ABC):
                 elif name not in ended:
                     ended[name] = self._not_seen(name, run, "final")
         found = [replace(ended[name], config=named.get(name, name)) for name in (*racers, *calls) if name in ended]
-        # A place that no algorithm took, or that one lost, is nobody's.
+        # Leave out places that no algorithm took.
         return [each for each in found if not is_place(each.config)]
 
     def confirm(self, session: Session, finalists: Sequence[Candidate], calls: Sequence[str]) -> list[Measurement]:
-        """The same rounds once more, in another process, with these calls of libraries."""
+        """Run the same rounds again in another process, with these library calls."""
         return self._raced(session, finalists, list(dict.fromkeys([VENDOR, *map(finals_name, calls)])))
 
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        """The first: a process of its own under the profiler would take longer than what it tells is worth."""
+        """Return the first `most`: a separate process under the profiler would cost more than its ranking is worth."""
         return [candidate.config.name for candidate in candidates[:most]]
 
     def close(self) -> None:
-        """Nothing to stop: every process has ended before `screen` yields and before `retime` returns."""
+        """Do nothing: every process has ended before `screen` yields and before `retime` returns."""
 
     @abstractmethod
     def _command(self, program: Sequence[str], paths: JobPaths) -> list[str]:
-        """The profiler's command line around `program`."""
+        """Return the profiler's command line around `program`."""
 
     def _run(self, session: Session, visits: Sequence[Visit]) -> _Run:
         work_dir = os.path.abspath(session.work_dir)
@@ -251,14 +263,14 @@ class _LaunchProfiler(Unshared, ABC):
                 if entry.config == name:
                     matched[place] = None if time_us is None else (time_us,)
         turns = [replace(turn, durations_us=durations) for turn, durations in zip(turns, matched, strict=True)]
-        # That the library has no algorithm for a place is nothing to look into.
+        # Keep the folder for inspection unless all is well. A place without an algorithm is normal.
         missing = [entry for entry, found in zip(entries, matched, strict=True) if found is None]
         if not died and all(entry.error is not None and is_place(entry.config) for entry in missing):
             shutil.rmtree(paths.folder, ignore_errors=True)
         return replace(run, turns=turns, note=f"{note}; {run.note}" if note else run.note)
 
     def _entries(self, log: str, paths: JobPaths, visits: Sequence[Visit]) -> list[LogEntry]:
-        """The log's entries, one for each visit that was begun, or ProfilerError when they do not fit the job."""
+        """Return the log's entries, one for each visit begun. Raises ProfilerError if they do not match the job."""
         entries = parse_launch_log(log, paths.launch_log)
         if len(entries) > len(visits):
             raise ProfilerError(f"{paths.launch_log} has more entries than the job: two processes wrote to it")
@@ -270,7 +282,8 @@ class _LaunchProfiler(Unshared, ABC):
                     f"{paths.launch_log} has {entry.calls} calls of {entry.config} where the job has {calls} of {name}"
                 )
             if entry.interrupted and not entry.symbols:
-                # It may have launched some of its calls: they are in the trace and must not count as another's.
+                # It may have launched some of its calls. They are in the trace and must not be attributed to another
+                # config.
                 entry = replace(entry, symbols=visit.symbols, calls=calls)
             fitted.append(entry)
         return fitted
@@ -292,7 +305,7 @@ class _LaunchProfiler(Unshared, ABC):
     def _not_seen(self, name: str, run: _Run, stage: str) -> Measurement:
         reason = "its kernels are not all in the trace, or could be another config's"
         if library_of(name) not in OURS:
-            reason = run.library.get(name) or "the vendor library is not timed: no turn of it was reached"
+            reason = run.library.get(name) or "the vendor library is not timed: none of its turns was reached"
         message = f"{reason}; {run.note}"
         return Measurement(name, Outcome.NOT_SEEN, self.time_source, stage, message=message)
 
@@ -309,7 +322,7 @@ class _LaunchProfiler(Unshared, ABC):
 
 
 class RocprofV3Profiler(_LaunchProfiler):
-    """`rocprofv3 --kernel-trace`: ROCm 6.2 and later. The program is `executable`, $ROCPROFV3, or on PATH."""
+    """Runs `rocprofv3 --kernel-trace` (ROCm 6.2 and later). The program is `executable`, $ROCPROFV3, or on PATH."""
 
     time_source = "rocprofv3"
     _program = "rocprofv3"
@@ -319,7 +332,7 @@ class RocprofV3Profiler(_LaunchProfiler):
 
 
 class RocprofProfiler(_LaunchProfiler):
-    """Legacy `rocprof --stats`, for a ROCm without rocprofv3. It runs kernels one at a time and is slow."""
+    """Runs legacy `rocprof --stats`, for a ROCm without rocprofv3. It runs kernels one at a time and is slow."""
 
     time_source = "rocprof"
     _program = "rocprof"
@@ -335,7 +348,7 @@ def _rounds(visits: Sequence[Visit]) -> int:
 def _environment(session: Session) -> dict[str, str]:
     environment = profiled_environment(os.environ, session.device_index)
     environment.pop("TRITON_INTERPRET", None)
-    # Only the checkout, never all of sys.path: rocprofv3 is a Python program too, maybe of another version.
+    # Only the checkout, not all of sys.path: rocprofv3 is a Python program too, possibly of another version.
     root = str(Path(genkern.__file__).parents[1])
     if root not in site.getsitepackages():
         inherited = environment.get("PYTHONPATH")
@@ -344,10 +357,10 @@ def _environment(session: Session) -> dict[str, str]:
 
 
 def _read_trace(paths: JobPaths, died: bool) -> tuple[KernelTrace, str]:
-    """Return what the profiler wrote, from CSV or else a database, and a note on what is odd about it.
+    """Return the profiler's trace, from CSV files or else a database, and a note about unusable rows.
 
-    No file is normal for a process that launched nothing. Raises ProfilerError for a file that is no trace,
-    unless the process died and may have left it so.
+    A missing file is normal for a process that launched nothing. Raises ProfilerError for a file that is not a trace,
+    unless the process died and may have left it incomplete.
     """
     folder = glob.escape(paths.trace)
     for pattern in ("**/*kernel_trace.csv", f"{_TRACE_NAME}.csv", "**/*.db"):

@@ -1,17 +1,17 @@
-"""The command lines and the environment of AMD's profilers, as pure functions.
+"""Command lines and environment of AMD's profilers, as pure functions.
 
-rocprofv3, what differs by version (rocprofv3.py and CHANGELOG of rocprofiler-sdk):
+Differences between versions of rocprofv3 (rocprofv3.py and CHANGELOG of rocprofiler-sdk):
 
-- ROCm 6.2 to 6.4 write CSV by default, 7.0 and later rocpd (sqlite): the format is therefore always given.
-  The long `--output-format` works everywhere, the short `-f` only from 7.0 on; the format rocpd needs 7.0.
+- ROCm 6.2 to 6.4 write CSV by default, 7.0 and later rocpd (sqlite), so the format is always given. The long
+  `--output-format` works everywhere, the short `-f` only from 7.0 on; the format rocpd needs 7.0.
 - `-d DIR -o NAME` gives `DIR/NAME_kernel_trace.csv` on every version; without `-o`, 6.2 writes
   `DIR/PID_kernel_trace.csv` and 6.3 and later `DIR/HOST/PID_kernel_trace.csv`.
-- `--kernel-include-regex` acts on counters only, never on a kernel trace: names are filtered by the reader.
-- `--log-level fatal` silences "Opened result file" and, from 7.14 on, the notice that direct CSV is deprecated.
+- `--kernel-include-regex` affects counters only, never a kernel trace, so the reader filters names.
+- `--log-level fatal` suppresses "Opened result file" and, from 7.14 on, the notice that direct CSV is deprecated.
 - `%`, `{` and `$` in `-d` and `-o` start a key that rocprofv3 expands (`%pid%`, `%env{X}%`).
 
-Legacy rocprof (rpl_run.sh) is a shell script that expands paths without quotes and ends with 0 whatever the
-program's exit code was.
+Legacy rocprof (rpl_run.sh) is a shell script that expands paths without quotes and exits with 0 whatever the program's
+exit code was.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from genkern.errors import ProfilerError
 FORMATS = ("csv", "rocpd")
 _EXPANDED_BY_ROCPROFV3 = re.compile(r"[%{}$]")
 _SAFE_IN_RPL_RUN = re.compile(r"[A-Za-z0-9_./+,:=@-]+")
-# Defaults that the tools read from the environment; ROCPROF_OUTPUT_FORMAT is even added to the option.
+# Prefixes of variables from which the tools read defaults. ROCPROF_OUTPUT_FORMAT is even added to the option.
 _TOOL_PREFIXES = ("ROCPROF_", "ROCPROFILER_", "ROCP_")
 
 
 def find_executable(name: str, option: str | None, env: Mapping[str, str]) -> str:
     """Return the path of `rocprofv3` or `rocprof`.
 
-    Looks at `option`, then the variable named as the tool in capitals (ROCPROFV3, ROCPROF), then PATH,
-    $ROCM_PATH/bin and /opt/rocm/bin. A place that was named but does not hold it is an error, not skipped.
+    Searches `option`, then the variable named like the tool in capitals (ROCPROFV3, ROCPROF), then PATH, $ROCM_PATH/bin
+    and /opt/rocm/bin. If `option` or the variable is set but is not an executable, that is an error.
+
     Raises ProfilerError, which says what to try.
     """
     variable = name.upper()
@@ -60,7 +61,7 @@ def rocprofv3_argv(
 ) -> list[str]:
     """Return the command that traces every kernel of `program` into `directory/name_kernel_trace.csv`.
 
-    With `output_format` "rocpd" it is `directory/name_results.db`. Raises ProfilerError for another format and
+    With `output_format` "rocpd" the file is `directory/name_results.db`. Raises ProfilerError for another format and
     for a path that rocprofv3 would expand.
     """
     if output_format not in FORMATS:
@@ -93,8 +94,8 @@ def rocprof_argv(executable: str, program: Sequence[str], output_csv: str) -> li
 def profiled_environment(env: Mapping[str, str], device_index: int) -> dict[str, str]:
     """Return a copy of `env` in which only one device is visible, as device 0, and no profiler option is set.
 
-    `device_index` counts the devices that are visible now. ROCR_VISIBLE_DEVICES stays as it is, because HIP
-    counts within what ROCr shows: naming device 3 in both would show none. Raises ProfilerError when
+    `device_index` counts the devices that are visible now. ROCR_VISIBLE_DEVICES stays unchanged, because HIP counts
+    within the devices that ROCr shows: naming device 3 in both would show none. Raises ProfilerError if
     HIP_VISIBLE_DEVICES (or CUDA_VISIBLE_DEVICES, which HIP reads too) has no such entry.
     """
     clean = {key: value for key, value in env.items() if not key.startswith(_TOOL_PREFIXES)}

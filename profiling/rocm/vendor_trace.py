@@ -1,16 +1,16 @@
-"""Which dispatches of a trace are the vendor library's calls; no time rather than a wrong one.
+"""Find the vendor library's calls in a trace; return no time rather than a wrong one.
 
-The library's kernels have names that nobody knows, and one call may be several: a fill, the product, a reduction. So
-each call stands between two fences (fence.py), whose names are known and whose places in the trace are certain or not
-used at all (dispatch_match.py). All kernels are launched in one stream, so what lies between the two is the call, and
-what PyTorch does to set up lies outside. That something is missing there, or does not belong there, shows in this:
+The library's kernels have unknown names, and one call may launch several: a fill, the product, a reduction. So each
+call stands between two fences (fence.py), whose names are known; a fence is used only if its place in the trace is
+certain (dispatch_match.py). All kernels are launched in one stream, so the kernels between two fences are the call, and
+PyTorch's setup work lies outside. Missing or foreign kernels are recognised by these conditions:
 
-- kernels of one stream run one after another: any that overlap are not all of that stream;
-- `dispatch_id`, where the trace has it, counts every launch: a gap is a dispatch that the profiler lost;
-- all calls launch the same kernels: what most of them are made of is a call, a call that lacks some of these lost them,
-  and with any other difference nothing is known of any call.
+- kernels of one stream run one after another, so overlapping kernels are not all of that stream;
+- `dispatch_id`, if the trace has it, counts every launch: a gap is a dispatch that the profiler lost;
+- all calls launch the same kernels. The most frequent sequence is taken as a complete call. A call that lacks some of
+  its kernels lost them; with any other difference no call is timed.
 
-What these cannot show: a kernel that the profiler never writes, in no call, in a trace without `dispatch_id`
+These conditions cannot reveal a kernel that the profiler never writes, in any call, in a trace without `dispatch_id`
 (rocprofv3 6.2 and legacy rocprof).
 """
 
@@ -26,16 +26,17 @@ from genkern.profiling.rocm.dispatch_match import LogEntry, place_dispatches
 from genkern.profiling.rocm.kernel_trace import KernelTrace
 from genkern.timing.libraries import VENDOR
 
-# Tensile's names have hundreds of characters; what is shown of each.
+# Tensile's names have hundreds of characters; number of characters shown of each.
 _SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
 class VendorTimes:
-    """`turns_us` has one time per entry of the launch log: that of the last call of a turn of the vendor library.
+    """Times of the vendor library's turns.
 
-    In microseconds, the sum over the call's kernels; None for another's turn, and where it is not certain. `message`
-    says on one line what a call is made of, or why there is no time at all.
+    turns_us: for each entry of the launch log, the time of the last call of a library turn in microseconds (the sum
+        over its kernels); None for other entries, and if it is not certain
+    message: one line with the kernels of a call, or why there is no time at all
     """
 
     turns_us: tuple[float | None, ...]
@@ -43,7 +44,10 @@ class VendorTimes:
 
 
 def vendor_times(entries: Sequence[LogEntry], trace: KernelTrace, name: str = VENDOR) -> VendorTimes:
-    """Find the turns of a library's call in a trace. Its entries log the fences: two symbols, before and after each."""
+    """Find the turns of a library call in a trace.
+
+    Its entries log two symbols, the fences before and after each call.
+    """
     placed = place_dispatches(entries, trace.dispatches)
     turns = [
         [_between(trace.dispatches, *fences) for fences in zip(own[::2], own[1::2], strict=True)]
@@ -58,14 +62,14 @@ def vendor_times(entries: Sequence[LogEntry], trace: KernelTrace, name: str = VE
     if reason:
         return VendorTimes((None,) * len(entries), f"the vendor library is not timed: {reason}")
     turns_us = tuple(_time_us(turn[-1], whole) if turn else None for turn in turns)
-    return VendorTimes(turns_us, f"{found.count(whole)} of {len(calls)} calls seen whole: {_shown(whole)}")
+    return VendorTimes(turns_us, f"{found.count(whole)} of {len(calls)} calls complete: {_shown(whole)}")
 
 
 def _between(dispatches: Sequence[Dispatch], before: int | None, after: int | None) -> tuple[Dispatch, ...] | None:
-    """The kernels between two fences, in order; None where something is lost or does not belong there."""
+    """Return the kernels between two fences, in order; None if some are lost or foreign."""
     if before is None or after is None:
         return None
-    # With the neighbours of the fences: what runs beside a fence was not launched into its stream.
+    # The neighbours of the fences are included: a kernel that overlaps a fence was not launched into its stream.
     neighbourhood = dispatches[max(0, before - 1) : after + 2]
     if any(first.end_ns > second.start_ns for first, second in itertools.pairwise(neighbourhood)):
         return None
@@ -77,26 +81,29 @@ def _between(dispatches: Sequence[Dispatch], before: int | None, after: int | No
 
 
 def _call_of(found: Sequence[tuple[str, ...]], calls: int, unusable_rows: int) -> tuple[tuple[str, ...], str]:
-    """The symbols of one whole call, or else the reason why they are not known. `found` are those of `calls` seen."""
+    """Return the symbols of one complete call and "", or () and the reason why they are unknown.
+
+    `found`: the symbols of the calls seen, of `calls` made.
+    """
     if not calls:
-        return (), "no turn of it was finished"
+        return (), "none of its turns was finished"
     counts = Counter(found)
     whole, count = counts.most_common(1)[0] if found else ((), 0)
     if 2 * count <= calls:
-        return (), f"the trace has no more than {count} of its {calls} calls in one piece and alike"
+        return (), f"the trace has only {count} complete and equal calls of {calls}"
     if not whole:
-        return (), "the trace has no kernel of it"
+        return (), "the trace has no kernel of its calls"
     other = next((symbols for symbols in counts if not _is_part(symbols, whole)), None)
     if other is not None:
-        return (), f"its calls differ: {_shown(whole)}, but also {_shown(other)}"
+        return (), f"its calls differ: {_shown(whole)} and {_shown(other)}"
     if unusable_rows >= count:
-        # One of each call's kernels could be among them.
-        return (), f"{unusable_rows} rows of the trace cannot be used, as many as it has calls"
+        # One kernel of each call could be among these rows.
+        return (), f"{unusable_rows} rows of the trace cannot be used, which could hide a kernel of each call"
     return whole, ""
 
 
 def _is_part(symbols: Sequence[str], whole: Iterable[str]) -> bool:
-    """Whether `symbols` is `whole` or what is left of it when some are lost."""
+    """Return True if `symbols` is `whole`, or `whole` without some of its elements."""
     left = iter(whole)
     return all(symbol in left for symbol in symbols)
 

@@ -1,4 +1,4 @@
-"""Asking: a measured process's answers about rows to the bit, as records."""
+"""DeviceRows: comparisons of rows to the bit in a measured process, with the answers as records."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from genkern.profiling.supervised import SupervisedProfiler
 from genkern.profiling.supervisor import ChildGarbled
 from genkern.timing.session import Session
 
-# The round that a check then has passed.
+# Name of the round that such a check passes.
 ROWS = "rows"
 
 
 class DeviceRows:
-    """Comparisons of rows on the device of a profiler, in its process."""
+    """Comparisons of rows on the device of a profiler, in its measured process."""
 
     def __init__(self, profiler: SupervisedProfiler) -> None:
         self._profiler = profiler
 
     def check(self, session: Session, name: str, candidate: Candidate | None, reference: Candidate | None) -> Check:
-        """Whether the rows of a config, or without one of a library's call of that name, have the same bits in all
-        calls, and those of `reference`. NOT_CHECKED where the process is lost, or has no memory.
+        """Check whether the rows of a call have the same bits in all calls, and the bits of `reference` if given.
+
+        The call is `candidate`, or if it is None the library call `name`. The result is NOT_CHECKED if the process is
+        lost or runs out of memory.
         """
         request = {"config": name, "binaries": []} if candidate is None else candidate.request
         request = {"command": ROWS, **request, "reference": None if reference is None else reference.request}
@@ -33,8 +35,9 @@ class DeviceRows:
         return self._profiler.asked(session, request, partial(_check_of, name, size), lost)
 
     def alike(self, session: Session, calls: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, str]:
-        """Of calls of libraries the first of these configs that gives all rows the same bits, by its name; without
-        those that have the bits of none. Empty where nobody answers.
+        """Return for each library call the name of the first config that gives all rows the same bits.
+
+        Calls whose bits no config has are missing. Returns {} if the process gives no answer.
         """
         if not calls or not candidates:
             return {}
@@ -51,12 +54,12 @@ def _check_of(name: str, size: str, answer: Mapping[str, Any]) -> Check:
         return Check(name, False, 1.0, math.inf, size, NOT_CHECKED, str(answer.get("error")), Outcome.UNCHECKED)
     message, bits = answer["message"], answer.get("row_bits", "")
     if not isinstance(message, str) or not isinstance(bits, str):
-        raise ChildGarbled(f"the answer about rows has no sense: {str(answer)[:200]}")
+        raise ChildGarbled(f"the answer about rows is malformed: {str(answer)[:200]}")
     return Check(name, not message, 0.0, 0.0, size, "gpu", message, rounds=(ROWS,) * (not message), row_bits=bits)
 
 
 def _alike_of(answer: Mapping[str, Any]) -> dict[str, str]:
     found = answer.get("alike", {})
     if not isinstance(found, dict):
-        raise ChildGarbled(f"the answer about calls has no sense: {str(answer)[:200]}")
+        raise ChildGarbled(f"the answer about calls is malformed: {str(answer)[:200]}")
     return {str(call): str(config) for call, config in found.items()}

@@ -1,7 +1,7 @@
-"""Moved: the operands of a call in which rows stand elsewhere, beside other rows, and what that leaves of C.
+"""Make a second call from a first one, with kept rows at other positions and new rows around them.
 
-Of a batch half of the rows are kept: they go to other places, and the others' numbers are new ones. Where rows go to
-one of many weights the others go to another one than before, so that those that are kept share theirs with others.
+Half of the rows of a batch are kept and move to other positions; the others get new numbers. With groups, the rows that
+are not kept move to another group, so that the kept rows share their group with other rows than before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ Tensors = dict[str, Any]
 
 @dataclass(frozen=True)
 class Moved:
-    """`tensors` of the other call, C among them; rows `after` of its C are to be what rows `before` of C were."""
+    """Operands of the second call, and which rows must agree.
+
+    tensors: operands of the second call, C among them
+    before: rows of the first call's C
+    after: rows of the second call's C that must equal them
+    """
 
     tensors: Tensors
     before: Any
@@ -28,8 +33,9 @@ class Moved:
 
 
 def row_operands(problem: GemmProblem, op: Op) -> tuple[Operand, ...]:
-    """The operands that have a row for each row of C, and C itself, where C's rows are A's; none where several rows
-    have a scale in common, or rows have groups.
+    """Return C and the operands that have one row per row of C.
+
+    Returns () if several rows share a scale or rows belong to groups.
     """
     operands = op.operands(problem)
     rows = operands[2].shape[-2]
@@ -45,9 +51,9 @@ def _has_rows(operand: Operand, rows: int) -> bool:
 
 
 def moved(problem: GemmProblem, op: Op, tensors: Tensors, others: Mapping[str, Any], seed: int) -> Moved | None:
-    """The other call of `tensors`; `others` has other numbers for operands that have rows. Nothing is written to these.
+    """Return the second call for the operands `tensors` of the first; `others` has new numbers for operands with rows.
 
-    None where no row can move: several of them have a scale in common.
+    Neither `tensors` nor `others` is changed. Returns None if rows cannot move because several of them share a scale.
     """
     if op.shared_scale(problem)[0] > 1:
         return None
@@ -58,7 +64,7 @@ def moved(problem: GemmProblem, op: Op, tensors: Tensors, others: Mapping[str, A
 
 
 class _Draw:
-    """Permutations and halves, on the CPU, the same for the same seed."""
+    """Draws permutations and halves on the CPU, the same for the same seed."""
 
     def __init__(self, seed: int) -> None:
         import torch
@@ -70,7 +76,7 @@ class _Draw:
         return self._torch.randperm(count, generator=self._generator)
 
     def kept(self, count: int) -> Any:
-        """Half of them, and at least one."""
+        """Return a mask of one half of `count` rows, at least one."""
         found = self._torch.zeros(count, dtype=self._torch.bool)
         found[self.order(count)[: -(-count // 2)]] = True
         return found
@@ -91,9 +97,9 @@ def _reordered(operands: Sequence[Operand], tensors: Tensors, others: Mapping[st
 
 
 def _put(target: Any, kept: Any, other: Any, source: Any, is_kept: Any) -> None:
-    """Row i of the target is row source[i] of what is kept, or of the others, in each product of a batch."""
+    """Set row i of the target to row source[i] of `kept` if is_kept[i], else of `other`, in each product of a batch."""
     source, is_kept = source.to(target.device), is_kept.to(target.device)
-    # Bytes, since few operations know types of 8 bits; a clone has the strides of what it is of.
+    # As integers, since few operations support 8-bit floats. A clone has the strides of its source.
     target, kept, other = as_bits(target), as_bits(kept), as_bits(other)
     dimension = target.dim() - 2
     at = is_kept.nonzero().flatten()
@@ -102,7 +108,7 @@ def _put(target: Any, kept: Any, other: Any, source: Any, is_kept: Any) -> None:
 
 
 def as_bits(tensor: Any) -> Any:
-    """The same memory as whole numbers of as many bits."""
+    """View the same memory as integers of the same size."""
     import torch
 
     return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
@@ -111,9 +117,9 @@ def as_bits(tensor: Any) -> Any:
 def _regrouped(
     groups: Groups, operands: Sequence[Operand], tensors: Tensors, others: Mapping[str, Any], draw: _Draw
 ) -> Moved:
-    """Slots in another order within their groups, those of other tokens in the next group than before.
+    """Reorder slots within their groups, and move the slots of tokens that are not kept to the next group.
 
-    Where groups have a capacity all stay in theirs: another may have no room.
+    Groups with a capacity keep their slots, since another group may have no room.
     """
     import torch
 
@@ -145,7 +151,7 @@ def _regrouped(
             continue
         found[name] = tensors[name].clone()
         if groups.gathered:
-            # Tokens keep their places: which rows of C are theirs the slots say.
+            # Tokens keep their positions: `slots` determines which rows of C they produce.
             everywhere = torch.arange(tensors[name].shape[0])
             is_kept = torch.tensor([kept[token] if token < len(kept) else True for token in everywhere.tolist()])
             _put(found[name], tensors[name], others[name], everywhere, is_kept)
@@ -164,14 +170,14 @@ def _regrouped(
 
 
 def _slots(groups: Groups, tensors: Tensors) -> Iterator[tuple[int, int, int]]:
-    """Each row's place, its group and its slot; without slots a row is one of a token of its own."""
+    """Yield position, group and slot of each row. Without slots, each row counts as a token of its own."""
     said = tensors[groups.index].tolist()
     slots = tensors["slots"].tolist() if groups.sorted_slots else None
     first = 0
     for group, count in enumerate(said):
         start, end = (group * groups.capacity, group * groups.capacity + count) if groups.capacity else (first, count)
         for place in range(start, end):
-            # Of rows without slots any number will do: top_k is 1.
+            # Without slots any unique number works, because top_k is 1.
             yield place, group, slots[place] if slots is not None else place
         first = end
 

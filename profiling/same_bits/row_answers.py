@@ -1,7 +1,7 @@
-"""Answers: what a measured process is asked of rows to the bit, and what it says, as JSON.
+"""Answer requests to compare rows to the bit, as JSON.
 
-`rows`: of a config, or a library's call, whether its rows have the same bits in all calls, and those of a "reference".
-`alike`: of calls of libraries, which of some configs give all rows the same bits.
+`rows`: whether the rows of a config, or of a library call, have the same bits in all calls, and those of a "reference".
+`alike`: which configs give all rows the same bits as a library call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ Answer = dict[str, Any]
 
 
 def compared(checking: RowChecking, request: dict[str, Any], subject_of: Callable[[dict[str, Any]], Subject]) -> Answer:
-    """The answer to a request. Raises what a launch raises, but for a library's refusal, which has no bits."""
+    """Return the answer to a request.
+
+    Raises what a launch raises, except that a library's refusal leaves the call out.
+    """
     if request["command"] == "alike":
         return {"alike": _alike(checking, request, subject_of)}
     reference = request.get("reference")
@@ -30,7 +33,7 @@ def compared(checking: RowChecking, request: dict[str, Any], subject_of: Callabl
 def _alike(
     checking: RowChecking, request: dict[str, Any], subject_of: Callable[[dict[str, Any]], Subject]
 ) -> dict[str, str]:
-    """By call the first config that it agrees with; without those that agree with none."""
+    """Return for each call the first config with the same bits; calls without such a config are missing."""
     calls: dict[str, Any] = {}
     for name in request["calls"]:
         try:

@@ -1,10 +1,10 @@
-"""Rows: whether a row of C has the same bits whatever else is computed, and the bits that others give it.
+"""RowChecking: whether a row of C has the same bits whatever else is computed, and the same bits as in other kernels.
 
-Inputs are normal deviates, with which every order of additions shows (genkern.kernels.contract.sums). A call is made
-again, once with its rows elsewhere and beside other rows (`moved`), and both beside each other on streams and in graphs
-(genkern.profiling.checking.together): rows that are the same must have the same bits. So must those of `reference`,
-another kernel that is said to add up in the same order. Some rows, the pool, are the same for all M: what C has of them
-is told (`row_bits`), to be compared among problems that differ in M alone.
+Inputs are normal deviates, for which every order of additions gives different bits (genkern.kernels.contract.sums). A
+call is repeated, made once with its rows at other positions beside other rows (`moved`), and both are made concurrently
+on streams and in graphs (genkern.profiling.checking.together). Equal rows must have equal bits, also in `reference`,
+another kernel that should add in the same order. Some rows, the pool, are the same for all M; `row_bits` digests their
+results, to be compared among problems that differ only in M.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from genkern.profiling.checking.together import fault_together
 from genkern.profiling.checking.verdict import Subject
 from genkern.profiling.same_bits.moved_rows import Tensors, as_bits, moved, row_operands
 
-# Rows that are the same for all M, and characters that say the bits of one.
+# Number of rows in the pool, and hexadecimal digits per row in `row_bits`.
 POOL, DIGITS = 32, 8
-# What no other seed of a check is.
+# Seeds that no other check uses.
 _SEED, _OTHERS, _PLACES = 7_919, 1, 2
 
 
 @dataclass(frozen=True)
 class RowVerdict:
-    """What was found: `message` says which row has other bits first, and in which call, "" when none has.
+    """The result of a comparison.
 
-    `row_bits` are DIGITS digits for each row of the pool that the batch has, in the pool's order; "" where there is no
-    pool. `rows` counts the rows that were compared.
+    message: the first row with different bits and the call in which it occurred, or ""
+    row_bits: DIGITS digits for each pool row in the batch, in the pool's order; "" if there is no pool
+    rows: number of rows compared
     """
 
     message: str
@@ -45,7 +46,10 @@ class RowVerdict:
 
 @dataclass
 class RowChecking:
-    """Comparisons of one problem's calls on one device; `like` has a tensor for each operand, whose type inputs get."""
+    """Comparisons of one problem's calls on one device.
+
+    `like`: a tensor for each operand, whose type the inputs get.
+    """
 
     problem: GemmProblem
     op: Op
@@ -59,7 +63,7 @@ class RowChecking:
         compared = 0
         again: list[tuple[str, Subject]] = [("in a second call", subject)]
         if reference is not None:
-            again.append(("by the reference of its order", reference))
+            again.append(("than the reference of this order of sums", reference))
         for how, other in again:
             compared += _rows(expected)
             if message := _other_rows(self.bits_of(other), expected, how):
@@ -71,7 +75,7 @@ class RowChecking:
             wanted.append((expected.index_select(-2, other.before), other.after))
             lanes[1]["c"].fill_(float("nan"))
             subject.launch(dict(lanes[1]))
-            if message := self._fault(lanes[1], *wanted[1], "elsewhere, beside other rows"):
+            if message := self._fault(lanes[1], *wanted[1], "at other positions, beside other rows"):
                 return RowVerdict(message, rows=compared)
         counted = [0]
 
@@ -86,14 +90,14 @@ class RowChecking:
         return RowVerdict("", self._row_bits(expected), compared + counted[0])
 
     def bits_of(self, subject: Subject) -> Any:
-        """C of a call, alone: a tensor of its own, of whole numbers. Raises what the launch raises."""
+        """Return C of a single call as a new tensor of integers. Raises what the launch raises."""
         lane = self._lane(self._tensors, subject)
         lane["c"].fill_(float("nan"))
         subject.launch(dict(lane))
         return as_bits(lane["c"]).clone()
 
     def _lane(self, tensors: Tensors, subject: Subject) -> Tensors:
-        """The operands of a call with a workspace of its own."""
+        """Return the operands of a call together with a workspace of its own."""
         import torch
 
         device = self.like["c"].device
@@ -117,7 +121,7 @@ class RowChecking:
 
     @cached_property
     def _tensors(self) -> Tensors:
-        """The operands, the pool's rows at places by chance among A's."""
+        """The operands, with the pool's rows at random positions of A."""
         tensors = self._filled(0)
         if (places := self._places) is not None:
             of_pool = replace(self.problem, M=POOL)
@@ -130,7 +134,7 @@ class RowChecking:
 
     @cached_property
     def _places(self) -> Any:
-        """Where the rows of the pool lie in A; None where it has none."""
+        """Positions of the pool's rows in A; None if the problem has no pool."""
         import torch
 
         if not row_operands(self.problem, self.op):
@@ -146,7 +150,7 @@ class RowChecking:
         return torch.arange(len(self._places), device=self.like["c"].device)
 
     def _filled(self, number: int, problem: GemmProblem | None = None, names: set[str] | None = None) -> Tensors:
-        """Operands of normal deviates, other ones for each number; of these names alone."""
+        """Return operands of normal deviates, different for each `number`; only those in `names` if given."""
         import torch
 
         problem = problem or self.problem
@@ -158,7 +162,7 @@ class RowChecking:
             if names is None or operand.name in names:
                 like = self.like[operand.name]
                 same = tuple(like.shape) == tuple(operand.tensor_shape)
-                # Of the problem's own operands also the strides.
+                # The problem's own operands keep their strides too.
                 tensors[operand.name] = torch.empty_like(like) if same else _as_stored(operand, like.dtype, device)
         fill(
             *(tensors, operands, alphabet, Round("random", bends=problem.activation != "none")),
@@ -192,10 +196,10 @@ def _rows(bits: Any) -> int:
 
 
 def _other_rows(found: Any, wanted: Any, how: str) -> str:
-    """Which row is another first, how many of all; "" where none is."""
+    """Return a message about the first row that differs and the number of rows that do, or ""."""
     other = found != wanted
     rows = other.any(-1).flatten()
     count = int(rows.sum().item())
     if not count:
         return ""
-    return f"a row has other bits {how}: the first in place {first_true(rows)}; {count:,} of {rows.numel():,} differ"
+    return f"rows have other bits {how}: the first is row {first_true(rows)}; {count:,} of {rows.numel():,} differ"

@@ -134,7 +134,7 @@ def test_templates_of_ones_own(written: Path, tmp_path: Path, capsys: pytest.Cap
     collect = own / "collect.sh.j2"
     command = ["sbatch", "--arch", "gfx942", "-i", written.parent / "sizes.yaml", "-o", written, "--jobs", 3]
     command += ["--templates", own]
-    assert "is there already; --overwrite replaces it" in run_here(capsys, *command).refusal
+    assert "exists; --overwrite replaces it" in run_here(capsys, *command).refusal
     collect.write_text(collect.read_text() + "# ours: {{ jobs }}\n")
     assert run_here(capsys, *command, "--overwrite").status == 0
     assert (written / "collect.sh").read_text().endswith("# ours: 3\n")

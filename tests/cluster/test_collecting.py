@@ -84,7 +84,7 @@ def test_what_cannot_be_done_is_refused(work: WorkFolder, tmp_path: Path, capsys
         ((work.path, "-o", tmp_path / "all.yaml"), "nothing to join: no results in 0 files"),
         ((tmp_path, "-o", tmp_path / "all.yaml"), "no manifest.json is here"),
         (("/nowhere.yaml", "-o", tmp_path / "all.yaml"), "/nowhere.yaml: no such file"),
-        ((work.path, "-o", work.sizes), "is there already; --overwrite replaces it"),
+        ((work.path, "-o", work.sizes), "exists; --overwrite replaces it"),
         ((work.path, "-o", work.sizes, "--overwrite"), "holds no results, which alone --overwrite replaces"),
     ):
         before = work.sizes.read_bytes()

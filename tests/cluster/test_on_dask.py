@@ -140,7 +140,7 @@ def test_a_stop_by_a_terminal_says_one_line(tmp_path: Path) -> None:
     lines = [
         line for line in said.splitlines() if not line.startswith(("note: no key names the types", "cluster: http"))
     ]
-    assert lines == ["genkern: stopped; run the same command again to go on"]
+    assert lines == ["genkern: stopped; run the same command again to continue"]
     assert_gone(lab.at)
 
 

@@ -116,7 +116,7 @@ def test_a_bug_ends_its_size_only(
     log = tmp_path / "r.yaml.bug.log"
     assert line.startswith("33x64x4097: a bug in genkern: ")
     assert said in line
-    assert line.endswith(f"{log} has the rest: please report it")
+    assert line.endswith(f"{log} has details: please report it")
     assert "Traceback" in log.read_text()
     assert said in log.read_text()
     assert [entry["M"] for entry in yaml.safe_load((tmp_path / "r.yaml").read_text())] == [16, 64]

@@ -16,7 +16,7 @@ from processes import assert_gone, relatives, until
 from small_gemms import needs_interpreter
 from tiny_space import EVERYTHING, TINY_AMD, tiny_command
 
-LINE = "genkern: stopped; run the same command again to go on\n"
+LINE = "genkern: stopped; run the same command again to continue\n"
 
 
 # One in five of these has each signal, each number of devices, and a moment at the start, within a size and later.
@@ -148,6 +148,6 @@ def test_stopped_while_checking_results(cache_dir: Path, tmp_path: Path) -> None
     process = start("--compare_wo_tuning", *options, "--jobs", 2, env={"HERE": str(tmp_path)})
     until(lambda: sum("genkern.profiling.checking.interpret" in line for line in relatives(tmp_path)) >= 2, process)
     ran = stop(process, signal.SIGTERM)
-    assert (ran.status, ran.err) == (130, "genkern: stopped; the same command begins anew\n")
+    assert (ran.status, ran.err) == (130, "genkern: stopped; the same command starts anew\n")
     assert_gone(tmp_path)
     assert not list((cache_dir / "modules").iterdir())

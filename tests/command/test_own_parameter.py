@@ -200,7 +200,7 @@ def test_a_key_of_results_is_no_name_for_it(file: Path, name: str, capsys: pytes
     file.write_text(FILE.replace('"prefetch", "pf"', f'"{name}", "pf"'))
     ran = run_here(capsys, "-m", 64, "-n", 512, "-k", 256, "--arch", "sm_90", "--family", file, "--explain")
     assert ran.status == 2
-    assert f"parameter {name}: something else is called so: take another name" in ran.err
+    assert f"parameter {name}: this name has another meaning: choose another name" in ran.err
     assert str(file) in ran.err
     assert len(ran.err.splitlines()) == 1
     assert "cute_ahead" not in FAMILIES
@@ -325,11 +325,11 @@ def test_what_is_set_at_run_time_is_in_no_binary(file: Path) -> None:
 @pytest.mark.parametrize(
     ("found", "put", "message"),
     [
-        ('"pf"', '"cl"', "parameter prefetch is said 'cl' in names, as another one is"),
+        ('"pf"', '"cl"', "parameter prefetch is 'cl' in config names, as another parameter is"),
         ('"prefetch", "pf"', '"swapped", "pf"', "there is another parameter swapped already"),
         ('ahead", 0)', 'ahead")', "parameter prefetch has no neutral value"),
-        ('"pf"', '"p f"', "is no name of a parameter, or 'p f' no prefix"),
-        ("range(9)", '("a b", "c")', "values are whole numbers from 0 on, or words"),
+        ('"pf"', '"p f"', "is not a parameter name, or 'p f' not a prefix"),
+        ("range(9)", '("a b", "c")', "values must be whole numbers from 0 on, or words"),
     ],
 )
 def test_a_clash_is_one_line(file: Path, found: str, put: str, message: str) -> None:

@@ -89,7 +89,7 @@ def test_a_bug_is_told_logged_and_counted(tmp_path: Path) -> None:
     assert (made.failed, made.bugs, written(tmp_path)) == (1, 1, [4])
     first, _, warning = output.getvalue().splitlines()
     log = tmp_path / "r.yaml.bug.log"
-    assert first == f"8x4096x4096: a bug in genkern: KeyError: 'x'; {log} has the rest: please report it"
+    assert first == f"8x4096x4096: a bug in genkern: KeyError: 'x'; {log} has details: please report it"
     assert warning == "4x4096x4096: warning: no gemv config ran (launch_failed 2): out of resource"
     for part in ("8x4096x4096", "genkern -i sizes.yaml", "triton 3.7.0", "KeyError: 'x'", "Traceback: at line 3"):
         assert part in log.read_text()

@@ -131,7 +131,7 @@ def test_bad_lists_of_sizes(name: str, here: Here, tmp_path: Path) -> None:
         (["-i", "sizes.yaml", "--patience", 9, "--protocol", "tune_gemm"], "tune_gemm"),
         (
             ["-i", "sizes.yaml", "--libtype", "triton,asm"],
-            "--libtype: asm is a libtype of AITER's, whose kernels race as aiter",
+            "--libtype: asm is a libtype of AITER, whose kernels race as aiter",
         ),
         (["--compare_wo_tuning", "-i", "sizes.yaml"], "BLOCK_SIZE_M is missing"),
         (["--benchmark", "-i", "gone.yaml"], "no such file"),

@@ -60,9 +60,9 @@ def test_contradictions_are_refused(values: dict[str, Any], message: str) -> Non
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"vendor": "amd"}, "that of sm_100 is nvidia"),
-        ({"compute_units": 0}, "compute_units = 0 is no figure"),
-        ({"memory_gb": -1.0}, "memory_gb = -1.0 is no figure"),
+        ({"vendor": "amd"}, "the vendor of sm_100 is nvidia"),
+        ({"compute_units": 0}, "compute_units = 0 is not a valid figure"),
+        ({"memory_gb": -1.0}, "memory_gb = -1.0 is not a valid figure"),
         ({"xcds": 5}, "not the same number in each of 5 XCDs"),
         ({"peak_tflops": {"fp16": 1.0, "fp4": 2.0}}, "fp4 is not one of fp16"),
         ({"peak_tflops": {"bf16": 1.0}}, "has no fp16"),

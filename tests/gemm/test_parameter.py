@@ -126,26 +126,26 @@ def test_each_kind_comes_back_from_names(own: Vocabulary, parameter: Parameter) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"neutral": None}, "prefetch has no neutral value, which all other configs have"),
-        ({"neutral": 9}, "its values are listed, and 9 is one of them"),
-        ({"values": (), "neutral": "none"}, "its values are listed"),
-        ({"name": "swapped"}, "there is another parameter swapped already: take another name"),
+        ({"neutral": None}, "prefetch has no neutral value"),
+        ({"neutral": 9}, "its values must be listed, 9 among them"),
+        ({"values": (), "neutral": "none"}, "its values must be listed"),
+        ({"name": "swapped"}, "there is another parameter swapped already: choose another name"),
         ({"name": "num_warps"}, "there is another parameter num_warps already"),
-        ({"name": "family"}, "something else is called so"),
-        ({"name": "values"}, "something else is called so"),
-        ({"name": "M"}, "something else is called so"),
-        ({"prefix": "cl"}, "is said 'cl' in names, as another one is"),
-        ({"prefix": "BM"}, "is said 'BM' in names, as another one is"),
-        ({"prefix": "EU"}, "is said 'EU' in names"),
-        ({"prefix": "", "values": ("off", "direct"), "neutral": "off"}, "is said 'direct' in names"),
-        ({"prefix": "", "values": ("off", "ping_pong"), "neutral": "off"}, "is said 'ping_pong' in names"),
-        ({"prefix": "c", "values": ("no", "l1x2"), "neutral": "no"}, "is said '_cl1x2' in names, which others say"),
-        ({"prefix": "", "values": ("no", "a_swapped"), "neutral": "no"}, "is said '_a_swapped' in names"),
-        ({"prefix": "", "values": ("no", "cl1x2"), "neutral": "no"}, "is said '_cl1x2' in names"),
-        ({"prefix": "", "values": (0, 1), "neutral": 1}, "a flag without a prefix where it is 1"),
-        ({"together": "amd"}, "is said alone"),
-        ({"at_run_time": True, "values": ("no", "yes"), "neutral": "no"}, "what launches are told is a number"),
-        ({"at_run_time": True, "in_text": True}, "what launches are told is a number"),
+        ({"name": "family"}, "this name has another meaning"),
+        ({"name": "values"}, "this name has another meaning"),
+        ({"name": "M"}, "this name has another meaning"),
+        ({"prefix": "cl"}, "is 'cl' in config names, as another parameter is"),
+        ({"prefix": "BM"}, "is 'BM' in config names, as another parameter is"),
+        ({"prefix": "EU"}, "is 'EU' in config names"),
+        ({"prefix": "", "values": ("off", "direct"), "neutral": "off"}, "is 'direct' in config names"),
+        ({"prefix": "", "values": ("off", "ping_pong"), "neutral": "off"}, "is 'ping_pong' in config names"),
+        ({"prefix": "c", "values": ("no", "l1x2"), "neutral": "no"}, "is '_cl1x2' in config names, which is another's"),
+        ({"prefix": "", "values": ("no", "a_swapped"), "neutral": "no"}, "is '_a_swapped' in config names"),
+        ({"prefix": "", "values": ("no", "cl1x2"), "neutral": "no"}, "is '_cl1x2' in config names"),
+        ({"prefix": "", "values": (0, 1), "neutral": 1}, "a flag's neutral value 0"),
+        ({"together": "amd"}, "must be empty"),
+        ({"at_run_time": True, "values": ("no", "yes"), "neutral": "no"}, "a run-time argument must be a number"),
+        ({"at_run_time": True, "in_text": True}, "a run-time argument must be a number"),
     ],
 )
 def test_what_cannot_be_declared(own: Vocabulary, change: dict[str, object], message: str) -> None:
@@ -169,7 +169,7 @@ def test_two_of_one_name(own: Vocabulary) -> None:
     ):
         with pytest.raises(InputError, match="there is another parameter prefetch already"):
             own.declare(other)
-    with pytest.raises(InputError, match="parameter ahead is said 'pf' in names"):
+    with pytest.raises(InputError, match="parameter ahead is 'pf' in config names"):
         own.declare(replace(PREFETCH, name="ahead"))
 
 

@@ -17,7 +17,7 @@ def test_the_log_grows(hostile_path: Path) -> None:
     path = hostile_path / "out" / "r.yaml.bug.log"
     log = BugLog(path, {"triton": "3.7.0", "genkern": "1"}, "genkern -i sizes.yaml")
     lines = [log.append(size, BUG) for size in ("1x2x3", "4x5x6")]
-    assert lines[1] == f"4x5x6: a bug in genkern: KeyError: 'x'; {path} has the rest: please report it"
+    assert lines[1] == f"4x5x6: a bug in genkern: KeyError: 'x'; {path} has details: please report it"
     entries = path.read_text().split("\n\n")
     assert len(entries) == 3
     assert entries[1].splitlines()[0].endswith("4x5x6")
@@ -33,5 +33,5 @@ def test_the_log_grows(hostile_path: Path) -> None:
 def test_a_log_that_cannot_be_written_hides_no_bug(tmp_path: Path) -> None:
     """The error names both."""
     (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match=r"1x2x3: a bug in genkern: KeyError: 'x'; its log .* cannot be written"):
+    with pytest.raises(OutputError, match=r"1x2x3: a bug in genkern: KeyError: 'x'; the log .* cannot be written"):
         BugLog(tmp_path / "file" / "log", {}, "").append("1x2x3", BUG)

@@ -202,7 +202,7 @@ def test_a_journal_of_another_version_is_not_called_damaged(tmp_path: Path) -> N
     path = tmp_path / "j"
     path.write_bytes(b'{"fact":"header","value":{"schema":2}}\n{"fact":"problem","value":{}}\n')
     with pytest.raises(
-        UnusableJournal, match=rf"another version of genkern \(schema 2, here {SCHEMA}\): the same command begins anew"
+        UnusableJournal, match=rf"another version of genkern \(schema 2, here {SCHEMA}\): the same command starts anew"
     ):
         read_journal(path)
 
@@ -225,7 +225,7 @@ def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
     assert "final_rounds was 60, is 7" in text
     assert "finals_s" not in text
     assert "--all" in text
-    with pytest.raises(ResultsError, match="the search space default of a16w16 was another"):
+    with pytest.raises(ResultsError, match="the search space default of a16w16 has changed"):
         opened(path, {**known, "space": {"a16w16": {"name": "default", "digest": "02"}}})
     path.write_bytes(journal_line("screened", {}))
     with pytest.raises(UnusableJournal, match="triton was None"):

@@ -294,8 +294,8 @@ def test_a_family_may_be_made_anew(outside: str) -> None:
     ("declared", "message"),
     [
         (Parameter("swapped", "sw", (0, 1), "something else", 0), "there is another parameter swapped already"),
-        (Parameter("depth", "nS", (1, 2), "something else", 1), "is said 'nS' in names, as another one is"),
-        (Parameter("order", "", ("rows", "ping_pong"), "something else", "rows"), "is said 'ping_pong' in names"),
+        (Parameter("depth", "nS", (1, 2), "something else", 1), "is 'nS' in config names, as another parameter is"),
+        (Parameter("order", "", ("rows", "ping_pong"), "something else", "rows"), "is 'ping_pong' in config names"),
         (Parameter("depth", "dp", (1, 2), "something"), "parameter depth has no neutral value"),
     ],
 )

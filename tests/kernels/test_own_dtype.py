@@ -147,7 +147,7 @@ def test_a_kernel_is_compiled_for_it(known: DType, tmp_path: Path) -> None:
         ({"guard": 0x1FF}, "guard of more bits"),
         ({"encoding": ""}, "encoding ''"),
         ({"bits": 16, "encoding": "", "exact": 1}, "no code for tensor maps"),
-        ({"outputs": ("bf16",)}, "outputs that no library has"),
+        ({"outputs": ("bf16",)}, "outputs without a library type"),
         ({"ptx_flags": ", 1"}, "flags without a name"),
         ({"torch": ""}, "a name is missing"),
     ],

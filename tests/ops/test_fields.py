@@ -60,5 +60,5 @@ def test_other_values_are_refused(values: dict[str, object], said: str) -> None:
 @pytest.mark.parametrize("own", [(("block", 1.5),), (("../block", 1),), (("block", "a b"),), (("block", True),)])
 def test_a_problem_takes_no_other_things(own: object) -> None:
     """What a journal or a program gives goes to file names and templates."""
-    with pytest.raises(InputError, match="is no field of a format"):
+    with pytest.raises(InputError, match="is not a field of a number format"):
         GemmProblem(1, 2, 3, own=own)  # type: ignore[arg-type]

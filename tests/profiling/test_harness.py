@@ -161,7 +161,7 @@ def test_places_are_the_librarys_best_algorithms(
         {"config": places[0], "start": True},
         {"config": places[0], "symbols": [FENCE, FENCE], "calls": 2, "call": LT[9]},
         {"config": places[1], "start": True},
-        {"config": places[1], "error": "LtError: the library has no further algorithm for it"},
+        {"config": places[1], "error": "LtError: the library has no further algorithm for this problem"},
         {"config": places[0], "start": True},
         {"config": places[0], "symbols": [FENCE, FENCE], "calls": 2, "call": LT[9]},
         {"config": LT[12], "start": True},

@@ -133,7 +133,7 @@ def test_a_death_by_signal_is_named(folder: Path, name: str) -> None:
         (139, False, "killed by SIGSEGV (exit code 139)"),
         (255, False, "exit code 255"),
         (-99, False, "killed by signal 99"),
-        (None, False, "ended, and its watcher did not say how"),
+        (None, False, "ended; its watcher did not report how"),
         (-15, True, "timed out after 2.5 s (killed by SIGTERM)"),
     ],
 )
@@ -295,7 +295,7 @@ def test_a_silent_child_times_out_and_can_still_answer(child: Callable[[str], St
     slow = child(said + "sys.stdin.readline(); print('[1]', flush=True); sys.stdin.readline()")
     heard = folder / "child stderr"
     assert _wait_for(lambda: heard.exists() and heard.read_bytes().endswith(b"it\n\n"), 60.0)
-    with pytest.raises(ChildTimedOut, match=r"in 0\.2 s; the last it said: first \| loading it$"):
+    with pytest.raises(ChildTimedOut, match=r"in 0\.2 s; its last output: first \| loading it$"):
         slow.receive(0.2)
     slow.send("go on")
     assert slow.receive(10.0) == [1]

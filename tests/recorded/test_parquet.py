@@ -94,9 +94,9 @@ def test_what_is_no_recorded_table_is_refused(table: Path, tmp_path: Path) -> No
     pq.write_table(pa.table({"x": [1]}), tmp_path / "foreign.parquet")
     words = found.set_column(0, "M", pa.array(["many"] * len(found)))
     refused = {
-        str(tmp_path / "text.parquet"): "no recorded table, or damaged",
-        str(tmp_path / "half.parquet"): "no recorded table, or damaged",
-        str(tmp_path / "foreign.parquet"): "not of genkern record",
+        str(tmp_path / "text.parquet"): "not a recorded table, or damaged",
+        str(tmp_path / "half.parquet"): "not a recorded table, or damaged",
+        str(tmp_path / "foreign.parquet"): "not written by genkern record",
         str(tmp_path / "none.parquet"): "no such file",
     }
     for path, said in refused.items():
@@ -106,8 +106,8 @@ def test_what_is_no_recorded_table_is_refused(table: Path, tmp_path: Path) -> No
         assert "\n" not in str(error.value)
     for other, metadata, said in (
         (found, {"schema": 2, "runs": {}}, "of a later genkern"),
-        (found, {"schema": "one", "runs": {}}, "no recorded table"),
-        (found, {"schema": 1, "runs": {}}, "nothing says where its run"),
+        (found, {"schema": "one", "runs": {}}, "not a recorded table"),
+        (found, {"schema": 1, "runs": {}}, "lacks the provenance of run"),
         (words, whole, "column M"),
         (found.drop_columns(["config"]), whole, "column config: missing"),
     ):

@@ -105,7 +105,7 @@ def test_of_several_runs_the_last_whole_one_counts(tmp_path: Path) -> None:
         ("outcome", "fine", "not a valid Outcome"),
         ("M", -1, "M = "),
         ("op", "a7w7", "a7w7"),
-        ("screen_us", float("inf"), "no time"),
+        ("screen_us", float("inf"), "not a time"),
         ("arch", "sm_1", "sm_1"),
     ],
 )

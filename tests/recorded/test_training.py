@@ -87,7 +87,7 @@ def test_a_model_of_a_fold_knows_no_size_of_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_one_size_alone_leaves_nothing_to_learn_from() -> None:
-    with pytest.raises(InputError, match="one M, N and K"):
+    with pytest.raises(InputError, match="the same M, N and K"):
         list(fold_models(SIZES[:1], [], [sampled(SIZES[0])], 2))  # type: ignore[list-item, arg-type]
 
 

@@ -47,7 +47,7 @@ def test_configs_race_when_their_sizes_are_tuned(tmp_path: Path, capsys: pytest.
     mi300x = RunFacts(DeviceKey("gfx942", "AMD Instinct MI300X", 304), {}, predicted=False)
     assert ResultsFile(str(out), mi300x, GemmDefaults()).configs == {}
     # They may be tuned by now.
-    assert "is there already" in run_here(capsys, "import", tmp_path / VLLM_NAME, "-o", out).refusal
+    assert "exists; --overwrite" in run_here(capsys, "import", tmp_path / VLLM_NAME, "-o", out).refusal
     assert run_here(capsys, "import", tmp_path / VLLM_NAME, "-o", out, "--overwrite").status == 0
     too_old = run_here(capsys, "import", tmp_path / VLLM_NAME, "--arch", "sm_80", "-o", tmp_path / "sm_80.yaml")
     assert "nothing to import" in too_old.refusal

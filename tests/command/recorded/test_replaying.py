@@ -97,10 +97,10 @@ def test_what_cannot_be_replayed_is_refused(tables: Path, tmp_path: Path, capsys
     (tmp_path / "bad.py").write_text(OWN.replace("return asked", "return asked.nothing"))
     for argv, said in (
         ((tmp_path / "none.parquet",), "no such file"),
-        ((tmp_path / "bad.parquet",), "no recorded table, or damaged"),
+        ((tmp_path / "bad.parquet",), "not a recorded table, or damaged"),
         ((tables, "--search", "luck"), "--search luck: not"),
         ((tables, "--search", tmp_path / "bad.py"), "bad.py, line 11: AttributeError"),
-        ((tables, "-o", tmp_path / "notes"), "notes is there and holds no table of replays"),
+        ((tables, "-o", tmp_path / "notes"), "notes exists and holds no table of replays"),
         ((tables, "-j", "0"), "not a number of workers"),
         ((tables, "--budget", "much"), "--budget much: write seconds"),
         ((), "RECORDED"),

@@ -52,7 +52,7 @@ def test_a_run_starts_from_the_file(written: Path, tmp_path: Path, capsys: pytes
     assert "binaries: 0 compiled, 2 from the cache, 0 refused" in ran.out
     assert "note: " not in ran.out
     # What is there is replaced when that is asked for only, and only by its own kind.
-    assert "is there already; --overwrite replaces it" in run_here(capsys, *command(written)).refusal
+    assert "exists; --overwrite replaces it" in run_here(capsys, *command(written)).refusal
     assert run_here(capsys, *command(written, "--overwrite")).status == 0
     path.write_text("a letter")
     assert "is no file of kernels, which alone" in run_here(capsys, *command(written, "--overwrite")).refusal

@@ -47,7 +47,7 @@ def test_what_aiter_raises_is_a_refusal(gemm: Any, monkeypatch: pytest.MonkeyPat
     broken = AiterFinder(gemm)
     with pytest.raises(LtError, match="TypeError"):
         broken.call(calls.names()[0])(0)
-    with pytest.raises(LtError, match="no call that this aiter has"):
+    with pytest.raises(LtError, match="not a call of this aiter"):
         calls.call("aiter asm 9 9 gone")
     monkeypatch.setattr(sys.modules["aiter"].tuned_gemm, "get_GEMM_A16W16_config", None)
     monkeypatch.setitem(sys.modules, "aiter", None)

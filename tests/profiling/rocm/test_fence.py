@@ -123,7 +123,7 @@ def test_real_kernels_of_the_library_lie_between_real_fences() -> None:
         times = vendor_times(entries, KernelTrace(tuple(trace.collect())))
     finally:
         trace.close()
-    assert times.message.startswith("10 of 10 calls seen whole"), times.message
+    assert times.message.startswith("10 of 10 calls complete"), times.message
     assert all(time_us is not None and 1 < time_us < 1000 for time_us in times.turns_us)
     assert "normal" not in times.message
     assert " + " in times.message

@@ -110,7 +110,7 @@ def test_every_format_gives_the_time_of_each_turns_last_call(device: _Device, ve
         trace = parse_kernel_trace(csv_text(version, rows, ids))
     times = vendor_times(device.entries, trace)
     assert times.turns_us == tuple(device.truth)
-    assert times.message.startswith(f"8 of 8 calls seen whole: {_CALL[0]} + {_CALL[1]}")
+    assert times.message.startswith(f"8 of 8 calls complete: {_CALL[0]} + {_CALL[1]}")
 
 
 @pytest.mark.parametrize("call", [("Cijk_A",), ("Cijk_A", "Cijk_A"), ("fill", "Cijk_A", "fill", "reduce")])
@@ -252,7 +252,7 @@ def test_without_a_finished_turn_there_is_no_time() -> None:
     device.vendor()
     device.entries = [replace(device.entries[0], finished=False)]
     assert _nothing(device, times := device.times())
-    assert "no turn" in times.message
+    assert "none of its turns" in times.message
 
 
 def _losses(device: _Device, data: st.DataObject) -> list[int]:

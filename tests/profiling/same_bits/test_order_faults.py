@@ -45,4 +45,4 @@ def test_another_order_is_found_by_rows_alone(tmp_path: Path) -> None:
     assert len(found) == len(ORDER_FAULTS)
     for product, rows in found.values():
         assert product == ""
-        assert rows.startswith("a row has other bits by the reference of its order")
+        assert rows.startswith("rows have other bits than the reference of this order of sums")

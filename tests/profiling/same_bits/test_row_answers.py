@@ -50,7 +50,7 @@ def test_rows_of_a_config() -> None:
     assert len(good.row_bits) > 0
     bad = rows.check(SESSION, SPLIT.name, candidate(SPLIT), candidate(WHOLE))
     assert (bad.passed, bad.rounds) == (False, ())
-    assert "by the reference of its order" in bad.message
+    assert "than the reference of this order" in bad.message
     call = rows.check(SESSION, VENDOR, None, candidate(WHOLE))
     assert call.row_bits == good.row_bits
 

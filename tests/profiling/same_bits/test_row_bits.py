@@ -73,7 +73,7 @@ def test_another_order_than_the_references_is_found(name: str) -> None:
     assert rows.check(subject(sums), subject(lambda x: sums(x))).message == ""
     assert rows.check(subject(MUTANTS[name])).message == ""
     message = rows.check(subject(MUTANTS[name]), subject(sums)).message
-    assert message.startswith("a row has other bits by the reference of its order: the first in place ")
+    assert message.startswith("rows have other bits than the reference of this order of sums: the first is row ")
 
 
 def test_an_order_that_hangs_on_the_rows_place_is_found() -> None:
@@ -90,7 +90,7 @@ def test_an_order_that_hangs_on_the_rows_place_is_found() -> None:
         return torch.where(above[:, None], one, other)
 
     for kernel in (by_place, by_neighbour):
-        assert "elsewhere, beside other rows" in checking(PLAIN).check(subject(kernel)).message
+        assert "at other positions, beside other rows" in checking(PLAIN).check(subject(kernel)).message
 
 
 def test_an_order_that_hangs_on_the_call_is_found() -> None:

@@ -104,7 +104,7 @@ def test_what_is_judged_is_what_is_read(folder: Path, bundle: Path, tmp_path: Pa
     with pytest.raises(ResultsError, match="can be written by others"):
         bytes_of_ours(str(linked))
     os.mkfifo(pipe := folder / "online_pipe.genkern", 0o600)
-    with pytest.raises(ResultsError, match="is no file"):
+    with pytest.raises(ResultsError, match="is not a file"):
         bytes_of_ours(str(pipe))
     with pytest.raises(ResultsError, match="cannot be read"):
         bytes_of_ours(str(folder / "online_none.genkern"))
