@@ -1,4 +1,5 @@
-"""A kernel of one store, with which a compiler proves that it works on this machine before it compiles anything else."""
+"""A kernel with one store, with which a compiler proves that it works on this machine before it compiles anything
+else."""
 
 from __future__ import annotations
 
