@@ -156,7 +156,10 @@ class Bench:
         self.job.unfit |= unfit
 
     def worth_making(self, configs: Iterable[Config]) -> list[Config]:
-        """Return the configs that are not unfit, and those that were over resources: a new binary decides these again."""
+        """Return the configs worth compiling: those that are not unfit, and those that were over resources.
+
+        A new binary decides the latter again.
+        """
         if not (unfit := self.job.unfit):
             return list(configs)
         return [c for c in configs if c.name not in unfit or unfit[c.name].outcome is Outcome.OVER_RESOURCES]
@@ -297,7 +300,7 @@ class Bench:
         return True
 
     def _claim(self) -> None:
-        """Have the farm count new results, unless this bench works ahead (`behind`): another bench may use them first."""
+        """Have the farm count new results, unless this bench works ahead (`behind`): others may use them first."""
         if self._unclaimed and not self._is_behind:
             self.farm.claim(self._unclaimed)
             self._unclaimed = []

@@ -1,4 +1,5 @@
-"""`BinaryCache`: compiled kernels by content address, shared by sizes, runs and nodes. Triton's own cache is not used."""
+"""`BinaryCache`: compiled kernels by content address, shared by sizes, runs and nodes. It replaces Triton's own
+cache."""
 
 from __future__ import annotations
 
@@ -112,7 +113,10 @@ def _whole(key: str, read: Callable[[str], bytes]) -> tuple[dict[str, Any], str 
 
 
 def _checked(key: str, folder: Path, read: Callable[[str], bytes]) -> Binary | Failure | None:
-    """Validate and load an entry whose files `read(name)` returns and whose folder is `folder`; None if it is damaged."""
+    """Validate and load an entry whose files `read(name)` returns, and whose folder is `folder`.
+
+    Returns None if it is damaged.
+    """
     try:
         if (found := _whole(key, read)) is None:
             return None

@@ -149,7 +149,7 @@ def _read_object(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise InputError(f"{where}: is not JSON") from None
     if not isinstance(values, dict):
-        raise InputError(f"{where}: is no model's configuration, which is an object with a model_type")
+        raise InputError(f"{where}: is not a model's configuration: an object with a model_type")
     return values
 
 

@@ -62,7 +62,7 @@ def read_resources(binary: bytes, backend: str, shared_bytes: int) -> Resources:
 
 
 def is_cut_short(binary: bytes) -> bool:
-    """Return True if the file ends before its sections and segments do: ptxas reports no error when the disk is full."""
+    """Return True if the file ends before its sections and segments do: ptxas ignores write errors on a full disk."""
     try:
         fields = struct.unpack_from("<QQIHHHHH", binary, _TABLES_AT)
         segments_at, sections_at, _, _, segment_size, segment_count, section_size, section_count = fields

@@ -46,7 +46,7 @@ class SlurmJob:
 
 
 def _is_known(number: str) -> bool:
-    """Return False if the job is gone. squeue fails both for a job that ended long ago and if the controller is away."""
+    """Return False if the job is gone. squeue fails both for a job that ended long ago and without the controller."""
     with contextlib.suppress(InputError):
         _slurm("squeue", "--noheader", "--format=%T")
         return False
