@@ -34,8 +34,8 @@ def import_parser() -> Parser:
     """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern import",
-        description="Convert other programs' configs to results without times, which take part in a tuning of their sizes:\n"
-        "genkern -i RESULTS -o RESULTS --all. Files without configs become a list of sizes.",
+        description="Convert other programs' configs to results without times, which take part when their sizes\n"
+        "are tuned: genkern -i RESULTS -o RESULTS --all. Files without configs become a list of sizes.",
     )
     group = p.add_argument_group("what to read")
     group.add_argument(

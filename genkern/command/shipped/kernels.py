@@ -63,8 +63,8 @@ def kernels_parser() -> Parser:
     """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern kernels",
-        description="Compile the kernels that a search of sizes tries first, and write them into one file, from which a\n"
-        "run with --kernels FILE starts. No GPU is needed.",
+        description="Compile the kernels that a search of sizes tries first, and write them into one file, from which\n"
+        "a run with --kernels FILE starts. No GPU is needed.",
     )
     group = p.add_argument_group("which kernels")
     add_gpu(group)
