@@ -119,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
     _search(p.add_argument_group("search and compile"))
     _results(p.add_argument_group("results"))
     general = p.add_argument_group("general")
-    general.add_argument("-v", "--verbose", action="count", default=0, help="say what became of the candidates")
+    general.add_argument("-v", "--verbose", action="count", default=0, help="print the outcomes of the candidates")
     general.add_argument("-h", "--help", action="help", help="print this and exit")
     p.set_defaults(may_compile=True, shard=None, measures="")  # set by `genkern measure`
     p.set_defaults(model_list=None)  # set by the command, to the sizes of --model_dir
@@ -230,8 +230,8 @@ def _target(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--device",
         metavar="NAME",
-        help="which GPU of its architecture, as 'NVIDIA H100' or h100: measure on such GPUs alone, or predict for one "
-        "that is not here (default: the GPU found, else the first of --arch)",
+        help="the GPU model, as 'NVIDIA H100' or h100: measure only on GPUs of this model, or predict for it without "
+        "one (default: the GPU found, else the first of --arch)",
     )
     group.add_argument(
         "--profiler",
@@ -293,7 +293,7 @@ def _target(group: argparse._ArgumentGroup) -> None:
         metavar="A,B",
         default=ALL,
         help=f"which libraries may win: {ALL}, or some of {', '.join(LIBRARIES)}, separated by commas "
-        f"(default: {ALL}, with cute and aiter where they are installed)",
+        f"(default: {ALL}, with cute and aiter if they are installed)",
     )
     cold = "make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
     group.add_argument("--icache_flush", action="store_true", help=cold)
@@ -431,7 +431,7 @@ def _check_files(options: argparse.Namespace) -> None:
         if given == "":
             raise InputError(f"{option} is empty: is a variable of your shell not set?")
     if results is not None and results.lower().endswith(".json"):
-        raise InputError(f"-o {results}: results are YAML, or AITER's CSV where the name ends in .csv: give another -o")
+        raise InputError(f"-o {results}: results are YAML, or AITER's CSV if the name ends in .csv: give another -o")
     if profile is not None and any(_same_file(profile, other) for other in (sizes, results)):
         raise InputError(f"--profile_file {profile} is the file of the sizes or the results too: give it another name")
     if options.benchmark and _same_file(sizes, results):

@@ -14,12 +14,12 @@ _RACE = "--all times the known configs again and keeps the fastest: leave it out
 # By name, with underscores instead of dashes.
 INSTEAD = {
     # ROCm/triton, python/perf-kernels/tools/tune_gemm/tune_gemm.py.
-    "--time_breakdown": "-v says how long each stage takes",
+    "--time_breakdown": "-v prints the time of each stage",
     "--no_warmup": "kernels are compiled in parallel while others are measured: leave it out",
     "--hack_triton_compiler": "genkern does not change the installed Triton: leave it out",
     # ROCm/tritonBLAS, tools/triton_gemm_bench.py.
     "--kernel": "--family takes a kernel of your own (docs/cute.md)",
-    "--kernel_type": "every family of kernels races: leave it out",
+    "--kernel_type": "kernels of every family are tried: leave it out",
     "--use_selector": "--search zero takes the model's choice",
     # ROCm/aiter, aiter/utility/base_tuner.py and the tuners of its formats, CK's A4W4 among them.
     "--splitK": _SPLITS,
@@ -27,7 +27,7 @@ INSTEAD = {
     "--run_config": "--benchmark -i RESULTS times the configs of results",
     "--update_improved": _RACE,
     "--min_improvement_pct": _RACE,
-    "--with_hipblaslt": "--libtype all races hipBLASLt too: leave it out",
+    "--with_hipblaslt": "--libtype all times hipBLASLt too: leave it out",
     "--preshuffle": "--op names the format, that of shuffled weights by its own name",
     "--blockPerCu": "waves_per_eu is part of AMD's spaces: leave it out",
     "--last": "-i takes a file: write the rows to tune into one",

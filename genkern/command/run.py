@@ -340,5 +340,5 @@ def made_otherwise_text(
         if is_other and (outdated := results.outdated(skipped)):
             different.append(f"{counted(len(outdated))} of kernels that genkern now generates differently")
         if count and different:
-            return f"{count} of these {'was' if count == 1 else 'were'} tuned otherwise: {'; '.join(different)}"
+            return f"{count} of these {'was' if count == 1 else 'were'} tuned differently: {'; '.join(different)}"
     return ""

@@ -1,4 +1,4 @@
-"""Whether a kernel can launch on a GPU, and how many of its workgroups run on one compute unit at a time."""
+"""Checks whether a kernel can launch on a GPU, and how many of its workgroups fit on one compute unit."""
 
 from __future__ import annotations
 

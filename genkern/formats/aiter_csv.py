@@ -131,7 +131,7 @@ def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
             raise InputError(f"{where} has no column for {problem.dtype_a} of {problem.size}: name a YAML file")
     said = said_by_name(os.path.basename(where)) | SaidFormat(batched="B" in columns)
     if "dtype" not in columns and said.op_name("") != ops[0] and f"{said.op_name('')}_blockscale" != ops[0]:
-        raise InputError(f"{where}: its columns do not say {ops[0]}: name it {ops[0]}_untuned_gemm.csv")
+        raise InputError(f"{where}: its columns do not identify {ops[0]}: name it {ops[0]}_untuned_gemm.csv")
     rows = (_size_cells(problem) for problem in problems)
     return _line(columns) + "".join(_line([cells[name] for name in columns]) for cells in rows)
 
@@ -139,9 +139,9 @@ def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
 def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRow]:
     """Yield the rows of a tuned table of AITER or genkern, with or without `gfx`, in file order.
 
-    Types that its columns do not say come from `defaults`. A time that AITER did not measure (its rows have us = 0, and
-    -1 and inf for candidates that failed) is None. Raises ResultsError (one line: file, line, what) for anything else,
-    such as an untuned file or one of another operator.
+    Types that have no column come from `defaults`. A time is None if AITER did not measure it (us = 0), or if the
+    candidate failed (-1 or inf). Raises ResultsError (one line: file, line, what) for any other file, such as an untuned
+    list or a table of another operator.
     """
     columns, rows = _table(text, where)
     if missing := {"us", "kernelName"} - set(columns):
@@ -218,7 +218,7 @@ def _table(text: str, where: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     table = read_table(text, where, ResultsError)
     if aiter_fmoe.is_table(table.columns):
         raise ResultsError(
-            f"{where} is a table of AITER's fused MoE, a list of sizes here: results that genkern found of them are in "
+            f"{where} is a table of AITER's fused MoE, which genkern reads as a list of sizes: its results are in "
             f"{where}.yaml"
         )
     try:

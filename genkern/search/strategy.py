@@ -109,8 +109,9 @@ class Task:
     foreseen: the result of the file's `foresee`; None if it was not called. It may have been given other configs than
         `configs`
 
-    If an earlier start of the run has measured some units, the search begins anew, and is told their events when it
-    asks for them; it is told events of units that it does not ask for, too.
+    If an earlier start of the run has measured some units, the strategy starts from the beginning: it is told their
+    known results as soon as it asks for them. When it first asks for a unit that was not measured before, it is also
+    told the known results that it has not asked for.
     """
 
     problem: GemmProblem

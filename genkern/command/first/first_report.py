@@ -121,7 +121,7 @@ def peer_lines(output: str) -> list[str]:
     found = [line for line in output.splitlines() if ": " in line]
     called = [line for line in found if not line.startswith("left out: ")]
     right = sum(line.endswith(": right") for line in called)
-    lines = [f"{right} of {len(called)} calls are right; tuning races these."] if called else []
+    lines = [f"{right} of {len(called)} calls are right; tuning times these."] if called else []
     return lines + [f"- {_cell(line)}" for line in found if not line.endswith(": right")]
 
 

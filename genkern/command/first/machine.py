@@ -75,7 +75,7 @@ def _first_line(path: str) -> str:
 def _program(name: str) -> str:
     path = find_executable(name, None, os.environ)
     said = output_of(path, "--version")
-    return f"{path}: {' '.join(said.split())[:200] or 'says no version'}"
+    return f"{path}: {' '.join(said.split())[:200] or 'no version given'}"
 
 
 def _pytorch() -> dict[str, Any]:

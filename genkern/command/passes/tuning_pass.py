@@ -266,6 +266,6 @@ def open_journal(files: RunFiles, header: Mapping[str, object], anew: bool, cons
             raise
         kept = files.replaced_journal
         os.replace(files.journal, kept)
-        why = "--all tunes again" if anew else "this run begins anew"
+        why = "--all tunes again" if anew else "this run starts from the beginning"
         console.print(f"note: {error.reason}; {why}, and it is kept as {shown_path(str(kept))}")
         return Journal(files.journal, header)

@@ -55,7 +55,7 @@ def train_parser() -> Parser:
         description="Learn from recorded spaces how long kernels take. Runs on a GPU of its architecture use the model "
         f"in the file that {MODEL_VARIABLE} names instead of the shipped one.",
     )
-    group = p.add_argument_group("of what, and where to")
+    group = p.add_argument_group("what to learn from, and what to write")
     group.add_argument("recorded", metavar="RECORDED", help="recorded tables of one architecture: a file, or a folder")
     group.add_argument(
         "--also",

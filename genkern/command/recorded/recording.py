@@ -41,7 +41,7 @@ def record_parser() -> Parser:
         "--output",
         metavar="PLACE",
         required=True,
-        help=f"a folder, where each run has its own file, or one file ({SUFFIX})",
+        help=f"a folder, in which each run has a file of its own, or one file ({SUFFIX})",
     )
     group.add_argument(
         "--commit", type=_commit, metavar="HASH", help="the commit of genkern that measured, which the file records"

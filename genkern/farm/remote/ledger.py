@@ -23,10 +23,10 @@ from genkern.farm.cache import Failure
 from genkern.farm.remote.unit import Unit
 from genkern.gemm.records import Binary, Outcome
 
-# How often a unit is tried again after it came to a node that turned out unable to compile.
+# How often a unit is given to nodes that turn out unable to compile it, before it ends.
 _TRIES = 2
-# A unit ends after this many losses of all nodes that might do it. Dask counts the nodes that died with a task only as
-# long as it has the task.
+# How often a unit may be lost with the nodes that were able to compile it; the next loss ends it. Dask counts the nodes
+# that died with a task only while it has the task, and a unit that was lost is sent as a new task.
 _LOSSES = 3
 # Seconds within which lost nodes may come back.
 WITHOUT_NODES_S = 180.0

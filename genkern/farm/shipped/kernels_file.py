@@ -82,10 +82,10 @@ class MadeFor:
         if self.triton != here.triton:
             told.append(f"Triton {self.triton}, here {here.triton}")
         elif not triton:
-            told.append("another genkern" if self.lowering != here.lowering else "other settings of Triton")
+            told.append("another version of genkern" if self.lowering != here.lowering else "other settings of Triton")
         if self.cute != here.cute and self.target.startswith("cuda"):
             told.append(f"CuTe DSL {self.cute}, here {here.cute}")
-        return f"made with {' and '.join(told)}: those kernels of it are not found" if told else ""
+        return f"made with {' and '.join(told)}: the kernels made with it are not found" if told else ""
 
 
 def write_kernels(path: str, entries: Mapping[str, Files], made_for: MadeFor) -> int:
@@ -113,7 +113,7 @@ class KernelsFile:
     """
 
     def __init__(self, path: str) -> None:
-        """Read the index. Raises InputError if the file cannot be read or is no file of compiled kernels."""
+        """Read the index. Raises InputError if the file cannot be read or is not a file of compiled kernels."""
         self.path = path
         self._lock = threading.Lock()
         self._open: tuple[int, zipfile.ZipFile] | None = None
@@ -136,7 +136,7 @@ class KernelsFile:
             raise InputError(f"{shown_path(path)}: {error.strerror}") from None
         except _DAMAGE:
             raise InputError(
-                f"{shown_path(path)} is no file of compiled kernels (`genkern kernels` writes them)"
+                f"{shown_path(path)} is not a file of compiled kernels (`genkern kernels` writes them)"
             ) from None
 
     def __contains__(self, key: str) -> bool:

@@ -28,7 +28,7 @@ _MOST_ORDERED = 20_000
 class Spread(Strategy):
     """Asks for its kernels in the order of their positions, whatever it is told."""
 
-    left_out = "others stand for it (spread:N)"
+    left_out = "it is not in the sample (spread:N)"
 
     def __init__(self, task: Task) -> None:
         # The choice does not depend on what an earlier start tried: known results are told, and not measured again.
