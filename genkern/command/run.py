@@ -321,7 +321,7 @@ def outdated_rows(files: RunFiles, results: ResultsFile, done: Collection[GemmPr
 
 
 def counted(rows: int) -> str:
-    """Return the number of rows with the verb."""
+    """Return the number of rows with a verb, such as "2 rows are"."""
     return "1 row is" if rows == 1 else f"{rows} rows are"
 
 

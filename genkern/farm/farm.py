@@ -388,7 +388,7 @@ class Farm:
             tell(job.key, result)
 
     def _lost(self, job: CompileJob, number: int) -> None:
-        """A worker could not start, or was killed from outside: order its job again.
+        """Order a job again whose worker could not start, or was killed from outside.
 
         If that never helps, every order ends: in a failure, or in a MachineError that ends the run.
         """

@@ -202,7 +202,7 @@ _spawnv_passfds = multiprocessing.util.spawnv_passfds
 
 
 def leave_current_folder_when_spawning() -> None:
-    """From here on, start the processes that multiprocessing spawns without the current folder on their sys.path.
+    """Start processes that multiprocessing spawns without the current folder on their sys.path, from here on.
 
     Only the command calls this, since it starts Dask nodes by multiprocessing, and restarts lost ones. A user's program
     may rely on the default.

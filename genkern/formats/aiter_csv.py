@@ -140,8 +140,8 @@ def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRo
     """Yield the rows of a tuned table of AITER or genkern, with or without `gfx`, in file order.
 
     Types that have no column come from `defaults`. A time is None if AITER did not measure it (us = 0), or if the
-    candidate failed (-1 or inf). Raises ResultsError (one line: file, line, what) for any other file, such as an untuned
-    list or a table of another operator.
+    candidate failed (-1 or inf). Raises ResultsError (one line: file, line, what) for any other file, such as an
+    untuned list or a table of another operator.
     """
     columns, rows = _table(text, where)
     if missing := {"us", "kernelName"} - set(columns):

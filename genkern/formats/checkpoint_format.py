@@ -168,7 +168,7 @@ class CheckpointFormats:
     """
 
     def __init__(self, quantization: Mapping[str, Any], plain: Stored, *, tied: bool = False):
-        """`tied`: the head has the embedding's weights, which are not quantised."""
+        """Parse a quantization_config. `tied`: the head has the embedding's weights, which are not quantised."""
         self.plain = plain
         self.unread = ""
         self.method = method_of(quantization)
@@ -449,7 +449,8 @@ def _packed(bits: int, group: int, *, zero_points: bool, by_activations: bool = 
 
 
 def _compressed_tensors(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """compressed_tensors.quantization.apply_quantization_config: groups of targets, except for ignored modules."""
+    """Return the rule of compressed-tensors (apply_quantization_config): groups of targets, except for ignored
+    modules."""
     ignored = _ExactOrPattern(_entries(quantization, "ignore"), steps)
     by_target: dict[str, Scheme | None] = {}
     for key, group in _object(quantization, "config_groups").items():
@@ -526,7 +527,7 @@ def _compressed_type(arguments: Mapping[str, Any], layout: str) -> tuple[str, st
 
 
 def _fp8(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """transformers' FineGrainedFP8Config, and AutoFP8's files. Neither quantises the head, nor does vLLM."""
+    """Return the rule of transformers' FineGrainedFP8Config and of AutoFP8's files. The head is never quantised."""
     kept = _SkipList(_entries(quantization, "modules_to_not_convert", "ignored_layers"), steps)
     block, is_dynamic = quantization.get("weight_block_size"), quantization.get("activation_scheme") != "static"
     unlike = "" if str(quantization.get("fmt") or "e4m3") in ("e4m3", "float8_e4m3fn") else "not e4m3"
@@ -550,14 +551,14 @@ def _fp8(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _fbgemm(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """FbgemmFp8Config: a scale per row of the weights, and a dynamic scale per token."""
+    """Return the rule of FbgemmFp8Config: a scale per row of the weights, and a dynamic scale per token."""
     kept = _SkipList(_entries(quantization, "modules_to_not_convert"), steps)
     scheme = Scheme(_FP8, "channel", (), _FP8, "token")
     return lambda names: None if _is_head(names) or kept.has(names) else scheme
 
 
 def _gptq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """GPTQModel's rules.
+    """Return the rule of GPTQModel.
 
     `dynamic` maps patterns to settings: modules that match a pattern with "-:" are not quantised; with "+:" or no
         prefix, they have settings of their own. The first pattern that matches applies.
@@ -603,8 +604,8 @@ def _gptq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _awq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """AutoAWQ's rules: an entry that is part of a module's name, or of transformers' list, excludes it; so does the
-    head."""
+    """Return the rule of AutoAWQ: an entry that is part of a module's name, or of transformers' list, excludes it; so
+    is the head."""
     entries = _entries(quantization, "modules_to_not_convert")
     kept = _SkipList(entries, steps)
     # transformers' AwqConfig has zero points by default.
@@ -622,8 +623,10 @@ def _awq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _modelopt(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """NVIDIA ModelOpt's rules: one algorithm for all modules except those excluded by name or glob, or one per module
-    (MIXED_PRECISION)."""
+    """Return the rule of NVIDIA ModelOpt.
+
+    There is one algorithm for all modules except those excluded by name or glob, or one per module (MIXED_PRECISION).
+    """
     inner = quantization.get("quantization")
     said = inner if isinstance(inner, dict) else quantization
     algorithm = str(said.get("quant_algo") or "")[:40].upper()
@@ -674,7 +677,7 @@ def _of_layer(layers: Mapping[str, Scheme], names: Sequence[str]) -> Scheme | No
 
 
 def _mxfp4(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """transformers' Mxfp4Config: only routed experts are quantised."""
+    """Return the rule of transformers' Mxfp4Config: only routed experts are quantised."""
     kept = _SkipList(_entries(quantization, "modules_to_not_convert", "ignored_layers"), steps)
     scheme = Scheme("mxfp4", "group", (32,))
 
@@ -694,8 +697,10 @@ def _bitsandbytes(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _auto_round(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """Intel AutoRound's rules: modules of the listed blocks are quantised; extra_config has exceptions, by full name or
-    pattern."""
+    """Return the rule of Intel AutoRound.
+
+    Modules of the listed blocks are quantised; extra_config has exceptions, by full name or pattern.
+    """
     keys = "block_name_to_quantize", "to_quant_block_names"
     blocks: Any = next((quantization[key] for key in keys if quantization.get(key)), [])
     blocks = blocks.split(",") if isinstance(blocks, str) else blocks
@@ -748,10 +753,10 @@ def _auto_round_scheme(said: Mapping[str, Any]) -> Scheme | None:
 
 
 def _quark(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """AMD Quark's rules, in order of precedence: excluded globs, layer_quant_config, layer_type_quant_config,
-    global_quant_config.
+    """Return the rule of AMD Quark.
 
-    Like vLLM, entries that begin with re: are patterns.
+    In order of precedence: excluded globs, layer_quant_config, layer_type_quant_config, global_quant_config. Like vLLM,
+        entries that begin with re: are patterns.
     """
     entries = _entries(quantization, "exclude", *_KEPT)
     excluded = _Globs(dict.fromkeys(entries, True))
