@@ -604,8 +604,10 @@ def _gptq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _awq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """Return the rule of AutoAWQ: an entry that is part of a module's name, or of transformers' list, excludes it; so
-    is the head."""
+    """Return the rule of AutoAWQ.
+
+    An entry that is part of a module's name, or that transformers' rules match, excludes it. The head is excluded too.
+    """
     entries = _entries(quantization, "modules_to_not_convert")
     kept = _SkipList(entries, steps)
     # transformers' AwqConfig has zero points by default.
