@@ -1,4 +1,4 @@
-"""Work in two steps on machines without a network between them: `compile`, `measure`, `collect`.
+"""Compiling and measuring on different machines: `compile`, `measure`, `collect`, `sbatch` and `lab`.
 
-May import: everything. Nothing imports it but the command.
+May import: everything. Only the command imports it.
 """

@@ -1,4 +1,4 @@
-"""`genkern sbatch`: scripts with which Slurm does both steps: compile on any nodes, measure on those with GPUs."""
+"""`genkern sbatch`: writes scripts with which Slurm compiles on any nodes and measures on nodes with GPUs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from genkern.command.target import require_gpu
 from genkern.errors import InputError, OutputError
 from genkern.files import regular, require_absent, require_writable, shown_path, write_whole
 
-# In the order in which they are written: what is there and whole is submitted by the last.
+# In the order in which they are written: the last one submits the others, which then exist and are complete.
 SCRIPTS = ("compile.sh", "measure.sh", "collect.sh", "workers.sh", "gpu_workers.sh", "submit.sh")
 _LOGS = "logs"
 _JOBS = 8
@@ -44,7 +44,7 @@ _retries = number("a whole number from 0 to 99", 0, 99, integer=True)
 
 
 def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern sbatch`; `tuning` are those of tuning among them, for `genkern measure`.
+    """Return the options of `genkern sbatch`; `tuning` has the options of tuning among them, for `genkern measure`.
 
     Raises InputError; SystemExit(0) after printing for --help.
     """
@@ -52,19 +52,19 @@ def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
     options.tuning = absolute(tuning)
     require_gpu(options)
     check_search(options)
-    # What measuring would refuse is refused here.
+    # Options that `genkern measure` would refuse are refused here.
     if taken := sorted(given_names(options.tuning) & TAKEN):
-        raise InputError(f"{taken[0]}: the folder of each task says what is measured: give -i and --space")
+        raise InputError(f"{taken[0]}: the folder of each task determines what is measured: give -i and --space")
     said = parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", options.arch])
     if not said.tunes:
         mode = next(name for name in ("--compare_wo_tuning", "--benchmark", "--explain") if name in said.given)
-        raise InputError(f"{mode} does not tune, which the tasks do that measure: leave it out")
+        raise InputError(f"{mode} does not tune, but the tasks that measure do: leave it out")
     require_arch(said, options.arch)
     return options
 
 
 def sbatch_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern sbatch",
         usage="genkern sbatch --arch ARCH -i SIZES... -o FOLDER [options of tuning]",
@@ -73,20 +73,28 @@ def sbatch_parser() -> Parser:
     )
     group = p.add_argument_group("which kernels")
     add_chosen(group)
-    group.add_argument("-o", "--output", metavar="FOLDER", required=True, help="the folder to write, which nodes see")
-    group.add_argument("--overwrite", action="store_true", help="replace scripts that are there")
-    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: FOLDER/cache)")
+    group.add_argument(
+        "-o", "--output", metavar="FOLDER", required=True, help="the folder to write, which all nodes share"
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace existing scripts")
+    group.add_argument("--cache_dir", metavar="DIR", help="folder of compiled kernels (default: FOLDER/cache)")
     jobs = p.add_argument_group("which jobs")
-    few = f"tasks of the array that compiles ({_JOBS}, fewer for fewer sizes)"
+    few = f"tasks of the job array that compiles (default: {_JOBS}, or the number of sizes if smaller)"
     jobs.add_argument("--jobs", type=_count, metavar="N", help=few)
-    jobs.add_argument("--gpu_jobs", type=_count, default=4, metavar="N", help="GPUs that measure at a time (4)")
-    jobs.add_argument("--cpus", type=_count, default=8, metavar="N", help="CPUs of a task (8)")
-    jobs.add_argument("--gpus", type=gpus, default="1", metavar="SPEC", help="GPUs of a task, as sbatch has it (1)")
+    jobs.add_argument(
+        "--gpu_jobs", type=_count, default=4, metavar="N", help="GPUs that measure at a time (default: 4)"
+    )
+    jobs.add_argument("--cpus", type=_count, default=8, metavar="N", help="CPUs of a task (default: 8)")
+    jobs.add_argument(
+        "--gpus", type=gpus, default="1", metavar="SPEC", help="GPUs of a task, as for sbatch (default: 1)"
+    )
     jobs.add_argument("--partition", type=partitions, metavar="NAME", help="for compiling (default: Slurm's)")
     jobs.add_argument("--gpu_partition", type=partitions, metavar="NAME", help="for measuring (default: Slurm's)")
-    jobs.add_argument("--account", type=account, metavar="NAME", help="whose hours they are (default: Slurm's)")
-    jobs.add_argument("--time", type=duration, metavar="TIME", help="limit of a task (default: the partition's)")
-    jobs.add_argument("--retries", type=_retries, default=10, metavar="N", help="times that a task begins again (10)")
+    jobs.add_argument("--account", type=account, metavar="NAME", help="the account that is charged (default: Slurm's)")
+    jobs.add_argument("--time", type=duration, metavar="TIME", help="time limit of a task (default: the partition's)")
+    jobs.add_argument(
+        "--retries", type=_retries, default=10, metavar="N", help="times that a task is restarted (default: 10)"
+    )
     jobs.add_argument("--templates", metavar="FOLDER", help="your own templates/batch/ (default: genkern's)")
     jobs.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -102,7 +110,7 @@ def run_sbatch(options: argparse.Namespace, console: Console) -> int:
     sizes = len(problems)
     options.jobs = options.jobs or min(_JOBS, sizes)
     if sizes < options.jobs:
-        raise InputError(f"--jobs {options.jobs}: the lists have {sizes} sizes, and each task has one at least")
+        raise InputError(f"--jobs {options.jobs}: the lists have {sizes} sizes, and each task needs at least one")
     for name in SCRIPTS:
         require_absent(str(folder / name), options.overwrite)
         require_writable(str(folder / name))
@@ -111,7 +119,7 @@ def run_sbatch(options: argparse.Namespace, console: Console) -> int:
     for name, text in texts.items():
         write_whole(str(folder / name), text)
     try:
-        # Slurm makes no folders.
+        # Slurm does not create folders for logs.
         (folder / _LOGS).mkdir(exist_ok=True)
     except OSError as error:
         raise OutputError(f"cannot make {shown_path(str(folder / _LOGS))} ({error.strerror})") from None
@@ -120,7 +128,7 @@ def run_sbatch(options: argparse.Namespace, console: Console) -> int:
 
 
 def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """What templates may say: numbers, names that were checked, and commands as a shell reads them."""
+    """Return the values for templates: numbers, checked names, and commands quoted for a shell."""
     space = options.space
     if space and os.path.exists(space):
         space = os.path.abspath(space)
@@ -129,7 +137,7 @@ def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     which += ["--op", *options.op] if options.op else []
     which += ["--space", space] if space else []
     cache = ["--cache_dir", os.path.abspath(options.cache_dir or folder / "cache")]
-    # One GPU is what measuring takes by itself.
+    # `genkern measure` uses one GPU by default.
     count = gpus_each(options.gpus)
     which_gpus = ["--ngpus", str(count)] if count > 1 and not given_names(options.tuning) & WHICH_GPUS else []
     names = ("jobs", "gpu_jobs", "cpus", "gpus", "partition", "account", "time", "retries")
@@ -146,7 +154,7 @@ def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
 
 
 def rendered(name: str, said: dict[str, object], own: str | None) -> str:
-    """The script. Raises InputError for a template of someone's own that cannot be read or rendered."""
+    """Return the rendered script. Raises InputError if a template of the user's cannot be read or rendered."""
     loader = jinja2.FileSystemLoader(own) if own else jinja2.PackageLoader("genkern.templates", "batch")
     templates = SandboxedEnvironment(
         loader=loader,

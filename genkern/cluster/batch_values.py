@@ -1,4 +1,4 @@
-"""What scripts for Slurm say besides commands, as a person gives it: nothing that sbatch or a shell takes apart."""
+"""Validates values that users give for Slurm scripts, so that sbatch and shells cannot misread them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from genkern.errors import InputError
 
 _FILES = frozenset(("--space", "--kernels", "--cache_dir", "--cache-dir", "--op", "--family", "--search"))
-# Options of tuning that say which GPUs of a machine measure.
+# Options of tuning that choose the GPUs that measure.
 WHICH_GPUS = frozenset(("--gpu_ids", "--ngpus", "--mp"))
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}"
 
 
 def _matching(pattern: str, what: str) -> Callable[[str], str]:
-    """Reads what matches as a whole; raises argparse.ArgumentTypeError, which says that it is not `what`."""
+    """Return a parser of texts that match `pattern`; it raises argparse.ArgumentTypeError: the text is not `what`."""
 
     def read(text: str) -> str:
         if re.fullmatch(pattern, text) is None:
@@ -37,18 +37,18 @@ gpus = _matching(rf"({_NAME}:)?[1-9][0-9]{{0,2}}", "a number of GPUs, with their
 
 
 def gpus_each(spec: str) -> int:
-    """How many GPUs a task has for which Slurm is asked for these."""
+    """Return the number of GPUs per task in a --gpus value of Slurm."""
     return int(spec.rpartition(":")[2])
 
 
 def given_names(tuning: Sequence[str]) -> frozenset[str]:
-    """What may be names of options among these words: as they are written, and with underscores for dashes."""
+    """Return the option names among these words, as written, and with underscores instead of dashes."""
     names = {argument.partition("=")[0] for argument in tuning}
     return frozenset(names | {name.replace("-", "_").replace("__", "--", 1) for name in names})
 
 
 def absolute(tuning: Sequence[str]) -> list[str]:
-    """Options of tuning with the files that they name as these are found from a process that begins elsewhere."""
+    """Return options of tuning with absolute paths, since they are used by processes in other folders."""
     made = []
     for before, option in zip(("", *tuning), tuning, strict=False):
         name, equals, value = option.partition("=")
@@ -62,7 +62,7 @@ def absolute(tuning: Sequence[str]) -> list[str]:
 
 
 def require_plain(path: str, what: str) -> str:
-    """The path. Raises InputError for one with what does not show, such as a line's end."""
+    """Return the path. Raises InputError if it has unprintable characters, such as a line end."""
     if not path.isprintable():
-        raise InputError(f"{what} {path!r:.60} has characters that do not show: a script would not survive them")
+        raise InputError(f"{what} {path!r:.60} has unprintable characters, which would break a script")
     return path

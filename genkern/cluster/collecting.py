@@ -1,4 +1,4 @@
-"""`genkern collect`: results of several jobs in one file, each row with its origin."""
+"""`genkern collect`: joins results of several jobs to one file, in which each row has its origin."""
 
 from __future__ import annotations
 
@@ -28,15 +28,20 @@ from genkern.journal.run_files import RunFiles
 from genkern.packing.rows import rank_of
 from genkern.timing.standing import Standing
 
-# Compares as problems do, in a tenth of the time.
+# Sorts as GemmProblem does, in a tenth of the time.
 _in_order = operator.attrgetter(*(field.name for field in fields(GemmProblem)))
 _ORIGIN = re.compile(r"# from [^\n]*\n")
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedRow:
-    """The text of a row, the comment above it, which says where it comes from, and what of the row decides whether it
-    stays. The row itself is not kept: 100,000 would take 200 MB.
+    """A row of a results file, reduced to what is needed: 100,000 complete rows would take 200 MB.
+
+    problem, device: the row's problem and device
+    key: problem, device and library, of which a file has only one row
+    rank: order in which rows with equal keys are preferred, smallest first
+    text: the row's text
+    origin: the comment above it, which says where it comes from
     """
 
     problem: GemmProblem
@@ -48,45 +53,48 @@ class CollectedRow:
 
     @classmethod
     def of(cls, row: TunedRow, text: str, origin: str) -> CollectedRow:
-        # A file has one row of a problem on a device, by a library.
+        # A file has one row per problem, device and library.
         key = row.problem, row.arch, row.device, row.compute_units, row.library, row.bpreshuffle
         return cls(row.problem, row.device, key, rank_of(row), text, origin)
 
     @property
     def duration_us(self) -> float:
-        """The time of the row's config, infinite if the row does not say it."""
+        """The time of the row's config in microseconds; infinite if the row has none."""
         return self.rank[1]
 
 
 def parse_collect(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern collect`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern collect`. Raises InputError; SystemExit(0) after printing for --help."""
     options = collect_parser().parse_args(argv)
     if not options.output.lower().endswith((".yaml", ".yml")):
-        raise InputError(f"-o {options.output}: name a YAML file, which has room for where rows come from")
+        raise InputError(f"-o {options.output}: name a YAML file, which can store the origin of rows")
     return options
 
 
 def collect_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern collect",
-        description="Join results; a comment above each row says whose it is. Of a size and device the best stays.",
+        description="Join results: keep the best row per size and device, with a comment about its origin above.",
     )
     group = p.add_argument_group("what to join")
     group.add_argument(
         "results",
         nargs="+",
         metavar="RESULTS",
-        help="results in YAML; a folder of `genkern compile` stands for its own",
+        help="results in YAML, or a folder of `genkern compile` for the results in it",
     )
     group.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to write, in YAML")
-    group.add_argument("--overwrite", action="store_true", help="replace results that are there, and nothing else")
+    group.add_argument("--overwrite", action="store_true", help="replace existing results, but no other file")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_collect(options: argparse.Namespace, console: Console) -> int:
-    """Join, and say what is missing; 1 where sizes of a folder have no result yet. Raises InputError or OutputError."""
+    """Join results, and print what is missing; returns 1 if sizes of a folder have no result yet.
+
+    Raises InputError, ResultsError or OutputError.
+    """
     _require_results_or_none(options.output, options.overwrite)
     require_writable(options.output)
     best: dict[Hashable, CollectedRow] = {}
@@ -106,10 +114,12 @@ def run_collect(options: argparse.Namespace, console: Console) -> int:
                     best[row.key] = row
     if not best:
         raise InputError(
-            f"nothing to join: no results in {files} files (genkern measure FOLDER makes those of a folder)"
+            f"nothing to join: no results in {files} files (genkern measure FOLDER writes results into a folder)"
         )
     kept = write_rows(options.output, best.values())
-    doubles = f"; {rows - len(kept)} others of the same size and device are left out" if rows > len(kept) else ""
+    doubles = (
+        f"; {rows - len(kept)} further rows of the same sizes and devices are left out" if rows > len(kept) else ""
+    )
     console.print(f"{len(kept)} rows of {files} files are in {shown_path(options.output)}{doubles}")
     if missing := wanted - {each.problem for each in kept}:
         console.print(f"note: {len(missing)} of {len(wanted)} sizes have no result yet")
@@ -117,19 +127,19 @@ def run_collect(options: argparse.Namespace, console: Console) -> int:
 
 
 def _require_results_or_none(path: str, overwrite: bool) -> None:
-    """Raise OutputError if another file than results would be replaced, or any file without `overwrite`."""
+    """Raise OutputError if a file other than results would be replaced, or any file without `overwrite`."""
     require_absent(path, overwrite)
     if os.path.isfile(path) and os.path.getsize(path):
         try:
-            # The first row tells.
+            # The first row shows whether it is a results file.
             next(tune_gemm_yaml.read_rows(read_text(path, ResultsError), shown_path(path), GemmDefaults()), None)
         except ResultsError:
-            said = f"{shown_path(path)} holds no results, which alone --overwrite replaces; name another -o"
+            said = f"{shown_path(path)} is not a results file; --overwrite replaces only such files; name another -o"
             raise OutputError(said) from None
 
 
 def write_rows(path: str, rows: Iterable[CollectedRow]) -> list[CollectedRow]:
-    """Write these into a results file, sorted by size, and return them so. Raises OutputError."""
+    """Write these rows to a results file, sorted by size, and return them in that order. Raises OutputError."""
     kept = sorted(rows, key=lambda each: _in_order(each.problem))
     head, _ = tune_gemm_yaml.render((), 0, "")
     write_whole(path, itertools.chain([head], (each.origin + each.text for each in kept)))
@@ -137,19 +147,19 @@ def write_rows(path: str, rows: Iterable[CollectedRow]) -> list[CollectedRow]:
 
 
 def rows_in(path: str) -> list[CollectedRow]:
-    """The rows of a results file, each with its own origin if that file was joined too. Raises ResultsError."""
+    """Return the rows of a results file; rows that were joined before keep their origin. Raises ResultsError."""
     return rows_of(read_text(path, ResultsError), shown_path(path), f"{Path(path).name!r}{_hosts(path)}")
 
 
 def rows_of(text: str, where: str, origin: str) -> list[CollectedRow]:
-    """The same of the text of such a file; rows without an origin get `origin`, which is one line."""
+    """Return the rows in the text of a results file; rows without an origin get `origin`, which is one line."""
     read = tune_gemm_yaml.read_rows(text, where, GemmDefaults())
     found = [(row.line, CollectedRow.of(row, "", f"# from {origin}\n")) for row in read]
     lines = [line for line, _ in found]
     above, texts = tune_gemm_yaml.split(text if text.endswith("\n") else text + "\n", where, lines)
     rows = []
     for (_, row), own in zip(found, texts, strict=True):
-        # What stands above a row is the end of what comes before it.
+        # The comment above a row is at the end of the preceding text.
         said = _ORIGIN.findall(above)
         first, *more = own.splitlines(keepends=True)
         rows.append(replace(row, text=first if more else own, origin=said[-1] if said else row.origin))
@@ -158,7 +168,7 @@ def rows_of(text: str, where: str, origin: str) -> list[CollectedRow]:
 
 
 def _hosts(results: str) -> str:
-    """On which machines the run was that wrote a results file, as its journal knows; "" without one."""
+    """Return the hosts on which a run wrote a results file, from its journal; "" without one."""
     files = RunFiles(results)
     hosts: dict[str, None] = {}
     for journal in (files.finished_journal, files.journal):

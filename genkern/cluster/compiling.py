@@ -1,4 +1,4 @@
-"""`genkern compile`: kernels of sizes, made on a machine without GPU and PyTorch, in a folder to measure elsewhere."""
+"""`genkern compile`: compiles kernels without a GPU and PyTorch, into a folder that is measured elsewhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _positive = number("a whole number from 1 to 100000", 1, 100_000, integer=True)
 
 
 def parse_compile(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern compile`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern compile`. Raises InputError; SystemExit(0) after printing for --help."""
     options = compile_parser().parse_args(argv)
     require_gpu(options)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
@@ -39,16 +39,17 @@ def parse_compile(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def check_search(options: argparse.Namespace) -> int:
-    """How many units of each size --search wants. Raises InputError for a strategy that has to measure."""
+    """Return the number of units per size that --search wants. Raises InputError for a strategy that needs
+    measurements."""
     if (strategy := chosen_strategy(options.search)).name != PREDICTED:
         raise InputError(
-            f"--search {options.search}: nothing is measured here, which it wants to know: give {PREDICTED}[:N]"
+            f"--search {options.search}: it needs measurements, and nothing is measured here: give {PREDICTED}[:N]"
         )
     return strategy.number or sys.maxsize
 
 
 def compile_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern compile",
         description="Compile kernels for sizes into a folder for `genkern measure`. Neither GPU nor PyTorch is needed.",
@@ -57,36 +58,34 @@ def compile_parser() -> Parser:
     add_chosen(group)
     group.add_argument("--shard", type=read_shard, metavar="I/N", help=SHARD_HELP)
     group.add_argument("-o", "--output", metavar="FOLDER", required=True, help="the folder to write")
-    group.add_argument("--overwrite", action="store_true", help="replace what an earlier compile wrote there")
+    group.add_argument("--overwrite", action="store_true", help="replace the files of an earlier compile")
     add_compiling(group)
     return p
 
 
 def add_chosen(group: argparse._ArgumentGroup) -> None:
-    """The options that say which kernels are compiled, for what."""
+    """Add the options that determine which kernels are compiled, and for which GPU."""
     add_gpu(group)
-    group.add_argument(
-        *("-i", "--gemm_size_file"), nargs="+", required=True, metavar="SIZES", help="lists as genkern takes them"
-    )
-    group.add_argument("--op", nargs="+", choices=op_names(), metavar="OP", help="of these formats only")
+    group.add_argument(*("-i", "--gemm_size_file"), nargs="+", required=True, metavar="SIZES", help="size lists")
+    group.add_argument("--op", nargs="+", choices=op_names(), metavar="OP", help="only sizes of these formats")
     group.add_argument("--space", metavar="FILE", help="as when tuning")
     group.add_argument(
         "--search",
         metavar="NAME",
         default=_USUAL,
-        help=f"predicted:N: what a model prefers; predicted: everything (default: {_USUAL})",
+        help=f"predicted:N: the N kernels that a model prefers; predicted: all (default: {_USUAL})",
     )
 
 
 def chosen_spaces(options: argparse.Namespace, problems: Sequence[GemmProblem]) -> tuple[list[str], dict[str, Space]]:
-    """The libraries whose kernels are compiled, and the space of each format. Raises InputError."""
+    """Return the libraries whose kernels are compiled, and the space of each format. Raises InputError."""
     libraries = [name for name in parse_libraries(ALL).split(",") if name != CUTE or cute_installed()]
     ops = {each.op for each in problems}
     return libraries, {op: space_for_libraries(options.space, options.arch, op, libraries) for op in ops}
 
 
 def run_compile(options: argparse.Namespace, console: Console) -> int:
-    """Rank, compile, write the folder. Raises InputError or OutputError."""
+    """Rank and compile kernels, and write the folder. Raises InputError or OutputError."""
     folder = WorkFolder(Path(options.output))
     require_absent(str(folder.manifest_path), options.overwrite)
     require_writable(str(folder.manifest_path))

@@ -1,4 +1,4 @@
-"""`genkern lab`: tune on the GPUs of all nodes of a cluster, a results file for each architecture."""
+"""`genkern lab`: tunes on the GPUs of all nodes of a cluster, into a results file per architecture."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ from genkern.kernels.kernel import Target
 from genkern.ops.op import check_problem
 from genkern.tuning.progress import Progress
 
-# What this command says itself of each share.
+# Options that this command sets itself for each share.
 _TAKEN = WHICH_GPUS | {"-i", "--gemm_size_file", "-o", "--tuning_results_file", "--arch", "--cluster"}
 _LOOK_S = 0.5
-# GPUs that come late, or went and come back, come within that, unless nodes are still in a queue.
+# Time for GPUs to appear, or to come back; it is extended while nodes are in a queue.
 _WITHOUT_GPUS_S = 30.0
 
 
 def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern lab`; `tuning` are those of tuning among them, for the nodes.
+    """Return the options of `genkern lab`; `tuning` has the options of tuning among them, for the nodes.
 
     Raises InputError; SystemExit(0) after printing for --help.
     """
     options, tuning = lab_parser().parse_known_args(argv)
     options.tuning = absolute(tuning)
     if taken := sorted(given_names(options.tuning) & _TAKEN):
-        raise InputError(f"{taken[0]}: genkern lab says that itself, to each of its nodes")
+        raise InputError(f"{taken[0]}: genkern lab sets this option itself, for each node")
     for arch in options.arch:
-        # What the nodes would refuse is refused here.
+        # Options that the nodes would refuse are refused here.
         require_arch(
             parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", arch]), arch
         )
@@ -66,7 +66,7 @@ def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def lab_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern lab",
         usage="genkern lab --cluster ADDRESS --arch ARCH... -i SIZES... -o FOLDER [options of tuning]",
@@ -76,20 +76,23 @@ def lab_parser() -> Parser:
     group = p.add_argument_group("what to tune, and where")
     group.add_argument("--cluster", type=read_cluster, required=True, metavar="ADDRESS", help=CLUSTER_HELP)
     group.add_argument(
-        "--arch", nargs="+", choices=known_archs(), required=True, metavar="ARCH", help="each gets all sizes"
+        "--arch", nargs="+", choices=known_archs(), required=True, metavar="ARCH", help="all sizes are tuned for each"
     )
+    group.add_argument(*("-i", "--gemm_size_file"), nargs="+", required=True, metavar="SIZES", help="size lists")
     group.add_argument(
-        *("-i", "--gemm_size_file"), nargs="+", required=True, metavar="SIZES", help="lists as genkern takes them"
-    )
-    group.add_argument(
-        "-o", "--output", metavar="FOLDER", required=True, help="results_ARCH.yaml go there; sizes in them are skipped"
+        "-o",
+        "--output",
+        metavar="FOLDER",
+        required=True,
+        help="the folder for results_ARCH.yaml; sizes in these files are skipped",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_lab(options: argparse.Namespace, console: Console) -> int:
-    """Tune; 1 where a size has no winner, 3 where that is so by a bug. Raises InputError or OutputError."""
+    """Tune; returns 1 if a size has no winner, 3 if a bug in genkern is the reason. Raises InputError or
+    OutputError."""
     asked = {arch: _asked(options.gemm_size_file, arch) for arch in dict.fromkeys(options.arch)}
     files = {arch: str(Path(options.output) / f"results_{arch}.yaml") for arch in asked}
     with contextlib.ExitStack() as stack:
@@ -100,7 +103,7 @@ def run_lab(options: argparse.Namespace, console: Console) -> int:
 
 
 def _asked(lists: Sequence[str], arch: str) -> list[GemmProblem]:
-    """The sizes of these lists for an architecture, each once."""
+    """Return the sizes of these lists for an architecture, without duplicates."""
     found = dict.fromkeys(problem for each in lists for problem in read_sizes(each, GemmDefaults(), arch).problems)
     for problem in found:
         check_problem(problem, arch)
@@ -110,7 +113,7 @@ def _asked(lists: Sequence[str], arch: str) -> list[GemmProblem]:
 def _tuned(
     options: argparse.Namespace, asked: dict[str, list[GemmProblem]], files: dict[str, str], console: Console
 ) -> int:
-    """Tune what is not in the files yet, which nobody else writes."""
+    """Tune the sizes that are not in the files yet; the files are locked."""
     rows: dict[str, list[CollectedRow]] = {}
     wanted: dict[str, list[GemmProblem]] = {}
     for arch, path in files.items():
@@ -140,7 +143,7 @@ def _tuned(
 
 @dataclass
 class _Lab:
-    """A run: hands shares to GPUs as they are free, and writes what comes back."""
+    """A run: gives shares of sizes to free GPUs, and writes the results."""
 
     nodes: Nodes
     sizes: LabSizes
@@ -150,7 +153,7 @@ class _Lab:
     console: Console
     failed: int = 0
     bugs: int = 0
-    # What nodes say, from threads of Dask's: news of a share, or its end.
+    # News of shares, and ended shares, from Dask's threads.
     _heard: queue.SimpleQueue[tuple[int, Any]] = field(default_factory=queue.SimpleQueue)
     _pending: dict[int, Any] = field(default_factory=dict)
 
@@ -180,7 +183,7 @@ class _Lab:
             self._cancel(list(self._pending.values()))
 
     def _ask(self, place: Place, share: Share) -> None:
-        """Have this node tune a share: all candidates of a size on one GPU."""
+        """Have a node tune a share; one GPU measures all candidates of a size."""
         number = share.number
         try:
             pending = self.nodes.client.submit(
@@ -194,12 +197,12 @@ class _Lab:
         pending.add_done_callback(lambda done: self._heard.put((number, done)))
 
     def _options(self) -> tuple[str, ...]:
-        """Nodes that do not measure compile for those that do."""
+        """Return the options for nodes: nodes without GPUs, if there are any, compile for those that measure."""
         compiles = any(not node.gpus and not node.why for node in self.nodes.there)
         return (*self.tuning, *(("--cluster", self.nodes.scheduler) if compiles else ()))
 
     def _gpus(self) -> dict[Place, int]:
-        """How many GPUs of the architectures that are asked for each node has."""
+        """Return the number of GPUs of the requested architectures on each node."""
         return {
             Place(node.address, arch): min(node.gpus, node.said["archs"].count(arch))
             for node in self.nodes.there
@@ -208,7 +211,7 @@ class _Lab:
         }
 
     def _is_hopeless(self, waited_s: float) -> bool:
-        """Whether no GPU is to be expected, after so long without one that is wanted."""
+        """Return True if no GPU can be expected, after `waited_s` seconds without a suitable one."""
         measuring = [node for node in self.nodes.there if node.gpus]
         of_no_use = bool(measuring) and all(node.why for node in measuring)
         return (of_no_use or waited_s > _WITHOUT_GPUS_S) and not self.nodes.expects_more
@@ -225,7 +228,7 @@ class _Lab:
             self._heard.put((int(said["number"]), str(said["news"])))
 
     def _hear(self) -> None:
-        """Wait for a while, then take all that was said."""
+        """Wait for news for up to `_LOOK_S` seconds, then process everything that has arrived."""
         heard = []
         with contextlib.suppress(queue.Empty):
             heard.append(self._heard.get(timeout=_LOOK_S))
@@ -244,10 +247,10 @@ class _Lab:
         except GenkernError:
             raise
         except Exception as error:
-            # A scheduler that is gone, or was started anew, says nothing of the node.
+            # The scheduler was lost or restarted: this says nothing about the node.
             forgotten = type(error).__name__.endswith("CancelledError")
-            what = "is forgotten by the scheduler" if forgotten else f"is lost ({one_line(error)})"
-            self.console.print(f"note: {place.node} {what}: others take its sizes")
+            what = "was forgotten by the scheduler" if forgotten else f"is lost ({one_line(error)})"
+            self.console.print(f"note: {place.node} {what}: other nodes take its sizes")
             self.sizes.lost(number, at_fault=not forgotten)
             return
         self._take_rows(number, done)
@@ -276,18 +279,18 @@ class _Lab:
             write_rows(self.files[place.arch], rows)
 
     def _forget_lost(self) -> None:
-        """Dask would wait for a node that has gone; its sizes are others' now."""
+        """Give the sizes of lost nodes to other nodes; Dask would wait for the lost ones."""
         there = {node.address for node in self.nodes.there}
         for number, pending in list(self._pending.items()):
             place, _ = self.sizes.under_way[number]
             if place.node not in there:
                 del self._pending[number]
                 self._cancel([pending])
-                self.console.print(f"note: {place.node} is lost: others take its sizes")
+                self.console.print(f"note: {place.node} is lost: other nodes take its sizes")
                 self.sizes.lost(number)
 
     def _cancel(self, pending: list[Any]) -> None:
-        """Nobody waits for these any more, whatever becomes of them."""
+        """Withdraw tasks; their results no longer matter."""
         try:
             if pending:
                 self.nodes.client.cancel(pending)

@@ -1,4 +1,4 @@
-"""What runs on a node with GPUs: a few sizes at a time, tuned by a genkern of their own on a GPU of their own."""
+"""Code that runs on a node with GPUs: tunes a few sizes at a time in a genkern process of its own, on one free GPU."""
 
 from __future__ import annotations
 
@@ -22,14 +22,21 @@ from genkern.journal.file_lock import Locked, held
 from genkern.python_child import child_environment, module_argv
 
 _LOOK_S = 0.5
-# What a tuning needs to write what it has.
+# Time that a tuning run needs to write its results.
 _GRACE_S = 15.0
 _ERROR_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
 class Share:
-    """Sizes for one GPU of an architecture: the list as text, and the options of tuning; `topic` is where news go."""
+    """Sizes for one GPU.
+
+    arch: its architecture
+    sizes: the size list, as text
+    options: options of tuning
+    topic: the Dask topic for news
+    number: number of the share
+    """
 
     arch: str
     sizes: str
@@ -42,7 +49,7 @@ class Share:
 
     @classmethod
     def read(cls, text: str) -> Share:
-        """The share of a text. Raises ValueError, TypeError or LookupError for what is none."""
+        """Parse a share. Raises ValueError, TypeError or LookupError for invalid text."""
         said = json.loads(text)
         options = tuple(str(option) for option in said["options"])
         return cls(str(said["arch"]), str(said["sizes"]), options, str(said["topic"]), int(said["number"]))
@@ -50,7 +57,13 @@ class Share:
 
 @dataclass(frozen=True)
 class Done:
-    """How the genkern of a share ended: its exit status, its results as text, and the last that it said."""
+    """How the tuning of a share ended.
+
+    status: exit status of genkern
+    results: its results file, as text
+    said: the last line that it printed
+    origin: GPU and host
+    """
 
     status: int
     results: str
@@ -62,13 +75,13 @@ class Done:
 
     @classmethod
     def read(cls, text: str) -> Done:
-        """What `tuned_here` has answered. Raises ValueError, TypeError or LookupError for what is no answer."""
+        """Parse the answer of `tuned_here`. Raises ValueError, TypeError or LookupError for invalid text."""
         said = json.loads(text)
         return cls(int(said["status"]), str(said["results"]), str(said["said"]), str(said["origin"]))
 
 
 def tuned_here(text: str) -> str:
-    """Tune a share, whose text this is, on a free GPU of this machine, and say how that ended (`Done`)."""
+    """Tune the share in `text` on a free GPU of this machine, and return how that ended, as the text of a `Done`."""
     share = Share.read(text)
     tell, is_wanted = _of_dask(share)
     with _gpu(share.arch) as index, tempfile.TemporaryDirectory(prefix="genkern-lab-") as folder:
@@ -90,11 +103,12 @@ def _run(
     origin: str,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> Done:
-    """Until its genkern ends, or nobody wants it any more: that ends it, so that the GPU is free for others."""
+    """Run genkern until it ends, or the share is no longer wanted; it is then stopped, so that the GPU is free
+    again."""
     sizes, results, log = folder / "sizes.yaml", folder / "results.yaml", folder / "log"
     sizes.write_text(share.sizes, encoding="utf-8")
     given = ["-i", str(sizes), "-o", str(results), "--arch", share.arch, "--gpu_ids", str(index)]
-    # This module run as a program: genkern in a process that ends with this one.
+    # This module is run as a program, which runs genkern and ends with this process.
     command = module_argv(__name__, str(os.getpid()), *share.options, *given)
     with open(log, "wb") as said:
         process = subprocess.Popen(
@@ -131,7 +145,7 @@ def _text_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def _gpu(arch: str) -> Iterator[int | None]:
-    """The number of a GPU that no other worker of this machine has meanwhile; None where there is none."""
+    """Context with the number of a GPU that no other worker of this machine uses meanwhile; None if there is none."""
     with contextlib.ExitStack() as stack:
         index = None
         for device in detect_devices():
@@ -140,20 +154,22 @@ def _gpu(arch: str) -> Iterator[int | None]:
                     stack.enter_context(held(_lock_of(device)))
                     index = device.index
                     break
-        # Outside: what its block raises is nothing of the lock's.
+        # Outside of the `suppress`, which must not hide exceptions of the caller's block.
         yield index
 
 
 def _lock_of(device: DetectedDevice) -> Path:
-    """Its number is another in a worker that sees some of the GPUs only."""
+    """Return the lock file of a GPU. Its name contains the visible GPUs, since they determine a GPU's number."""
     shown = "".join(os.environ.get(name, "") for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"))
     name = device.uuid or f"{device.arch}-{shown}-{device.index}"
     return Path(tempfile.gettempdir()) / f"genkern-{re.sub(r'[^A-Za-z0-9-]', '_', name)}.gpu"
 
 
 def _of_dask(share: Share) -> tuple[Callable[[str], object], Callable[[], bool]]:
-    """How to send news, and whether anybody waits for the end, where this is a worker of Dask's; its threads are for
-    others then, since this one only waits: otherwise kernels that this very size wants might wait for its end.
+    """Return a function that sends news, and one that tells whether the result is still wanted.
+
+    In a Dask worker this also leaves the worker's thread pool, since the task mostly waits: otherwise compiles for this
+    very share might wait for its thread.
     """
     try:
         from distributed import get_worker, secede
@@ -165,7 +181,7 @@ def _of_dask(share: Share) -> tuple[Callable[[str], object], Callable[[], bool]]
     secede()
 
     def is_wanted() -> bool:
-        # Of a task that runs Dask can only note that its client has cancelled it, or gone.
+        # Dask can only mark a running task as cancelled, by its client or because the client is gone.
         task = worker.state.tasks.get(key)
         return task is not None and task.state != "cancelled"
 
@@ -173,7 +189,7 @@ def _of_dask(share: Share) -> tuple[Callable[[str], object], Callable[[], bool]]
 
 
 def _end_with(parent: int) -> None:
-    """Stop as by SIGTERM when the worker has ended, whatever ended it."""
+    """Send this process SIGTERM when the worker has ended, however it ended."""
 
     def watch() -> None:
         while os.getppid() == parent:

@@ -1,4 +1,4 @@
-"""LabSizes: which sizes are still to be tuned, and on which GPU each is; knows nothing of Dask."""
+"""`LabSizes`: the sizes that are still to be tuned, and the GPU on which each is; independent of Dask."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass, field
 
 from genkern.gemm.problem import GemmProblem
 
-# A process of genkern takes seconds to begin, so it gets several sizes; and not so many that the last ones of a run
-# are all with one GPU: half of what is left is shared out (guided self-scheduling, Polychronopoulos and Kuck 1987).
+# A process of genkern takes seconds to start, so a share has several sizes. It has few enough that the last sizes of a
+# run are not all on one GPU: half of the sizes that are left are divided among the GPUs (guided self-scheduling,
+# Polychronopoulos and Kuck 1987).
 _MOST = 16
 _HALF = 2
-# A size whose node is lost so often is not tried again: it may be what ends nodes.
+# A size is given up after its node was lost this many times, since the size may be the reason.
 _LOSSES = 3
 
 
 @dataclass(frozen=True)
 class Place:
-    """A GPU of a node, as far as anybody needs to know: the node's address and the architecture."""
+    """A GPU of a node: the node's address, and the architecture."""
 
     node: str
     arch: str
@@ -26,7 +27,12 @@ class Place:
 
 @dataclass
 class LabSizes:
-    """Sizes by architecture, largest first; `given_up` are those that have lost too many nodes."""
+    """The sizes of a run.
+
+    left: sizes that are not under way, by architecture, largest first
+    under_way: place and sizes of each share
+    given_up: sizes with which too many nodes were lost
+    """
 
     left: dict[str, deque[GemmProblem]]
     under_way: dict[int, tuple[Place, list[GemmProblem]]] = field(default_factory=dict)
@@ -45,18 +51,18 @@ class LabSizes:
         return not self.under_way and not any(self.left.values())
 
     def waiting(self) -> list[str]:
-        """Architectures of which sizes are left that no GPU has."""
+        """Return the architectures with sizes that no GPU is tuning."""
         return [arch for arch, left in self.left.items() if left]
 
     def take(self, gpus: Mapping[Place, int]) -> list[tuple[int, Place, tuple[GemmProblem, ...]]]:
-        """What free GPUs begin with now, each share with a number; `gpus`: how many a node has, free or not."""
+        """Return the shares with which free GPUs begin now; `gpus` is the number of GPUs of each place, free or not."""
         busy = Counter(place for place, _ in self.under_way.values())
         free = [place for place, count in gpus.items() for _ in range(count - busy[place])]
         shares = []
         for place in free:
             if left := self.left.get(place.arch):
                 of_arch = sum(count for other, count in gpus.items() if other.arch == place.arch)
-                # Every so many-th: the others of the arch get sizes as large.
+                # An equal part for each GPU, so that the other GPUs get sizes as large.
                 count = max(1, min(_MOST, len(left) // (_HALF * of_arch)))
                 taken = [left.popleft() for _ in range(count)]
                 self._next += 1
@@ -65,17 +71,20 @@ class LabSizes:
         return shares
 
     def finished(self, number: int, problem: GemmProblem) -> None:
-        """One of the sizes of a share has its result."""
+        """Record that a size of a share has its result."""
         _, sizes = self.under_way.get(number, (None, []))
         if problem in sizes:
             sizes.remove(problem)
 
     def ended(self, number: int) -> list[GemmProblem]:
-        """The share has come to its end: its sizes that have no result, and get none."""
+        """Remove a share that has ended; return its sizes without a result."""
         return self.under_way.pop(number)[1]
 
     def lost(self, number: int, *, at_fault: bool = True) -> None:
-        """The node went, or its GPU: what has no result is for others, and first; the first may be `at_fault`."""
+        """Record that the node or its GPU was lost: sizes without a result are queued again, first.
+
+        With `at_fault` the first of them may be the reason, and the loss counts.
+        """
         place, sizes = self.under_way.pop(number)
         if sizes and at_fault:
             self._losses[place.arch, sizes[0]] += 1

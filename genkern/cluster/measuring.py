@@ -1,4 +1,4 @@
-"""`genkern measure`: tune the sizes of a folder that `genkern compile` wrote, with the kernels that are in it."""
+"""`genkern measure`: tunes the sizes of a folder that `genkern compile` wrote, with the kernels in it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.kernels.kernel import Target
 from genkern.search.strategies import CACHED
 
-# Options of tuning that say what is searched, and which device measures.
+# Options of tuning that determine what is searched, and which device measures.
 _SEARCHES = frozenset(("--search", "--strategy", "--exhaustive", "--patience", "--protocol"))
 _DEVICES = WHICH_GPUS | {"--profiler"}
-# What the folder says.
+# Options that the folder determines.
 TAKEN = frozenset(
     (
         "-i",
@@ -43,7 +43,7 @@ TAKEN = frozenset(
 
 
 def parse_measure(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of tuning that the folder and the other options mean.
+    """Return the options of tuning that follow from the folder and the other options.
 
     Raises InputError, also for a folder that is damaged or made for something else; SystemExit(0) after printing for
     --help.
@@ -51,7 +51,7 @@ def parse_measure(argv: Sequence[str]) -> argparse.Namespace:
     own, others = measure_parser().parse_known_args(argv)
     given = given_names(others)
     if taken := sorted(given & TAKEN):
-        raise InputError(f"{taken[0]}: the folder says what is measured, and for which GPU (genkern compile)")
+        raise InputError(f"{taken[0]}: the folder determines what is measured, and for which GPU (genkern compile)")
     folder = WorkFolder(Path(own.folder))
     manifest = folder.manifest()
     here = MadeFor.here(Target(*triton_target(gpu_for_arch(manifest.arch))), versions()["triton"])
@@ -65,24 +65,24 @@ def parse_measure(argv: Sequence[str]) -> argparse.Namespace:
         said += ["--search", CACHED]
     options = parse([*others, *said, "-o", own.output or str(folder.results_of(own.shard))])
     options.shard, options.may_compile = own.shard, own.may_compile
-    # Otherwise a machine without a GPU would predict.
+    # Without this, a machine without a GPU would predict times.
     options.measures = "" if given & _DEVICES else "genkern measure"
     options.command = shlex.join(["python", "-m", "genkern", "measure", *argv])
     return options
 
 
 def measure_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern measure",
         usage="genkern measure FOLDER [options of tuning]",
         description="Tune the sizes of a folder of `genkern compile` with its kernels. Options of tuning may follow.",
     )
     group = p.add_argument_group("what to measure")
-    group.add_argument("folder", metavar="FOLDER", help="the folder, whose checksums are compared")
+    group.add_argument("folder", metavar="FOLDER", help="the folder, whose checksums are verified")
     group.add_argument("--shard", type=read_shard, metavar="I/N", help=SHARD_HELP)
     group.add_argument(
-        "--may_compile", "--may-compile", action="store_true", help="compile what the search wants besides"
+        "--may_compile", "--may-compile", action="store_true", help="compile further kernels that the search wants"
     )
     group.add_argument("-o", "--output", metavar="FILE", help="the results (default: in FOLDER/results)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
@@ -90,7 +90,7 @@ def measure_parser() -> Parser:
 
 
 def run_measure(options: argparse.Namespace, console: Console) -> int:
-    """Tune; returns as that does."""
+    """Tune; returns the exit status of `run`."""
     from genkern.command.run import run
 
     return run(options, console)

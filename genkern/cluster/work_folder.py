@@ -1,4 +1,4 @@
-"""WorkFolder: what `genkern compile` writes and `genkern measure` reads: sizes, their kernels, and a manifest."""
+"""`WorkFolder`: the folder that `genkern compile` writes and `genkern measure` reads: sizes, kernels and a manifest."""
 
 from __future__ import annotations
 
@@ -24,11 +24,15 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder's kernels were made for, and the sha256 of each of its files by name.
+    """The description of a folder.
 
-    Launch plans are derived from sizes and configs by what generates kernels: `generator` is its digest. `space` is the
-    name of a shipped one, the name of a file in the folder, or "" for the default; `libraries` are as --libtype has
-    them, and `search` says which kernels are there.
+    arch: architecture of the kernels
+    made_for: what the kernels' keys depend on
+    generator: digest of the code that generates kernels and launch plans
+    space: name of a shipped space, or of a file in the folder; "" for the default space
+    libraries: the value for --libtype
+    search: which kernels were compiled
+    files: sha256 of each file, by name
     """
 
     arch: str
@@ -64,17 +68,17 @@ class WorkFolder:
 
     @property
     def results(self) -> Path:
-        """The folder of what is measured; its files are nobody's to check."""
+        """The folder of measured results; its files are not in the manifest."""
         return self.path / "results"
 
     def results_of(self, shard: str | None) -> Path:
-        """Where a shard, such as 2/4, has its results; None: all sizes."""
+        """Return the path of the results of a shard, such as 2/4; None: all sizes."""
         return self.results / (f"results_{shard.replace('/', '_of_')}.yaml" if shard else "results.yaml")
 
     def finish(
         self, problems: Sequence[GemmProblem], arch: str, made_for: MadeFor, space: str, libraries: str, search: str
     ) -> None:
-        """Write the list of sizes, and last the manifest of all that lies here. Raises OutputError."""
+        """Write the size list, and last the manifest of the folder's files. Raises OutputError."""
         write_whole(str(self.sizes), "".join(map(size_line, problems)))
         own = [self.own_space] if space == self.own_space.name else []
         files = {path.name: _sha256(path) for path in (self.sizes, self.kernels, *own)}
@@ -82,25 +86,27 @@ class WorkFolder:
         write_whole(str(self.manifest_path), json.dumps({**manifest, "seal": _seal(manifest)}, indent=1) + "\n")
 
     def manifest(self) -> Manifest:
-        """What the folder holds, all of it read and compared with its checksums.
+        """Return the folder's manifest, after comparing all files with their checksums.
 
-        Raises InputError where there is none, or a file is missing, damaged or replaced.
+        Raises InputError if there is no manifest, or a file is missing, damaged or replaced.
         """
         where = shown_path(str(self.path))
         if not self.manifest_path.is_file():
-            raise InputError(f"{where}: no {MANIFEST} is here; name a folder that `genkern compile` has written")
+            raise InputError(f"{where}: there is no {MANIFEST}; name a folder that `genkern compile` has written")
         manifest = _parsed(read_text(str(self.manifest_path)), f"{where}/{MANIFEST}")
         for name, digest in manifest.files.items():
             try:
                 found = _sha256(self.path / name)
             except OSError as error:
-                raise InputError(f"{where}/{name}: {error.strerror}; the folder is not whole: copy it again") from None
+                raise InputError(f"{where}/{name}: {error.strerror}; the folder is incomplete: copy it again") from None
             if found != digest:
-                raise InputError(f"{where}/{name} is not what was compiled: copy the folder again, or compile again")
+                raise InputError(
+                    f"{where}/{name} has changed since it was compiled: copy the folder again, or compile again"
+                )
         return manifest
 
     def mismatch(self, manifest: Manifest, here: MadeFor) -> str:
-        """Why this process would not find kernels of the folder; "" where it does."""
+        """Return why this process would not find kernels of the folder; "" if it would."""
         if manifest.generator != generator():
             return "it was compiled by another version of genkern"
         return manifest.made_for.mismatch(here)

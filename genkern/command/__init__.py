@@ -1,4 +1,4 @@
-"""The command line: options, what a run works with, and what a person reads.
+"""The command line: options, the run, and the text that users read.
 
 May import: all rooms.
 """

@@ -1,4 +1,4 @@
-"""CandidatesFile: every candidate of every size with its one outcome, as CSV (--profile_file)."""
+"""`CandidatesFile`: every candidate of every size with its outcome, as CSV (--profile_file)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ COLUMNS = (
 
 
 class CandidatesFile:
-    """One CSV file with the columns `COLUMNS`.
+    """A CSV file with the columns `COLUMNS`.
 
-    Rows of the sizes in `again` are dropped when it is opened, and so is a last row that was cut short by a
-    kill; other rows stay. Raises ResultsError when `path` holds something else, OutputError when it cannot
-    be written.
+    Opening it drops the rows of the sizes in `again`, and a last row that was cut short by a kill; other rows stay.
+    Raises ResultsError if `path` holds something else, OutputError if it cannot be written.
     """
 
     def __init__(self, path: str, again: Collection[GemmProblem]) -> None:
@@ -48,7 +47,7 @@ class CandidatesFile:
 
     @classmethod
     def require(cls, path: str) -> None:
-        """Raise as opening `path` would; nothing is written, so that this can come before everything else."""
+        """Raise the errors of opening `path`, without writing: called before any other work of a run."""
         file = cls.__new__(cls)
         file.path = path
         with file._errors():
@@ -58,7 +57,7 @@ class CandidatesFile:
                     next(rows, None)
 
     def append(self, report: Report) -> None:
-        """Add the candidates of one size, fastest first. Raises OutputError."""
+        """Append the candidates of one size, fastest first. Raises OutputError."""
         text = candidate_text(report) if report.table is None else report.table
         with self._errors(), open(self.path, "a", encoding="utf-8") as file:
             file.write(text)
@@ -85,13 +84,13 @@ class CandidatesFile:
             try:
                 if next(rows, None) != list(COLUMNS):
                     raise ResultsError(
-                        f"{shown_path(self.path)} is no list of candidates as this genkern writes it: "
+                        f"{shown_path(self.path)} is not a list of candidates of this version of genkern: "
                         "give another --profile_file"
                     )
                 yield from rows
             except (csv.Error, UnicodeDecodeError):
                 raise ResultsError(
-                    f"{shown_path(self.path)} is no text, or damaged: give another --profile_file"
+                    f"{shown_path(self.path)} is not text, or is damaged: give another --profile_file"
                 ) from None
 
     @contextlib.contextmanager
@@ -107,12 +106,13 @@ class CandidatesFile:
 
 
 def candidate_text(report: Report) -> str:
-    """The candidates of a problem as lines of the file."""
+    """Return the candidates of a problem as lines of the file."""
     return candidate_table(report).to_csv(index=False, header=False)
 
 
 def condensed(report: Report, *, with_candidates: bool) -> Report:
-    """What another process needs of a report: its candidates as text, if at all, and the records of which it speaks."""
+    """Return a report reduced to what another process needs: candidates as text, if any, and the records that messages
+    use."""
     table = candidate_text(report) if with_candidates else ""
     wrong = Outcome.WRONG, Outcome.UNCHECKED
     told = {name: m for name, m in report.candidates.items() if m.outcome in wrong or m.usual_mhz is not None}
@@ -120,8 +120,9 @@ def condensed(report: Report, *, with_candidates: bool) -> Report:
 
 
 def candidate_table(report: Report) -> pd.DataFrame:
-    """One row per candidate of a problem (not those pruned), fastest first, with the columns `COLUMNS`."""
-    import pandas as pd  # half a second, for those who want this file
+    """Return one row per candidate of a problem, fastest first, with the columns `COLUMNS`; pruned configs have
+    none."""
+    import pandas as pd  # takes half a second to import
 
     rows: list[dict[str, object]] = []
     problem = problem_cells(report.problem)
@@ -144,7 +145,7 @@ def candidate_table(report: Report) -> pd.DataFrame:
             }
         )
     rows.sort(key=lambda row: (row["us"] is None, row["us"] or 0.0, str(row["config"])))
-    # As objects: a column with gaps would turn whole numbers into floats.
+    # dtype object: a column with gaps would otherwise turn integers into floats.
     table: pd.DataFrame = pd.DataFrame({column: [row[column] for row in rows] for column in COLUMNS}, dtype=object)
     return table
 

@@ -1,4 +1,4 @@
-"""The command line: what it takes, with units and defaults; `parse` turns it into one namespace."""
+"""The options of the main command, with units and defaults; `parse` turns arguments into one namespace."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from genkern.timing.session import TOLERANCE
 from genkern.timing.time_sources import TIMERS
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", *TIMERS["amd"], *TIMERS["nvidia"], "predict")
-# Of AITER's tuners (aiter/utility/base_tuner.py).
+# The default of AITER's tuners (aiter/utility/base_tuner.py).
 AITER_ERROR_RATIO = 0.05
-# Of no effect where there is no GPU.
+# Options that have no effect without a GPU.
 ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive", "--lanes")
-# Of no effect where nothing is compiled either.
+# Options that also have no effect if nothing is compiled.
 ABOUT_SEARCHING = ("--search", "--strategy", "--patience", "--budget", "--timeout", "--kernels")
-# A search waits for compiles most of its time, and the GPU with it, which measures other sizes meanwhile: 14 cold sizes
-# took 83 s on an H100 and 16 cores with one lane, and 45 s with three.
+# Sizes under way per GPU. A search mostly waits for compiles, and the GPU would be idle; with several lanes it measures
+# other sizes meanwhile. 14 cold sizes took 83 s on an H100 with 16 cores with one lane, and 45 s with three.
 LANES = 3
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern --model_dir DIR [--tp N] [-o FILE] [options]
@@ -72,12 +72,12 @@ line says what); 3 for a bug in genkern; 130 when stopped.
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The options; `given` are the names of those that were written, `tunes` says whether it is to tune.
+    """Return the options. Adds `given`, the names of the options that were written, and `tunes`, whether the run tunes.
 
     Raises InputError; SystemExit(0) after printing for --help and --version.
     """
     add_folders(argv)
-    # A family of a file's own (--family) may declare parameters, which results files then have as keys.
+    # A family from a file (--family) may declare parameters, which become keys of results files.
     PARAMETERS.reserve(row_keys())
     reader = parser()
     names = frozenset(reader._option_string_actions)
@@ -86,7 +86,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     _require_size_of_k(arguments)
     options = reader.parse_args(arguments)
     options.given = frozenset(argument.partition("=")[0] for argument in arguments) & names
-    # Only a tuning has a journal, from which the same command goes on.
+    # Only a run that tunes has a journal, from which the same command resumes.
     results = options.tuning_results_file
     others = options.compare_wo_tuning or options.benchmark or options.explain
     options.tunes = not (others or (results is not None and is_stream(results)))
@@ -95,10 +95,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     check_invariant(options)
     of_aiter = options.gemm_size_file is not None and options.gemm_size_file.lower().endswith(".csv")
     if options.errRatio is None:
-        # One element outside what was asked for is one too many.
+        # With a tolerance of the user's own, no element may be outside of it.
         asked = {"--atol", "--rtol"} & options.given
         options.errRatio = 0.0 if asked else AITER_ERROR_RATIO if of_aiter else 1.0
-    # AITER's tuners use all GPUs unless --mp says how many.
+    # AITER's tuners use all GPUs unless --mp gives their number.
     options.all_gpus = of_aiter and options.tunes and options.ngpus is None and options.gpu_ids is None
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
     options.command = shlex.join(["python", "-m", "genkern", *argv])
@@ -106,7 +106,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser; its help is the reference of the command line."""
+    """Return the parser; its help is the reference of the command line."""
     p = Parser(
         prog="genkern",
         usage=_USAGE,
@@ -119,10 +119,10 @@ def parser() -> argparse.ArgumentParser:
     _search(p.add_argument_group("search and compile"))
     _results(p.add_argument_group("results"))
     general = p.add_argument_group("general")
-    general.add_argument("-v", "--verbose", action="count", default=0, help="say what became of the candidates")
+    general.add_argument("-v", "--verbose", action="count", default=0, help="print the outcomes of the candidates")
     general.add_argument("-h", "--help", action="help", help="print this and exit")
-    p.set_defaults(may_compile=True, shard=None, measures="")  # `genkern measure` says otherwise
-    p.set_defaults(model_list=None)  # the sizes of --model_dir, which the command reads
+    p.set_defaults(may_compile=True, shard=None, measures="")  # set by `genkern measure`
+    p.set_defaults(model_list=None)  # set by the command, to the sizes of --model_dir
     general.add_argument("--version", action="version", version=f"genkern {__version__}", help="print it and exit")
     return p
 
@@ -136,7 +136,7 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--model_dir",
         metavar="DIR",
-        help="the sizes of a model, from its folder or config.json (default: none; genkern shapes has more options)",
+        help="the sizes of a model, from its folder or config.json (default: none; genkern shapes offers more options)",
     )
     group.add_argument(
         "--tp", type=_positive, default=1, metavar="N", help="with --model_dir: GPUs that share each layer (default: 1)"
@@ -145,7 +145,7 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
         "--nsets",
         type=row_counts,
         metavar="M,M,...",
-        help="with --model_dir: numbers of tokens at once (default: as genkern shapes has them)",
+        help="with --model_dir: numbers of tokens per step (default: those of genkern shapes)",
     )
     for name, what in (("m", "rows of A and C"), ("n", "columns of B and C"), ("k", "columns of A, rows of B")):
         group.add_argument(f"-{name}", type=_size, metavar=name.upper(), help=f"one size instead of a file: {what}")
@@ -159,7 +159,7 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
     own = "fp8 and bf8 are the target's own"
     for operand, help in (
         ("a", f"{', '.join(DTYPES)}; {own} (default: {default_types(0)})"),
-        ("b", "type of B (default: that of A, or what the format has beside it)"),
+        ("b", "type of B (default: that of A, or the one that the format pairs with it)"),
         ("c", f"type of C (default: {default_types(2)})"),
     ):
         aiters = {"a": ("--indtype",), "c": ("--outdtype",)}.get(operand, ())
@@ -173,7 +173,9 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--bias_vector", action="store_true", help="add a bias of length N")
     group.add_argument(
-        "--all_bias", action="store_true", help="tune every size with a bias and without, whatever its list says"
+        "--all_bias",
+        action="store_true",
+        help="tune every size with a bias and without, whatever the list of sizes has",
     )
     group.add_argument(
         "--activation",
@@ -200,7 +202,7 @@ def _modes(group: argparse._ArgumentGroup) -> None:
         help="only time the configs of a results file, into -o as CSV (default: output/benchmarking_results.csv)",
     )
     modes.add_argument("--explain", action="store_true", help="only count what each pruning rule drops, for each size")
-    group.add_argument("--no_check", action="store_true", help="let a winner win unchecked; the results say so")
+    group.add_argument("--no_check", action="store_true", help="accept winners unchecked; the results record that")
     group.add_argument(
         "--errRatio",
         type=_ratio,
@@ -228,8 +230,8 @@ def _target(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--device",
         metavar="NAME",
-        help="which GPU of its architecture, as 'NVIDIA H100' or h100: measure on such GPUs alone, or predict for one "
-        "that is not here (default: the GPU found, else the first of --arch)",
+        help="the GPU model, as 'NVIDIA H100' or h100: measure only on GPUs of this model, or predict for it without "
+        "one (default: the GPU found, else the first of --arch)",
     )
     group.add_argument(
         "--profiler",
@@ -246,7 +248,7 @@ def _target(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--shared_gpu",
         action="store_true",
-        help="say in the results that another program works on the GPU meanwhile: times of an idle GPU beat such",
+        help="record in the results that another program uses the GPU meanwhile; times of an idle GPU replace them",
     )
     group.add_argument(
         "--protocol",
@@ -254,20 +256,23 @@ def _target(group: argparse._ArgumentGroup) -> None:
         default="genkern",
         metavar="NAME",
         help="genkern: screen all, then time the best again in shuffled rounds; "
-        "tune_gemm: ten launches, the last counts (default: genkern)",
+        "tune_gemm: ten launches, of which the last counts (default: genkern)",
     )
     rounds = group.add_mutually_exclusive_group()
     most = "most rounds in which the best are timed (default: 60)"
     rounds.add_argument("--iters", type=_positive, default=60, metavar="N", help=most)
     rounds.add_argument(
-        "--num_iters", type=_positive, metavar="N", help="so many of these rounds, no fewer (default: as it takes)"
+        "--num_iters",
+        type=_positive,
+        metavar="N",
+        help="exactly this number of rounds (default: until the times settle)",
     )
     group.add_argument(
         "--warmup",
         type=_positive,
         default=1,
         metavar="N",
-        help="launches before a first sample (default: 1, which screening skips where the best takes over 0.5 ms)",
+        help="launches before a first sample (default: 1, none in screening if the best candidate takes over 0.5 ms)",
     )
     group.add_argument(
         "--timeout",
@@ -288,7 +293,7 @@ def _target(group: argparse._ArgumentGroup) -> None:
         metavar="A,B",
         default=ALL,
         help=f"which libraries may win: {ALL}, or some of {', '.join(LIBRARIES)}, separated by commas "
-        f"(default: {ALL}, with cute and aiter where they are installed)",
+        f"(default: {ALL}, with cute and aiter if they are installed)",
     )
     cold = "make the kernel's code cold too (NVIDIA GPUs only; default: warm)"
     group.add_argument("--icache_flush", action="store_true", help=cold)
@@ -309,29 +314,29 @@ def _search(group: argparse._ArgumentGroup) -> None:
     )
     jobs = "compile processes (default: one a CPU, fewer while sizes are measured meanwhile)"
     group.add_argument("--jobs", "--num_threads", type=_positive, metavar="N", help=jobs)
-    lanes = f"sizes at work on each GPU at most, measured by turns; 1 where others use it too (default: {LANES})"
+    lanes = f"most sizes under way per GPU, measured in turn; use 1 if other programs use the GPU (default: {LANES})"
     group.add_argument("--lanes", type=_positive, default=LANES, metavar="N", help=lanes)
     instead = f"compile on Dask's nodes: {CLUSTER_HELP} (default: here)"
     group.add_argument("--cluster", type=read_cluster, metavar="ADDRESS", help=instead)
     group.add_argument(
         "--cache_dir",
         metavar="DIR",
-        help="where compiled kernels are kept (default: $GENKERN_CACHE_DIR, else ~/.cache/genkern)",
+        help="folder of compiled kernels (default: $GENKERN_CACHE_DIR, else ~/.cache/genkern)",
     )
-    instead = "where the cache lacks a kernel, take it from this file of genkern kernels (default: $GENKERN_KERNELS)"
+    instead = "a file of genkern kernels, from which kernels that the cache lacks are taken (default: $GENKERN_KERNELS)"
     group.add_argument("--kernels", metavar="FILE", help=instead)
     add_strategy(group)
     group.add_argument(
         "--compile",
         action="store_true",
-        help="without a GPU, compile what --search asks for, into the cache that machines with GPUs read (default: "
+        help="without a GPU, search as --search says and compile into the cache, for machines with GPUs (default: "
         "without a GPU nothing is compiled, unless --keep or --cluster is given)",
     )
     add_invariant(group)
     group.add_argument(
         "--deterministic",
         action="store_true",
-        help="leave out configs whose result may differ from run to run (float atomics); sizes that were won by one "
+        help="leave out configs whose result may differ from run to run (float atomics); sizes whose winner is one "
         "are tuned again",
     )
     group.add_argument(
@@ -346,17 +351,19 @@ def _results(group: argparse._ArgumentGroup) -> None:
         *("-o", "--o", "--tuning_results_file", "--tuned_file", "--tune_file"),
         metavar="FILE",
         dest="tuning_results_file",
-        help="the winners: AITER's CSV for a name in .csv, else tune_gemm's YAML; sizes that it holds are skipped "
+        help="the winners: AITER's CSV for a name in .csv, else tune_gemm's YAML; sizes that it already "
+        "holds are skipped "
         "(default: output/tuning_results_ARCH.yaml, with _predicted before .yaml without a GPU)",
     )
     group.add_argument(
-        "-o2", "--profile_file", metavar="FILE", help="CSV of every candidate with its outcome (of those not pruned)"
+        "-o2", "--profile_file", metavar="FILE", help="CSV of every candidate that was not pruned, with its outcome"
     )
     add_bucket_options(group)
     group.add_argument(
         "--all",
         action="store_true",
-        help="tune again what the results file holds; its configs race again, so none is lost to a worse one",
+        help="tune the sizes in the results file again; their old configs take part, "
+        "so that a worse one cannot replace them",
     )
     group.add_argument(
         "--sort",
@@ -389,13 +396,13 @@ def _check_sizes(options: argparse.Namespace) -> None:
             raise InputError(f"{mode} reads a results file: give it with --gemm_size_file FILE, without -m, -n and -k")
         return
     if options.model_dir is None and (idle := {"--tp", "--nsets"} & options.given):
-        raise InputError(f"{min(idle)} is about --model_dir: give that too")
+        raise InputError(f"{min(idle)} belongs to --model_dir: give that too")
     if options.model_dir is not None and "--batch_size" in options.given:
         raise InputError(
-            "--batch_size is of batched formats here; for gradlib's, multiply the numbers of --nsets by it"
+            "--batch_size is an option of batched formats here; for gradlib's, multiply the numbers of --nsets by it"
         )
     if options.model_dir is not None and (named or options.gemm_size_file is not None or options.bucket is not None):
-        raise InputError("--model_dir says the sizes: give it without -m, -n, -k, --gemm_size_file and --bucket")
+        raise InputError("--model_dir gives the sizes: give it without -m, -n, -k, --gemm_size_file and --bucket")
     check_bucket(options)
     if options.bucket is not None:
         single = [0, *single[1:]] if named else single
@@ -410,7 +417,7 @@ def _check_sizes(options: argparse.Namespace) -> None:
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """Every file has a name; one that is written must not be one that is read, nor two of them one."""
+    """Raise InputError if a file has an empty name, if an output is also an input, or if two outputs are one file."""
     sizes, results, profile = options.gemm_size_file, options.tuning_results_file, options.profile_file
     named = {"--gemm_size_file": sizes, "-o": results, "--profile_file": profile, "--space": options.space}
     named |= {
@@ -424,7 +431,7 @@ def _check_files(options: argparse.Namespace) -> None:
         if given == "":
             raise InputError(f"{option} is empty: is a variable of your shell not set?")
     if results is not None and results.lower().endswith(".json"):
-        raise InputError(f"-o {results}: results are YAML, or AITER's CSV where the name ends in .csv: give another -o")
+        raise InputError(f"-o {results}: results are YAML, or AITER's CSV if the name ends in .csv: give another -o")
     if profile is not None and any(_same_file(profile, other) for other in (sizes, results)):
         raise InputError(f"--profile_file {profile} is the file of the sizes or the results too: give it another name")
     if options.benchmark and _same_file(sizes, results):
@@ -436,14 +443,14 @@ def _same_file(one: str | None, other: str | None) -> bool:
 
 
 def _require_size_of_k(arguments: Sequence[str]) -> None:
-    """Raises InputError for -k without a number: AITER's tuners have it for split-K."""
+    """Raise InputError for -k without a number: in AITER's tuners -k means split-K."""
     for place, argument in enumerate(arguments):
         if argument == "-k" and not re.match(r"[+-]?[0-9.]|[^-]", "".join(arguments[place + 1 : place + 2])):
             raise InputError(f"-k is the K of one size here; AITER's -k means --splitK: {INSTEAD['--splitK']}")
 
 
 def row_counts(text: str) -> tuple[int, ...]:
-    """Reads `1,16,64`, each once and sorted. Raises argparse.ArgumentTypeError."""
+    """Parse `1,16,64` to sorted, unique numbers. Raises argparse.ArgumentTypeError."""
     if not re.fullmatch(r"[0-9]{1,10}(,[0-9]{1,10}){0,999}", text):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a list of numbers, such as 1,16,64")
     found = sorted({int(each) for each in text.split(",")})

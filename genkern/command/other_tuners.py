@@ -1,6 +1,6 @@
-"""Flags and variables of tune_gemm, gradlib and AITER's tuners that genkern has no use for: what to write instead.
+"""Flags and variables of tune_gemm, gradlib and AITER's tuners that genkern does not take, and what to write instead.
 
-Flags that genkern takes are options of its parser (genkern/command/options.py). docs/porting.md has all of both kinds.
+Flags that genkern does take are options of its parser (genkern/command/options.py). docs/porting.md lists both.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from genkern.errors import InputError
 
 _SPLITS = "SPLIT_K is part of every space: leave it out"
-_RACE = "--all lets the known configs race again and keeps the fastest: leave it out"
-# By name, with underscores for dashes inside it.
+_RACE = "--all times the known configs again and keeps the fastest: leave it out"
+# By name, with underscores instead of dashes.
 INSTEAD = {
     # ROCm/triton, python/perf-kernels/tools/tune_gemm/tune_gemm.py.
-    "--time_breakdown": "-v says how long each stage takes",
+    "--time_breakdown": "-v prints the time of each stage",
     "--no_warmup": "kernels are compiled in parallel while others are measured: leave it out",
     "--hack_triton_compiler": "genkern does not change the installed Triton: leave it out",
     # ROCm/tritonBLAS, tools/triton_gemm_bench.py.
     "--kernel": "--family takes a kernel of your own (docs/cute.md)",
-    "--kernel_type": "every family of kernels races: leave it out",
+    "--kernel_type": "kernels of every family are tried: leave it out",
     "--use_selector": "--search zero takes the model's choice",
     # ROCm/aiter, aiter/utility/base_tuner.py and the tuners of its formats, CK's A4W4 among them.
     "--splitK": _SPLITS,
@@ -27,14 +27,14 @@ INSTEAD = {
     "--run_config": "--benchmark -i RESULTS times the configs of results",
     "--update_improved": _RACE,
     "--min_improvement_pct": _RACE,
-    "--with_hipblaslt": "--libtype all races hipBLASLt too: leave it out",
+    "--with_hipblaslt": "--libtype all times hipBLASLt too: leave it out",
     "--preshuffle": "--op names the format, that of shuffled weights by its own name",
     "--blockPerCu": "waves_per_eu is part of AMD's spaces: leave it out",
     "--last": "-i takes a file: write the rows to tune into one",
     "--grouped_gemm": "-i untuned_fmoe.csv tunes experts",
     "--mxfp4_flydsl": "genkern has no kernels in FlyDSL: leave it out",
 }
-# Variables that AITER's tuners read for what genkern has options for.
+# Variables that AITER's tuners read, and genkern's options for them.
 VARIABLES_INSTEAD = {
     "GTUNE_MODEL": "--model_dir",
     "GTUNE_TP": "--tp",
@@ -45,7 +45,7 @@ VARIABLES_INSTEAD = {
 
 
 def require_own_flags(arguments: Iterable[str], known: Iterable[str]) -> None:
-    """Raises InputError for a flag of another tuner that genkern has none for, with what to write instead."""
+    """Raise InputError for another tuner's flag that genkern does not take, saying what to write instead."""
     names = frozenset(known)
     for argument in arguments:
         name = argument.partition("=")[0]
@@ -55,5 +55,5 @@ def require_own_flags(arguments: Iterable[str], known: Iterable[str]) -> None:
 
 
 def unread_variables(environ: Mapping[str, str]) -> list[str]:
-    """A line for each variable of other tuners that is set and that a run of genkern does not read."""
+    """Return a line for each variable of another tuner that is set and that genkern does not read."""
     return [f"{name} is not read: give {option}" for name, option in VARIABLES_INSTEAD.items() if environ.get(name)]

@@ -1,4 +1,4 @@
-"""Pace: how often a file that grows is written anew, so that all the writing stays a small share of a run."""
+"""`Pace`: limits how often a growing file is rewritten, so that writing takes a small share of a run's time."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-# Of the time between the end of one writing and the end of the next; what is not written yet is in the journal.
+# Largest share of the time spent writing. Results that are not written yet are in the journal.
 MOST_OF_TIME = 0.02
 
 
 class Pace:
-    """Writing is due when it last took at most MOST_OF_TIME of the time that has passed since; at first it is.
+    """Writing is due when the last write took at most MOST_OF_TIME of the time since it began, and at first.
 
-    With n rows one writing takes time and bytes in proportion to n, and so does the wait for the next: a run's writing
-    is a share of its time, however many rows it comes to. `clock` gives seconds.
+    The time of a write grows with the number of rows, and so does the wait for the next write. The share of the run's
+    time is therefore bounded, however many rows there are. `clock` returns seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -27,7 +27,7 @@ class Pace:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Write in the block."""
+        """Context in which the file is written; its duration determines when the next write is due."""
         started_s = self._clock()
         yield
         ended_s = self._clock()

@@ -1,4 +1,4 @@
-"""Recorder: writes results and candidates as sizes finish, and tells the user how each ended and what came of all."""
+"""`Recorder`: writes results and candidates as sizes finish, and prints how each ended and a summary."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from genkern.tuning.tune import Report
 class Recorder:
     """Keeps the results file up to date.
 
-    It is written anew with every `batch`-th size, but no more often than at its `pace`, and at the end. A stream is
-    written to at the end only. `failed` counts sizes without a winner, `bugs` those of them that genkern itself is to
-    blame for.
+    The file is rewritten with every `batch`-th size, but no more often than `pace` allows, and at the end. A stream is
+    written at the end only. `failed` counts sizes without a winner; `bugs` counts those that failed due to a bug in
+    genkern.
     """
 
     def __init__(
@@ -41,9 +41,10 @@ class Recorder:
         pace: Pace | None = None,
         errors: bool = False,
     ) -> None:
-        """`problems` are those to come, in the order of the results; several devices finish them in another.
+        """Start recording.
 
-        `errors` has the table show the error figures of each size.
+        problems: the sizes to come, in the order of the results; several devices finish them in another order
+        errors: whether the table of winners shows the error figures
         """
         self._place = {problem: place for place, problem in enumerate(problems)}
         self._results = results
@@ -62,8 +63,8 @@ class Recorder:
         self.failed = self.bugs = 0
 
     def finished(self, report: Report) -> None:
-        """Take over one size. Raises OutputError when a file cannot be written."""
-        # Before the results: a size is done once they have it, and is tuned again otherwise.
+        """Record one size. Raises OutputError if a file cannot be written."""
+        # Before the results: once a size is in the results it is not tuned again, so its candidates would be lost.
         if self._candidates is not None:
             self._candidates.append(report)
         self._outcomes += report.outcomes
@@ -89,11 +90,11 @@ class Recorder:
             self.flush()
 
     def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
-        """Say that a device is used no more, and why."""
+        """Print that a device is used no more, and why."""
         self._console.print(lost_line(device_index, error, left))
 
     def flush(self) -> None:
-        """Write what is not written yet. Raises OutputError."""
+        """Write results that are not written yet. Raises OutputError."""
         if self._unwritten:
             with self._pace.writing():
                 self._winners.sort(key=lambda winner: self._place[winner.problem])
@@ -101,7 +102,7 @@ class Recorder:
             self._unwritten = 0
 
     def summary(self, gpu: Gpu, counts: FarmCounts | None) -> None:
-        """Print the table of winners, and what became of all candidates; `counts` are None if nothing was compiled."""
+        """Print the table of winners and the outcomes of all candidates; `counts` is None if nothing was compiled."""
         if self._winners:
             columns = self._console.width if self._console.is_terminal else None
             print_lines(self._console, ["", *winners_table(self._winners, gpu, columns, errors=self._errors), ""])
@@ -118,7 +119,7 @@ class Recorder:
             count = f"{len(self._unchecked)} of {len(self._winners)}"
             self._console.print(f"{count} winners were not checked here: {', '.join(self._unchecked)}")
         if stand_ins := sorted({w.check.stand_in for w in self._winners if w.check and w.check.stand_in}):
-            self._console.print(f"check: with operands in {', '.join(stand_ins)}, which is not the type of these sizes")
+            self._console.print(f"check: with operands in {', '.join(stand_ins)}, instead of the type of these sizes")
 
 
 def print_lines(console: Console, lines: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What a person reads: a line per size as it is done, the table of winners, the count of outcomes. Pure text."""
+"""The text that users read: a line per finished size, the table of winners, the counts of outcomes."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from genkern.ops.op import gb_per_s
 from genkern.timing.libraries import TORCH, library_of
 
 if TYPE_CHECKING:
-    # `genkern status` needs none of what tunes.
+    # `genkern status` does not need the modules that tune.
     from genkern.tuning.tune import Report
 
 _LEFT_ALIGNED = ("size", "vendor", "format", "check", "source", "deterministic", "winner")
 
 
 def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
-    """Share of the device's dense matrix peak for the operands' type, in percent; None without such a peak."""
+    """Return the share of the device's dense matrix peak for the operands' type, in percent; None if it has no such
+    peak."""
     peak = gpu.peak_tflops.get(DTYPES[winner.problem.dtype_a].peak)
     return None if peak is None else 100 * winner.problem.tflops(winner.duration_us) / peak
 
 
 def percent_of_roofline(winner: Winner, gpu: Gpu) -> float | None:
-    """Share of the larger bound, arithmetic or memory, in percent: 100 would be as fast as the device allows."""
+    """Return the share of the roofline, in percent: of the peak or the memory bandwidth, whichever bounds the size."""
     peak = percent_of_peak(winner, gpu)
     memory = gb_per_s(winner.problem, winner.duration_us) / (gpu.memory_tb_per_s * 1e3) * 100
     return None if peak is None else max(peak, memory)
 
 
 def format_text(problem: GemmProblem) -> str:
-    """Op, types and what is unusual: `OP bf16`, `OP fp8e4m3fn->bf16 A column-major, bias, scales per_token`."""
+    """Return op, types and what is unusual: `OP bf16`, `OP fp8e4m3fn->bf16 A column-major, bias, scales per_token`."""
     types = problem.dtype_a
     if problem.dtype_b != problem.dtype_a:
         types += f"*{problem.dtype_b}"
@@ -53,10 +54,10 @@ def format_text(problem: GemmProblem) -> str:
 
 
 def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, errors: bool = False) -> list[str]:
-    """The lines of the results' table, with a title; `errors` adds the figures of the checks.
+    """Return the lines of the table of winners, with a title; `errors` adds the figures of the checks.
 
-    Columns that say nothing are left out, and a format that all sizes share stands in the title. Where a line
-    with the winner's name would not fit into `columns` (None: no limit), the names stand on lines of their own.
+    Empty columns are left out, and a format that all sizes share is in the title. If a line with the winner's name
+    would be longer than `columns` (None: no limit), the names are on lines of their own.
     """
     formats = {format_text(winner.problem) for winner in winners}
     title = f"{gpu.name} ({gpu.arch})" + (f", {formats.pop()}" if len(formats) == 1 else "")
@@ -94,7 +95,8 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, e
 
 
 def invariant_table(winners: Sequence[Winner], gpu: Gpu) -> list[str]:
-    """The lines of a table of winners in one order of sums for all M: what is called, and what the order costs."""
+    """Return the lines of a table of winners in one order of sums for all M: what is called, and what the order
+    costs."""
     rows = [["size", "us", "loss", "vs torch", "called", "sums"]]
     for winner in winners:
         us = winner.duration_us if winner.choice == CONFIG_WINS else winner.vendor_us or winner.duration_us
@@ -108,7 +110,7 @@ def invariant_table(winners: Sequence[Winner], gpu: Gpu) -> list[str]:
 
 
 def size_line(report: Report) -> str:
-    """How one size ended, on one line."""
+    """Return a line about how one size ended."""
     size, winner = report.problem.size, report.winner
     if winner is None:
         return f"{size}: no winner: {report.message}"
@@ -141,16 +143,17 @@ def _interval_cell(winner: Winner) -> str:
 
 
 def _interval_text(winner: Winner) -> str:
-    """Of a prediction the interval of 80 %: ` (11.30 to 14.10)`."""
+    """Return a prediction's 80 % interval, such as ` (11.30 to 14.10)`; "" for a measured time."""
     if (ends := winner.predicted_interval_us) is None:
         return ""
     return f" ({ends[0]:.2f} to {ends[1]:.2f})"
 
 
 def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float | None, tie: bool = False) -> str:
-    """How fast the libraries are: `, 1.050x vendor (cublaslt), 1.081x torch`, the vendor's best before PyTorch's own.
+    """Return the ratios of the libraries' times to `us`: `, 1.050x vendor (cublaslt), 1.081x torch`.
 
-    PyTorch's is named where it is not the best. At a tie with the best its ratio says so. Empty without times of any.
+    The vendor's best call comes first. PyTorch's own is named if it is not the best. A tie with the best is marked.
+    Empty if no library was timed.
     """
     named = f" ({library_of(vendor)})" if vendor not in ("", TORCH) else ""
     best = f", {vendor_us / us:.3f}x vendor{named}{', a tie' * tie}" if vendor_us else ""
@@ -158,8 +161,8 @@ def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float
 
 
 def detail_lines(report: Report) -> list[str]:
-    """The outcomes of one size's candidates, where its time went, how much was searched, and who failed the check;
-    in which order the winner adds up K."""
+    """Return the outcomes of one size's candidates, the time of each stage, the searched share, the candidates that
+    failed the check, and the winner's order of sums."""
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
     told = (Outcome.WRONG, Outcome.UNCHECKED)
     wrong = [f"  {m.outcome.value}: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome in told]
@@ -176,16 +179,16 @@ def detail_lines(report: Report) -> list[str]:
 
 
 def _searched(report: Report) -> str:
-    """How much of the space was tried, and what the rest may hold: `; 3.1 % of the binaries, expected loss 0.2 %`."""
+    """Return the searched share and the expected loss: `; 3.1 % of the binaries, expected loss 0.2 %`."""
     share, loss = report.confidence.searched_share, report.confidence.expected_loss
     searched = "" if share is None else f"; {100 * share:.3g} % of the binaries"
     return searched + ("" if loss is None else f"{', ' if searched else '; '}expected loss {100 * loss:.2g} %")
 
 
 def outcome_text(outcomes: Counter[Outcome], time_source: str) -> str:
-    """For example `measured 672, compile_failed 3, pruned 131,328`; every candidate is in exactly one of them.
+    """Return counts such as `measured 672, compile_failed 3, pruned 131,328`; every candidate has exactly one outcome.
 
-    Where the times are the predictor's, nothing was measured: `predicted 672`.
+    If times are predicted, the text says so: `predicted 672`.
     """
     order = [outcome for outcome in reversed(Outcome) if outcomes[outcome]]
     return ", ".join(f"{outcome.said_of(time_source)} {outcomes[outcome]:,}" for outcome in order)
@@ -206,6 +209,6 @@ def _percent(value: float | None) -> str:
 
 
 def lost_line(device_index: int, error: Exception, left: int) -> str:
-    """That a device is used no more, and why; `left` others take its sizes."""
+    """Return the line that a device is used no more, and why; its sizes go to `left` other devices."""
     others = f"{left} other device{'s' if left > 1 else ''}"
     return f"device {device_index} is lost, its sizes go to the {others}: {' '.join(str(error).split())}"

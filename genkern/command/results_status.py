@@ -1,4 +1,4 @@
-"""What a results file says of itself, as text: for `genkern status` where no journal is beside it."""
+"""Describes a results file as text, for `genkern status` if the file has no journal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from genkern.formats.tuned_row import TunedRow
 
 
 def results_lines(path: str, journal: str = "; no journal is beside it") -> list[str]:
-    """How many sizes the file holds and when it was written, then each with its time, source, device and config.
+    """Return the number of sizes and when the file was written, then a table of times, sources, devices and configs.
 
-    `journal` ends the first line.
-
-    Raises ResultsError when it is no results file.
+    `journal` ends the first line. Raises ResultsError if it is not a results file.
     """
-    # A run takes an empty file as results without rows.
+    # Like a run, an empty file counts as results without rows.
     text = read_text(path, ResultsError)
     found = kind_of(path).read_rows(text, shown_path(path), GemmDefaults()) if text.strip() else ()
     rows = [_cells(row) for row in found]
@@ -39,6 +37,6 @@ def _cells(row: TunedRow) -> list[str]:
     device = ", ".join(part for part in (row.device or row.arch, units) if part)
     name = row.config.name if row.config is not None else row.kernel_name
     us = "" if row.duration_us is None else f"{row.duration_us:.2f}"
-    # tune_gemm's rows have no source, and genkern's of a CSV no more than that they are measured or predicted.
+    # tune_gemm's rows have no source; genkern's CSV rows only have "measured" or "predicted".
     source = row.time_source or (row.library if row.config is None else "")
     return [row.problem.size, format_text(row.problem), us, source, device, row.versions.get("triton", ""), name]

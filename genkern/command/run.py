@@ -1,4 +1,5 @@
-"""One run of the command: read the sizes, refuse what cannot work before any work is done, then do what is asked."""
+"""One run of the command: reads the sizes, refuses what cannot work before it starts, then does what the options
+ask."""
 
 from __future__ import annotations
 
@@ -54,9 +55,9 @@ Spaces = Mapping[str, Space]
 
 
 def run(options: argparse.Namespace, console: Console, early: Early | None = None) -> int:
-    """Do what the options ask; returns the exit status. Raises GenkernError for what a user can put right.
+    """Do what the options ask and return the exit status. Raises GenkernError for what a user can put right.
 
-    What is measured first is measured by the process that began `early`.
+    `early` is a measured process that started with the command; it measures on the first device.
     """
     setting = make_setting(options, early)
     note_idle_options(setting, console)
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
     if options.benchmark:
         return benchmark(setting, console)
     if not (options.all or options.explain):
-        # Before a long list of sizes is read.
+        # Checked before a long list of sizes is read.
         with _naming_output(setting.results_path):
             require_same_run(setting.results_path, facts_of(setting), setting.defaults)
     problems = read_problems(setting, console)
@@ -94,9 +95,10 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
 
 @contextlib.contextmanager
 def own_files(results_path: str) -> Iterator[RunFiles]:
-    """The journal of a run and what goes with it, no other run's meanwhile. Raises OutputError.
+    """Context with the files of a run: its journal and lock. Raises OutputError.
 
-    Where results are a stream nothing can lie beside them, nor be gone on with: it is in a folder that goes away.
+    If the results go to a stream, no file can lie beside them and the run cannot be resumed: the journal is in a
+    temporary folder.
     """
     if not is_stream(results_path):
         with sole_run(results_path):
@@ -108,7 +110,7 @@ def own_files(results_path: str) -> Iterator[RunFiles]:
 
 
 def note_idle_options(setting: Setting, console: Console) -> None:
-    """Says which options of this run, and which variables of other tuners, have no effect, and which GPUs measure."""
+    """Print which options, and which variables of other tuners, have no effect, and on which GPUs the run measures."""
     options = setting.options
     for line in unread_variables(os.environ):
         console.print(f"note: {line}")
@@ -127,7 +129,7 @@ def note_idle_options(setting: Setting, console: Console) -> None:
 
 
 def note_kernels(setting: Setting, console: Console) -> None:
-    """Say where the kernels to start from were made for something else."""
+    """Print a note if the file of kernels was made for something else."""
     if (kernels := setting.kernels) is not None:
         here = MadeFor.here(setting.target.triton, setting.versions["triton"])
         if why := kernels.made_for.mismatch(here):
@@ -135,7 +137,7 @@ def note_kernels(setting: Setting, console: Console) -> None:
 
 
 def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]:
-    """The sizes to work on, each once. Raises InputError."""
+    """Return the sizes to work on, without duplicates. Raises InputError."""
     options, arch = setting.options, setting.target.arch
     problems: tuple[GemmProblem, ...]
     if options.model_dir is not None:
@@ -145,7 +147,7 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
         sizes = parse_sizes(text, options.model_dir, setting.defaults, arch)
         problems, notes = sizes.problems, (*told, *sizes.notes)
     elif options.gemm_size_file is None:
-        # With --bucket M is what it says, whatever stands here.
+        # With --bucket the values of M come from --bucket; this one is a placeholder.
         resolved = resolve(
             {"M": 1 if options.bucket else options.m, "N": options.n, "K": options.k}, setting.defaults, arch
         )
@@ -167,7 +169,7 @@ def read_problems(setting: Setting, console: Console) -> tuple[GemmProblem, ...]
 
 
 def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, console: Console) -> int:
-    """Prints what each rule drops, for each size (--explain), until the reader of the output leaves."""
+    """Print what each rule drops for each size (--explain), until the reader of the output leaves."""
     for problem in problems:
         if reader_left(sys.stdout):
             break
@@ -180,9 +182,9 @@ def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setti
 
 
 def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, files: RunFiles, console: Console) -> int:
-    """Tune what is not tuned yet; results and journal grow with every size.
+    """Tune the sizes that are not tuned yet; results and journal grow with every size.
 
-    Returns 1 when one has no winner, 3 when that is so by a bug.
+    Returns 1 if a size has no winner, 3 if a bug in genkern is the reason.
     """
     options, facts = setting.options, facts_of(setting)
     results = open_results(setting, facts, problems if options.all else ())
@@ -193,14 +195,15 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
     if options.batch_invariant:
         groups = Groups.of(problems, results, anew=options.all)
         problems = [*problems, *(problem for problem in groups.problems if problem not in problems)]
-        # Winners of an order are not the fastest of all, which those of the new order are compared with.
+        # Winners of one order of sums are not the fastest of all, and winners of the new order are compared with the
+        # fastest.
         done = done - results.invariant.intersection(groups.problems)
     if not options.all and (outdated := outdated_rows(files, results, done.intersection(problems))):
-        console.print(f"note: {counted(len(outdated))} of kernels that genkern generates otherwise now: tuned again")
+        console.print(f"note: {counted(len(outdated))} of kernels that genkern now generates differently: tuned again")
         done -= outdated
     retire_journal(files, done)
     if options.all and not (options.batch_invariant and Choosing.is_unfinished(files)):
-        # A further pass that was stopped goes on: what has a row is tuned.
+        # A further pass that was stopped is resumed: sizes that have a row are done.
         done = set()
     remaining = [problem for problem in problems if problem not in done]
     if len(remaining) < len(problems):
@@ -225,7 +228,7 @@ def tune_each(
     files: RunFiles,
     console: Console,
 ) -> int:
-    """Tune these, each by itself; returns as `tune`."""
+    """Tune these sizes, one by one; returns the status as `tune` does."""
     options, target = setting.options, setting.target
     results.require_room(remaining)
     candidates = CandidatesFile(options.profile_file, remaining) if options.profile_file else None
@@ -233,7 +236,7 @@ def tune_each(
         problem: config
         for problem, config in results.configs.items()
         if not options.deterministic or is_deterministic(problem, config)
-        # Predictions do not depend on what was chosen before.
+        # Predictions do not depend on earlier choices.
         if target.measured or not (setting.predicts or setting.strategy.name == ZERO)
     }
     work = TuningPass(setting, spaces, files, console, incumbents, with_candidates=candidates is not None)
@@ -254,28 +257,32 @@ def tune_each(
 
 
 def trust_lines(gpu: Gpu) -> list[str]:
-    """How far predicted choices and times of a GPU can be trusted."""
-    # NumPy, which takes as long to import as a quarter of genkern.
+    """Return lines that say how far predicted choices and times of a GPU can be trusted."""
+    # NumPy takes a quarter as long to import as all of genkern.
     from genkern.search.guided.judged import judged_of
     from genkern.search.guided.times import INTERVAL_SHARE, times_of
 
     lines, times = [], times_of(gpu.arch)
     if (judged := judged_of(gpu.arch)) is not None:
-        lines.append(f"The model chose. At sizes that it did not know its choices had of the best's speed {judged}.")
+        lines.append(
+            f"The model chose. Share of the best speed that it reaches on sizes that it was not fitted to: {judged}."
+        )
     if times is not None and gpu.name in times.devices:
-        lines.append(f"Intervals hold {INTERVAL_SHARE:.0%} of the measured times of sizes that the model did not know.")
+        lines.append(
+            f"Intervals hold {INTERVAL_SHARE:.0%} of the measured times of sizes that the model was not fitted to."
+        )
     else:
-        lines.append(f"Times of {gpu.name} were never measured: how far these are off is not known.")
+        lines.append(f"Times of {gpu.name} were never measured: the error of these times is unknown.")
     return lines
 
 
 def facts_of(setting: Setting) -> RunFacts:
-    """What rows must have in common with this run to count as its results."""
+    """Return what rows must have in common with this run to count as its results."""
     return RunFacts(setting.target.key, setting.versions, predicted=not setting.target.measured)
 
 
 def open_results(setting: Setting, facts: RunFacts, again: Collection[GemmProblem]) -> ResultsFile:
-    """The results file as it is. Raises ResultsError, which says that -o names it."""
+    """Return the results file as it is. Raises ResultsError, which names -o."""
     path = setting.results_path
     with _naming_output(path):
         return ResultsFile(path, facts, setting.defaults, sort=setting.options.sort, again=again)
@@ -283,7 +290,7 @@ def open_results(setting: Setting, facts: RunFacts, again: Collection[GemmProble
 
 @contextlib.contextmanager
 def _naming_output(path: str) -> Iterator[None]:
-    """Says in a ResultsError of the block that -o names the file."""
+    """Context that adds to a ResultsError that -o names the file."""
     try:
         yield
     except ResultsError as error:
@@ -293,9 +300,9 @@ def _naming_output(path: str) -> Iterator[None]:
 
 
 def retire_journal(files: RunFiles, done: Collection[GemmProblem]) -> None:
-    """Move the journal aside of a run that was killed after its last result was written: nothing is left to do.
+    """Move the journal aside if all its sizes have results: its run was killed after its last result was written.
 
-    Of a run with --all the results file does not tell whether its entries are old or new.
+    The journal of a run with --all stays, since the results file does not tell whether its rows are old or new.
     """
     if files.journal.exists():
         with contextlib.suppress(ResultsError):
@@ -306,7 +313,7 @@ def retire_journal(files: RunFiles, done: Collection[GemmProblem]) -> None:
 
 
 def outdated_rows(files: RunFiles, results: ResultsFile, done: Collection[GemmProblem]) -> set[GemmProblem]:
-    """Of a run that goes on, those of `done` whose kernels genkern generates otherwise than when they were measured."""
+    """Return the problems in `done` whose kernels this genkern generates differently from the run that is resumed."""
     with contextlib.suppress(ResultsError, FileNotFoundError):
         if any(start.generator != generator() for start in read_ends(files.journal).starts):
             return results.outdated(done)
@@ -314,16 +321,16 @@ def outdated_rows(files: RunFiles, results: ResultsFile, done: Collection[GemmPr
 
 
 def counted(rows: int) -> str:
-    """So many rows, and the verb that they take."""
+    """Return the number of rows with a verb, such as "2 rows are"."""
     return "1 row is" if rows == 1 else f"{rows} rows are"
 
 
 def made_otherwise_text(
     files: RunFiles, results: ResultsFile, skipped: Collection[GemmProblem], header: Mapping[str, Any]
 ) -> str:
-    """What the last run on this file did otherwise than one with `header` would, of sizes that are not tuned again.
+    """Return what the last run on this file did differently from one with `header`, for sizes that are not tuned again.
 
-    Empty where it did nothing otherwise, or left no journal.
+    Empty if there is no difference, or the run left no journal.
     """
     with contextlib.suppress(ResultsError, FileNotFoundError):
         last = read_ends(files.finished_journal)
@@ -331,7 +338,7 @@ def made_otherwise_text(
         different = made_otherwise(last.header, header)
         is_other = any(start.generator != generator() for start in last.starts)
         if is_other and (outdated := results.outdated(skipped)):
-            different.append(f"{counted(len(outdated))} of kernels that genkern generates otherwise now")
+            different.append(f"{counted(len(outdated))} of kernels that genkern now generates differently")
         if count and different:
-            return f"{count} of these {'was' if count == 1 else 'were'} tuned otherwise: {'; '.join(different)}"
+            return f"{count} of these {'was' if count == 1 else 'were'} tuned differently: {'; '.join(different)}"
     return ""

@@ -1,4 +1,4 @@
-"""What a person reads: the console of all commands, whatever stands in the files that they read, and tables as text."""
+"""The console of all commands, which escapes control characters of files, and tables as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GAP = "  "
 
 
 class Screen(Console):
-    """Text as it is: nothing in it is markup, and what would move a cursor or rename a window is shown escaped."""
+    """A console that prints text literally: without markup, and with control sequences for terminals escaped."""
 
     def __init__(self, *, stderr: bool) -> None:
         super().__init__(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
@@ -23,14 +23,15 @@ class Screen(Console):
 
 
 def _shown(text: str) -> str:
-    """Lines stay lines: those of a table, or of --explain."""
+    """Return the text with unprintable characters escaped, except for line ends."""
     return "\n".join(map(printable, text.split("\n")))
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[str]) -> list[str]:
-    """One line a row, the header first; columns that say nothing are left out, those named in `right` end alike.
+    """Return one line per row, the header first. Empty columns are left out; columns named in `right` are
+    right-aligned.
 
-    What is not printable in a cell is escaped, ends of lines too.
+    Unprintable characters in cells are escaped, line ends too.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]

@@ -1,4 +1,4 @@
-"""Setting: what one run works with, made of its options and the machine it is on."""
+"""`Setting`: what one run works with, from its options and the machine."""
 
 from __future__ import annotations
 
@@ -47,10 +47,15 @@ from genkern.timing.turns import Turn
 
 @dataclass(frozen=True)
 class Setting:
-    """The options, the device they mean, and what follows from both.
+    """The options, the device that they mean, and what follows from both.
 
-    `versions` are those that results depend on, that of the driver among them where it is known. `kernels` lie behind
-    the cache. `early` is the measured process that began with the command.
+    defaults: the options' values for sizes that do not have their own
+    budget: how much to measure
+    versions: versions that results depend on, including the driver's if it is known
+    strategy: the search strategy
+    limit: when the search of a size ends
+    kernels: the file of compiled kernels behind the cache
+    early: the measured process that started with the command
     """
 
     options: argparse.Namespace
@@ -65,7 +70,7 @@ class Setting:
 
     @property
     def results_path(self) -> str:
-        """-o, or a default under which predicted and measured times never meet."""
+        """-o, or a default that differs for predicted and measured times, so that the two never mix."""
         predicted = "" if self.target.measured else "_predicted"
         return self.options.tuning_results_file or f"output/tuning_results_{self.target.arch}{predicted}.yaml"
 
@@ -86,15 +91,15 @@ class Setting:
 
     @property
     def device_indices(self) -> tuple[int, ...]:
-        """The GPUs to measure on; one stand-in where there is none."""
+        """The GPUs to measure on; (0,) without a GPU."""
         return self.target.gpu_ids or (0,)
 
     @contextlib.contextmanager
     def workshop(self, console: Console, lanes: int = 1) -> Iterator[Workshop]:
-        """The workshop of this run, with a folder for its modules and logs. Raises OutputError.
+        """Context with the workshop of this run, and a folder for its modules and logs. Raises OutputError.
 
-        With several `lanes`, sizes under way on a GPU, something is measured at most times: then a share of the cores
-        compiles nothing, unless --jobs says how many do.
+        With several `lanes` (sizes under way per GPU), the GPU measures most of the time; a share of the cores then
+        compiles nothing, unless --jobs is given.
         """
         options, folder = self.options, cache_folder(self.options.cache_dir)
         asked = {"-j", "--jobs", "--num_threads"} & options.given
@@ -103,7 +108,7 @@ class Setting:
         note_kept_elsewhere(cache, console)
         with contextlib.ExitStack() as stack:
             own = stack.enter_context(modules_folder(folder))
-            # Not in the cache's folder, which may be a slow one that nodes share.
+            # Not in the cache's folder, which may be on a slow file system that nodes share.
             everyones = Path(tempfile.gettempdir())
             temporary = stack.enter_context(run_folder(everyones, "genkern", "another TMPDIR"))
             made_for = MadeFor.here(self.target.triton, self.versions["triton"])
@@ -128,7 +133,8 @@ class Setting:
             )
 
     def profiler(self, index: int, workshop: Workshop, turn: Turn | None = None) -> Profiler:
-        """The profiler of GPU number `index`, which `turn` is of. Raises ProfilerError when its program is missing."""
+        """Return the profiler of GPU number `index`, whose lock is `turn`. Raises ProfilerError if its program is
+        missing."""
         where = str(workshop.farm.cache.folder), workshop.module_dir
         is_first = index == self.device_indices[0] and (turn is None or turn.number == 0)
         early = self.early if is_first else None
@@ -137,16 +143,16 @@ class Setting:
 
     @property
     def _calibration(self) -> str:
-        """A digest of the constants that were fitted on this GPU; "" where the predictor has its shipped ones."""
+        """A digest of the constants that were fitted on this GPU; "" if the shipped constants are used."""
         constants = constants_for(self.target.gpu)
         if constants == shipped_constants(self.target.gpu):
             return ""
         return hashlib.sha256(json.dumps(asdict(constants), sort_keys=True).encode()).hexdigest()[:16]
 
     def journal_header(self, spaces: Mapping[str, Space], time_source: str) -> dict[str, object]:
-        """What the facts of a journal depend on, and whether they belong to a run with --all."""
+        """Return what the facts of a journal depend on, and whether the run has --all."""
         budget = asdict(self.budget)
-        # Headers of runs from before these, and of runs without, have none of them.
+        # Left out at their defaults, since headers of older runs do not have them.
         since = {"atol": TOLERANCE, "rtol": TOLERANCE}
         return {
             **self.versions,
@@ -171,7 +177,7 @@ class Setting:
 
 
 def note_kept_elsewhere(cache: BinaryCache, console: Console) -> None:
-    """Say where new kernels go if the cache cannot be written to."""
+    """Print where new kernels go if the cache cannot be written to."""
     if (own := cache.kept_elsewhere) is not None:
         console.print(
             f"note: {shown_path(str(cache.folder))} can only be read: kernels that it lacks are kept in "
@@ -180,19 +186,19 @@ def note_kept_elsewhere(cache: BinaryCache, console: Console) -> None:
 
 
 def _families() -> dict[str, str]:
-    """Of the files of families of someone's own the digests, which the keys of their binaries have too."""
+    """Return the digests of the user's family files, which the keys of their binaries contain too."""
     return {file.name: sha256_of(str(file))[:16] for file in family_files()}
 
 
 def _digest(space: Space) -> str:
-    """Of what the space says, however its records are made."""
+    """Return a digest of the contents of a space."""
     families = [(family.family, family.ranges, family.rules) for family in space.families]
     said = json.dumps([space.archs, space.ops, space.default, families, space.rules])
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
 def make_setting(options: argparse.Namespace, early: Early | None = None) -> Setting:
-    """The setting that the options mean on this machine. Raises InputError or ProfilerError."""
+    """Return the setting that the options mean on this machine. Raises InputError or ProfilerError."""
     target = choose_target(options, _devices())
     if early is not None and not target.measured:
         early.close()
@@ -205,7 +211,7 @@ def make_setting(options: argparse.Namespace, early: Early | None = None) -> Set
 
 
 def _devices() -> list[DetectedDevice]:
-    """As `detect_devices`. Its program takes 0.1 s on a machine with GPUs, and so does NumPy, which strategies need."""
+    """Return `detect_devices()`, and import NumPy meanwhile: on machines with GPUs both take 0.1 s."""
     with ThreadPoolExecutor(1) as threads:
         found = threads.submit(detect_devices)
         if shutil.which("nvidia-smi") is not None:
@@ -215,20 +221,22 @@ def _devices() -> list[DetectedDevice]:
 
 
 def _usual_strategy(options: argparse.Namespace, target: RunTarget) -> str | None:
-    """The model's first choice, without a GPU: nothing is measured that could correct the model. The default strategy
-    if the times of many candidates are asked for.
+    """Return the strategy to use by default: the model's first choice without a GPU; None for the usual default.
+
+    Without a GPU no measurement could correct the model. None, too, if the times of many candidates are asked for.
     """
     wants_many = options.profile_file is not None or options.bucket is not None
     if target.measured or wants_many:
         return None
-    # NumPy, which nothing else at the start of a run needs.
+    # Imports NumPy, which nothing else at the start of a run needs.
     from genkern.search.guided.model import learned_of
 
     return ZERO if learned_of(target.arch) is not None else None
 
 
 def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
-    """What the options say of sizes that do not say it themselves. Raises InputError when it does not fit together."""
+    """Return the options' values for sizes that do not have their own. Raises InputError if they contradict each
+    other."""
     types = options.dtype_a, options.dtype_b, options.dtype_c
     layout = not options.col_a, options.row_b
     defaults = GemmDefaults(options.op, *types, *layout, options.bias_vector, options.activation, said_fields(options))
@@ -240,7 +248,7 @@ def make_defaults(options: argparse.Namespace, arch: str) -> GemmDefaults:
 
 
 def require_arch(options: argparse.Namespace, arch: str) -> None:
-    """Raise InputError for options of tuning that no device of the architecture takes, before there is a device."""
+    """Raise InputError for tuning options that no device of the architecture supports, before the device is known."""
     make_defaults(options, arch)
     parse_libraries(options.libtype)
     _require_icache_flush(options, gpu_for_arch(arch).vendor)
@@ -252,16 +260,16 @@ def _require_icache_flush(options: argparse.Namespace, vendor: str) -> None:
 
 
 def _libraries(text: str, vendor: str) -> str:
-    """The libraries that may win: of all, those installed and the vendor's own; any that is named."""
+    """Return the libraries that may win: for "all", the installed ones of the vendor; and every one that is named."""
     others = {name for of, names in ONE_BY_ONE.items() if of != vendor for name in names}
     others |= (set() if cute_installed() else {CUTE}) | (set() if importlib.util.find_spec(AITER) else {AITER})
     return ",".join(name for name in parse_libraries(text).split(",") if name in text.lower() or name not in others)
 
 
 def make_budget(options: argparse.Namespace, target: RunTarget, strategy: ChosenStrategy) -> Budget:
-    """How much to measure; the weights rotate through twice the last-level cache unless the user says otherwise.
+    """Return how much to measure; by default the weights rotate through twice the last-level cache.
 
-    Raises InputError for --icache_flush on a device on which nothing is flushed, and for a library that there is not.
+    Raises InputError for --icache_flush on a device that does not support it, and for a library that is not there.
     """
     _require_icache_flush(options, target.gpu.vendor if target.measured else "")
     libraries = _libraries(options.libtype, target.gpu.vendor)

@@ -1,4 +1,4 @@
-"""How far a run is, as text: from what its journal says, and from who holds its lock (`genkern status RUN`)."""
+"""The state of a run as text, from its journal and the holder of its lock (`genkern status RUN`)."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _NUMBERS = ("screened", "us")
 
 
 class State(str, Enum):
-    """What is known of a run as a whole. A journal that nobody holds is of a run that was stopped, or died."""
+    """The state of a run. If its journal's lock is not held, the run was stopped or died."""
 
     GOING_ON = "going on"
     STOPPED = "not going on: stopped, or died"
     FINISHED = "finished"
-    UNKNOWN = "this file system does not tell whether it is going on"
+    UNKNOWN = "this file system does not show whether it is going on"
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run at one moment. `facts` is None before its journal is there; `idle_s` is the age of its last fact."""
+    """One run at one moment. `facts` is None if there is no journal yet; `idle_s` is the age of its last fact."""
 
     results: str
     state: State
@@ -52,7 +52,14 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class SizeStatus:
-    """One size of a run: `state`, how many configs are screened, the best so far, and what became of the configs."""
+    """One size of a run.
+
+    state: its state, in words
+    screened: number of screened configs
+    configs: number of configs; None if unknown
+    best: the best measurement so far
+    outcomes: what became of the configs, as text
+    """
 
     problem: GemmProblem
     state: str
@@ -63,12 +70,12 @@ class SizeStatus:
 
 
 def parse_status(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern status`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern status`. Raises InputError; SystemExit(0) after printing for --help."""
     return status_parser().parse_args(argv)
 
 
 def status_parser() -> argparse.ArgumentParser:
-    """The parser; its help is the reference of `genkern status`."""
+    """Return the parser; its help is the reference of `genkern status`."""
     p = Parser(
         prog="genkern status",
         description="Show how far a run is, and whether it is going on. Reads its journal, changes nothing. The exit\n"
@@ -80,14 +87,14 @@ def status_parser() -> argparse.ArgumentParser:
         nargs="?",
         default="output",
         metavar="RUN",
-        help="a results file (-o), its journal, or a folder that holds such (default: output)",
+        help="a results file (-o), its journal, or a folder with results files (default: output)",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def status_lines(status: RunStatus) -> list[str]:
-    """What `genkern status` prints of one run: how it is, a table of its sizes, and what to do."""
+    """Return the text for one run: its state, a table of its sizes, and what to do next."""
     name = shown_path(status.results)
     if status.facts is None:
         return [f"{name}: {status.state.value}; nothing is recorded yet"]
@@ -99,7 +106,7 @@ def status_lines(status: RunStatus) -> list[str]:
 
 
 def size_statuses(status: RunStatus) -> list[SizeStatus]:
-    """The sizes that the run is to tune, and those that it has tuned before it was stopped, in their order."""
+    """Return the sizes that the run will tune, and those that it tuned before it was stopped, in their order."""
     facts = status.facts
     assert facts is not None
     wanted = dict.fromkeys(problem for start in facts.starts for problem in start.problems)
@@ -137,7 +144,7 @@ def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -
 
 
 def duration_text(seconds: float) -> str:
-    """`4.2 s`, `3 min 12 s`, `2 h 5 min`, `3 d 4 h`; never negative, whatever was done to the clock."""
+    """Return `4.2 s`, `3 min 12 s`, `2 h 5 min` or `3 d 4 h`; never negative, even if the clock was set back."""
     if not 59.95 <= seconds < math.inf:
         return f"{max(0.0, seconds):.1f} s"
     minutes, rest_s = divmod(round(seconds), 60)
@@ -156,7 +163,7 @@ def _since(status: RunStatus) -> str:
 
 
 def _table(sizes: Sequence[SizeStatus]) -> list[str]:
-    """Columns that say nothing are left out; a format is named where the sizes have several."""
+    """Return the table of sizes. Empty columns are left out; formats are named if the sizes have several."""
     several = len({format_text(size.problem) for size in sizes}) > 1
     rows = [["size", "state", "screened", "us", "source", "best so far", "candidates"]]
     for size in sizes:
@@ -191,14 +198,14 @@ def _advice(status: RunStatus, sizes: Sequence[SizeStatus]) -> list[str]:
 
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
-    """Print how far the runs that `options.run` names are, or what results without a journal say.
+    """Print the state of the runs that `options.run` names, or the contents of results without a journal.
 
     Returns 1 if one of the runs has sizes without a result and is not going on, else 0. Raises ResultsError if there
-    is neither a run nor results, or one is damaged.
+    are neither runs nor results, or one is damaged.
     """
     path: str = options.run
     if Path(path).is_file() and not RunFiles.named_by(path).known:
-        # At once: a file may have 100,000 rows, and each call costs 0.1 ms.
+        # One call of print, since each costs 0.1 ms and a file may have 100,000 rows.
         console.print("\n".join(results_lines(path)))
         return 0
     found = 0
@@ -212,10 +219,10 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
 
 
 def lines_of(run: RunFiles) -> tuple[list[str], bool]:
-    """What is known of the run, and whether it is not going on with sizes left; if another version of genkern wrote its
-    journal, what its results say.
+    """Return the lines about a run, and whether it is not going on although sizes are left.
 
-    Raises ResultsError when there are none, or its journal is damaged.
+    If another version of genkern wrote its journal, the lines describe its results. Raises ResultsError if there are
+    none, or the journal is damaged.
     """
     try:
         status = read_status(run)
@@ -227,15 +234,15 @@ def lines_of(run: RunFiles) -> tuple[list[str], bool]:
 
 
 def is_left(status: RunStatus) -> bool:
-    """Whether a run is not going on and has sizes without a result: it was stopped, or died, or found no winner."""
+    """Return True if a run is not going on and has sizes without a result: it was stopped, died, or found no winner."""
     if status.state not in (State.STOPPED, State.FINISHED):
         return False
     return status.facts is None or any(size.state != "done" for size in size_statuses(status))
 
 
 def read_status(run: RunFiles) -> RunStatus:
-    """One run as it is now. Nothing is written, and a run that is going on is not held up."""
-    # The lock first: a run that ends after this look has moved its journal, and is found finished.
+    """Return the present state of one run. Nothing is written, and a running run is not delayed."""
+    # The lock is read first: a run that ends after this has moved its journal, and is found finished.
     held = is_held(run.lock)
     states = {True: State.GOING_ON, False: State.STOPPED, None: State.UNKNOWN}
     for path, state in ((run.journal, states[held]), (run.finished_journal, State.FINISHED)):
@@ -244,7 +251,7 @@ def read_status(run: RunFiles) -> RunStatus:
         except FileNotFoundError:
             continue
         if state is State.FINISHED and held:
-            break  # a new run, which has not come to its journal yet
+            break  # a new run, whose journal does not exist yet
         now_s = time.time()
         return RunStatus(run.results, state, facts, now_s - written_s, now_s)
     return RunStatus(run.results, states[held], None, 0.0, time.time())

@@ -1,4 +1,4 @@
-"""Which device a run is for, and which profilers measure it."""
+"""The device that a run is for, and the profilers that measure it."""
 
 from __future__ import annotations
 
@@ -47,10 +47,14 @@ _VENDORS = {
 
 @dataclass(frozen=True)
 class RunTarget:
-    """The architecture, the device's figures, and the numbers of the GPUs to measure on (none: predict).
+    """The device of a run.
 
-    `devices` are these GPUs as their driver describes them, in the order of `gpu_ids`. `is_assumed`: the machine has no
-    GPU, and no option names an architecture.
+    arch: its architecture
+    gpu: its figures
+    device_name: the driver's name; the model's name with NOT_PRESENT if times are predicted
+    gpu_ids: numbers of the GPUs to measure on; empty if times are predicted
+    devices: these GPUs as the driver describes them, in the order of `gpu_ids`
+    is_assumed: True if the machine has no GPU, and no option names an architecture
     """
 
     arch: str
@@ -66,7 +70,7 @@ class RunTarget:
 
     @property
     def key(self) -> DeviceKey:
-        """What its results are keyed by."""
+        """The key of its results."""
         return DeviceKey(self.arch, self.device_name, self.gpu.compute_units)
 
     @property
@@ -76,12 +80,12 @@ class RunTarget:
 
     @property
     def driver(self) -> str:
-        """The version of the driver of the GPUs; empty where it is not known, and without a GPU."""
+        """The version of the GPUs' driver; empty if unknown, and without a GPU."""
         return ", ".join(sorted({device.driver for device in self.devices if device.driver}))
 
     @property
     def clocks(self) -> dict[str, dict[str, int]]:
-        """By number of the GPU: what its driver says of `sm_clock_max_mhz` and `memory_clock_max_mhz`."""
+        """For each GPU number, the driver's `sm_clock_max_mhz` and `memory_clock_max_mhz`."""
         named = {str(device.index): (device.sm_clock_max_mhz, device.memory_clock_max_mhz) for device in self.devices}
         return {
             index: {
@@ -94,10 +98,10 @@ class RunTarget:
 
 
 def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | None = None) -> RunTarget:
-    """The target that the options and the machine's GPUs mean.
+    """Return the target that the options and the machine's GPUs determine.
 
-    Raises InputError for an unknown architecture or GPU number, ProfilerError when a measurement is asked
-    for that this machine cannot make.
+    Raises InputError for an unknown architecture or GPU number, and ProfilerError if the options ask for a measurement
+    that this machine cannot make.
     """
     devices = detect_devices() if detected is None else detected
     named = asked_device(options.device, options.arch)
@@ -134,7 +138,7 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     chosen = [next(device for device in fitting if device.index == number) for number in wanted]
     device, *others = chosen
     for other in others:
-        # All sizes of a run carry one device's name, and are pruned and rotated for one device.
+        # The sizes of a run are pruned, and their weights rotated, for one device, whose name all results carry.
         if (other.name, other.compute_units) != (device.name, device.compute_units):
             raise InputError(
                 f"GPU {device.index} is {_kind(device)}, GPU {other.index} is {_kind(other)}: the GPUs of one run must "
@@ -146,7 +150,7 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
 
 
 def add_gpu(group: argparse._ArgumentGroup) -> None:
-    """The options of `require_gpu`."""
+    """Add the options of `require_gpu`."""
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="the GPU to compile for")
     group.add_argument(
         "--device", metavar="NAME", help="a GPU of that architecture, as 'NVIDIA H100' (default: the first of --arch)"
@@ -154,7 +158,8 @@ def add_gpu(group: argparse._ArgumentGroup) -> None:
 
 
 def require_gpu(options: argparse.Namespace) -> None:
-    """Set `gpu`, and `arch` to its architecture. Raises InputError without both options, and as `asked_device`."""
+    """Set `gpu`, and `arch` to its architecture. Raises InputError if both options are missing, and as
+    `asked_device`."""
     if options.arch is None and options.device is None:
         raise InputError("which GPU? Give --arch ARCH, or --device NAME")
     options.gpu = asked_device(options.device, options.arch) or gpu_for_arch(options.arch)
@@ -162,7 +167,8 @@ def require_gpu(options: argparse.Namespace) -> None:
 
 
 def asked_device(device: str | None, arch: str | None) -> Gpu | None:
-    """The device that --device names; None without one. Raises InputError if it is unknown or not of --arch."""
+    """Return the GPU that --device names; None if it is not given. Raises InputError if it is unknown or not of
+    --arch."""
     if device is None:
         return None
     gpu = gpu_of_product(device)
@@ -172,7 +178,7 @@ def asked_device(device: str | None, arch: str | None) -> Gpu | None:
 
 
 def asked_of_amd_smi(devices: Sequence[DetectedDevice]) -> list[DetectedDevice]:
-    """The devices with what amd-smi says of driver and clocks; as they are without amd-smi."""
+    """Return the devices with driver and clocks from amd-smi; unchanged if amd-smi is missing."""
     found = []
     for device in devices:
         gpu = "--gpu", str(device.index), "--json"
@@ -187,7 +193,7 @@ def _kind(device: DetectedDevice) -> str:
 
 
 def _asked_to_measure(options: argparse.Namespace) -> str:
-    """The option, or command, that asks for a measurement, as the user wrote it; empty when none does."""
+    """Return the option or command that asks for a measurement, as the user wrote it; "" if there is none."""
     if options.profiler in _VENDORS:
         return f"--profiler {options.profiler}"
     if options.gpu_ids:
@@ -196,7 +202,7 @@ def _asked_to_measure(options: argparse.Namespace) -> str:
 
 
 def shares_device(target: RunTarget, choice: str) -> bool:
-    """Whether several profilers may take turns on one GPU: not those that a program from outside traces."""
+    """Return True if several profilers may share one GPU; profilers that trace from outside cannot."""
     return target.measured and (choice in TIMERS[target.gpu.vendor] or target.gpu.vendor == "nvidia")
 
 
@@ -211,9 +217,9 @@ def make_profiler(
     *,
     rehearses: bool = False,
 ) -> Profiler:
-    """The profiler of GPU number `index`, which `turn` is of, with the process that began `early`.
+    """Return the profiler of GPU number `index`, whose lock is `turn`; `early` is a process that started earlier.
 
-    Raises ProfilerError when its program is missing.
+    Raises ProfilerError if its program is missing.
     """
     if not target.measured:
         return PredictProfiler(target.gpu.name)
@@ -228,14 +234,15 @@ def make_profiler(
 def make_device_checker(
     target: RunTarget, profiler: Profiler, index: int, cache_dir: str, log_dir: str
 ) -> SupervisedProfiler:
-    """The process that checks outputs on GPU number `index`: the profiler's own, or another one beside rocprof's."""
+    """Return the process that checks outputs on GPU number `index`: the profiler's own, or a separate one beside
+    rocprof."""
     if isinstance(profiler, SupervisedProfiler):
         return profiler
     return SupervisedProfiler(usual_timer(target.gpu.vendor), index, cache_dir, log_dir)
 
 
 def versions() -> dict[str, str]:
-    """Versions that a result depends on. Raises ProfilerError when Triton is not installed."""
+    """Return the versions that a result depends on. Raises ProfilerError if Triton is not installed."""
     found = {"genkern": genkern.__version__, "python": platform.python_version()}
     found["triton"] = triton_version()
     if not found["triton"]:

@@ -1,4 +1,4 @@
-"""A results file taken at its word no longer: check its configs (--compare_wo_tuning), or time them (--benchmark)."""
+"""Checks the configs of a results file (--compare_wo_tuning), or times them (--benchmark)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from genkern.tuning.check import DeviceChecker
 from genkern.tuning.interpreter import interpreter_checker
 from genkern.tuning.invariant.reference import reference_of
 
-# What `trans`, M, N and K do not say of a problem.
+# Columns of a problem other than `trans`, M, N and K.
 _FORMAT_COLUMNS = tuple(name for name in problem_cells(GemmProblem(1, 1, 1)) if len(name) > 1 and "Major" not in name)
-# The first are tune_gemm's columns of --benchmark.
+# tune_gemm's columns of --benchmark come first.
 TIME_COLUMNS = (
     *("trans", "M", "N", "K", "TFLOPS", "us", "vendor_us", "vendor", "torch_us"),
     *("time_source", "config", "message"),
@@ -51,10 +51,11 @@ TIME_COLUMNS = (
 
 @dataclass(frozen=True)
 class Claim:
-    """What a results file says: this config for this problem, on that architecture, device and Triton.
+    """A row of a results file: a config for a problem, on an architecture, device and Triton.
 
-    None where it does not say; AITER's CSV says how many compute units the device has. `typed` is False where the types
-    of the problem are assumed. `order` is that of its sums which it has in common with all M; "" where it has none.
+    Fields are None if the row does not have them; AITER's CSV has the number of compute units. `typed` is False if the
+    types of the problem are assumed. `order` is the order of sums that is common to all M; "" if the row is not
+    batch-invariant.
     """
 
     problem: GemmProblem
@@ -68,28 +69,28 @@ class Claim:
 
     @classmethod
     def of(cls, row: TunedRow) -> Claim:
-        """What a row with a config says."""
+        """Return the claim of a row with a config."""
         assert row.config is not None
         said = row.arch, row.device, row.versions.get("triton"), row.compute_units, row.typed
         return cls(row.problem, row.config, *said, row.sums if row.batch_invariant else "")
 
     def is_of(self, key: DeviceKey) -> bool:
-        """Whether it is of that device, as far as it says."""
+        """Return True if the row is of that device, as far as it says."""
         return key.fits(self.arch, self.device, self.compute_units)
 
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims of a results file, and how many rows of other libraries it has besides."""
+    """The claims of a results file, and the number of its rows of other libraries."""
 
     claims: tuple[Claim, ...]
     foreign: int = 0
 
 
 def verify(setting: Setting, console: Console) -> int:
-    """Check every config of the file; prints a line each.
+    """Check every config of the file, and print a line for each.
 
-    Returns 1 when any is wrong or cannot be checked, 3 when that is so by a bug in genkern.
+    Returns 1 if a config is wrong or cannot be checked, 3 if a bug in genkern prevents a check.
     """
     path, claims = _fitting(setting, console)
     bug_log = _bug_log(setting)
@@ -115,7 +116,7 @@ def verify(setting: Setting, console: Console) -> int:
 
 
 def check_line(claim: Claim, check: Check) -> str:
-    """How one check ended, on one line."""
+    """Return a line about the result of one check."""
     size, name = claim.problem.size, claim_text(claim)
     verdict = "ok" if check.passed else "not checked" if check.method == NOT_CHECKED else "WRONG"
     how = check.how + (f" on {check.problem_size}" if check.problem_size != size else "")
@@ -125,14 +126,14 @@ def check_line(claim: Claim, check: Check) -> str:
 
 
 def claim_text(claim: Claim) -> str:
-    """The size with its format, since a results file may have one size in several."""
+    """Return the size with its format, since a results file may have one size in several formats."""
     return f"{claim.problem.size} {format_text(claim.problem)}"
 
 
 def benchmark(setting: Setting, console: Console) -> int:
-    """Time every config of the file, with tune_gemm's columns and more as CSV.
+    """Time every config of the file, and write CSV with tune_gemm's columns and more.
 
-    Returns 1 when one does not run, 3 when that is so by a bug in genkern.
+    Returns 1 if a config does not run, 3 if a bug in genkern is the reason.
     """
     import pandas as pd
 
@@ -156,7 +157,7 @@ def benchmark(setting: Setting, console: Console) -> int:
         contextlib.closing(setting.profiler(index, workshop)) as profiler,
         contextlib.ExitStack() as at_end,
     ):
-        # A later size may fail.
+        # Keeps the times if a later size fails.
         at_end.callback(lambda: write() if rows else None)
         for claim in claims:
             try:
@@ -181,7 +182,7 @@ def _bug_log(setting: Setting) -> BugLog:
 
 
 def read_claims(path: str, defaults: GemmDefaults) -> Claims:
-    """The claims of a results file. Raises ResultsError."""
+    """Return the claims of a results file. Raises ResultsError."""
     rows = read_results(path, defaults)
     found = tuple(Claim.of(row) for row in rows if row.is_genkerns)
     if not found:
@@ -190,9 +191,10 @@ def read_claims(path: str, defaults: GemmDefaults) -> Claims:
 
 
 def fitting(claims: Sequence[Claim], key: DeviceKey, where: str) -> tuple[Claim, ...]:
-    """Those of this device; where there are none, those of another device of the architecture, which can run too.
+    """Return the claims for this device; if there are none, those for other devices of the architecture, which can run
+    too.
 
-    Raises ResultsError when all are of other architectures.
+    Raises ResultsError if all claims are for other architectures.
     """
     found = [claim for claim in claims if claim.arch in (None, key.arch)]
     if not found:
@@ -217,7 +219,7 @@ def _fitting(setting: Setting, console: Console) -> tuple[str, tuple[Claim, ...]
         console.print(f"note: left out of {where}: {_rows(others)} of other devices")
     if untyped := sum(not claim.typed for claim in claims):
         type_ = next(claim.problem.dtype_a for claim in claims if not claim.typed)
-        console.print(f"note: nothing names the types of {_rows(untyped)} in {where}: {type_} is taken{FP16_ADVICE}")
+        console.print(f"note: {where} does not name the types of {_rows(untyped)}: {type_} is taken{FP16_ADVICE}")
     return where, claims
 
 
@@ -226,7 +228,7 @@ def _rows(count: int) -> str:
 
 
 def made_elsewhere(claims: Sequence[Claim], target: RunTarget, triton: str) -> str:
-    """With which Triton and on which device, where that is not what is here; empty when it is, or nothing is said."""
+    """Return the Triton and the device of the claims if they differ from those here; "" if not, or if unknown."""
     arch, here = target.arch, target.device_name
     tritons = sorted({claim.triton for claim in claims if claim.triton} - {triton})
     devices = sorted({claim.device for claim in claims if claim.device and not same_device(claim.device, here, arch)})
@@ -237,7 +239,7 @@ def made_elsewhere(claims: Sequence[Claim], target: RunTarget, triton: str) -> s
     return " ".join(said)
 
 
-# What came of a claim; the bug in genkern that left it unchecked.
+# A claim with its check, or with the bug in genkern that prevented the check.
 Checked = tuple[Claim, Check | BugError]
 
 
@@ -299,7 +301,7 @@ def _device_check(claim: Claim, workshop: Workshop, checker: DeviceChecker, inde
             if not (check.passed and claim.order):
                 return check
             if (now := sums_of(claim.problem, claim.config, workshop.arch)) != claim.order:
-                return replace(check, passed=False, message=f"adds up K as {now or 'nobody says'}, not {claim.order}")
+                return replace(check, passed=False, message=f"adds up K as {now or 'unknown'}, not {claim.order}")
             beside = candidates.get(reference.name) if reference not in (None, claim.config) else None
             assert checker.rows is not None
             rows = checker.rows.check(job.session, candidate.name, candidate, beside)
@@ -318,7 +320,8 @@ def _time(claim: Claim, workshop: Workshop, profiler: Profiler, index: int) -> d
             final, torch = finals.get(claim.config.name), finals.get(VENDOR)
             vendor = next(iter(library_calls(finals.values(), workshop.budget)), None)
             if final is not None and final.outcome is Outcome.MEASURED:
-                # The finals chose the library's call: what they say of its time is too good.
+                # The finals chose the library's call by its time, which is therefore biased downwards: it is measured
+                # again.
                 calls = dict.fromkeys(m.config for m in (vendor, torch) if m and m.outcome is Outcome.MEASURED)
                 again = {m.config: m for m in profiler.confirm(job.session, candidates, list(calls))}
                 final, vendor, torch = (again.get(m.config, m) if m else None for m in (final, vendor, torch))

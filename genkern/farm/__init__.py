@@ -1,4 +1,4 @@
-"""From generated modules to binaries: the compile farm, its cache, what a binary needs of the hardware.
+"""From generated modules to binaries: the compile farm, its cache, and whether a binary fits the hardware.
 
 May import: gemm, ops, kernels.
 """

@@ -1,4 +1,4 @@
-"""Bench: one problem whose configs become candidates, a unit at a time: look up, compile, drop what cannot fit."""
+"""`Bench` turns the configs of one problem into candidates: look up binaries, compile them, drop what cannot launch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from genkern.kernels.specs import kernel_specs, main_binary, plan_text, run_time
 from genkern.ops.op import get_op
 from genkern.timing.session import Session
 
-# Configs that share all binaries, and differ in what is set at run time.
+# Configs that share all their binaries and differ only in parameters that are set at run time.
 Together = Sequence[Config]
 
 
@@ -33,8 +33,11 @@ Together = Sequence[Config]
 class Job:
     """One problem: its session, and what became of its configs so far.
 
-    `ready` are candidates, `unfit` why others are none, `binaries` the one that multiplies. `launches` has the name of
-    the config that is measured for each distinct launch.
+    session: the problem and how its kernels are measured
+    ready: candidates, by name of config
+    unfit: why a config is no candidate, by name of config
+    binaries: the binary that multiplies, by name of config
+    launches: for each distinct launch, the name of the config that is measured for it
     """
 
     session: Session
@@ -46,10 +49,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Made:
-    """What came of configs that share all binaries: those that are `candidates`, and why the others are `unfit`.
+    """The result for a set of configs that share all their binaries.
 
-    `rank` is that of their order. `binary` is the one that multiplies, None where there is none. `cached`: nothing had
-    to be compiled.
+    rank: the rank with which the set was ordered
+    configs: the set
+    candidates: candidates for the configs that can be measured
+    unfit: why the other configs are no candidates, by name of config
+    binary: the binary that multiplies; None if a binary could not be compiled
+    cached: True if nothing had to be compiled
     """
 
     rank: int
@@ -62,7 +69,7 @@ class Made:
 
 @dataclass
 class _Order:
-    """Configs under way, with the keys of their binaries in the order of launches."""
+    """A set of configs whose binaries are being compiled; `keys` are the binaries' keys, in the order of launches."""
 
     rank: int
     configs: tuple[Config, ...]
@@ -71,11 +78,12 @@ class _Order:
 
 
 class Bench:
-    """Has configs of one problem made into candidates by a farm that others use at the same time.
+    """Turns configs of one problem into candidates, on a farm that other benches use at the same time.
 
-    One thread orders and takes what is made; any other may `drop` or `close`. `on_unfit` is told of configs that share
-    what makes them unfit (not of copies, nor where a compiler was ended from outside). Names in `first` are candidates
-    also where they are copies; with `copies`, all are.
+    One thread calls `order` and `made`; any other thread may call `drop` or `close`. `on_unfit(names, unfit)` is called
+    for configs that are unfit for the same reason. It is not called for identical copies, nor if a compiler was killed
+    from outside. Configs named in `first` become candidates even if they are copies of another config; with `copies`,
+    all configs do.
     """
 
     def __init__(
@@ -101,41 +109,41 @@ class Bench:
         self._codes: dict[Hashable, str] = {}
         self._specs: dict[str, KernelSpec] = {}
         self._looked_up: dict[str, Binary | Failure | None] = {}
-        # What was wanted, by key, as far as it is there; and which of that the cache had.
+        # Results of the binaries that were ordered, by key, and the keys whose results came from the cache.
         self._results: dict[str, Binary | Failure] = {}
         self._wanted: set[str] = set()
         self._cached: set[str] = set()
-        # What is there, and was not counted yet.
+        # Keys of results that the farm has not counted yet.
         self._unclaimed: list[str] = []
         self._is_behind = False
         self._under_way: dict[int, _Order] = {}
         self._waiting: dict[str, list[int]] = {}
         self._arrived: queue.SimpleQueue[tuple[str, Binary | Failure | Exception] | None] = queue.SimpleQueue()
         self._complete: deque[_Order] = deque()
-        # Held while what is under way changes.
+        # Guards `_under_way`, `_waiting` and `_results`.
         self._lock = threading.Lock()
         self.is_closed = False
 
     @property
     def under_way(self) -> int:
-        """How many sets of configs were ordered and are neither made nor dropped."""
+        """The number of sets of configs that were ordered and neither returned by `made` nor dropped."""
         return len(self._under_way) + len(self._complete)
 
     @property
     def results(self) -> Mapping[str, Binary | Failure]:
-        """What became of the binaries that are there, by key."""
+        """The binaries and failures that are available so far, by key."""
         return self._results
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Of what was wanted and is there: how many binaries, how many that failed, how many of both were cached."""
+        """The number of binaries, of failures, and of cache hits among both."""
         failed = sum(isinstance(result, Failure) for result in self._results.values())
         return len(self._results) - failed, failed, len(self._cached)
 
     def stand(self, *, behind: bool) -> None:
-        """Have what is ordered here compiled behind what others order, or among it again.
+        """Let the farm compile this bench's jobs after those of other benches (`behind`), or with equal priority again.
 
-        What is ordered behind counts as wanted from then on: others may do it instead.
+        While the bench is behind, its keys are not counted as wanted; they are when it stops being behind.
         """
         self.farm.stand(self, behind=behind)
         if self._is_behind and not behind:
@@ -144,22 +152,27 @@ class Bench:
         self._claim()
 
     def leave_out(self, unfit: Mapping[str, Unfit]) -> None:
-        """These are no candidates, whatever comes of compiling them."""
+        """Record configs that are no candidates, whatever comes of compiling them."""
         self.job.unfit |= unfit
 
     def worth_making(self, configs: Iterable[Config]) -> list[Config]:
-        """Those that were not left out, and those that had no room: a binary that is there tells what it needs."""
+        """Return the configs worth compiling: those that are not unfit, and those that were over resources.
+
+        A new binary decides the latter again.
+        """
         if not (unfit := self.job.unfit):
             return list(configs)
         return [c for c in configs if c.name not in unfit or unfit[c.name].outcome is Outcome.OVER_RESOURCES]
 
     def is_cached(self, configs: Together) -> bool:
-        """Whether all binaries of these configs are in the cache, or known to be refused."""
+        """Return True if the cache has a result, binary or failure, for every binary of these configs."""
         return all(self.farm.cache.offers(key) or self._look_up(key) is not None for key in self._keys_of(configs))
 
     def order(self, wanted: Sequence[tuple[int, Together]]) -> None:
-        """Have the binaries of these sets of configs made, in the order of their ranks, each its own; `made` says when
-        they are."""
+        """Order the binaries of sets of configs. Each set has a rank of its own; the lowest rank is compiled first.
+
+        `made` returns each set once all its binaries are available.
+        """
         jobs: list[tuple[int, CompileJob]] = []
         for rank, configs in wanted:
             keys = self._keys_of(configs)
@@ -179,10 +192,10 @@ class Bench:
             self.farm.order(self, jobs, lambda key, result: self._arrived.put((key, result)))
 
     def made(self, *, wait: bool) -> Made | None:
-        """What became of configs that were ordered, one set after another; None where there is nothing (yet).
+        """Return the next set of ordered configs whose binaries are all available, or None if there is none yet.
 
-        With `wait` there is nothing only where nothing is under way, something was dropped, or the bench is closed.
-        Raises what ended a compile: OutputError, BugError, FarmClosedError.
+        With `wait`, blocks for it; None then means that nothing is under way, that a set was dropped, or that the bench
+        is closed. Raises the exception that ended a compile: OutputError, MachineError, BugError or FarmClosedError.
         """
         while not self._complete:
             if self.is_closed or (wait and not self._under_way):
@@ -206,7 +219,8 @@ class Bench:
         return self._made_of(self._complete.popleft())
 
     def drop(self, rank: int) -> None:
-        """What has this rank is wanted no more: what is not begun is not compiled, and `made` says nothing of it."""
+        """Withdraw the set of configs of this rank: binaries that are not being compiled yet are not, unless another
+        set needs them."""
         with self._lock:
             if (order := self._under_way.pop(rank, None)) is None:
                 return
@@ -217,28 +231,28 @@ class Bench:
             for key in unwanted:
                 del self._waiting[key]
         self.farm.drop(self, unwanted)
-        # Whoever waits has perhaps nothing to wait for.
+        # Wake a thread that waits in `made`: perhaps nothing is under way any more.
         self._arrived.put(None)
 
     def put_back(self, name: str) -> None:
-        """This candidate is not measured after all: of those that are made from here on, copies of it may be."""
+        """Remove a candidate that will not be measured, so that a later config with the same launch can be one."""
         self.job.ready.pop(name, None)
 
     def close(self) -> None:
-        """Nothing is wanted any more; a thread that waits in `made` comes back."""
+        """Withdraw all orders; a thread that waits in `made` returns."""
         self.is_closed = True
         self.farm.drop(self)
         self._arrived.put(None)
 
     def source_of(self, config: Config) -> str:
-        """Which program a config of this bench is (genkern.kernels.specs.source_digest)."""
+        """Return the digest of the config's program (genkern.kernels.specs.source_digest)."""
         return self._module.source_digest(config, self._gpu)
 
     def code_of(self, config: Config) -> str:
-        """16 digits that say which binaries a config of this bench has, and how they are launched.
+        """Return 16 hexadecimal digits that identify the binaries of a config and its launch plan.
 
-        What is known of a config is known of these. They are there before anything is compiled; `source_of`, which
-        people keep, knows nothing of compilers and their settings.
+        They depend on the compiler and its settings, unlike `source_of`, whose digests are stored in results. Nothing
+        needs to be compiled for them.
         """
         if (code := self._codes.get(what := compiled_of(config))) is None:
             said = *self._keys_of([config]), plan_text(self._product, config, self._gpu)
@@ -246,7 +260,7 @@ class Bench:
         return code
 
     def candidates(self, configs: Sequence[Config]) -> Iterator[Candidate]:
-        """Order all of these that are worth it, and yield each candidate when its binaries are ready."""
+        """Order all configs that may become candidates, and yield each candidate when its binaries are ready."""
         sharers: dict[Hashable, list[Config]] = {}
         for config in sorted(self.worth_making(configs), key=lambda config: config.name not in self._first):
             sharers.setdefault(compiled_of(config), []).append(config)
@@ -255,7 +269,7 @@ class Bench:
             yield from made.candidates
 
     def _keys_of(self, configs: Together) -> tuple[str, ...]:
-        # Asking for the specs of each config would take longer than all the rest.
+        # Computed once per set of shared binaries: generating the specs of every config would dominate the time.
         if (keys := self._keys.get(what := compiled_of(configs[0]))) is None:
             made_of = self._module.source_sha256, self._module.arch
             needed = {
@@ -272,7 +286,7 @@ class Bench:
         return self._looked_up[key]
 
     def _found(self, key: str) -> bool:
-        """Whether a key that is wanted now is in the cache; counted the first time."""
+        """Return True if the cache has the result of a key, which is counted as wanted the first time."""
         known = self._look_up(key)
         if key not in self._wanted:
             self._wanted.add(key)
@@ -286,7 +300,7 @@ class Bench:
         return True
 
     def _claim(self) -> None:
-        """Have what is there counted, unless it is prepared for a turn that may be another's."""
+        """Have the farm count new results, unless this bench works ahead (`behind`): others may use them first."""
         if self._unclaimed and not self._is_behind:
             self.farm.claim(self._unclaimed)
             self._unclaimed = []
@@ -295,9 +309,9 @@ class Bench:
         job, configs = self.job, order.configs
         results = [self._results[key] for key in order.keys]
         binaries = tuple(result for result in results if isinstance(result, Binary))
-        # Asked for once: there are thousands.
+        # Names are computed properties, and there are thousands of configs.
         names = [config.name for config in configs]
-        # What is known to be unfit stays so, whatever came of its binary this time.
+        # A config that is already unfit keeps its reason, whatever its binary says now.
         if why := self._unfit(configs[0], results):
             new = [name for name in names if name not in job.unfit]
             job.unfit |= dict.fromkeys(new, why)
@@ -318,7 +332,7 @@ class Bench:
         return Made(order.rank, configs, tuple(candidates), unfit, main, order.cached)
 
     def _unfit(self, config: Config, made: Sequence[Binary | Failure]) -> Unfit | None:
-        """Why configs with these binaries cannot run; `config` is any of them."""
+        """Return why configs with these binaries cannot run, or None; `config` is any of them."""
         for result in made:
             if isinstance(result, Failure):
                 return Unfit(result.outcome, result.message)
@@ -331,7 +345,7 @@ class Bench:
             return True
         measured = self.job.launches.setdefault(launch, name)
         if measured not in self.job.ready:
-            # This is the first, or the one before was put back.
+            # This is the first config with this launch, or the earlier one was put back.
             self.job.launches[launch] = measured = name
         if measured == name or name in self._first:
             return True

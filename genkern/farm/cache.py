@@ -1,4 +1,5 @@
-"""BinaryCache: compiled kernels by content address, shared by sizes, runs and nodes; never Triton's own cache."""
+"""`BinaryCache`: compiled kernels by content address, shared by sizes, runs and nodes. It replaces Triton's own
+cache."""
 
 from __future__ import annotations
 
@@ -24,19 +25,21 @@ from genkern.private import own_cache
 
 _RECORD = "genkern.json"
 _BINARIES = ("kernel.cubin", "kernel.hsaco")
-# What says that another user's folder, or one that is read-only, takes no entry.
+# Errors by which a folder of another user, or a read-only one, refuses an entry.
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
-# Storing takes milliseconds, on a slow network seconds. The age tells the dead from the living on every node.
+# Storing takes milliseconds, or seconds on a slow network. An older temporary folder was left by a process that died;
+# process ids could not tell that on another node.
 _ABANDONED_S = 3600.0
-# How exactly an entry says when it was used last: a read that marks it costs a network file system a round trip.
+# Resolution of an entry's time of last use. Marking every read would cost a round trip on a network file system.
 MARKED_EVERY_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A kernel that cannot be compiled, remembered so that it is tried once only.
+    """A kernel that cannot be compiled, stored so that it is tried once only.
 
-    Where the compiler was ended `from_outside` (by a signal, for want of memory), that says nothing of the kernel.
+    `from_outside`: the compiler was ended from outside (by a signal, for lack of memory), or the machine may be at
+        fault; the failure says nothing about the kernel and is not stored.
     """
 
     key: str
@@ -46,30 +49,30 @@ class Failure:
 
 
 def _bytes_of(path: str) -> bytes:
-    # A third of the time of Path.read_bytes, thousands of times a size.
+    # Takes a third of the time of Path.read_bytes, and is called thousands of times per size.
     with open(path, "rb", buffering=0) as file:
         return file.read()
 
 
 def _mark_used(folder: Path) -> None:
-    """Set the modification time of an entry's record, from which `genkern cache` tells when it was used last, to now.
+    """Set the modification time of an entry's record to now; `genkern cache` reads it as the time of last use.
 
-    In a read-only cache the time stays. Times of access would do, but few machines keep them.
+    In a read-only cache the time stays as it is. Access times are not used, since few machines keep them.
     """
     path = f"{folder}/{_RECORD}"
     with contextlib.suppress(OSError):
-        # A time in the future, by a clock that was wrong, would keep the entry for ever.
+        # The difference is absolute: a time in the future, from a wrong clock, would otherwise keep the entry for ever.
         if abs(time.time() - os.stat(path).st_mtime) > MARKED_EVERY_S:
             os.utime(path)
 
 
 def _sealed(record: dict[str, Any]) -> bytes:
-    """The record with its own sha256 as its last value, so that no damaged one is believed."""
+    """Return the record as JSON with its own sha256 as the last value, by which damage is detected."""
     return json.dumps({**record, "seal": hashlib.sha256(json.dumps(record).encode()).hexdigest()}).encode()
 
 
 def _unsealed(data: bytes) -> dict[str, Any] | None:
-    """The record without its seal; None when it is damaged."""
+    """Return the record without its seal, or None if it is damaged."""
     try:
         record = json.loads(data)
         if isinstance(record, dict) and record.pop("seal", None) is not None and data == _sealed(record):
@@ -80,21 +83,22 @@ def _unsealed(data: bytes) -> dict[str, Any] | None:
 
 
 def without_compile_time(files: Mapping[str, bytes]) -> Mapping[str, bytes]:
-    """The files of an entry without the seconds of its compile; a damaged entry as it is."""
+    """Return the files of an entry without the compile time in its record; a damaged entry is returned unchanged."""
     if (record := _unsealed(files.get(_RECORD, b""))) is None or record.get("compile_s") is None:
         return files
     return {**files, _RECORD: _sealed({**record, "compile_s": None})}
 
 
 def _whole(key: str, read: Callable[[str], bytes]) -> tuple[dict[str, Any], str | None] | None:
-    """The record of an entry whose files `read` returns and the digest of its machine code, computed from the bytes;
-    None if a file is not as it was stored, or has other code than the record says.
+    """Return the record of an entry and the sha256 of its machine code, computed from the bytes that `read(name)`
+    returns.
 
-    Raises OSError if a file cannot be read, and KeyError, TypeError, ValueError or AttributeError for a record of other
-    fields.
+    The digest is None for a failure. Returns None if a file is not as it was stored, or has other machine code than the
+    record says. Raises OSError if a file cannot be read, and KeyError, TypeError, ValueError or AttributeError for a
+    record with other fields.
     """
     record = _unsealed(read(_RECORD))
-    # An entry of an older genkern does not say its key.
+    # Entries of older versions of genkern do not store their key.
     if record is None or record.get("key", key) != key:
         return None
     if record["outcome"] is not None:
@@ -109,7 +113,10 @@ def _whole(key: str, read: Callable[[str], bytes]) -> tuple[dict[str, Any], str 
 
 
 def _checked(key: str, folder: Path, read: Callable[[str], bytes]) -> Binary | Failure | None:
-    """The entry that lies, or is to lie, in `folder`, and whose files `read` returns; None if it is damaged."""
+    """Validate and load an entry whose files `read(name)` returns, and whose folder is `folder`.
+
+    Returns None if it is damaged.
+    """
     try:
         if (found := _whole(key, read)) is None:
             return None
@@ -119,29 +126,29 @@ def _checked(key: str, folder: Path, read: Callable[[str], bytes]) -> Binary | F
         needs = Resources(**{**record["resources"], "code_sha256": code})
         return Binary(key, str(folder), str(record["symbol"]), needs, record.get("compile_s"))
     except (OSError, KeyError, TypeError, ValueError, AttributeError):
-        # A file is away, or another version of genkern wrote other fields: the seal is whole.
+        # A file is missing, or another version of genkern wrote a valid record with other fields.
         return None
 
 
 class Layer(Protocol):
-    """Entries that lie behind those of a cache, by key: `genkern.farm.shipped` has such a file."""
+    """A read-only store that a cache falls back to, such as the file of `genkern.farm.shipped`."""
 
     def __contains__(self, key: str) -> bool: ...
 
     def files(self, key: str) -> Mapping[str, bytes] | None:
-        """The files of an entry by name, which may be damaged; None where there is none."""
+        """Return the files of an entry by name, not validated; None if there is no entry."""
 
 
 class BinaryCache:
     """A folder of compiled kernels.
 
-    Each entry is a folder named by its key: the binary (`kernel.cubin` or `kernel.hsaco`), Triton's
-    metadata (`kernel.json`) and genkern's record with its key, the sha256 of both and of itself. An entry appears
-    whole, by rename, so that any number of processes on any number of nodes may share the folder. If an entry is not
-    there, or damaged, it is copied from `behind` when it is asked for: a launch needs a folder.
+    Each entry is a folder named by its key. It holds the binary (`kernel.cubin` or `kernel.hsaco`), Triton's metadata
+    (`kernel.json`), and genkern's record with the key and the sha256 of both files and of itself. An entry appears by
+    rename, complete, so that any number of processes on any number of nodes can share the folder. An entry that is
+    missing or damaged is copied from `behind` when it is requested, since a launch needs a folder.
 
-    Users may share the folder: umask and setgid decide who can read and write entries. `own` (by default in the user's
-    own cache) has the entries that this user could not store there.
+    Several users can share the folder: umask and setgid decide who can read and write entries. `own` (by default a
+        folder in the user's own cache) receives the entries that this user is not allowed to store in `folder`.
     """
 
     def __init__(self, folder: str | Path, behind: Layer | None = None, own: Path | None = None) -> None:
@@ -159,13 +166,14 @@ class BinaryCache:
 
     @property
     def kept_elsewhere(self) -> Path | None:
-        """The folder that has, and gets, the entries that this user may not store in `folder`; None if all go there."""
+        """The folder for entries that this user is not allowed to store in `folder`; None if all are stored there."""
         if os.access(self.folder, os.W_OK | os.X_OK):
             return None
         return self._own_folder if self._own_folder != self.folder else None
 
     def _of_this_user(self, *, makes_it: bool) -> BinaryCache | None:
-        """The cache of this user alone; None if this is it, if there is no place for it, or it is not there yet."""
+        """Return this user's own cache, or None if this is that cache, or it has no place, or it does not exist and
+        `makes_it` is False."""
         place = self._own_folder
         if place is None or place == self.folder or not (makes_it or place.is_dir()):
             return None
@@ -175,7 +183,7 @@ class BinaryCache:
             return None
 
     def remove_abandoned(self) -> None:
-        """Remove what processes that were killed in the middle of storing an entry have left behind."""
+        """Remove temporary folders that killed processes left behind while they were storing an entry."""
         with contextlib.suppress(OSError):
             for path in self._unborn.iterdir():
                 age_s = time.time() - path.stat().st_mtime
@@ -185,8 +193,9 @@ class BinaryCache:
                     os.utime(path)
 
     def unborn(self, name: str) -> Path:
-        """A new folder of this name beside what is being stored, which is removed when nobody has touched it for an
-        hour. Raises OSError.
+        """Create a folder of this name beside the entries that are being stored, and return it.
+
+        `remove_abandoned` removes it if it has not been modified for an hour. Raises OSError.
         """
         folder = self._unborn / name
         folder.mkdir(parents=True)
@@ -196,17 +205,18 @@ class BinaryCache:
         return self.folder / key[:2] / key
 
     def has_here(self, key: str) -> bool:
-        """Whether the folder itself, rather than the user's own cache, has something under `key`."""
+        """Return True if the folder itself, rather than the user's own cache, has something under `key`."""
         return self.path(key).exists()
 
     def offers(self, key: str) -> bool:
-        """Whether what lies behind has an entry of `key`, whatever `get` then thinks of it: nothing is read for it."""
+        """Return True if the layer behind the cache has an entry of `key`. The entry is not read: `get` may find it
+        damaged."""
         return self._behind is not None and key in self._behind
 
     def get(self, key: str) -> Binary | Failure | None:
-        """The entry of `key`; None when there is none or when it is damaged (then it is compiled again).
+        """Return the entry of `key`, or None if it is missing or damaged, so that it is compiled again.
 
-        Raises OutputError where one that lies behind cannot be written to the folder.
+        Raises OutputError if an entry from the layer behind cannot be written to the folder.
         """
         folder = self.path(key)
         found = _checked(key, folder, lambda name: _bytes_of(f"{folder}/{name}"))
@@ -221,22 +231,23 @@ class BinaryCache:
         return found
 
     def take_over(self, key: str, files: Mapping[str, bytes]) -> Binary | Failure | None:
-        """Store an entry of another cache, and return it; None where its files are damaged. Raises OutputError."""
+        """Store an entry of another cache and return it; None if its files are damaged. Raises OutputError."""
         if _checked(key, self.path(key), files.__getitem__) is None:
             return None
         self._store(key, files)
         return self.get(key)
 
     def is_damaged(self, key: str) -> bool:
-        """Whether the entry of `key` is not as it was stored; one that is gone, or cannot be read just now, is none.
+        """Return True if the entry of `key` is not as it was stored.
 
-        One of another version of genkern, for which `get` has no use, may be whole.
+        A missing or unreadable entry is not damaged, nor is a valid one of another version of genkern, which `get`
+        ignores.
         """
         folder = self.path(key)
         try:
             return _whole(key, lambda name: _bytes_of(f"{folder}/{name}")) is None
         except FileNotFoundError:
-            # One that is being removed goes as a whole.
+            # An entry is removed as a whole, so its folder tells whether it is being removed.
             return folder.exists()
         except OSError:
             return False
@@ -244,7 +255,7 @@ class BinaryCache:
             return True
 
     def remove(self, key: str) -> bool:
-        """Take the entry of `key` away, for everybody at the same moment; False where it stays."""
+        """Remove the entry of `key` atomically; return False if it could not be removed."""
         try:
             self._unborn.mkdir(exist_ok=True)
             self._set_aside(key)
@@ -255,7 +266,11 @@ class BinaryCache:
         return True
 
     def _set_aside(self, key: str) -> None:
-        """A file of it may be open: where a network file system keeps that, a folder cannot be removed in its place."""
+        """Rename an entry away, then delete it.
+
+        A process may have one of its files open. Some network file systems keep such files, and the folder could not be
+        removed in place.
+        """
         aside = self._new_folder(key)
         try:
             os.rename(self.path(key), aside / key)
@@ -263,7 +278,7 @@ class BinaryCache:
             shutil.rmtree(aside, ignore_errors=True)
 
     def files(self, key: str) -> dict[str, bytes]:
-        """The files of the entry of `key`, by name. Raises OSError if there is none."""
+        """Return the files of the entry of `key`, by name. Raises OSError if there is none."""
         try:
             return {path.name: path.read_bytes() for path in sorted(self.path(key).iterdir())}
         except OSError:
@@ -280,9 +295,9 @@ class BinaryCache:
         files: dict[str, bytes],
         compile_s: float | None = None,
     ) -> Binary:
-        """Store one compiled kernel; `files` are its contents by name, `compile_s` what its compile took.
+        """Store a compiled kernel: the contents of `files` by name, and `compile_s`, the seconds that its compile took.
 
-        Raises OutputError on a full disk.
+        Raises OutputError if the entry cannot be written, for example on a full disk.
         """
         record = {
             "key": key,
@@ -297,12 +312,15 @@ class BinaryCache:
         return Binary(key, str(folder), symbol, resources, compile_s)
 
     def put_failure(self, failure: Failure) -> None:
-        """Remember a kernel that the compiler refuses."""
+        """Store a kernel that the compiler refuses. Raises OutputError."""
         record = {"key": failure.key, "outcome": failure.outcome.value, "message": failure.message}
         self._store(failure.key, {_RECORD: _sealed(record)})
 
     def _store(self, key: str, files: Mapping[str, bytes]) -> Path:
-        """Store an entry, here or in the user's own cache; returns its folder. Raises OutputError."""
+        """Store an entry in the folder, or in the user's own cache if that is not allowed; return the entry's folder.
+
+        Raises OutputError.
+        """
         try:
             return self._stored_here(key, files)
         except OSError as error:
@@ -317,7 +335,8 @@ class BinaryCache:
             raise OutputError(f"cannot write to the cache {self.folder}: {error.strerror}; try --cache_dir") from None
 
     def _stored_here(self, key: str, files: Mapping[str, bytes]) -> Path:
-        """Raises OSError, _Stuck if a damaged entry cannot be replaced."""
+        """Store an entry in the folder and return its path. Raises OSError; _Stuck if a damaged entry cannot be
+        replaced."""
         final = self.path(key)
         temporary = None
         try:
@@ -331,7 +350,7 @@ class BinaryCache:
                     os.rename(temporary, final)
                     return final
                 except OSError:
-                    # Another process stored it first, or the entry that is there is damaged.
+                    # Another process stored the entry first, or a damaged entry is in its place.
                     if _checked(key, final, lambda name: _bytes_of(f"{final}/{name}")) is not None:
                         return final
                     with contextlib.suppress(OSError):
@@ -342,7 +361,7 @@ class BinaryCache:
                 shutil.rmtree(temporary, ignore_errors=True)
 
     def _new_folder(self, key: str) -> Path:
-        """A folder of a name that no other process has, with the permissions that umask and setgid give it."""
+        """Create a folder with a name of its own, and the permissions that umask and setgid give it."""
         folder = self._unborn / f".{key[:8]}-{secrets.token_hex(8)}"
         folder.mkdir()
         return folder
@@ -358,7 +377,7 @@ def _own_folder() -> Path | None:
 
 
 def _is_shared(folder: Path) -> bool:
-    """Whether other users may have made what lies in `folder`, or it cannot be written to."""
+    """Return True if other users may have written to `folder`, or this user cannot."""
     found = os.stat(folder)
     shared = found.st_uid != os.geteuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return bool(shared) or not os.access(folder, os.W_OK)

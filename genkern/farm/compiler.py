@@ -1,4 +1,4 @@
-"""Compiling one kernel, in a process of its own that may hang or die; runs in the farm's workers, without PyTorch."""
+"""Compiles one kernel in a process of its own, which may hang or die. Runs in the farm's workers, without PyTorch."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from genkern.kernels.source import ast_source, load_module
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _WATCH_INTERVAL_S = 0.5
-# What ends processes from outside: a batch system, the out-of-memory killer, a person.
+# Signals that a batch system, the out-of-memory killer or a person sends.
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-# The known kernel compiles in 0.1 s; importing what a first compile needs from a slow disk may take long.
+# The known kernel compiles in 0.1 s, but importing the compiler from a slow disk may take long.
 _PROOF_S = 120.0
 _WHAT_TO_CHECK = "check TMPDIR and the cache (space, inodes, quota), and the limits of memory, processes and files"
 
 
 @dataclass(frozen=True)
 class CompileJob:
-    """One binary to make: `spec` of the module at `module_path`, to be stored in the cache under `key`.
+    """One binary to compile: `spec` of the module at `module_path`, to be stored in `cache_dir` under `key`.
 
-    Files that the compiler makes on the way lie in `temporary_dir` (none: TMPDIR).
+    The compiler's temporary files go to a folder in `temporary_dir` (None: TMPDIR).
     """
 
     key: str
@@ -64,9 +64,9 @@ class CompileJob:
 
 
 def use_quiet_triton(temporary: str) -> None:
-    """Keep Triton out of the user's cache, and its output independent of where the source file lies."""
+    """Keep Triton out of the user's cache, and make its output independent of the source file's path."""
     os.environ["TRITON_CACHE_DIR"] = temporary
-    # What it hands to ptxas and lld, and what these make, stays behind when they are killed.
+    # ptxas and lld, and the files that Triton writes for them, would otherwise stay in TMPDIR when a compile is killed.
     os.environ["TMPDIR"] = tempfile.tempdir = temporary
     os.environ.update(SETTINGS)
     for name, value in DEFAULT_SETTINGS.items():
@@ -75,9 +75,10 @@ def use_quiet_triton(temporary: str) -> None:
 
 
 def _leave_triton_unread() -> None:
-    """Spare Triton the hash of its own library: 460 MB, and 0.4 s of each process.
+    """Skip Triton's hash of its own library, which reads 460 MB and takes 0.4 s per process.
 
-    It names folders of its cache, which is gone with the kernel; genkern's own has the release in its keys.
+    The hash only names folders in Triton's cache, which is deleted after each kernel. genkern's keys contain Triton's
+    release.
     """
     from triton.runtime import cache
 
@@ -90,11 +91,11 @@ def _no_key() -> str:
 
 
 def compile_kernel(job: CompileJob, temporary: str) -> Binary | Failure:
-    """Compile in this process, and store the binary or the compiler's verdict in the cache.
+    """Compile a kernel in this process, and store the binary or the compiler's refusal in the cache.
 
-    The compiler's files go to the folder `temporary`, which the caller removes. Only what certainly is about the kernel
-    is kept (`is_verdict`): a refusal that may be due to the machine is a Failure `from_outside`. Raises OSError and
-    MachineError for faults of the machine, and BugError for a kernel text that no compiler could take.
+    The compiler's files go to the folder `temporary`, which the caller removes. Only a certain refusal of the kernel is
+    stored (`is_verdict`); one that may be the machine's fault is returned as a Failure `from_outside`. Raises OSError
+    and MachineError for faults of the machine, and BugError for generated code that is wrong.
     """
     cache = BinaryCache(job.cache_dir)
     if (known := cache.get(job.key)) is not None:
@@ -141,7 +142,7 @@ def prove(target: Target, temporary: str) -> None:
         from genkern.farm import known_kernel
 
         spec = known_kernel.KNOWN_SPEC
-        # Triton keeps what it compiles in the folder: the second proof would compile nothing.
+        # A folder of its own: with Triton's cache of an earlier proof nothing would be compiled.
         with tempfile.TemporaryDirectory(prefix="proof-", dir=temporary) as folder:
             kernel = _compiled(ast_source(known_kernel, spec), spec, target, folder)
         if is_cut_short(kernel.asm["hsaco" if target.backend == "hip" else "cubin"]):
@@ -156,13 +157,13 @@ def _does_not_work(target: Target, why: str) -> MachineError:
 
 
 def _compiled(source: Any, spec: KernelSpec, target: Target, temporary: str) -> Any:
-    """What triton.compile makes of a source. Raises whatever it raises."""
+    """Return the result of triton.compile. Raises its exceptions."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import compile as triton_compile
 
     use_quiet_triton(temporary)
     _leave_triton_unread()
-    # AMD's assembly says what the main loop has; of NVIDIA's kernels the binary does.
+    # For AMD the assembly describes the main loop; for NVIDIA the binary does.
     os.environ["TRITON_STORE_BINARY_ONLY"] = "0" if target.backend == "hip" else "1"
     gpu_target = GPUTarget(target.backend, target.arch, target.warp_size)
     return triton_compile(source, target=gpu_target, options=dict(spec.options))
@@ -171,7 +172,8 @@ def _compiled(source: Any, spec: KernelSpec, target: Target, temporary: str) -> 
 class CompileProcess:
     """A process that compiles one job after another; it is replaced when it hangs or dies.
 
-    Before its first job for a target, and after each failure that may be the machine's, it compiles a known kernel.
+    It compiles a known kernel before its first job for a target, and after each failure that the machine may have
+    caused.
     """
 
     def __init__(self) -> None:
@@ -179,19 +181,19 @@ class CompileProcess:
         self._connection = ours
         self._killing = threading.Lock()
         self._proven: set[Target] = set()
-        # Forked: it has Triton imported already. Nothing else of the worker is used in it.
+        # Forked, because the worker has already imported Triton. The child uses nothing else of the worker.
         context = multiprocessing.get_context("fork")
         self._process = context.Process(target=_serve, args=(theirs, ours, os.getpid()), daemon=True)
         self._process.start()
         theirs.close()
 
     def run(self, job: CompileJob) -> Binary | Failure:
-        """The job's result; a time-out or a death is a Failure too, and ends this process.
+        """Return the job's result. A timeout or the death of the process ends this process and is a Failure too.
 
-        Raises OutputError when the cache or the temporary folder cannot be written, MachineError when the compiler does
-        not work at all, BugError as `compile_kernel` does.
+        Raises OutputError if the cache or the temporary folder cannot be written, MachineError if the compiler does not
+        work at all, and BugError as `compile_kernel` does.
         """
-        # Made and removed here, since the process may be killed at any moment.
+        # Created and removed in the parent, since the compile process may be killed at any moment.
         try:
             temporary = tempfile.mkdtemp(prefix="genkern-triton-", dir=job.temporary_dir)
         except OSError as error:
@@ -217,7 +219,7 @@ class CompileProcess:
         return result
 
     def _prove(self, target: Target, temporary: str) -> None:
-        """Have the known kernel compiled. Raises MachineError if the process does not manage that."""
+        """Have the known kernel compiled. Raises MachineError if that fails."""
         self._proven.discard(target)
         try:
             if self._answer(target, temporary, _PROOF_S) is None:
@@ -227,8 +229,11 @@ class CompileProcess:
         self._proven.add(target)
 
     def _answer(self, question: CompileJob | Target, temporary: str, timeout_s: float) -> object:
-        """What the process answers; None after `timeout_s` seconds, which end it. Raises what it says that it raised,
-        and _ProcessDiedError if it died."""
+        """Send a question and return the process's answer, or None after `timeout_s` seconds, when the process is
+        killed.
+
+        Raises the exception that the process sends, and _ProcessDiedError if it died.
+        """
         try:
             self._connection.send((question, temporary))
             if not self._connection.poll(timeout_s):
@@ -247,7 +252,8 @@ class CompileProcess:
         return self._process.is_alive()
 
     def kill(self) -> None:
-        """End the process and the assembler that it may be running; any thread may, also while one waits for it."""
+        """Kill the process and the assembler that it may be running. Any thread may call this, even while another
+        waits."""
         with self._killing:
             if self._connection.closed:
                 return
@@ -267,7 +273,7 @@ class _ProcessDiedError(Exception):
 
 
 def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> None:
-    # An own group, so that a kill reaches ptxas and lld too; death with the worker, whatever kills it.
+    # A process group of its own, so that a kill reaches ptxas and lld too. The process dies with the worker.
     other_end.close()
     os.setpgid(0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -275,7 +281,7 @@ def _serve(connection: Connection, other_end: Connection, parent_pid: int) -> No
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(os.devnull, "w") as null:
-        # Compilers print what they refuse; the message is kept in the Failure.
+        # Compilers print their refusals; the Failure keeps the message.
         os.dup2(null.fileno(), 1)
         os.dup2(null.fileno(), 2)
         sys.stdout = sys.stderr = null
@@ -306,16 +312,18 @@ def _no_temporary_folder(error: OSError) -> OutputError:
 
 
 _process: CompileProcess | None = None
-# The kernel ends a compile process with the thread that forked it. With one job that is a thread of the driver, whose
-# threads come and go with sizes and devices: so one thread forks, and stays until the interpreter ends. It sees no
-# Ctrl-C, nor does what it forks.
+# The parent-death signal is sent when the thread that forked ends. With one job the forking thread would belong to the
+# driver, whose threads come and go. So one thread does all forks and lives until the interpreter ends. It blocks
+# SIGINT, and its children inherit that.
 _forker = ThreadPoolExecutor(1, initializer=signal.pthread_sigmask, initargs=(signal.SIG_BLOCK, {signal.SIGINT}))
 
 
 def run_job(job: CompileJob, driver_pid: int) -> Binary | Failure:
-    """Entry of the farm's workers: compile in this worker's compile process, which lives from job to job.
+    """Compile a job in this worker's compile process, which is kept for the next job. Entry point of the farm's
+    workers.
 
-    A worker ends with the process `driver_pid`, even when that is killed; in the driver itself nothing is watched.
+    A worker ends with its parent, the process `driver_pid`, even if that is killed. If this is the driver itself,
+    nothing is watched.
     """
     global _process
     process = make_ready(driver_pid)
@@ -326,7 +334,7 @@ def run_job(job: CompileJob, driver_pid: int) -> Binary | Failure:
 
 
 def make_ready(driver_pid: int) -> CompileProcess:
-    """This worker's compile process, which is forked where there is none."""
+    """Return this worker's compile process, and fork one if there is none."""
     global _process
     if driver_pid != os.getpid():
         end_with(driver_pid)
@@ -336,16 +344,16 @@ def make_ready(driver_pid: int) -> CompileProcess:
 
 
 def forked() -> CompileProcess:
-    """A new compile process, which ends when this process does. Raises MachineError if it cannot be started."""
+    """Return a new compile process, which ends when this process does. Raises MachineError if it cannot be started."""
     with machine_faults_told("start the compiler", _WHAT_TO_CHECK):
-        # Imported before the fork, so that a replacement starts at once; the generator is what a first compile imports.
+        # Imported before the fork, so that a replacement starts at once. A first compile imports the code generator.
         import triton.compiler.code_generator  # noqa: F401
 
         return _forker.submit(CompileProcess).result()
 
 
 def end_own_process() -> None:
-    """End this process's compile process, whatever it is doing; the next job gets a new one."""
+    """Kill this process's compile process, whatever it is doing; the next job gets a new one."""
     global _process
     process, _process = _process, None
     if process is not None:
@@ -354,17 +362,17 @@ def end_own_process() -> None:
 
 @lru_cache(maxsize=1)
 def end_with(driver_pid: int) -> None:
-    """End this worker and its compile process soon after its parent, which has this number, whatever ends that."""
+    """End this worker and its compile process soon after its parent `driver_pid` ends, however that ends."""
 
     def watch() -> None:
-        # The kernel's parent death signal would come when the *thread* that started this worker ends.
+        # A parent-death signal would be sent when the *thread* that started this worker ends, not the process.
         while os.getppid() == driver_pid:
             time.sleep(_WATCH_INTERVAL_S)
         try:
             if _process is not None:
                 _process.kill()
         finally:
-            # Whatever came of that: the worker's own thread may be ending the same process.
+            # Exit in any case: the worker's own thread may be killing the same compile process.
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

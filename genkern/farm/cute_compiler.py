@@ -1,7 +1,8 @@
-"""Compiling one kernel in CuTe DSL: what `build` of its file says, to a cubin and what a launch must know of it.
+"""Compiles one kernel written in CuTe DSL to a cubin, and finds what a launch must know of it.
 
-The DSL also makes a launcher for the host, which needs its libraries; the plan of the family stands for that, so only
-the cubin is kept. Runs in the farm's compile processes, as Triton's compiler does.
+A kernel's file has a function `build` that returns the kernel and its arguments. The DSL also makes a host launcher,
+which needs the DSL's libraries; genkern launches from the family's launch plan, so only the cubin is kept. Runs in the
+farm's compile processes, as Triton's compiler does.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from genkern.kernels.refusal import is_cute_verdict
 from genkern.kernels.source import load_module
 
 _PREFIX = "CUTE_DSL_"
-# Constants of every kernel that a launch needs, and their names in what is kept beside the cubin.
+# Constants of every kernel that a launch needs, and the names under which kernel.json has them.
 _LAUNCHED_WITH = {"warps": "num_warps", "shared_bytes": "shared"}
 
 
 def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache, temporary: str) -> Binary | Failure:
-    """Compile in this process, and store the result or the refusal in the cache.
+    """Compile a kernel in this process, and store the binary or the refusal in the cache.
 
-    If CuTe DSL is not installed, or the machine may be at fault, returns a Failure that says nothing of the kernel and
-    is not kept. Raises BugError for a kernel's file that raises by itself, or that says less of a launch than is so;
+    Returns a Failure `from_outside`, which is not stored, if CuTe DSL is not installed or the machine may be at fault.
+    Raises BugError if the kernel's file itself raises, or if it states a launch other than the compiled one. Raises
     OSError and MachineError for faults of the machine.
     """
     if not cute_installed():
@@ -75,7 +76,7 @@ def compile_cute(key: str, spec: KernelSpec, target: Target, cache: BinaryCache,
 
 
 def use_quiet_cute(temporary: str) -> Path:
-    """A folder in `temporary` for the DSL's files; none of its settings in the environment counts."""
+    """Return a folder in `temporary` for the DSL's files, and remove all CuTe DSL settings from the environment."""
     for name in [name for name in os.environ if name.startswith(_PREFIX)]:
         del os.environ[name]
     os.environ["TMPDIR"] = tempfile.tempdir = temporary
@@ -85,15 +86,15 @@ def use_quiet_cute(temporary: str) -> Path:
 
 
 def options_for(target: Target, folder: Path) -> str:
-    """The DSL's options: as arguments, since it reads the environment once in the life of a process."""
-    # wgmma, setmaxnreg and tcgen05 are of the architectures that later ones do not run.
+    """Return the DSL's options as text. They are arguments because the DSL reads the environment once per process."""
+    # wgmma, setmaxnreg and tcgen05 need the architecture-specific target, such as sm_90a.
     return f"--gpu-arch sm_{target.arch}a --keep-cubin --dump-dir {folder}"
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether the DSL, MLIR or the assembler says so of a kernel; what Python itself raises of a text is a bug of ours.
+    """Return True if the DSL, MLIR or the assembler refuses the kernel, False for a Python error in its text: a bug.
 
-    The DSL wraps what a line raises in an error of its own, with that as its cause.
+    The DSL wraps an exception of a line of the kernel in an error of its own, whose `__cause__` is the exception.
     """
     cause: BaseException = error
     while cause.__cause__ is not None:
@@ -102,7 +103,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def _compiled(function: Any, arguments: tuple[Any, ...], options: str) -> tuple[bytes, str]:
-    """The cubin, and the text of what the DSL made of the host's part."""
+    """Return the cubin, and the text of the MLIR module, which has the host's launch."""
     from cutlass import cute
 
     with warnings.catch_warnings():
@@ -112,13 +113,15 @@ def _compiled(function: Any, arguments: tuple[Any, ...], options: str) -> tuple[
 
 
 def _require_kernel(image: bytes, symbol: str, shared_bytes: int, text: str) -> None:
-    """Raise BugError unless the cubin has the kernel, and the DSL would launch it with so much shared memory."""
+    """Raise BugError unless the cubin has the kernel `symbol` and the DSL would launch it with `shared_bytes`."""
     try:
         read_parameter_bytes(image, "cuda", symbol)
     except Exception as error:
         raise BugError(f"the cubin has no kernel {symbol}: {one_line(error)}") from None
     if shared_bytes and f"constant({shared_bytes} : i64)" not in text:
-        raise BugError(f"{symbol} is not launched with the {shared_bytes} bytes of shared memory that its family says")
+        raise BugError(
+            f"{symbol} is not launched with the {shared_bytes} bytes of shared memory that its family declares"
+        )
 
 
 def _number(constants: dict[str, int | str], name: str) -> int:

@@ -1,7 +1,8 @@
-"""The compile farm: a joblib pool that turns kernel specs into binaries, as they come, without a GPU or PyTorch.
+"""The compile farm: a pool of worker processes that compiles kernel specs to binaries, without a GPU or PyTorch.
 
-Jobs are ordered at any time, by any number of owners (the sizes that devices work on), each job with a rank; the pool
-takes them in that order, and what is not begun can be dropped again. Nobody waits for another's list.
+Any number of owners (the problems that devices work on) order jobs at any time, each with a rank. The pool takes jobs
+in the order of ranks, so that no owner waits for the whole list of another, and a job that has not begun can be
+dropped.
 """
 
 from __future__ import annotations
@@ -22,30 +23,31 @@ from genkern.farm.orders import Orders, Tell
 from genkern.gemm.records import Binary, Outcome
 from genkern.kernels.kernel import KernelSpec, Target, compile_environment
 
-# A pool that loses a worker is started anew. After this many losses without a single result in between, what is ordered
-# is given up: kernels may end their workers. After this many such failures in a row the farm is given up.
+# If a pool loses a worker, it is started anew. After this many losses without a result in between, all orders are given
+# up, since a kernel may be what ends the workers. After this many such failures in a row the farm is given up.
 _FRUITLESS_RESTARTS = 3
 _FRUITLESS_FAILURES = 2
 _HINT = "try fewer --jobs, or a higher limit of memory and processes (ulimit -v -u, the container's)"
-# How often the pool is looked after while nothing is heard of it.
+# How often the pool's health is checked while no result arrives.
 _LOOK_S = 2.0
 # A pool that never had a worker is given up sooner: no kernel can be the reason.
 _FRUITLESS_STARTS = 2
-# One worker in so many does nothing for owners that stand behind. The size that is being measured orders a few binaries
-# at a time, by what the last ones took: with all workers taken each such batch would wait for half a compile, some
-# 0.2 s. And its finals are timed meanwhile: that compiling does not disturb is known of 9 of 16 cores (docs/history).
+# One worker in four stays free of jobs of owners that stand behind. The problem that is being measured orders a few
+# binaries at a time, chosen by the last measurements; with all workers taken, each such batch would wait for half a
+# compile, some 0.2 s. Its finals are timed at the same time, too: compiling on 9 of 16 cores was measured not to
+# disturb them.
 _SPARED = 4
-# A pool elsewhere is told of so many jobs at once at most, since a message costs as much as some of them; and of so few
-# that its workers come so often for more: what is ordered later but wanted more is not to wait.
+# Jobs per message to an external pool: many, since a message costs as much as some compiles, but few enough that each
+# worker comes back _ROUNDS times for the jobs that are waiting, so that a later, more urgent order is taken soon.
 TOGETHER = 8
 _ROUNDS = 4
-# So many workers begin before there is a job for them, while sizes are pruned: a second each, of cores that have
-# nothing to do. Fewer cores have.
+# Farms with this many workers start them while configs are still being pruned. A start takes a second of a core that
+# would be idle; smaller machines have no idle cores then.
 _WARMED = 8
 
 
 def spared(jobs: int) -> int:
-    """How many of so many workers may compile while something is measured."""
+    """Return how many of `jobs` workers may compile for owners that stand behind."""
     return jobs - jobs // _SPARED
 
 
@@ -55,7 +57,16 @@ class FarmClosedError(GenkernError):
 
 @dataclass
 class FarmCounts:
-    """What a farm did so far. `compile_s` is its wall-clock time from the first job to the last."""
+    """Counts of a farm's work so far.
+
+    wanted: binaries that were ordered
+    cached: results that were found in the cache
+    compiled: binaries that were compiled
+    failed: kernels that could not be compiled
+    restarts: times that the pool lost a worker and was started anew
+    compile_s: wall-clock seconds in which jobs were under way
+    failures: why a kernel could not be compiled, by key
+    """
 
     wanted: int = 0
     cached: int = 0
@@ -67,29 +78,29 @@ class FarmCounts:
 
 
 class Pool(Protocol):
-    """Others' processes that compile in the place of the farm's own: `genkern.farm.remote` has Dask's."""
+    """External processes that compile instead of the farm's own; `genkern.farm.remote` implements it with Dask."""
 
     def connect(self) -> object:
-        """Begin, unless that is done: threads may begin with it. Raises InputError where nobody is there."""
+        """Connect, unless that is done; this may start threads. Raises InputError if no worker is there."""
 
     @property
     def size(self) -> int:
-        """How many jobs they do at a time, now."""
+        """The number of jobs that the workers do at a time, now."""
 
     def begin(self, jobs: Sequence[CompileJob]) -> Sequence[Future[Binary | Failure]]:
-        """Have one of them do these, one after another."""
+        """Have one worker do these jobs, one after another."""
 
     def end(self) -> None: ...
 
 
 class Farm:
-    """Compiles for one target. `jobs` worker processes; each kernel may take `timeout_s`.
+    """Compiles kernels for one target, in `jobs` worker processes or in those of `pool`.
 
-    What a compile needs on the way lies in `temporary_dir` (none: TMPDIR), from where a killed one does not remove it.
-    Others' processes do it where there is a `pool`, as many as there are then.
-    Where it may not compile, what the cache lacks ends as a failure that says nothing of the kernel.
-    A thread, which is there while there is something to do, hands jobs to the pool: as many as it has workers and a
-    few, so that what is ordered later but wanted more need not wait for the rest.
+    A compile may take `timeout_s` seconds. Its temporary files go to `temporary_dir` (None: TMPDIR), where they stay if
+    it is killed. If `may_compile` is False, a kernel that the cache lacks ends as a Failure `from_outside`.
+
+    While there are jobs, a thread hands them to the pool: one per worker and a few more, so that a later but more
+    urgent order does not wait for the rest.
     """
 
     def __init__(
@@ -112,21 +123,22 @@ class Farm:
         self.temporary_dir = temporary_dir
         self.may_compile = may_compile
         self._pool = pool
-        # Read once: it is the same for all kernels of a run.
+        # Read once: the environment is the same for all kernels of a run.
         self._environment = compile_environment()
         self.counts = FarmCounts()
         self._orders = Orders()
-        # Held for as long as it takes to change what is counted, ordered or made.
+        # Guards the counts, the orders and the set of binaries.
         self._changed = threading.Condition()
         self._made: set[str] = set()
-        # What was compiled, and nobody whose turn it is has claimed yet.
+        # Compiled keys that no owner has claimed yet: the first claim counts as compiled, later ones as cached.
         self._unclaimed: set[str] = set()
         self._thread: threading.Thread | None = None
-        # A worker that dies takes all jobs of its pool along: which pool it was, and how many died without a result.
+        # A worker that dies takes all jobs of its pool along. `_pool_number` tells whether a lost job belonged to the
+        # current pool; `_fruitless` counts pools that died without a result.
         self._pool_number = self._fruitless = 0
         # How often all orders were given up since the last result.
         self._failures = 0
-        # The last pool that was asked whether a worker of it starts, and whether any ever did.
+        # The last pool that was tested for starting a worker, and whether any worker ever started.
         self._asked_pool = -1
         self._has_started = False
         # Why nothing can be compiled any more.
@@ -137,11 +149,11 @@ class Farm:
 
     @property
     def jobs(self) -> int:
-        """How many kernels are compiled at a time."""
+        """The number of kernels that are compiled at a time."""
         return self._jobs if self._pool is None else self._pool.size
 
     def connect(self) -> None:
-        """Have the pool begin, before there is a job for it: there are no forks afterwards. Raises InputError."""
+        """Start the pool before there is a job for it, since nothing may fork afterwards. Raises InputError."""
         if self._pool is not None:
             self._pool.connect()
         elif self.may_compile and self._jobs >= _WARMED:
@@ -155,29 +167,29 @@ class Farm:
         return spec.key(self.target, self.triton_version, self._environment)
 
     def job(self, key: str, module_path: str, spec: KernelSpec) -> CompileJob:
-        """What it takes to compile the spec, whose key this is, of a module."""
+        """Return the job that compiles `spec`, whose key is `key`, of the module at `module_path`."""
         folders = str(self.cache.folder), self.timeout_s, self.temporary_dir
         return CompileJob(key, module_path, spec, self.target, *folders)
 
     def count(self, *, wanted: int) -> None:
-        """Count what somebody wants whose turn it is."""
+        """Count binaries that an owner wants and that does not stand behind."""
         with self._changed:
             self.counts.wanted += wanted
 
     def claim(self, keys: Collection[str]) -> None:
-        """Count what is there of that: from the cache, but for who is the first to claim what was compiled."""
+        """Count these results as cached, unless they were compiled and this is the first claim."""
         with self._changed:
             self.counts.cached += sum(key not in self._unclaimed for key in keys)
             self._unclaimed.difference_update(keys)
 
     def order(self, owner: Hashable, jobs: Sequence[tuple[int, CompileJob]], tell: Tell) -> None:
-        """Have jobs done, each with its rank: among those of an owner the lowest comes first, among owners the one for
-        whom the least is being done.
+        """Have jobs done, each with its rank. An owner's job of the lowest rank comes first; the owner with the fewest
+        jobs under way comes first.
 
-        `tell` is called for each, from a thread of the farm's or at once, with its key and what came of it: the binary,
-        the failure, or what ended it: OutputError if the cache cannot be written, MachineError if workers cannot start
-        or the compiler does not work, BugError as `compile_kernel` raises it, FarmClosedError. A job that others have
-        ordered too is done once.
+        `tell(key, result)` is called for each job, from a thread of the farm or at once. The result is the Binary, the
+        Failure, or the exception that ended the job: OutputError if the cache cannot be written, MachineError if
+        workers cannot start or the compiler does not work, BugError as `compile_kernel` raises it, FarmClosedError. A
+        job that several owners order is done once.
         """
         told: list[tuple[str, Binary | Failure | Exception]] = []
         with self._changed:
@@ -187,7 +199,7 @@ class Farm:
                 elif self._broken is not None:
                     told.append((job.key, self._broken))
                 elif job.key in self._made and (made := self.cache.get(job.key)) is not None:
-                    # Since its owner looked for it.
+                    # It was compiled after its owner looked for it in the cache.
                     told.append((job.key, made))
                 elif not self.may_compile:
                     told.append((job.key, failure := _not_compiled(job.key)))
@@ -205,28 +217,29 @@ class Farm:
             tell(key, result)
 
     def stand(self, owner: Hashable, *, behind: bool) -> None:
-        """Put an owner behind all that do not stand behind, or among them again: said before it orders.
+        """Put an owner behind all owners that do not stand behind, or give it equal priority again. Call this before it
+        orders.
 
-        While it stands behind, a share of the workers is not its own (`_SPARED`), since what is begun is not stopped.
+        One worker in `_SPARED` never works for owners that stand behind, since a job that has begun is not stopped.
         """
         with self._changed:
             self._orders.stand(owner, behind=behind)
             self._changed.notify_all()
 
     def drop(self, owner: Hashable, keys: Collection[str] | None = None) -> None:
-        """The owner wants these keys no more (None: nothing at all), and is told of none of them from now on.
+        """Withdraw the owner's requests for `keys` (None: all); its callbacks are not called any more.
 
-        What is not begun is not compiled, unless others want it too.
+        A job that has not begun is not compiled, unless other owners want it too.
         """
         with self._changed:
             self._orders.drop(owner, keys)
             self._changed.notify_all()
 
     def compile(self, module_path: str, specs: Iterable[KernelSpec]) -> Iterator[Binary | Failure]:
-        """Yield one result per distinct spec of a module, what the cache has first, then the rest in any order.
+        """Yield one result per distinct spec of a module: results from the cache first, the others in any order.
 
-        Raises OutputError when the cache cannot be written, MachineError when workers cannot start or the compiler does
-        not work, BugError as `compile_kernel` does, FarmClosedError.
+        Raises OutputError if the cache cannot be written, MachineError if workers cannot start or the compiler does not
+        work, BugError as `compile_kernel` does, and FarmClosedError.
         """
         missing: list[CompileJob] = []
         for key, spec in {self.key(spec): spec for spec in specs}.items():
@@ -240,7 +253,7 @@ class Farm:
         yield from self.compile_jobs(missing)
 
     def compile_jobs(self, jobs: Sequence[CompileJob]) -> Iterator[Binary | Failure]:
-        """Yield the result of each job in any order, without a look into the cache. Raises as `compile`."""
+        """Yield the result of each job in any order, without looking into the cache. Raises as `compile` does."""
         owner, results = object(), queue.SimpleQueue[Binary | Failure | Exception]()
         self.order(owner, list(enumerate(jobs)), lambda _, result: results.put(result))
         try:
@@ -253,9 +266,9 @@ class Farm:
             self.drop(owner)
 
     def close(self) -> None:
-        """End the compile workers at once, with whatever they are doing; a farm at rest only lets them go.
+        """Kill the compile workers, whatever they are doing. Workers of a farm that compiled nothing are left alone.
 
-        A second time there is nothing to end.
+        Closing a second time does nothing but end this process's own compile process.
         """
         with self._changed:
             is_first, self._closed = not self._closed, True
@@ -275,7 +288,8 @@ class Farm:
 
     def _work(self) -> None:
         """Hand jobs to the pool as it has room, until there are none."""
-        # joblib, which takes as long to import as genkern: a run whose binaries are all in the cache does without.
+        # Imported here because joblib takes as long to import as genkern, and a run whose binaries are all cached needs
+        # none.
         from genkern.farm.pool import WorkerDiedError, begin
 
         while True:
@@ -302,7 +316,7 @@ class Farm:
                 self._lost(jobs[0], number)
             except Exception as error:
                 if isinstance(error, MachineError):
-                    # What loky could not start it does not start a second time: nothing would ever answer.
+                    # loky does not try a second time: without this no job would ever end.
                     self._broken = error
                 for job in jobs:
                     self._ended(job, error)
@@ -311,7 +325,8 @@ class Farm:
                     future.add_done_callback(partial(self._returned, job, number))
 
     def _has_lost_its_pool(self) -> bool:
-        """Whether no job will ever end, since the machine refused a thread or a file to the pool. Held: the lock."""
+        """Return True if no job will ever end, since the machine refused a thread or a file to the pool. Needs the
+        lock."""
         from genkern.farm.pool import has_lost_its_thread
 
         if self._pool is not None or not self._orders.under_way or not has_lost_its_thread():
@@ -320,7 +335,7 @@ class Farm:
         return True
 
     def _ask_whether_one_starts(self, pool: int) -> None:
-        """Have a worker of a new pool say that it has started, before it gets a kernel that may end it."""
+        """Have a worker of a new pool report that it has started, before it gets a kernel that may kill it."""
         from genkern.farm.pool import ready
 
         if self._jobs > 1 and pool > self._asked_pool and not self._has_started:
@@ -332,7 +347,8 @@ class Farm:
             self._has_started = True
 
     def _next(self) -> list[CompileJob]:
-        """What to hand to the pool now, to one of its workers: several jobs where many more are waiting."""
+        """Return the jobs to hand to one worker now; several if the pool is external and many jobs wait. Empty if the
+        pool is full."""
         jobs, under_way = self.jobs, self._orders.under_way
         room, room_behind = jobs + max(2, jobs // 4) if jobs > 1 else 1, spared(jobs)
         together = 1
@@ -356,12 +372,12 @@ class Farm:
             self._ended(job, error if isinstance(error, Exception) else GenkernError(str(error)))
 
     def _ended(self, job: CompileJob, result: Binary | Failure | Exception) -> None:
-        """Count what came of a job, and tell whoever wants to know."""
+        """Count the result of a job, and call its owners' callbacks."""
         with self._changed:
             if self._closed:
                 return
             if isinstance(result, Exception) and self._orders.is_for_others(job.key):
-                # Its owner took the module away, say.
+                # The error may be due to the owner whose job it was; it may have removed its module, for example.
                 self._orders.again(job.key)
                 told = []
             else:
@@ -372,8 +388,9 @@ class Farm:
             tell(job.key, result)
 
     def _lost(self, job: CompileJob, number: int) -> None:
-        """A worker could not start, or was killed from outside (its compile process would not take it along): do its
-        jobs once more. If that never helps, every order ends: in a failure, or in a MachineError that ends the run.
+        """Order a job again whose worker could not start, or was killed from outside.
+
+        If that never helps, every order ends: in a failure, or in a MachineError that ends the run.
         """
         from genkern.farm.pool import last_words
 

@@ -1,4 +1,5 @@
-"""The kernel with which a compiler proves that it works on this machine: one store, compiled before anything else."""
+"""A kernel with one store, with which a compiler proves that it works on this machine before it compiles anything
+else."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import triton.language as tl
 
 from genkern.kernels.kernel import KernelSpec
 
-# It compiles for every architecture of every release of Triton.
+# Compiles for every architecture with every supported release of Triton.
 KNOWN_SPEC = KernelSpec("known_kernel", "known", (("c_ptr", "*fp32"),), (), (("c_ptr", 16),), (("num_warps", 4),))
 
 

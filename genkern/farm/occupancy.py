@@ -1,18 +1,19 @@
-"""Which kernels cannot launch on a GPU, and how many of their workgroups run on one compute unit at a time."""
+"""Checks whether a kernel can launch on a GPU, and how many of its workgroups fit on one compute unit."""
 
 from __future__ import annotations
 
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.records import Resources
 
-# Scalar registers that every wave has where waves share a file of them, and the step in which more are allocated.
+# Scalar registers that every wave may use without lowering the occupancy on GPUs whose waves share a file of scalar
+# registers, and the step in which further ones are allocated.
 _SCALAR_REGISTERS_OF_ALL, _SCALAR_GRANULE = 100, 16
 
 
 def fits(resources: Resources, num_warps: int, gpu: Gpu) -> str:
-    """Return "" when one workgroup can launch on `gpu`, else the reason in one line.
+    """Return "" if one workgroup can launch on `gpu`, else the reason in one line.
 
-    A need that the binary does not state (None) is taken as none.
+    A resource that the binary does not state (None) counts as zero.
     """
     shared = resources.shared_bytes or 0
     if shared > gpu.shared_bytes_per_block:
@@ -33,11 +34,12 @@ def fits(resources: Resources, num_warps: int, gpu: Gpu) -> str:
 
 
 def occupancy(resources: Resources, num_warps: int, gpu: Gpu) -> int:
-    """Return how many workgroups fit on one compute unit (SM) at once; 0 when even one does not.
+    """Return the number of workgroups that fit on one compute unit (SM) at once; 0 if not even one does.
 
-    AMD: the waves per SIMD of LLVM's AMDGPUBaseInfo, LDS, and 16 workgroups (the barriers of a CU; a workgroup of
-    one wave needs none). NVIDIA: the rules of cuOccupancyMaxActiveBlocksPerMultiprocessor: registers allocated per
-    warp in steps of 256 in one of four partitions, shared memory with 1 KiB reserved per block, threads, blocks.
+    AMD: the smallest of the waves per SIMD (LLVM's AMDGPUBaseInfo), the LDS, and 16 workgroups, which is the number of
+        barriers of a CU; a workgroup of one wave needs no barrier. NVIDIA: the rules of
+        cuOccupancyMaxActiveBlocksPerMultiprocessor: registers are allocated per warp in steps of 256 in one of four
+        partitions, 1 KiB of shared memory is reserved per block, and threads and blocks are limited.
     """
     if fits(resources, num_warps, gpu):
         return 0
@@ -51,7 +53,7 @@ def occupancy(resources: Resources, num_warps: int, gpu: Gpu) -> int:
 
 
 def _warps_by_registers(resources: Resources, gpu: Gpu) -> int:
-    """Warps (waves) that the register file and the wave slots of one unit hold.
+    """Return the number of warps (waves) that the register file and the wave slots of one unit hold.
 
     Both vendors divide the file between the SIMDs (partitions) of a unit, and a warp lives in one of them.
     """

@@ -1,4 +1,4 @@
-"""What a farm has been asked for: jobs by owner and rank, each key compiled once however many want it."""
+"""The queue of compile jobs, by owner and rank; each key is compiled once, however many owners want it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from genkern.farm.cache import Failure
 from genkern.farm.compiler import CompileJob
 from genkern.gemm.records import Binary
 
-# Told what became of a key, in a thread of the farm's: it must be quick and raise nothing.
+# Called with a key and its result, in a thread of the farm: it must be quick and must not raise.
 Tell = Callable[[str, "Binary | Failure | Exception"], None]
 
 
 @dataclass
 class _Wish:
-    """What one owner wants of a key."""
+    """One owner's request for a key."""
 
     job: CompileJob
     rank: int
@@ -27,18 +27,18 @@ class _Wish:
 
 @dataclass
 class _Order:
-    """All that is wanted of one key; `begun_for` is the owner whose job is being done, if one is."""
+    """All requests for one key; `begun_for` is the owner whose job is being compiled, None if no job is."""
 
     wishes: dict[Hashable, _Wish] = field(default_factory=dict)
     begun_for: Hashable | None = None
 
 
 class Orders:
-    """Not safe to use from several threads: the farm has a lock.
+    """The queue of compile jobs. Not thread-safe: the farm has a lock.
 
-    Of the owners the one comes next for whom the least is being done, of its jobs the one of the lowest rank; of equal
-    ones the first that was asked for. So devices share a farm evenly, and each has its most wanted binary first. Owners
-    that stand behind come after all others.
+    The next job belongs to the owner with the fewest jobs under way, and is that owner's job of the lowest rank; ties
+    go to the earlier request. So devices share a farm evenly, and each gets its most wanted binary first. Owners that
+    stand behind come after all others.
     """
 
     def __init__(self) -> None:
@@ -49,12 +49,12 @@ class Orders:
         self._behind: set[Hashable] = set()
 
     def __len__(self) -> int:
-        """Keys that are wanted and not yet there."""
+        """The number of keys that are wanted and not available yet."""
         return len(self._orders)
 
     @property
     def under_way(self) -> int:
-        """Jobs that are begun."""
+        """The number of jobs that have begun and not ended."""
         return self._under_way.total()
 
     def add(self, owner: Hashable, job: CompileJob, rank: int, tell: Tell) -> None:
@@ -64,14 +64,15 @@ class Orders:
             self._queue(owner, rank, job.key)
 
     def stand(self, owner: Hashable, *, behind: bool) -> None:
-        """Put an owner behind those that do not stand behind, or among them again."""
+        """Put an owner behind the owners that do not stand behind, or give it equal priority again."""
         if behind:
             self._behind.add(owner)
         else:
             self._behind.discard(owner)
 
     def drop(self, owner: Hashable, keys: Collection[str] | None = None) -> None:
-        """The owner wants these no more (None: nothing at all). What is begun is finished, and it is not told of it."""
+        """Remove the owner's requests for `keys` (None: all). A job that has begun is finished, but the owner is not
+        notified."""
         if keys is None:
             self._behind.discard(owner)
         for key in list(self._orders) if keys is None else keys:
@@ -81,7 +82,8 @@ class Orders:
                     del self._orders[key]
 
     def take(self, *, also_behind: bool = True) -> CompileJob | None:
-        """The job to begin next; None where nothing waits, or only owners that stand behind and are not to have one."""
+        """Return the job to begin next. None if no job waits, or only owners that stand behind have jobs and
+        `also_behind` is False."""
         owners = [owner for owner in self._queues if also_behind or owner not in self._behind]
         for owner in sorted(owners, key=self._turn):
             queue = self._queues[owner]
@@ -98,7 +100,7 @@ class Orders:
         return None
 
     def again(self, key: str) -> None:
-        """What was begun has come to nothing, through nobody's fault: it waits again, where it is still wanted."""
+        """Queue a job again that was lost through no fault of its kernel, if it is still wanted."""
         if (order := self._ended(key)) is not None:
             for owner, wish in order.wishes.items():
                 self._queue(owner, wish.rank, key)
@@ -106,19 +108,19 @@ class Orders:
                 del self._orders[key]
 
     def done(self, key: str) -> list[Tell]:
-        """What was begun has ended: whom to tell, the one whose job it was first."""
+        """Remove a job that has ended; return the callbacks of its owners, in the order of their requests."""
         if (order := self._ended(key)) is None:
             return []
         del self._orders[key]
         return [wish.tell for wish in order.wishes.values()]
 
     def is_for_others(self, key: str) -> bool:
-        """Whether the one whose job was begun wants it no more, and others do."""
+        """Return True if the owner whose job is being compiled no longer wants the key, and other owners do."""
         order = self._orders.get(key)
         return order is not None and bool(order.wishes) and order.begun_for not in order.wishes
 
     def all(self) -> Iterator[tuple[str, Tell]]:
-        """Take everything, begun or not: who is to be told of which key."""
+        """Remove all requests, begun or not, and return the key and callback of each."""
         orders, self._orders = self._orders, {}
         self._queues.clear()
         self._under_way.clear()

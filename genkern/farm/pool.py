@@ -1,6 +1,6 @@
-"""The farm's pool of worker processes: joblib's, which Ctrl-C passes by and which ends at once with all that it does.
+"""The farm's pool of worker processes. It is joblib's, changed so that workers ignore Ctrl-C and can be killed at once.
 
-Imported where something is to be compiled, since joblib takes as long to import as all of genkern.
+Imported only when something is to be compiled, since joblib takes as long to import as all of genkern.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ from genkern.python_child import child_environment, code_argument, module_argv
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-# A worker was killed from outside, or the pool was ended.
+# Raised if a worker was killed from outside, or the pool was shut down.
 WorkerDiedError = (TerminatedWorkerError, ShutdownExecutorError)
-# Workers without work end after so many seconds, as joblib has it.
+# Idle workers end after this many seconds, which is joblib's default.
 _IDLE_S = 300
-# Of what workers printed, the end that is looked at.
+# Bytes at the end of the workers' output that are searched for their last line.
 _MOST_SAID = 16 * 1024
-# In the environment of this pool's workers, by which their start is told from that of other pools of loky.
+# An environment variable of this pool's workers, which distinguishes them from workers of other loky pools.
 _MARK = {"STARTED_BY_GENKERN": "1"}
 
 
 def begin(job: CompileJob, workers: int) -> Future[Binary | Failure]:
-    """Submits a job to one of `workers` processes and returns its future, which raises one of WorkerDiedError if a
+    """Submit a job to one of `workers` processes and return its future, which raises one of WorkerDiedError if a
     process of the pool dies.
 
-    Raises WorkerDiedError itself if one has died before; the next call starts new processes. With one worker the job
-    runs in this process, in the calling thread, and the future is done. Raises MachineError if no process can start.
+    Raises WorkerDiedError itself if a process has died before; the next call then starts new processes. With one worker
+    the job runs in this process, in the calling thread, and the returned future is done. Raises MachineError if no
+    process can start.
     """
     future: Future[Binary | Failure]
     if workers == 1:
@@ -63,25 +64,25 @@ def begin(job: CompileJob, workers: int) -> Future[Binary | Failure]:
 def warm(workers: int) -> list[Future[object]]:
     """Start `workers` processes, each with a compile process that has imported Triton.
 
-    Returns a future for each, which ends when one of them is ready. Raises MachineError.
+    Returns one future per worker, which is done when a worker is ready. Raises MachineError.
     """
     return [ready(workers) for _ in range(workers)]
 
 
 def ready(workers: int) -> Future[object]:
-    """Returns a future that ends when one of `workers` processes has a compile process. Raises MachineError."""
+    """Return a future that is done when one of `workers` processes has a compile process. Raises MachineError."""
     with _starting():
         future: Future[object] = executor(workers).submit(_make_ready, os.getpid())
     return future
 
 
 def _make_ready(driver_pid: int) -> None:
-    # A compile process cannot be sent back.
+    # Returns nothing, since a compile process cannot be pickled.
     make_ready(driver_pid)
 
 
 def last_words() -> str:
-    """The last line that a worker printed, which says why it ended; "" if none printed anything."""
+    """Return the last line that a worker printed, which says why it ended; "" if no worker printed anything."""
     if _output is None:
         return ""
     size = os.fstat(_output).st_size
@@ -91,14 +92,14 @@ def last_words() -> str:
 
 
 def executor(workers: int) -> Any:
-    """Returns joblib's pool; its workers end with this process, even before they have their first job."""
+    """Return joblib's pool. Its workers end with this process, even before they have had a job."""
     return get_reusable_executor(
         max_workers=workers, timeout=_IDLE_S, initializer=end_with, initargs=(os.getpid(),), env=_MARK
     )
 
 
 def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
-    """Yields `function(item)` for each item, in order, computed by `workers` processes; one worker is this process.
+    """Yield `function(item)` for each item, in order, computed by `workers` processes; one worker is this process.
 
     Raises MachineError if a process cannot start, or dies.
     """
@@ -116,10 +117,10 @@ def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: 
 
 
 def end() -> None:
-    """End all workers at once, with whatever they are doing. The next results come from new ones."""
+    """Kill all workers, whatever they are doing. The next job starts new ones."""
     pool = get_reusable_executor(reuse=True)
     workers = list((pool._processes or {}).values())
-    # The thread that ends them may have been refused by the machine.
+    # The machine may refuse the thread that ends the workers.
     with contextlib.suppress(RuntimeError):
         pool.shutdown(kill_workers=True)
     for worker in workers:
@@ -128,7 +129,7 @@ def end() -> None:
 
 
 def has_lost_its_thread() -> bool:
-    """Whether the thread that hands jobs to the workers ended by an error: no job would ever end."""
+    """Return True if the thread that hands jobs to the workers ended by an error, so that no job would ever end."""
     pool = reusable_executor._executor
     thread = None if pool is None else pool._executor_manager_thread
     if thread is None or thread.is_alive():
@@ -137,8 +138,8 @@ def has_lost_its_thread() -> bool:
 
 
 def _kill(worker: Any) -> None:
-    """End a worker, its compile process and the assembler that this may be running."""
-    # Of all its threads: the compile process is a child of the one that forks.
+    """Kill a worker, its compile process, and the assembler that this may be running."""
+    # Look at all threads of the worker: the compile process is a child of the thread that forked it.
     threads = Path(f"/proc/{worker.pid}/task")
     with contextlib.suppress(OSError):
         for thread in os.listdir(threads):
@@ -150,24 +151,24 @@ def _kill(worker: Any) -> None:
     worker.join()
 
 
-# loky's own needs psutil or the program pgrep, which small containers lack. Without either it calls Popen.kill, which
-# loky's Popen has not (joblib 1.6.0): its thread dies of that, and a run that is stopped hangs for ever. Neither joblib
-# nor loky takes another way to end workers. psutil as a dependency would do as well, and be one more compiled package
-# for every container and every Python, for what is eight lines here; where it is installed this stays in its place, so
-# that a run ends alike everywhere. tests/farm and tests/command/test_interrupts.py end runs through it.
+# loky's own function needs psutil or the program pgrep, which small containers lack. Without either it calls
+# Popen.kill, which loky's Popen does not have (joblib 1.6.0): loky's thread dies of that, and a run that is stopped
+# hangs for ever. Neither joblib nor loky accepts another way to end workers. Depending on psutil would add a compiled
+# package for every container. The replacement is used even if psutil is installed, so that runs end the same way
+# everywhere. tests/farm and tests/command/test_interrupts.py end runs through it.
 process_executor.kill_process_tree = _kill
 
 
-# What all workers of this process print: a file in memory. A worker that cannot start says why there, and nothing of it
-# gets among the results on standard output.
+# A file in memory with the output of all workers of this process. A worker that cannot start says why there, and its
+# output does not get among the results on standard output.
 _output: int | None = None
 
 
 def _start_worker(argv: list[str], keep_fds: Collection[int], env: Mapping[str, str] | None = None) -> int:
-    """Start a worker as loky's fork_exec does, without the current folder on its sys.path. Returns its process id."""
+    """Start a worker as loky's fork_exec does, without the current folder on its sys.path. Return its process id."""
     global _output
     if not env or _MARK.keys().isdisjoint(env):
-        # A pool that the user's own program has.
+        # A pool of the user's own program.
         pid: int = _fork_exec(argv, keep_fds, env)
         return pid
     if _output is None:
@@ -181,12 +182,12 @@ def _start_worker(argv: list[str], keep_fds: Collection[int], env: Mapping[str, 
         stderr=_output,
         env={**child_environment(), **env},
     )
-    # loky waits for it, by its number.
+    # loky waits for the process by its id; without this, Popen would wait for it too.
     process.returncode = 0
     return process.pid
 
 
-# loky has no other way to say how its workers start.
+# loky offers no other way to change how its workers start.
 _fork_exec = fork_exec.fork_exec
 fork_exec.fork_exec = _start_worker
 
@@ -201,16 +202,17 @@ _spawnv_passfds = multiprocessing.util.spawnv_passfds
 
 
 def leave_current_folder_when_spawning() -> None:
-    """From here on, processes that multiprocessing spawns do not have the current folder on their sys.path.
+    """Start processes that multiprocessing spawns without the current folder on their sys.path, from here on.
 
-    For the command alone, which starts Dask's nodes so, and again when one is lost: a user's program may want it.
+    Only the command calls this, since it starts Dask nodes by multiprocessing, and restarts lost ones. A user's program
+    may rely on the default.
     """
     multiprocessing.util.spawnv_passfds = _spawn_python
 
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """For the start of workers: Ctrl-C passes them by. Raises MachineError if the machine refuses a process."""
+    """Context for starting workers, which then ignore Ctrl-C. Raises MachineError if the machine refuses a process."""
     told = machine_faults_told("start compile workers", "try fewer --jobs, or a higher limit (ulimit -u -v -n)")
     with told, children_ignore_interrupts():
         yield
@@ -218,10 +220,11 @@ def _starting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def children_ignore_interrupts() -> Iterator[None]:
-    """Processes started in here do not see Ctrl-C, which a terminal sends to them too: `close` ends them.
+    """Context in which started processes ignore Ctrl-C, which a terminal sends to them too; `close` ends them.
 
-    They inherit the mask of blocked signals. The trackers of shared resources unblock the signal for this
-    thread when they start, so they go first; what they say of a run that was stopped helps nobody.
+    The processes inherit the mask of blocked signals. multiprocessing's and loky's resource trackers unblock the signal
+    for this thread when they start, so they are started first. Their warnings about a run that was stopped are
+    suppressed.
     """
     with (
         _environment("PYTHONWARNINGS", "ignore:resource_tracker"),

@@ -1,4 +1,4 @@
-"""What configs have in common: the binaries that are compiled once for them, and the launches of copies."""
+"""Keys by which configs are grouped: those that share binaries, and those whose launches are identical."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.records import Binary
 
-# Of each parameter that is a field of every config, but for the two that `compiled_in` treats by themselves.
+# All parameters that are fields of Config, except for the two that `compiled_of` treats itself.
 _FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in ("GROUP_SIZE_M", "SPLIT_K", "others")))
 
 
 def compiled_of(config: Config) -> Hashable:
-    """Equal for configs that share their binaries, that is, of which `specs.compiled_in` is the same.
+    """Return a key that is equal for configs that share their binaries, that is, whose `specs.compiled_in` is equal.
 
-    It is asked of every config of a size, several times, so no config is made for it.
+    No Config is constructed for it, since it is called several times for every config of a problem.
     """
     known = PARAMETERS.by_name
     others = config.others and tuple(other for other in config.others if not known[other[0]].at_run_time)
@@ -24,9 +24,10 @@ def compiled_of(config: Config) -> Hashable:
 
 
 def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
-    """What the hardware is given for one call of `config`: equal for two configs that it cannot tell apart.
+    """Return a key that is equal for configs whose calls look the same to the hardware: equal code and equal launches.
 
-    That is all that anybody but the compiler sees, and code. None when a binary is too old to say what its code is.
+    It covers all parameters but those that only the compiler reads, which the code's digest stands for. Returns None if
+    a binary's record is too old to have the digest of its code.
     """
     code = [(binary.resources.code_sha256, binary.resources.shared_bytes) for binary in binaries]
     if any(digest is None for digest, _ in code):
@@ -35,6 +36,6 @@ def launch_of(config: Config, binaries: Sequence[Binary]) -> Hashable | None:
 
 
 def seen_of(config: Config) -> tuple[Hashable, ...]:
-    """What anybody but the compiler sees of a config."""
+    """Return the family and the parameters of a config, except for those that only the compiler reads."""
     seen = tuple(each for each in config.values.items() if not PARAMETERS.by_name[each[0]].compiler_only)
     return config.family, seen

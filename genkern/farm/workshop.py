@@ -1,4 +1,4 @@
-"""Workshop: from a problem and its configs to a bench on which they are made into candidates."""
+"""`Workshop`: opens a bench for a problem and its configs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from genkern.timing.session import Budget, Session
 
 
 class Workshop:
-    """Has a bench for each problem, for one architecture. Several threads may use one workshop at the same time.
+    """Opens benches for problems of one architecture. Several threads may use one workshop at the same time.
 
     Modules are imported from `module_dir`, which no other user can change. With `keep_modules` they are also written to
     `kept_dir` (by default the same folder), for people to read.
@@ -48,9 +48,9 @@ class Workshop:
         self.module_dir = str(Path(module_dir).resolve())
         self.kept_dir = self.module_dir if kept_dir is None else str(Path(kept_dir).resolve())
         self._keep_modules = keep_modules
-        # By file name, the digests of the modules that this run has kept under it.
+        # Digests of the modules that this run has kept, by file name.
         self._kept: dict[str, list[str]] = defaultdict(list)
-        # How many benches need each module that lies there: a size may be opened again before it is closed.
+        # The number of open benches that need each module: a problem may be opened again before it is closed.
         self._needed: Counter[Path] = Counter()
         self._placing = threading.Lock()
 
@@ -58,19 +58,19 @@ class Workshop:
     def open(
         self, problem: GemmProblem, configs: Sequence[Config], device_index: int, first: Collection[str] = ()
     ) -> Iterator[Bench]:
-        """The bench of `problem` for `configs`. What workers and measured process import of the module, the kernels and
-        what is around them, goes away afterwards; the whole one is written where it is to be kept.
+        """Context with the bench of `problem` for `configs`.
 
-        Of configs whose launches are the same to the hardware one is a candidate, the others are `identical`; those
-        named in `first` are candidates always. An exhaustive budget takes every config.
+        The module files that workers and the measured process import are removed afterwards. The complete module stays
+        if modules are kept. Of configs whose launches are identical, one is a candidate and the others are `identical`;
+        configs named in `first` are always candidates. An exhaustive budget makes every config a candidate.
         """
         module = generate(problem, configs, self.arch, self.gpu)
         kept = Path(self.kept_dir) / module.file_name
         if self._keep_modules:
             with self._placing:
                 write_whole(str(self._place_of(kept, module.text)), module.text)
-        # Named by their content, since workers and measured processes keep what they have imported, by path. And ours
-        # alone to delete.
+        # Named by their content, since workers and measured processes keep imported modules by path, and by this
+        # process's id, so that no other process deletes them.
         named = f"{os.getpid()}_{_digest(module.kernels_text + module.measured_text)}.py"
         kernels, measured = (Path(self.module_dir, f"{stem}_{named}") for stem in ("kernels", kept.stem))
         with self._there(kernels, module.kernels_text), self._there(measured, module.measured_text):
@@ -85,7 +85,7 @@ class Workshop:
 
     @contextlib.contextmanager
     def _there(self, path: Path, text: str) -> Iterator[None]:
-        """A module that lies there for as long as somebody needs it."""
+        """Context in which the module file exists; benches share it, and the last one removes it."""
         with self._placing:
             if not self._needed[path]:
                 write_whole(str(path), text)
@@ -100,7 +100,7 @@ class Workshop:
                     _remove_module(path)
 
     def _place_of(self, kept: Path, text: str) -> Path:
-        """Where to keep a module: the second one of a problem, which holds another config, has _2 after its name."""
+        """Return the path of a module to keep. A problem's second module, with other configs, has _2 after its name."""
         digests, digest = self._kept[kept.name], _digest(text)
         if digest not in digests:
             digests.append(digest)
@@ -109,7 +109,7 @@ class Workshop:
 
 
 def _remove_module(path: Path) -> None:
-    """Remove a module and what Python made of it when it was imported."""
+    """Remove a module and its compiled .pyc file."""
     path.unlink(missing_ok=True)
     made = Path(importlib.util.cache_from_source(str(path)))
     made.unlink(missing_ok=True)

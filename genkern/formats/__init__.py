@@ -1,4 +1,4 @@
-"""Sizes and results in everyone's files: what genkern reads and writes for others.
+"""Readers and writers of size lists and results files, in genkern's and in other programs' formats.
 
 May import: gemm, ops, kernels.
 """

@@ -1,4 +1,4 @@
-"""The columns of AITER's GEMM CSV files, tuned and untuned, and what a row of them says of a problem.
+"""The columns of AITER's GEMM CSV files, tuned and untuned, and how a row's cells describe a problem.
 
 Source: ROCm/aiter, aiter/configs/*.csv. A is row-major; the weight is stored [N, K].
 """
@@ -32,7 +32,7 @@ TUNED_BATCHED_COLUMNS = (
     *("gfx", "cu_num", "B", "M", "N", "K"),
     *("kernelId", "splitK", "us", "kernelName", "tflops", "bw", "errRatio"),
 )
-# Of each format that AITER has a table for.
+# Columns of AITER's tuned table, for each number format that has one.
 TUNED_COLUMNS = {
     "a16w16": TUNED_A16W16_COLUMNS,
     "a4w4_blockscale": TUNED_A4W4_COLUMNS,
@@ -43,7 +43,7 @@ TUNED_COLUMNS = {
     "batched_a16w16": TUNED_BATCHED_COLUMNS,
     "batched_a8w8": TUNED_BATCHED_COLUMNS,
 }
-# Of AITER's untuned list of each of these formats (aiter/configs/*untuned*.csv).
+# Columns of AITER's untuned list for each of these formats (aiter/configs/*untuned*.csv).
 UNTUNED_BY_OP = {
     "a16w16": ("M", "N", "K", "bias", "dtype", "outdtype", "scaleAB", "bpreshuffle"),
     "a8w8": ("M", "N", "K", "q_dtype_w"),
@@ -51,8 +51,7 @@ UNTUNED_BY_OP = {
     **dict.fromkeys(("a4w4_blockscale", "a8w8_blockscale", "a8w8_blockscale_bpreshuffle"), ("M", "N", "K")),
     **dict.fromkeys(("batched_a16w16", "batched_a8w8"), ("B", "M", "N", "K")),
 }
-# What genkern adds behind those, by the names of the keys in its YAML: how far a time can be trusted. AITER finds its
-# columns by name and does not look at others.
+# Columns that genkern appends, named like the keys in its YAML. AITER finds columns by name and ignores others.
 EXTRA_COLUMNS = (
     *("interval_low_us", "interval_high_us", "samples", "discarded"),
     *("runner_up", "runner_up_us", "margin", "vendor_us", "choice"),
@@ -60,7 +59,8 @@ EXTRA_COLUMNS = (
     *("vendor_sums", "batch_invariant", "invariant_loss", "config"),
     *("predicted_low_us", "predicted_high_us"),
 )
-# What it adds behind those where AITER has a table a format, whose rows do not say which, nor what kernels are of.
+# Columns that genkern also appends if AITER has a table per format: there, rows name neither their format nor the
+# library.
 SAYING_COLUMNS = ("libtype", "op", "dtype_a")
 _TUNED = tuple(name for columns in TUNED_COLUMNS.values() for name in columns)
 # AITER's own remark on a row, for example that another row is preferred (since 2026-03).
@@ -72,11 +72,11 @@ _OTHER_OPERATORS = {
     **dict.fromkeys(("token", "model_dim", "inter_dim", "expert", "topk"), "a fused MoE"),
     **dict.fromkeys(("BT", "Hg", "is_varlen"), "a gated delta net"),
 }
-UNTYPED = "no column names the types"
-# The one column that says of every row whether its weights are shuffled; nothing else speaks against it.
+UNTYPED = "no column has the types"
+# bpreshuffle is the only column that says of every row whether its weights are shuffled; it overrides names.
 BY_COLUMN = "bpreshuffle = True"
-# aiter/ops/gemm_op_a8w8.py: x_scale [M, 1] and w_scale [1, N]. scaleAB of the bf16 tables is one scale a tensor.
-ROWWISE = "AITER's a8w8 has a scale for each row of A and column of B; a product with one scale a tensor is tuned"
+# aiter/ops/gemm_op_a8w8.py: x_scale [M, 1] and w_scale [1, N]. scaleAB of the bf16 tables means one scale per tensor.
+ROWWISE = "AITER's a8w8 has a scale for each row of A and column of B; a product with one scale per tensor is tuned"
 
 
 def check_columns(columns: tuple[str, ...]) -> None:
@@ -93,8 +93,8 @@ def check_columns(columns: tuple[str, ...]) -> None:
 def entry_values(row: Mapping[str, str]) -> dict[str, object]:
     """Translate one row into the keys of `gemm_entry.SIZE_KEYS`.
 
-    An 8-bit `q_dtype_w` or `dtype`, or scaleAB, means a8w8. Empty cells say nothing. Raises InputError
-    (without the place) for a cell that cannot be read.
+    An 8-bit `q_dtype_w` or `dtype`, or scaleAB, means a8w8. Empty cells are ignored. Raises InputError (without the
+    place) for a cell that cannot be read.
     """
     values: dict[str, object] = {key: number(row[key]) for key in ("M", "N", "K")}
     values |= {"rowMajorA": "T", "rowMajorB": "N"}
@@ -107,7 +107,7 @@ def entry_values(row: Mapping[str, str]) -> dict[str, object]:
     weight, activation = types["q_dtype_w"], types["dtype"]
     if inputs := weight or activation:
         values["dtype_a"] = values["dtype_b"] = inputs
-    # Next to q_dtype_w, dtype is the type before quantisation, which is also that of the result.
+    # Beside q_dtype_w, dtype is the type before quantisation, which is also the type of the result.
     if output := types["outdtype"] or (activation if weight else ""):
         values["dtype_c"] = output
     if row.get("scaleAB") and flag("scaleAB", row["scaleAB"]):
@@ -124,19 +124,22 @@ def entry_values(row: Mapping[str, str]) -> dict[str, object]:
 
 
 def meant_by(op: str) -> Mapping[str, str]:
-    """The own fields that AITER's rows of a format mean, besides what they say."""
+    """Return the format's own fields that AITER's rows imply without stating them."""
     return rowwise() if op in ("a8w8", "a8w8_bpreshuffle") else {}
 
 
 @functools.cache
 def rowwise() -> Mapping[str, str]:
-    """How genkern's a8w8 says that a row of A, and a column of B, have a scale each; empty without such a field."""
+    """Return the own field of a8w8 for a scale per row of A and column of B; empty if a8w8 has no such field."""
     fields = fields_of(get_op("a8w8").fields)
     return {field.name: "per_token" for field in fields if field.name == "scales" and "per_token" in field.words}
 
 
 def said_format(row: Mapping[str, str]) -> tuple[SaidFormat, str]:
-    """What the row says of its format besides its types, and which column does. Raises InputError (see is_shuffled)."""
+    """Return what a row says about its format beyond its types, and the name of the column that says it.
+
+    Raises InputError if bpreshuffle is invalid.
+    """
     batched = SaidFormat(batched=bool(row.get("B")))
     if is_shuffled(row):
         return SaidFormat(shuffled=True) | batched, BY_COLUMN
@@ -145,17 +148,18 @@ def said_format(row: Mapping[str, str]) -> tuple[SaidFormat, str]:
 
 
 def is_shuffled(row: Mapping[str, str]) -> bool:
-    """What column bpreshuffle says. Raises InputError (without the place) when that is not True or False."""
+    """Return the value of column bpreshuffle. Raises InputError (without the place) if it is neither True nor False."""
     return bool(row.get("bpreshuffle")) and flag("bpreshuffle", row["bpreshuffle"])
 
 
 def number(text: str) -> object:
-    """A whole number, or the text itself for the caller to refuse (int() would take `1_0` and Arabic digits)."""
+    """Return a whole number, or the text itself, which the caller refuses. int() would accept `1_0` and Arabic
+    digits."""
     return int(text) if re.fullmatch(r"[0-9]{1,19}", text) else text
 
 
 def flag(name: str, text: str) -> bool:
-    """AITER writes True and False. Raises InputError for anything else but 0 and 1."""
+    """Parse True or False, as AITER writes them, or 1 or 0. Raises InputError for anything else."""
     value = {"true": True, "false": False, "1": True, "0": False}.get(text.lower())
     if value is None:
         raise InputError(f"{name} = {shown(text)} is not True or False")

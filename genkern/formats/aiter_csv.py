@@ -1,8 +1,8 @@
-"""AITER's CSV: its untuned lists, and its tuned tables, read and written (libtype genkern).
+"""Reads and writes AITER's CSV files: untuned lists, and tuned tables, whose genkern rows have libtype genkern.
 
-Source: ROCm/aiter, aiter/configs/bf16_tuned_gemm.csv and a8w8_bpreshuffle_tuned_gemm.csv (2026-08). Files from
-before 2026-04 have no `gfx` column. `bw` is in GB/s with each operand counted once. Behind AITER's columns stand
-genkern's own (EXTRA_COLUMNS), which AITER passes over: aiter/tuned_gemm.py reads with pandas, by the names of columns.
+Source: ROCm/aiter, aiter/configs/bf16_tuned_gemm.csv and a8w8_bpreshuffle_tuned_gemm.csv (2026-08). Files from before
+    2026-04 have no `gfx` column. `bw` is in GB/s and counts each operand once. genkern's own columns (EXTRA_COLUMNS)
+    follow AITER's, which ignores them: aiter/tuned_gemm.py reads columns by name with pandas.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from genkern.ops.op import gb_per_s, get_op
 from genkern.timing.libraries import HIPBLASLT, AsmKernel, asm_kernel, is_call, kept_algorithm
 from genkern.timing.standing import SHARED
 
-# No column says where a time comes from; AITER passes over rows of a library that it does not know.
+# libtype of predicted times, since no column has the source of a time. AITER skips rows of unknown libraries.
 LIBTYPE_PREDICTED = "genkern_predicted"
 ONE_ROW_A_KEY = True
 EMPTY = ""
-# AITER's, of its assembly kernels.
+# AITER's libtype of its assembly kernels.
 _ASM = "asm"
 LIBTYPE_SHARED = f"{LIBRARY}{SHARED}"
 _SOURCES = {LIBRARY: "measured", LIBTYPE_SHARED: f"measured{SHARED}", LIBTYPE_PREDICTED: PREDICTED}
@@ -78,7 +78,7 @@ _FLOATS = (
 
 
 def size_items(text: str, where: str) -> Iterator[SizeItem]:
-    """The sizes of an untuned or tuned table. Raises InputError."""
+    """Yield the sizes of an untuned or tuned table. Raises InputError."""
     table = read_table(text, where, InputError, results="us")
     if aiter_fmoe.is_table(table.columns):
         yield from _expert_items(text, where)
@@ -101,9 +101,9 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
 
 
 def _expert_items(text: str, where: str) -> Iterator[SizeItem]:
-    """The stages of a table of fused MoE; the first has a note on what was left out.
+    """Yield the stages of a table of fused MoE; the first one's notes say which rows were left out.
 
-    Raises InputError for what is no such table, and for one of which every row is left out, with the reasons.
+    Raises InputError if the table cannot be read, or if all its rows are left out.
     """
     left_out: Counter[str] = Counter()
     items = [SizeItem(row.line, values, UNTYPED) for row, values in aiter_fmoe.stages(text, where, left_out)]
@@ -118,10 +118,10 @@ def _expert_items(text: str, where: str) -> Iterator[SizeItem]:
 
 
 def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
-    """AITER's untuned list of these sizes, which are of one format.
+    """Return AITER's untuned list of these problems, which are of one format.
 
-    Raises InputError if its columns cannot say a size, or if the name of the file does not say the format where the
-    columns do not.
+    Raises InputError if AITER's columns cannot express a problem, or if neither the columns nor the file's name say the
+    format.
     """
     ops = sorted({problem.op for problem in problems})
     if len(ops) != 1:
@@ -137,7 +137,7 @@ def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
             raise InputError(f"{where} has no column for {problem.dtype_a} of {problem.size}: name a YAML file")
     said = said_by_name(os.path.basename(where)) | SaidFormat(batched="B" in columns)
     if "dtype" not in columns and said.op_name("") != ops[0] and f"{said.op_name('')}_blockscale" != ops[0]:
-        raise InputError(f"{where}: its columns do not say {ops[0]}: name it {ops[0]}_untuned_gemm.csv")
+        raise InputError(f"{where}: its columns do not identify {ops[0]}: name it {ops[0]}_untuned_gemm.csv")
     rows = (_size_cells(problem) for problem in problems)
     return _line(columns) + "".join(_line([cells[name] for name in columns]) for cells in rows)
 
@@ -145,9 +145,9 @@ def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
 def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRow]:
     """Yield the rows of a tuned table of AITER or genkern, with or without `gfx`, in file order.
 
-    Types that its columns do not say come from `defaults`. A time that AITER did not measure (its rows have us = 0, and
-    -1 and inf for candidates that failed) is None. Raises ResultsError (one line: file, line, what) for anything else,
-    such as an untuned file or one of another operator.
+    Types that have no column come from `defaults`. A time is None if AITER did not measure it (us = 0), or if the
+    candidate failed (-1 or inf). Raises ResultsError (one line: file, line, what) for any other file, such as an
+    untuned list or a table of another operator.
     """
     columns, rows = _table(text, where)
     if missing := {"us", "kernelName"} - set(columns):
@@ -161,7 +161,7 @@ def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRo
 
 
 def split(text: str, where: str, lines: Sequence[int]) -> tuple[str, list[str]]:
-    """The header and the text of each row, to the letter, blank lines and all. Raises ResultsError."""
+    """Return the header and the exact text of each row, with the blank lines that belong to it. Raises ResultsError."""
     _, rows = _table(text, where)
     written = list(io.StringIO(text, newline=""))
     bounds = [*(row.first_line - 1 for row in rows), len(written)]
@@ -170,9 +170,10 @@ def split(text: str, where: str, lines: Sequence[int]) -> tuple[str, list[str]]:
 
 
 def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
-    """The header and a line for each of `winners`, which are of one op.
+    """Return the header and a line for each of `winners`, which are of one op.
 
-    `head` is the header of the file that they go to, whose columns they get; "" for a new file, with EXTRA_COLUMNS.
+    `head` is the header of the file that they go to, whose columns they get; "" for a new file, which gets
+    EXTRA_COLUMNS.
     """
     op = winners[0].problem.op if winners else "a16w16"
     columns = _columns(head) or _all_columns(op)
@@ -183,7 +184,7 @@ def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[st
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Why AITER's tables cannot hold results of this problem; "" when they can."""
+    """Return why AITER's tables cannot hold results of this problem; "" if they can."""
     if not problem.row_major_a or problem.row_major_b:
         return "AITER's rows mean row-major A and [N, K] weights only"
     if problem.op not in TUNED_COLUMNS:
@@ -207,13 +208,13 @@ def obstacle(problem: GemmProblem) -> str:
 
 
 def no_room(ops: Sequence[str], head: str) -> str:
-    """Why a table with this header ("" for a new one) cannot take rows of `ops`; "" when it can."""
+    """Return why a table with this header ("" for a new one) cannot take rows of `ops`; "" if it can."""
     if len(ops) > 1:
         return f"AITER's CSV has other columns for each of {', '.join(ops)}"
     if ops[0] not in TUNED_COLUMNS:
         return f"AITER has no table for {ops[0]}"
     own, columns = TUNED_COLUMNS[ops[0]], _columns(head)
-    # Earlier versions of genkern had fewer columns of their own.
+    # Files of earlier versions of genkern have fewer columns of genkern's own.
     if head and (columns[: len(own)] != own or not {*columns[len(own) :]} <= {*_all_columns(ops[0]), *REMARKS}):
         return f"it has the columns {','.join(columns)}, this run writes {','.join(own)}"
     return ""
@@ -223,7 +224,7 @@ def _table(text: str, where: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
     table = read_table(text, where, ResultsError)
     if aiter_fmoe.is_table(table.columns):
         raise ResultsError(
-            f"{where} is a table of AITER's fused MoE, a list of sizes here: results that genkern found of them are in "
+            f"{where} is a table of AITER's fused MoE, which genkern reads as a list of sizes: its results are in "
             f"{where}.yaml"
         )
     try:
@@ -234,7 +235,7 @@ def _table(text: str, where: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
 
 
 def _all_columns(op: str) -> tuple[str, ...]:
-    """Of a new table of a format: those of its own that say which it is where AITER's do not."""
+    """Return the columns of a new table of a format, including those that name the format if AITER's do not."""
     saying = () if op in PLAIN else SAYING_COLUMNS
     return tuple(dict.fromkeys((*TUNED_COLUMNS[op], *EXTRA_COLUMNS, *saying)))
 
@@ -297,12 +298,12 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
 
 
 def _default_types(op: str) -> set[str]:
-    """The types of A that rows without a column for it mean, on any architecture."""
+    """Return the types of A that rows without a column for it imply, on any architecture."""
     return {parse_dtype(get_op(op).default_dtypes(arch)[0], arch).name for arch in known_archs()}
 
 
 def _size_cells(problem: GemmProblem) -> dict[str, object]:
-    """What tables and untuned lists say of a size, by column."""
+    """Return the cells of tables and untuned lists that describe a problem, by column."""
     return {
         "B": problem.batch,
         "M": problem.M,
@@ -328,10 +329,10 @@ def _libtype(winner: Winner) -> str:
 
 
 def _solution(winner: Winner) -> int | None:
-    """hipBLASLt's index of the solution that won, or AITER's of its assembly kernel, None where anything else did.
+    """Return hipBLASLt's index of the solution that won, or AITER's of its assembly kernel; None if something else won.
 
-    AITER's own operator then calls it (libtype hipblaslt and solidx: aiter/tuned_gemm.py, which does not look at
-    kernelName there), for the same library on the same GPU.
+    AITER's own operator then calls it (libtype hipblaslt and solidx; aiter/tuned_gemm.py ignores kernelName there), for
+    the same library on the same GPU.
     """
     if (kernel := _assembly(winner)) is not None:
         return kernel.solution
@@ -340,12 +341,13 @@ def _solution(winner: Winner) -> int | None:
 
 
 def _assembly(winner: Winner) -> AsmKernel | None:
-    """AITER's assembly kernel that won, which its operator finds by kernelName and splitK."""
+    """Return AITER's assembly kernel that won, which its operator finds by kernelName and splitK; None if there is
+    none."""
     return asm_kernel(winner.vendor) if _is_another_s(winner) else None
 
 
 def _is_another_s(winner: Winner) -> bool:
-    """Whether another's call won, in a table that has a column for it."""
+    """Return True if a library's call won, and the table has a column for it."""
     return winner.choice != CONFIG_WINS and "solidx" in TUNED_COLUMNS.get(winner.problem.op, ())
 
 
@@ -364,7 +366,7 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
     libtype = cells.get("libtype", "")
     name = cells["kernelName"]
     if libtype in (HIPBLASLT, _ASM) and is_call(cells.get("vendor") or ""):
-        # Ours: AITER has no column that says it so. What is known of the config stands in the row as ever.
+        # genkern wrote this row for AITER's operator; its config is in a column of genkern's own.
         libtype, name = LIBRARY, cells.get("config") or name
     cu_num = number(cells["cu_num"]) if cells.get("cu_num") else None
     if cu_num is not None and not isinstance(cu_num, int):
@@ -373,7 +375,7 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
     error_ratio = _float("err_ratio", cells.get("err_ratio") or cells.get("errRatio") or "")
     given = {name: cells[name] for name in EXTRA_COLUMNS if cells.get(name)}
     floats = {name: _float(name, given[name]) for name in _FLOATS if name in given}
-    # AITER's tables have rows of other libraries in encodings that genkern has on other architectures.
+    # AITER's tables have rows of other libraries in fp8 encodings that genkern uses on other architectures.
     tuned_on = cells.get("gfx", "") if libtype in _SOURCES else ""
     problem = resolve(values, defaults, arch=None, tuned_on=tuned_on).problem
     return TunedRow(

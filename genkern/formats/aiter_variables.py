@@ -1,11 +1,11 @@
-"""The variables that name AITER's tuned tables, and the formats of these.
+"""The environment variables that name AITER's tuned tables, and the number formats of the tables.
 
-Source: ROCm/aiter, aiter/jit/core.py (AITER_CONFIG_*). Other variables there name a format in capitals, or a type:
-AITER_CONFIG_GEMM_A8W8, AITER_CONFIG_GEMM_BF16.
+Source: ROCm/aiter, aiter/jit/core.py (AITER_CONFIG_*). The names of the other variables contain the format in capitals,
+    or a type: AITER_CONFIG_GEMM_A8W8, AITER_CONFIG_GEMM_BF16.
 """
 
 AITER_CONFIG = "AITER_CONFIG_"
-# Variables whose names are not those of formats here; "" if genkern has no kernels for their tables.
+# Variables whose names do not contain the name of a format; "" if genkern has no kernels for their tables.
 AITER_TABLES = {
     f"{AITER_CONFIG}GEMM_A4W4": "a4w4_blockscale",
     f"{AITER_CONFIG}A8W8_BATCHED_GEMM": "batched_a8w8",

@@ -1,8 +1,8 @@
-"""In which format a checkpoint stores the weight of each module, by its quantization_config and the module's full name.
+"""How a checkpoint stores the weight of each module, from its quantization_config and the module's full name.
 
-Each library that writes quantised checkpoints has its own rules for which modules it quantises and how. `Scheme` is
-what they say of one module in common terms; `Stored` is the format of genkern that a scheme is, if there is one.
-What a configuration says and this module does not understand is reported and taken as weights that are not quantised.
+Each library that writes quantised checkpoints has its own rules for which modules it quantises and how. `Scheme`
+describes a module's quantisation in common terms; `Stored` is genkern's number format for a scheme, if it has one.
+Parts of a configuration that this module does not understand are reported, and all weights then count as not quantised.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from genkern.ops.op import get_op
 _FP8 = "fp8e4m3fn"
 _BYTES = (_FP8, "int8")
 _GROUPS = (32, 64, 128, 256)
-# The op of routed experts, and its names for the scales of these formats.
+# The op of routed experts, and the value of its field `scales` for each format of weights.
 _EXPERTS = "fused_moe"
 _EXPERT_SCALES = {"a16w16": "none", "a8w8": "per_tensor", "a8w8_blockscale": "blocks"}
-# Entries of one list or mapping, and patterns among them.
+# Limit of the entries in one list or mapping, and of the patterns among them.
 _MOST_ENTRIES = 200_000
 _MOST_PATTERNS = 500
 # Names of torch.nn.Linear and of its base class, which compressed-tensors and Quark accept as targets.
 _CLASSES = ("Linear", "Module")
-# What the names of a multimodal model's text layers begin with: as transformers 5 saves them, and as earlier releases
-# and vLLM have them. Text checkpoints, and the earliest multimodal ones, have the last.
+# Prefixes of the names of a multimodal model's text layers: as transformers 5 saves them, and as earlier releases and
+# vLLM name them. Text checkpoints, and the earliest multimodal ones, have the last prefix.
 _PREFIXES = ("model.language_model.", "language_model.model.", "model.")
 _HEADS = ("lm_head", "language_model.lm_head", "model.lm_head")
 # Layers that engines merge, which lists written for vLLM may name.
@@ -42,13 +42,13 @@ _MERGED = {
 }
 # ModelOpt's names of fp8 weights with a scale for each block.
 _MODELOPT_BLOCKS = ("FP8_PB_WO", "FP8_BLOCK_SCALES")
-# An entry that is a name: its only character with a meaning in a regular expression is the dot.
+# An entry without special characters of regular expressions, other than the dot.
 _LITERAL = re.compile(r"[\w.\-/: ]*")
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A format of genkern: the op, the types of A, B and C, and the op's own fields."""
+    """A number format of genkern: the op, the types of A, B and C, and the op's own fields."""
 
     op: str
     dtype_a: str
@@ -63,7 +63,7 @@ class Stored:
     def experts(
         self, tokens: int, experts: int, top_k: int, width: int, hidden: int
     ) -> tuple[GemmProblem, GemmProblem] | None:
-        """Both products of gated experts for `tokens` tokens; None if genkern has no experts in this format."""
+        """Return both products of gated experts for `tokens` tokens; None if genkern has no experts in this format."""
         blocks = dict(self.own).keys() & {"block_m", "block_n", "block_k"}
         scales = _EXPERT_SCALES.get(self.op)
         if blocks or scales is None:
@@ -86,9 +86,12 @@ class Stored:
 class Scheme:
     """How a module's weights are quantised, and what its activations are quantised to.
 
-    `weights` and `activations` are types; "" for activations of 16 bits. `scales` and `activation_scales`: what shares
-    a scale (tensor, channel, token, group, block). `shape`: weights along K of a group, or (N, K) of a block.
-    `unlike`: what makes it a format that genkern does not have, or "".
+    weights: type of the weights
+    scales: what shares a scale of the weights: tensor, channel, group or block
+    shape: weights along K of a group, or (N, K) of a block
+    activations: type of the activations; "" for 16 bits
+    activation_scales: what shares a scale of the activations: tensor, token or group
+    unlike: why genkern has no format for it, or ""
     """
 
     weights: str
@@ -105,7 +108,8 @@ class Scheme:
         return f"{self.weights} weights{scales}{activations}{f' ({self.unlike})' if self.unlike else ''}"
 
     def stored(self, plain: Stored) -> Stored | None:
-        """The format of genkern that this is, of a model that computes in the types of `plain`; None if it has none."""
+        """Return genkern's format for this scheme, or None if it has none. `plain` is the format of the model's plain
+        weights."""
         if self.unlike:
             return None
         if not self.activations:
@@ -123,7 +127,7 @@ class Scheme:
         if self.weights in _BYTES and self.scales == "block":
             return _in_blocks(self.weights, self.shape, plain)
         if self.weights in _BYTES and self.scales in ("channel", "tensor"):
-            # a8w8 has a scale for each token and each row of the weights, or one for each of both.
+            # a8w8 has a scale per token and per row of the weights, or one scale per tensor.
             of_rows = self.scales == "channel" or self.activation_scales == "token"
             own: Own = (("scales", "per_token"),) if of_rows else ()
             return Stored("a8w8", self.weights, self.weights, plain.dtype_c, own)
@@ -142,7 +146,8 @@ def _in_groups(size: int, plain: Stored) -> Stored | None:
     if size not in _GROUPS:
         return None
     own: Own = () if size == _GROUPS[0] else (("group", size),)
-    # Their scales are fp16; servers take them in the model's type (vLLM: params_dtype), and a16w4 has none in fp16.
+    # The checkpoint's scales are fp16. Servers convert them to the model's type (vLLM: params_dtype), and a16w4 has
+    # none in fp16.
     if plain.dtype_a == "bf16":
         own = (*own, ("scale_type", "bf16"))
     return Stored("a16w4", plain.dtype_a, "int8", plain.dtype_c, own)
@@ -150,7 +155,8 @@ def _in_groups(size: int, plain: Stored) -> Stored | None:
 
 @dataclass(frozen=True)
 class WeightFormat:
-    """How one weight is stored. `lacking`: the scheme, if genkern has no format for it and `stored` is plain."""
+    """How one weight is stored. `lacking`: its scheme, if genkern has no format for it and `stored` is the plain
+    format."""
 
     stored: Stored
     lacking: str = ""
@@ -159,18 +165,19 @@ class WeightFormat:
 class CheckpointFormats:
     """The format of each weight of a checkpoint.
 
-    `unread`: "" or what of the configuration is not understood, for which all weights are taken as plain ones.
+    `unread`: the part of the configuration that is not understood, so that all weights count as plain; "" if there is
+        none.
     """
 
     def __init__(self, quantization: Mapping[str, Any], plain: Stored, *, tied: bool = False):
-        """`tied`: the head has the embedding's weights, which are not quantised."""
+        """Parse a quantization_config. `tied`: the head has the embedding's weights, which are not quantised."""
         self.plain = plain
         self.unread = ""
         self.method = method_of(quantization)
         self._tied = tied
         self._rule: Rule | None = None
         self._schemes: dict[str, Scheme | None] = {}
-        # Rules for single experts of a layer, so that each expert's name has to be asked about.
+        # True if there are rules for single experts of a layer, so that each expert's name must be looked up.
         self.names_experts = bool(re.search(r"experts\W{0,8}\d", str(quantization)[:10_000_000]))
         if quantization:
             try:
@@ -179,13 +186,13 @@ class CheckpointFormats:
                 self.unread = _printable(str(error))
 
     def of(self, name: str) -> WeightFormat:
-        """The format of the module of this full name, as the checkpoint has it."""
+        """Return the format of the module with this full name, as the checkpoint spells it."""
         scheme = self.scheme(name)
         stored = None if scheme is None else scheme.stored(self.plain)
         return WeightFormat(stored or self.plain, _printable(str(scheme)) if scheme and not stored else "")
 
     def scheme(self, name: str) -> Scheme | None:
-        """What the writing library's rules say of the module; None if it is not quantised."""
+        """Return the module's scheme by the writing library's rules; None if it is not quantised."""
         if self._rule is None or self.unread or (self._tied and name in _HEADS):
             return None
         if name not in self._schemes:
@@ -198,20 +205,20 @@ class CheckpointFormats:
 
 
 def _printable(text: str) -> str:
-    """The text of a file in one line, without characters that a terminal acts on."""
+    """Return a file's text in one line, without characters that a terminal interprets."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
-# A library's rules: what it says of the module with these names, of which the first is the checkpoint's own.
+# A library's rules: a function of a module's names, of which the first is the checkpoint's own.
 Rule = Callable[[Sequence[str]], "Scheme | None"]
 
 
 class Unread(ValueError):
-    """What of a quantization_config is not understood."""
+    """A part of a quantization_config that is not understood."""
 
 
 def method_of(quantization: Mapping[str, Any]) -> str:
-    """The library that wrote the checkpoint, as quant_method says it; "" if nothing says it."""
+    """Return the library that wrote the checkpoint, by its quant_method; "" if it is not stated."""
     method = _printable(str(quantization.get("quant_method") or "")[:40].lower())
     producer = quantization.get("producer")
     if not method and isinstance(producer, dict) and producer.get("name") == "modelopt":
@@ -234,7 +241,7 @@ def _is_head(names: Sequence[str]) -> bool:
 
 
 def _also_known_as(name: str) -> tuple[str, ...]:
-    """The name, and the names that it may have in lists which other releases of a library wrote."""
+    """Return the name, and its spellings in lists that other releases of a library wrote."""
     if name in _HEADS:
         return (name, *(each for each in _HEADS if each != name))
     for prefix in _PREFIXES:
@@ -247,7 +254,8 @@ def _also_known_as(name: str) -> tuple[str, ...]:
 
 
 def _entries(quantization: Mapping[str, Any], *keys: str) -> list[str]:
-    """The names of the first of these lists that is there and not empty. Raises Unread for what is no list of text."""
+    """Return the names in the first of these lists that is not empty. Raises Unread for anything but a list of
+    texts."""
     for key in keys:
         value = quantization.get(key)
         if value in (None, [], ""):
@@ -259,7 +267,7 @@ def _entries(quantization: Mapping[str, Any], *keys: str) -> list[str]:
 
 
 def _object(quantization: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The object of this key; {} if there is none. Raises Unread for anything else."""
+    """Return the object under this key; {} if there is none. Raises Unread for anything else."""
     value = quantization.get(key)
     if value is None:
         return {}
@@ -276,7 +284,7 @@ def _within(count: int, key: str) -> int:
 
 
 def _pieces(name: str) -> Iterator[str]:
-    """Each run of whole parts of a dotted name."""
+    """Yield each run of consecutive parts of a dotted name."""
     parts = name.split(".")
     for first in range(len(parts)):
         for end in range(first + 1, len(parts) + 1):
@@ -292,14 +300,14 @@ def _ends_of(name: str) -> Iterator[str]:
 
 
 def _parents(name: str) -> Iterator[str]:
-    """The modules that hold this one, the nearest first."""
+    """Yield the modules that contain this one, innermost first."""
     while "." in name:
         name = name.rpartition(".")[0]
         yield name
 
 
 def _merged(name: str) -> str:
-    """The name of the layer that engines merge this one into; the name itself if they do not."""
+    """Return the name of the layer that engines merge this one into; the name itself if they do not merge it."""
     parent, _, last = name.rpartition(".")
     return f"{parent}.{_MERGED[last]}" if last in _MERGED else name
 
@@ -311,7 +319,8 @@ def _siblings(name: str) -> list[str]:
 
 
 def _container(name: str) -> str:
-    """Of a routed expert's module the one that holds all experts of the layer; the name itself otherwise."""
+    """Return the module that holds all experts of the layer, for a routed expert's module; the name itself
+    otherwise."""
     found = re.match(r".*\.experts(?=\.)", name)
     return found.group() if found else name
 
@@ -324,17 +333,17 @@ class _Patterns:
         self.items: list[tuple[NamePattern, Any]] = []
 
     def add(self, pattern: str, value: Any = True) -> None:
-        """Raises UnreadPattern, and Unread if there are too many."""
+        """Add a pattern. Raises UnreadPattern if it is invalid, Unread if there are too many."""
         if len(self.items) == _MOST_PATTERNS:
             raise Unread(f"there are more than {_MOST_PATTERNS} patterns")
         self.items.append((NamePattern(pattern, self._steps), value))
 
     def match(self, names: Sequence[str]) -> bool:
-        """True if one matches from the start of a name."""
+        """Return True if a pattern matches from the start of a name."""
         return any(_is_met(pattern, pattern.matches, names) for pattern, _ in self.items)
 
     def first(self, names: Sequence[str], default: Any) -> Any:
-        """The value of the first that matches from the start of a name, or the default."""
+        """Return the value of the first pattern that matches from the start of a name, or the default."""
         return next((value for pattern, value in self.items if _is_met(pattern, pattern.matches, names)), default)
 
     def first_of_merged(self, names: Sequence[str], default: Any) -> Any:
@@ -349,8 +358,10 @@ class _Patterns:
 
 
 def _is_met(pattern: NamePattern, test: Callable[[str], object], names: Sequence[str]) -> bool:
-    """True if the pattern's test holds for one of a module's names; for all of them if it says what a name must not
-    have, such as the prefix of one of the names.
+    """Return True if the pattern's test holds for one of a module's names.
+
+    If the pattern has a negative lookahead, the test must hold for all names: a name's other spelling must not satisfy
+    it.
     """
     return (all if pattern.denies else any)(bool(test(name)) for name in names)
 
@@ -358,8 +369,7 @@ def _is_met(pattern: NamePattern, test: Callable[[str], object], names: Sequence
 class _ExactOrPattern:
     """compressed-tensors' lists: full names, patterns that begin with re:, and names of classes (`match_name`).
 
-    Beyond these, a full name may be that of a merged layer or of the module that holds a layer's experts, as vLLM has
-    them.
+    As in vLLM, a full name may also be that of a merged layer, or of the module that holds a layer's experts.
     """
 
     def __init__(self, entries: Sequence[str], steps: Steps):
@@ -375,8 +385,10 @@ class _ExactOrPattern:
 
 
 class _SkipList:
-    """transformers' lists of modules that stay as they are (`should_convert_module`): an entry is the start of a name
-    up to a dot, a regular expression for such a start, or the end of a name. An entry may end with a dot.
+    """transformers' lists of modules that are not quantised (`should_convert_module`).
+
+    An entry is the start of a name up to a dot, a regular expression for such a start, or the end of a name. An entry may end
+    with a dot.
     """
 
     def __init__(self, entries: Sequence[str], steps: Steps):
@@ -399,12 +411,12 @@ class _SkipList:
 
 
 def _ends_at_dot(pattern: NamePattern, name: str) -> bool:
-    """True if a match from the start of the name may end at its end, before a dot or behind one."""
+    """Return True if a match from the start of the name may end at its end, or next to a dot."""
     return any(end == len(name) or name[end] == "." or name[end - 1 : end] == "." for end in pattern.ends(name))
 
 
 class _Globs:
-    """Lists of names with * and ? (fnmatch), with a value each."""
+    """Lists of names with * and ? (fnmatch), each with a value."""
 
     def __init__(self, entries: Mapping[str, Any]):
         self.exact = entries
@@ -417,7 +429,7 @@ class _Globs:
                 self._globs.append((re.compile(fnmatch.translate(entry)).match, value))
 
     def first(self, name: str) -> tuple[bool, Any]:
-        """Whether an entry matches, and the value of the first that does."""
+        """Return whether an entry matches, and the value of the first that does."""
         if name in self.exact:
             return True, self.exact[name]
         return next(((True, value) for match, value in self._globs if match(name)), (False, None))
@@ -427,7 +439,7 @@ class _Globs:
 
 
 def _whole(values: Mapping[str, Any], *keys: str, default: int | None = None) -> int:
-    """The whole number of the first of these keys that is there. Raises Unread."""
+    """Return the whole number under the first of these keys that is there. Raises Unread."""
     value = next((values[key] for key in keys if values.get(key) is not None), default)
     if isinstance(value, bool) or not isinstance(value, int):
         raise Unread(f"{keys[0]} = {str(value)[:40]!r} is not a whole number")
@@ -444,7 +456,7 @@ def _flag(values: Mapping[str, Any], key: str, default: bool) -> bool:
 
 
 def _block(value: object, key: str) -> tuple[int, ...]:
-    """The (N, K) of a block: two whole numbers, or text such as 128x128. Raises Unread."""
+    """Return the (N, K) of a block: two whole numbers, or text such as 128x128. Raises Unread."""
     if isinstance(value, str) and re.fullmatch(r"\d{1,6}x\d{1,6}", value):
         value = [int(each) for each in value.split("x")]
     if not isinstance(value, list) or len(value) != 2:
@@ -456,7 +468,7 @@ def _block(value: object, key: str) -> tuple[int, ...]:
 
 
 def _packed(bits: int, group: int, *, zero_points: bool, by_activations: bool = False, unlike: str = "") -> Scheme:
-    """Integers with a scale for each group along K, or for each column if there are no groups."""
+    """Return the scheme of integers with a scale per group along K, or per column if there are no groups."""
     reasons = [unlike] if unlike else []
     reasons += ["zero points"] if zero_points else []
     reasons += ["rows in the order of their activations"] if by_activations else []
@@ -468,7 +480,8 @@ def _packed(bits: int, group: int, *, zero_points: bool, by_activations: bool = 
 
 
 def _compressed_tensors(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """compressed_tensors.quantization.apply_quantization_config: groups of targets, less what is ignored."""
+    """Return the rule of compressed-tensors (apply_quantization_config): groups of targets, except for ignored
+    modules."""
     ignored = _ExactOrPattern(_entries(quantization, "ignore"), steps)
     by_target: dict[str, Scheme | None] = {}
     for key, group in _object(quantization, "config_groups").items():
@@ -485,7 +498,7 @@ def _compressed_tensors(quantization: Mapping[str, Any], steps: Steps) -> Rule:
         raise Unread("config_groups has no groups")
     exact = {target: scheme for target, scheme in by_target.items() if not target.startswith("re:")}
     patterns = _Patterns(steps)
-    # Full names come first, then patterns in alphabetical order, then names of classes (match_targets).
+    # Precedence of match_targets: full names, then patterns in alphabetical order, then names of classes.
     for target in sorted(target for target in by_target if target.startswith("re:")):
         patterns.add(target[3:], by_target[target])
     of_class = next((exact[each] for each in _CLASSES if each in exact), None)
@@ -504,7 +517,7 @@ def _compressed_tensors(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _compressed_scheme(group: Mapping[str, Any], whole: Mapping[str, Any]) -> Scheme | None:
-    """The scheme of a group; None if its weights are not quantised."""
+    """Return the scheme of a group; None if its weights are not quantised."""
     weights, inputs = group.get("weights"), group.get("input_activations")
     if weights is None:
         return None
@@ -516,7 +529,7 @@ def _compressed_scheme(group: Mapping[str, Any], whole: Mapping[str, Any]) -> Sc
     dtype, scales, shape = _compressed_type(weights, layout)
     if not _flag(weights, "symmetric", True):
         reasons.append("zero points")
-    # With "static" or "weight" the order is that of quantising alone; the stored columns are in their places.
+    # "static" and "weight" only reorder during quantisation; the stored columns are in their places.
     order = weights.get("actorder")
     if order not in (None, False, "static", "weight"):
         reasons.append("rows in the order of their activations")
@@ -531,7 +544,7 @@ def _compressed_scheme(group: Mapping[str, Any], whole: Mapping[str, Any]) -> Sc
 
 
 def _compressed_type(arguments: Mapping[str, Any], layout: str) -> tuple[str, str, tuple[int, ...]]:
-    """The type of QuantizationArgs, what has a scale in common, and the sizes of groups or blocks. Raises Unread."""
+    """Return the type of QuantizationArgs, what shares a scale, and the sizes of groups or blocks. Raises Unread."""
     bits, kind = _whole(arguments, "num_bits", default=8), arguments.get("type") or "int"
     group = _whole(arguments, "group_size", default=0)
     strategy = arguments.get("strategy") or ("group" if group > 0 else "channel" if group < 0 else "tensor")
@@ -546,7 +559,7 @@ def _compressed_type(arguments: Mapping[str, Any], layout: str) -> tuple[str, st
 
 
 def _fp8(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """transformers' FineGrainedFP8Config, and AutoFP8's files. Neither they nor vLLM quantise the head."""
+    """Return the rule of transformers' FineGrainedFP8Config and of AutoFP8's files. The head is never quantised."""
     kept = _SkipList(_entries(quantization, "modules_to_not_convert", "ignored_layers"), steps)
     block, is_dynamic = quantization.get("weight_block_size"), quantization.get("activation_scheme") != "static"
     unlike = "" if str(quantization.get("fmt") or "e4m3") in ("e4m3", "float8_e4m3fn") else "not e4m3"
@@ -555,9 +568,9 @@ def _fp8(quantization: Mapping[str, Any], steps: Steps) -> Rule:
         shape = _block(block, "weight_block_size")
         scheme = Scheme(_FP8, "block", shape, _FP8, "group", unlike)
     else:
-        # vLLM and SGLang give each token its scale if scales are made as tokens come (use_per_token_if_dynamic).
+        # If scales are dynamic, vLLM and SGLang give each token a scale (use_per_token_if_dynamic).
         scheme = Scheme(_FP8, "tensor", (), _FP8, "token" if is_dynamic else "tensor", unlike)
-    # ModelOpt writes this into checkpoints whose experts it has quantised again (DeepSeek-V4).
+    # ModelOpt adds this to checkpoints whose experts it has quantised again (DeepSeek-V4).
     layers = _modelopt_layers(quantization)
 
     def rule(names: Sequence[str]) -> Scheme | None:
@@ -570,15 +583,17 @@ def _fp8(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _fbgemm(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """FbgemmFp8Config: a scale for each row of the weights, and for each token as it comes."""
+    """Return the rule of FbgemmFp8Config: a scale per row of the weights, and a dynamic scale per token."""
     kept = _SkipList(_entries(quantization, "modules_to_not_convert"), steps)
     scheme = Scheme(_FP8, "channel", (), _FP8, "token")
     return lambda names: None if _is_head(names) or kept.has(names) else scheme
 
 
 def _gptq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """GPTQModel's: `dynamic` has patterns of modules that stay as they are (-:) or differ (+: or nothing before them),
-    of which the first that matches holds.
+    """Return the rule of GPTQModel.
+
+    `dynamic` maps patterns to settings: modules that match a pattern with "-:" are not quantised; with "+:" or no
+        prefix, they have settings of their own. The first pattern that matches applies.
     """
     with_head = _flag(quantization, "lm_head", False)
     layout = str(quantization.get("checkpoint_format") or quantization.get("format") or "gptq")[:40]
@@ -621,10 +636,13 @@ def _gptq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _awq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """AutoAWQ's: an entry that is part of a module's name keeps it as it is; so do transformers' lists. No head."""
+    """Return the rule of AutoAWQ.
+
+    An entry that is part of a module's name, or that transformers' rules match, excludes it. The head is excluded too.
+    """
     entries = _entries(quantization, "modules_to_not_convert")
     kept = _SkipList(entries, steps)
-    # transformers' AwqConfig has zero points unless it says otherwise.
+    # transformers' AwqConfig has zero points by default.
     scheme = _packed(
         _whole(quantization, "bits", "w_bit"),
         _whole(quantization, "group_size", "q_group_size", default=-1),
@@ -639,7 +657,10 @@ def _awq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _modelopt(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """NVIDIA's: one algorithm for all modules but those excluded by name or glob, or one for each (MIXED_PRECISION)."""
+    """Return the rule of NVIDIA ModelOpt.
+
+    There is one algorithm for all modules except those excluded by name or glob, or one per module (MIXED_PRECISION).
+    """
     inner = quantization.get("quantization")
     said = inner if isinstance(inner, dict) else quantization
     algorithm = str(said.get("quant_algo") or "")[:40].upper()
@@ -651,7 +672,7 @@ def _modelopt(quantization: Mapping[str, Any], steps: Steps) -> Rule:
     whole = None if algorithm in ("", "MIXED_PRECISION") else _modelopt_scheme(algorithm, group)
 
     def rule(names: Sequence[str]) -> Scheme | None:
-        # Releases before 0.39 list parts of names; vLLM takes an entry that is part of a module's name as well.
+        # Releases before 0.39 list parts of names; vLLM also accepts an entry that is part of a module's name.
         for name in names:
             exact = any(piece in excluded.exact for piece in (*_pieces(name), _merged(name)))
             if exact or any(excluded.first(each)[0] for each in (name, *_parents(name))):
@@ -673,7 +694,7 @@ def _modelopt_scheme(algorithm: str, group: int = 128) -> Scheme:
 
 
 def _modelopt_layers(said: Mapping[str, Any]) -> dict[str, Scheme]:
-    """The schemes of quantized_layers."""
+    """Return the schemes of quantized_layers, by name."""
     found = {}
     for name, layer in _object(said, "quantized_layers").items():
         if not isinstance(layer, dict) or not isinstance(layer.get("quant_algo"), str):
@@ -684,7 +705,7 @@ def _modelopt_layers(said: Mapping[str, Any]) -> dict[str, Scheme]:
 
 
 def _of_layer(layers: Mapping[str, Scheme], names: Sequence[str]) -> Scheme | None:
-    """The scheme of the module, or of the nearest module that holds it; None if none of them is listed."""
+    """Return the scheme of the module, or of the innermost listed module that contains it; None if none is listed."""
     if not layers:
         return None
     for name in names:
@@ -695,7 +716,7 @@ def _of_layer(layers: Mapping[str, Scheme], names: Sequence[str]) -> Scheme | No
 
 
 def _mxfp4(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """transformers' Mxfp4Config: routed experts alone."""
+    """Return the rule of transformers' Mxfp4Config: only routed experts are quantised."""
     kept = _SkipList(_entries(quantization, "modules_to_not_convert", "ignored_layers"), steps)
     scheme = Scheme("mxfp4", "group", (32,))
 
@@ -715,7 +736,10 @@ def _bitsandbytes(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _auto_round(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """Intel's: modules of the blocks to quantise; extra_config has what differs, by full name or pattern."""
+    """Return the rule of Intel AutoRound.
+
+    Modules of the listed blocks are quantised; extra_config has exceptions, by full name or pattern.
+    """
     keys = "block_name_to_quantize", "to_quant_block_names"
     blocks: Any = next((quantization[key] for key in keys if quantization.get(key)), [])
     blocks = blocks.split(",") if isinstance(blocks, str) else blocks
@@ -733,7 +757,7 @@ def _auto_round(quantization: Mapping[str, Any], steps: Steps) -> Rule:
     whole = _auto_round_scheme(quantization)
 
     def rule(names: Sequence[str]) -> Scheme | None:
-        # A name without a pattern's characters may be that of a module that holds this one.
+        # A name without special characters may be that of a module that contains this one.
         for name in names:
             for each in (name, *_parents(name)):
                 if each in exact:
@@ -768,9 +792,10 @@ def _auto_round_scheme(said: Mapping[str, Any]) -> Scheme | None:
 
 
 def _quark(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """AMD's: excluded globs, then the first of layer_quant_config's, then layer_type_quant_config, then the global one.
+    """Return the rule of AMD Quark.
 
-    vLLM takes entries that begin with re: as patterns.
+    In order of precedence: excluded globs, layer_quant_config, layer_type_quant_config, global_quant_config. Like vLLM,
+        entries that begin with re: are patterns.
     """
     entries = _entries(quantization, "exclude", *_KEPT)
     excluded = _Globs(dict.fromkeys(entries, True))
@@ -796,13 +821,13 @@ def _quark(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 
 
 def _quark_scheme(said: object) -> Scheme | None:
-    """The scheme of a QLayerConfig; None if its weights are not quantised."""
+    """Return the scheme of a QLayerConfig; None if its weights are not quantised."""
     if not isinstance(said, dict):
         raise Unread("a configuration of Quark's is not an object")
     weight, inputs = said.get("weight"), said.get("input_tensors")
     if weight is None:
         return None
-    # Two quantisers, one behind the other, are a list.
+    # A list means two quantisers, one after the other.
     if not isinstance(weight, dict) or not (inputs is None or isinstance(inputs, dict)):
         return Scheme("twice quantised", unlike="Quark")
     dtype, scales, shape = _quark_type(weight)
@@ -814,7 +839,7 @@ def _quark_scheme(said: object) -> Scheme | None:
     reasons += ["zero points of activations"] if inputs.get("symmetric") is False else []
     if activations == "mxfp4" and inputs.get("is_dynamic") is False:
         reasons.append("static scales of activations")
-    # A scale for each token is per_channel there.
+    # Quark calls a scale per token per_channel.
     return Scheme(dtype, scales, shape, activations, "token" if by == "channel" else by, ", ".join(reasons))
 
 
@@ -823,15 +848,15 @@ def _quark_type(said: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
     scales = str(said.get("qscheme"))[:20].removeprefix("per_")
     group = said.get("group_size") if scales == "group" else None
     shape = (group,) if isinstance(group, int) and group > 0 else ()
-    # As vLLM's _is_mx_fp4 reads it.
+    # As vLLM's _is_mx_fp4 decides.
     if (dtype, shape, said.get("scale_format")) == ("fp4", (32,), "e8m0"):
         return "mxfp4", scales, shape
     return {"fp8_e4m3": _FP8}.get(dtype, dtype), scales, shape
 
 
-# What other libraries call the list of modules that stay as they are: used if a library's own list is not there.
+# Other libraries' names for the list of modules that are not quantised: used if a library's own list is missing.
 _KEPT = ("modules_to_not_convert", "ignored_layers")
-# What quant_method is for each library, and the library's rules.
+# The rules of each library, by a pattern for its quant_method.
 _METHODS: dict[str, Callable[[Mapping[str, Any], Steps], Rule]] = {
     "compressed-tensors": _compressed_tensors,
     "fp8": _fp8,

@@ -1,4 +1,4 @@
-"""CSV tables with a header line, as AITER keeps them; every row knows its lines."""
+"""Reads CSV tables with a header line, as AITER writes them; every row knows its line numbers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from genkern.errors import GenkernError
 from genkern.formats.flat_yaml import shown
 
-# AITER's widest table has 41; far more is no table of GEMMs.
+# AITER's widest table has 41 columns; a table with far more is not one of GEMMs.
 MAX_COLUMNS = 200
-# Lines of misfits that a note names.
+# The number of lines that a note names.
 _LINES_NAMED = 5
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row: `values` by column name, text without the spaces around it.
+    """One row of a table.
 
-    `line` is its last line and `first_line` its first, which differ where a quoted cell has several; from 1.
+    line: number of its last line, from 1
+    values: text by column name, without surrounding spaces
+    first_line: number of its first line, which differs if a quoted cell has several lines
     """
 
     line: int
@@ -30,9 +32,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A header and its rows, in file order; blank lines are left out.
+    """A header and its rows, in file order, without blank lines.
 
-    `misfits` are the line numbers of rows that have another number of values than the header has columns.
+    `misfits`: line numbers of rows whose number of values differs from the number of columns.
     """
 
     columns: tuple[str, ...]
@@ -41,18 +43,18 @@ class Table:
 
     @property
     def misfits_text(self) -> str:
-        """What is wrong with the misfits and where they are, for a note that counts them."""
+        """A note's text: what is wrong with the misfits, and where they are."""
         lines = ", ".join(map(str, self.misfits[:_LINES_NAMED]))
         more = len(self.misfits) - _LINES_NAMED
         where = f"line{'s' if len(self.misfits) > 1 else ''} {lines}" + (f" and {more} more" if more > 0 else "")
-        return f"rows without one value a column ({where}; there are {len(self.columns)} columns)"
+        return f"rows without one value per column ({where}; there are {len(self.columns)} columns)"
 
 
 def read_table(text: str, where: str, error: type[GenkernError], *, results: str = "") -> Table:
-    """Parses `text`.
+    """Parse `text` as a table.
 
-    Raises `error` (one line, with `where` and the line number) for a row without one value a column, unless the header
-    has the column `results`: tables that tuners wrote have such rows, which are then left out as `misfits`.
+    Raises `error` (one line, with `where` and the line number) for a row without one value per column, unless the
+    header has the column `results`: tables that tuners wrote have such rows, which are left out as `misfits`.
     """
     reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True, strict=True)
     columns: tuple[str, ...] = ()
@@ -73,7 +75,7 @@ def read_table(text: str, where: str, error: type[GenkernError], *, results: str
             elif len(cells) != len(columns):
                 raise error(
                     f"{where}, line {line}: {len(cells)} values for {len(columns)} columns; "
-                    "write one value a column, separated by commas"
+                    "write one value per column, separated by commas"
                 )
             else:
                 rows.append(Row(line, dict(zip(columns, cells, strict=True)), first))
@@ -91,5 +93,5 @@ def _check_header(columns: tuple[str, ...], where: str, error: type[GenkernError
     seen: set[str] = set()
     for name in columns:
         if not name or name in seen:
-            raise error(f"{where}: column name {shown(name)} is empty or stands twice; {advice}")
+            raise error(f"{where}: column name {shown(name)} is empty or repeated; {advice}")
         seen.add(name)

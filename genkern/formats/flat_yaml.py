@@ -1,10 +1,10 @@
-"""YAML lists of flat mappings, as tune_gemm writes them: parsed by events, so every entry knows its line.
+"""Reads YAML lists of flat mappings, as tune_gemm writes them, event by event, so that every entry knows its line.
 
-Only what such a file needs is accepted. Tags, anchors, aliases and deep nesting are refused, which leaves
-nothing for a hostile file to expand, construct or recurse into.
+Only what such a file needs is accepted. Tags, anchors, aliases and deep nesting are refused, so that a hostile file has
+nothing to expand, construct or recurse into.
 
-Lines that genkern itself writes do not need the YAML parser: except for their quotes they are JSON, which is read 20
-times as fast. The first line of another form hands the rest of the file to the YAML parser.
+Lines that genkern itself writes do not need the YAML parser: they are JSON except for their quotes, which is read 20
+times as fast. From the first line of another form on, the YAML parser reads the rest of the file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import yaml
 
 from genkern.errors import GenkernError
 
-# The parser in C is about ten times faster; PyYAML may be built without it.
+# The parser in C is about ten times as fast; PyYAML may be built without it.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# Longer plain values are nobody's size.
+# A longer value is not part of a size.
 _MAX_SCALAR = 4096
-# YAML 1.1, which PyYAML reads, and YAML 1.2 agree on these only: 0100 is 64 in the one and 100 in the other, 1:30 is 90
-# or text, 1_000 is 1000 or text, and 010.5 has both faults. A size is what is written, or it is refused.
+# The plain integers on which YAML 1.1 (PyYAML's version) and YAML 1.2 agree. They differ on 0100 (64 or 100), 1:30 (90
+# or text) and 1_000 (1000 or text), so such values are refused.
 _PLAIN_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _EXAMPLE = "- {'M': 16, 'N': 4096, 'K': 4096}"
-# One entry on one line, whose values mean the same in YAML and JSON: texts have no quote and no backslash, numbers no
-# form that YAML 1.1 reads as text or in another base, and mappings are nested once.
+# An entry on one line whose values mean the same in YAML and JSON: texts without quotes and backslashes, numbers in no
+# form that YAML 1.1 reads as text or in another base, and at most one level of nested mappings.
 _TEXT = r"'[^'\"\\]{0,4000}'"
 _VALUE = rf"(?:{_TEXT}|-?(?:0|[1-9][0-9]{{0,17}})(?:\.[0-9]{{1,20}}(?:e[-+][0-9]{{1,3}})?)?|true|false|null)"
 _KEY = r"'[^'\"\\]{1,200}'"
@@ -46,7 +46,7 @@ class Entry:
 
 
 def shown(value: object) -> str:
-    """`value` for a one-line message: short whatever the value is."""
+    """Return `value` as short text for a one-line message."""
     if isinstance(value, str):
         return repr(value if len(value) <= 40 else value[:37] + "...")
     if isinstance(value, bool) or value is None:
@@ -68,7 +68,7 @@ def read_entries(text: str, where: str, error: type[GenkernError]) -> Iterator[E
         end = text.find("\n", start)
         end = len(text) if end < 0 else end
         written = text[start:end].removesuffix("\r")
-        # An unprintable character may end a line in YAML, or be refused.
+        # YAML takes some unprintable characters as line ends, and refuses others.
         if written and not (written.startswith("#") and written.isprintable()):
             if (values := _plain_values(written)) is None:
                 break
@@ -78,8 +78,8 @@ def read_entries(text: str, where: str, error: type[GenkernError]) -> Iterator[E
     else:
         if last_entry is not None:
             return
-    # The parser starts at the last entry, which it must have seen to understand what follows, and counts lines as the
-    # whole file has them.
+    # The parser starts at the last entry that was read, since it needs the list's context, and skips it. The empty
+    # lines in front keep line numbers those of the whole file.
     start, line = last_entry or (0, 1)
     entries = _parsed("\n" * (line - 1) + text[start:], where, error)
     if last_entry is not None:
@@ -88,7 +88,7 @@ def read_entries(text: str, where: str, error: type[GenkernError]) -> Iterator[E
 
 
 def _plain_values(line: str) -> dict[str, object] | None:
-    """The values of an entry in the form that genkern writes; None for a line of any other form."""
+    """Return the values of an entry in the form that genkern writes; None for a line of another form."""
     if (match := _PLAIN_ENTRY.fullmatch(line)) is None or not line.isprintable():
         return None
     try:
@@ -99,10 +99,10 @@ def _plain_values(line: str) -> dict[str, object] | None:
 
 
 def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The pairs as a dict. Raises ValueError if a key stands twice."""
+    """Return the pairs as a dict. Raises ValueError if a key is repeated."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key is repeated")
     return values
 
 
@@ -142,7 +142,7 @@ class _Reader:
             event = self._loader.get_event()
             if not isinstance(event, yaml.MappingStartEvent):
                 raise self._fail(event, f"every item of the list must be a mapping such as {_EXAMPLE[2:]}")
-            # The loader keeps every value for aliases, of which there are none.
+            # The loader keeps every value in case of an alias; aliases are refused.
             self._loader.constructed_objects.clear()
             yield Entry(_line(event), self._mapping(event, nested=False))
         self._loader.get_event()
@@ -160,7 +160,7 @@ class _Reader:
             if not isinstance(key, str):
                 raise self._fail(event, f"the key {shown(key)} is not text; use keys such as M, N and K")
             if key in values:
-                raise self._fail(event, f"{shown(key)} stands twice in one entry; keep one")
+                raise self._fail(event, f"{shown(key)} is repeated in one entry; keep one")
             event = self._loader.get_event()
             if isinstance(event, yaml.MappingStartEvent) and not nested:
                 values[key] = self._mapping(event, nested=True)
@@ -189,7 +189,7 @@ class _Reader:
         try:
             value: object = self._loader.construct_object(yaml.ScalarNode(tag, event.value))
         except (yaml.YAMLError, ValueError, OverflowError):
-            # Dates such as 2020-13-45, 5,000 digits, and YAML's special scalars `<<` and `=`.
+            # Dates such as 2020-13-45, integers of 5,000 digits, and YAML's special scalars `<<` and `=`.
             raise self._fail(event, f"{shown(event.value)} is not a usable value; write a whole number") from None
         return value
 

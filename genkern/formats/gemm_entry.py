@@ -1,6 +1,6 @@
-"""One entry of a size list or a results file, as plain values, made into a GemmProblem.
+"""Makes a GemmProblem of one entry of a size list or a results file.
 
-Precedence: what the entry says, then the command line (GemmDefaults), then genkern's own default.
+Precedence: the entry, then the command line (GemmDefaults), then genkern's own default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZE_KEYS = ("M", "N", "K", "rowMajorA", "rowMajorB", "op", "dtype_a", "dtype_b"
 
 @dataclass(frozen=True)
 class GemmDefaults:
-    """What the command line says of every size that does not say it itself; None where it says nothing."""
+    """The command line's values for every size that does not give its own; None if the command line gives none."""
 
     op: str | None = None
     dtype_a: str | None = None
@@ -40,11 +40,17 @@ class GemmDefaults:
 
 @dataclass(frozen=True)
 class SizeItem:
-    """One entry of a list of sizes: `values` by the keys of SIZE_KEYS, from the line of that number.
+    """One entry of a size list.
 
-    `said` is what its columns, other than these values, and its kernel's name say of its format; `untyped` begins the
-    note for an entry that names no types, `untyped_advice` ends it. `file_notes` are about the whole file. `meant` has,
-    for an op that an entry without types turns out to be of, the values that files of this kind then mean.
+    line: number of its line
+    values: values by the keys of SIZE_KEYS
+    untyped: start of the note for an entry that names no types
+    untyped_advice: end of that note
+    said: the number format that other columns, or the kernel's name, state
+    said_where: what states `said`
+    notes: notes about this entry
+    file_notes: notes about the whole file
+    meant: for an op, the values that entries without types imply in this kind of file
     """
 
     line: int
@@ -60,21 +66,21 @@ class SizeItem:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A problem, and what a person should hear of how it came about (the same text for the same cause)."""
+    """A problem, and notes for the user about how it was derived; equal causes give equal notes."""
 
     problem: GemmProblem
     notes: tuple[str, ...]
 
 
 def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | None, *, tuned_on: str = "") -> Resolved:
-    """Makes a problem of one entry's values (the keys of SIZE_KEYS and own_keys(); M, N and K are required).
+    """Make a problem from the values of one entry, by the keys of SIZE_KEYS and own_keys(); M, N and K are required.
 
-    With an `arch` the entry is a size to tune: an fp8 encoding that the target does not compute in becomes the
+    With an `arch` the entry is a size to tune: an fp8 encoding that the target does not compute in is replaced by the
     target's own, with a note. Without one it is a result: the encoding stays as it is named, and the format's own
     fields come from the entry alone, not from `defaults`. `tuned_on` is the architecture that a result names, which
     must be able to compute it; if it is "" or unknown, some known architecture must.
 
-    Raises InputError naming the key, without the place: the caller knows file and line.
+    Raises InputError naming the key, without file and line, which the caller adds.
     """
     for key in ("M", "N", "K"):
         if key not in values:
@@ -106,7 +112,7 @@ def resolve(values: Mapping[str, object], defaults: GemmDefaults, arch: str | No
 
 
 def problem_of_cells(cells: Mapping[str, str]) -> GemmProblem:
-    """The problem that `genkern.ops.fields.problem_cells` made these of. Raises InputError."""
+    """Return the problem of the cells that `genkern.ops.fields.problem_cells` makes. Raises InputError."""
     values: dict[str, object] = {key: cells[key] for key in ("op", "dtype_a", "dtype_b", "dtype_c", "activation")}
     values |= {key: cells[key] for key in ("rowMajorA", "rowMajorB")}
     for key in ("M", "N", "K"):
@@ -117,7 +123,7 @@ def problem_of_cells(cells: Mapping[str, str]) -> GemmProblem:
 
 
 def own_keys() -> tuple[str, ...]:
-    """The fields of all formats, which an entry may have besides SIZE_KEYS."""
+    """Return the own fields of all formats, which an entry may have in addition to SIZE_KEYS."""
     return _own_keys(op_names())
 
 
@@ -127,52 +133,52 @@ def _own_keys(ops: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def of_format(op: str, values: Mapping[str, object]) -> dict[str, object]:
-    """The values without the fields that are other formats' own."""
+    """Return the values without own fields of other formats."""
     known = {field.name for field in fields_of(get_op(op).fields)}
     return {key: value for key, value in values.items() if key in known or key not in own_keys()}
 
 
 def widths_of(values: Mapping[str, object]) -> str:
-    """The plain format of the entry's types, which AITER's names of other formats begin with."""
+    """Return the plain format for the entry's types, with which AITER's names of other formats begin."""
     dtype = values.get("dtype_a") or values.get("dtype_b")
     by_type = op_by_type(parse_dtype(dtype[:40], "").name).name if isinstance(dtype, str) else DEFAULT_OP
     return str(values.get("op") or by_type)
 
 
 def said_by_result(values: Mapping[str, object]) -> dict[str, object]:
-    """A result's values with the own fields of its format, which it leaves out at their defaults."""
+    """Return a result's values, with the default of each own field of its format that it leaves out."""
     op = values.get("op")
     fields = fields_of(get_op(op).fields) if isinstance(op, str) and op in op_names() else ()
     return {**{field.name: field.default for field in fields}, **values}
 
 
 def check_defaults(defaults: GemmDefaults, arch: str | None) -> None:
-    """Raise InputError when the command line's own op and types do not fit together."""
-    # A size that every format takes, whatever it asks sizes to be multiples of.
+    """Raise InputError if the command line's own op and types do not fit together."""
+    # Every format accepts this size, whatever multiples it requires.
     resolve({"M": 1024, "N": 1024, "K": 1024}, defaults, arch)
 
 
 def names_types(values: Mapping[str, object], defaults: GemmDefaults) -> bool:
-    """Whether the entry or the command line says of which types a problem is; else they are an assumption."""
+    """Return True if the entry or the command line gives the types of a problem; otherwise they are assumed."""
     if values.get("op") is not None or values.get("dtype_a") is not None or values.get("dtype_b") is not None:
         return True
     return defaults.dtype_a is not None or defaults.dtype_b is not None
 
 
 def refuse_unknown(keys: Collection[str], known: Collection[str], kind: str) -> None:
-    """Raise InputError for the first of `keys` that is not in `known`, with the nearest known one."""
+    """Raise InputError for the first of `keys` that is not in `known`, with the most similar known one."""
     for key in keys:
         if key not in known:
             by_fold = {name.casefold(): name for name in known}
             near = difflib.get_close_matches(key[:40].casefold(), by_fold, n=1)
-            # The keys of a size come first.
+            # The keys of a size are listed first.
             some = [*list(known)[: len(SIZE_KEYS)], *(["..."] if len(known) > len(SIZE_KEYS) else [])]
             hint = f"did you mean {by_fold[near[0]]}?" if near else f"use {', '.join(some)}"
             raise InputError(f"unknown {kind} {shown(key)}; {hint}")
 
 
 class _Types:
-    """Works out op and element types of one entry; `notes` says what was not taken as written."""
+    """Determines op and element types of one entry; `notes` says what was not taken as written."""
 
     def __init__(self, values: Mapping[str, object], defaults: GemmDefaults, arch: str | None) -> None:
         self.notes: list[str] = []
@@ -181,15 +187,15 @@ class _Types:
         given = {key: self._parse(key, getattr(defaults, key)) for key in said}
         said_op = _op(values.get("op")) or _op_of(said["dtype_a"] or said["dtype_b"])
         self.op = said_op or _op(defaults.op) or _op_of(given["dtype_a"] or given["dtype_b"]) or _named(DEFAULT_OP)
-        # A type of the command line that does not suit an op of the file is meant for the file's other sizes.
+        # A type from the command line that does not suit an op of the file is meant for the file's other sizes.
         usable = {key: None if said_op and self._is_for_others(key, given[key]) else given[key] for key in given}
         own_a, own_b, own_c = self.op.default_dtypes(arch or "")
         a, b = (said[key] or usable[key] for key in ("dtype_a", "dtype_b"))
         if own_a == own_b:
-            # A and B have one type, unless both are said.
+            # A and B have the same type unless both are given.
             a, b = a or b, b or a
         self.a, self.b = a or self._own(own_a), b or self._own(own_b)
-        # C has the type of A where that is so by default; narrow inputs need a wider one.
+        # C has the type of A if that is the format's default; narrow inputs need a wider type.
         as_a = own_c == own_a and DTYPES[self.a].size_bytes > 1
         self.c = said["dtype_c"] or usable["dtype_c"] or (self.a if as_a else self._own(own_c))
 
@@ -222,9 +228,10 @@ class _Types:
 
 
 def _types_of(values: Mapping[str, object], defaults: GemmDefaults, arch: str | None) -> _Types:
-    """The op and types of an entry. Raises InputError."""
+    """Return the op and types of an entry. Raises InputError."""
     said = tuple(values.get(key) for key in ("op", "dtype_a", "dtype_b", "dtype_c"))
-    # Large files have few combinations. What formats there are, with which fields, may change in a process.
+    # Cached, since large files have few combinations. `own_keys()` is part of the key, since formats may be added in a
+    # process.
     if arch is None and all(value is None or type(value) is str for value in said):
         return _types_said(said, defaults, own_keys())
     return _Types(values, defaults, arch)
@@ -256,14 +263,14 @@ def _own(op: Op, values: Mapping[str, object], defaults: tuple[tuple[str, object
     said = {key: values[key] for key in own_keys() if key in values}
     known = {field.name for field in fields_of(op.fields)}
     if foreign := next((key for key in said if key not in known), None):
-        raise InputError(f"{foreign} is no field of {op.name}; drop it, or name the op that it belongs to")
+        raise InputError(f"{foreign} is not a field of {op.name}; drop it, or name the op that it belongs to")
     return parse_own(op.fields, {**dict(defaults), **said})
 
 
 def _unused(op: Op, own: tuple[tuple[str, object], ...]) -> list[str]:
     known = {field.name for field in fields_of(op.fields)}
     unknown = (name for name, _ in own if name not in known)
-    return [f"the command line's {name} is no field of {op.name}: it is not used there" for name in unknown]
+    return [f"the command line's {name} is not a field of {op.name}: it is not used there" for name in unknown]
 
 
 def _dimension(key: str, value: object) -> int:

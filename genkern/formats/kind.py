@@ -1,4 +1,4 @@
-"""The kinds of files that sizes and results come in, by the suffix of their names: the one place that decides."""
+"""The file kinds of size lists and results, chosen by the suffix of the file's name."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from genkern.gemm.records import Winner
 
 
 class Kind(Protocol):
-    """What a module of this room does for one kind; `where` is the file's name as it stands in messages."""
+    """The functions that a module of this package provides for one kind; `where` is the file's name in messages."""
 
     ONE_ROW_A_KEY: bool
-    """Whether a file with two rows of one problem and device is broken for those who read it."""
+    """Whether a file may have only one row per problem and device, since other readers require that."""
 
     EMPTY: str
-    """What follows the head of a file without rows."""
+    """What follows the head in a file without rows."""
 
     def size_items(self, text: str, where: str) -> Iterator[SizeItem]:
-        """The sizes of a list, or of results. Raises InputError."""
+        """Yield the sizes of a size list or a results file. Raises InputError."""
 
     def read_rows(self, text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRow]:
-        """Yield the rows of a results file in its order. Raises ResultsError when it reaches what is no row."""
+        """Yield the rows of a results file in order. Raises ResultsError when it reaches an invalid row."""
 
     def split(self, text: str, where: str, lines: Sequence[int]) -> tuple[str, list[str]]:
-        """The head of a results file, and the text of each of its rows, which begin at these lines (TunedRow.line).
+        """Return the head of a results file, and the text of each row; rows begin at these lines (TunedRow.line).
 
         Raises ResultsError.
         """
 
     def render(self, winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
-        """The head (`head` itself unless that is ""), and the text of a row for each winner."""
+        """Return the head (`head` unless it is ""), and the text of a row for each winner."""
 
     def obstacle(self, problem: GemmProblem) -> str:
-        """Why no file of this kind can hold results of the problem; "" when one can."""
+        """Return why no file of this kind can hold results of the problem; "" if one can."""
 
     def no_room(self, ops: Sequence[str], head: str) -> str:
-        """Why a file with this head cannot take results of all these ops; "" when it can."""
+        """Return why a file with this head cannot take results of all these ops; "" if it can."""
 
 
 _BY_SUFFIX: dict[str, Kind] = {".csv": aiter_csv}
@@ -52,7 +52,7 @@ _OTHERS: Kind = tune_gemm_yaml
 
 
 def kind_of(path: str) -> Kind:
-    """AITER's CSV for a name that ends in .csv, otherwise tune_gemm's YAML."""
+    """Return AITER's CSV for a name that ends in .csv, otherwise tune_gemm's YAML."""
     return next((kind for suffix, kind in _BY_SUFFIX.items() if path.lower().endswith(suffix)), _OTHERS)
 
 
@@ -60,34 +60,36 @@ LIST_HELP = "the list to write: YAML, or AITER's untuned CSV of one format for a
 
 
 def list_text(problems: Sequence[GemmProblem], path: str) -> str:
-    """The list of these sizes for a file of this name. Raises InputError if AITER's columns cannot say them."""
+    """Return the size list of these problems, for a file of this name. Raises InputError if AITER's columns cannot
+    express them."""
     if kind_of(path) is aiter_csv:
         return aiter_csv.untuned_text(problems, shown_path(path))
     return "".join(map(tune_gemm_yaml.size_line, problems))
 
 
 def read_results(path: str, defaults: GemmDefaults | None = None) -> list[TunedRow]:
-    """The rows of a results file in its order. Raises ResultsError (one line: file, line, what)."""
+    """Return the rows of a results file, in order. Raises ResultsError (one line: file, line, what)."""
     text = read_text(path, ResultsError)
     return list(kind_of(path).read_rows(text, shown_path(path), defaults or GemmDefaults()))
 
 
 def require_list_or_none(path: str, overwrite: bool) -> None:
-    """Raise OutputError where a list of sizes would replace a file: without `overwrite` any, with it one of results."""
+    """Raise OutputError if a size list would replace a file: any file without `overwrite`, a results file with it."""
     require_absent(path, overwrite)
     if any(row.config is not None or row.duration_us is not None for row in _rows_there(path)):
         raise OutputError(f"{shown_path(path)} holds results, which a list of sizes does not replace; name another -o")
 
 
 def require_no_times(path: str, overwrite: bool) -> None:
-    """Raise OutputError where results without times would replace a file: without `overwrite` any, with it times."""
+    """Raise OutputError if results without times would replace a file: any file without `overwrite`, one with times
+    with it."""
     require_absent(path, overwrite)
     if any(row.duration_us is not None for row in _rows_there(path)):
         raise OutputError(f"{shown_path(path)} holds times, which configs without do not replace; name another -o")
 
 
 def _rows_there(path: str) -> list[TunedRow]:
-    """The rows of a file of results; of anything else, or where nothing is, none."""
+    """Return the rows of a results file; none if there is no file, or it is not a results file."""
     if not is_stream(path) and os.path.isfile(path):
         with contextlib.suppress(ResultsError):
             return read_results(path)

@@ -1,4 +1,4 @@
-"""A model's config.json, as its authors publish it: numbers that are checked, and how its weights are quantised."""
+"""A model's config.json: its checked numbers, and how its weights are quantised."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from genkern.files import read_text, shown_path
 from genkern.formats.checkpoint_format import CheckpointFormats, Stored, method_of
 from genkern.gemm.problem import MAX_DIMENSION
 
-# Hugging Face's names of the types of weights that are not quantised, and the types that servers compute in.
+# Hugging Face's names of the types of plain weights, and the types that servers compute in.
 _TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"}
-# Values that config.json leaves to transformers' class (Gemma3TextConfig).
+# Values that config.json leaves to the defaults of transformers' class (Gemma3TextConfig).
 _DEFAULTS: dict[str, dict[str, int]] = {
     "gemma3_text": {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262_208},
 }
-# Where multimodal models' configs have their text model's.
+# Keys under which configs of multimodal models have their text model's config.
 _TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
 _INT8 = {
     "targets": ["Linear"],
     "weights": {"type": "int", "num_bits": 8, "strategy": "channel", "symmetric": True},
     "input_activations": {"type": "int", "num_bits": 8, "strategy": "token", "dynamic": True},
 }
-# Ways to store weights by name, as a quantization_config says each.
+# Ways to store weights by name, each as a quantization_config.
 QUANTIZATIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
@@ -44,10 +44,13 @@ class MissingNumberError(InputError):
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A config.json at `where`: `values` of its text model, and its `quantization`, {} if it has none.
+    """A model's config.json.
 
-    `outer`: the model_type of the multimodal model that the text model is part of; "" for a text model alone.
-    `document`: the whole file.
+    where: its path, as messages show it
+    values: the keys of its text model
+    quantization: its quantization_config; {} if it has none
+    outer: the model_type of the multimodal model that contains the text model; "" for a text model alone
+    document: the whole file
     """
 
     where: str
@@ -72,22 +75,23 @@ class ModelConfig:
         return str(self.values.get("model_type", ""))[:40]
 
     def like(self, family: str) -> ModelConfig:
-        """The same numbers, read as those of a model of the type `family`."""
+        """Return the same numbers, interpreted as those of a model of type `family`."""
         return replace(self, values={**self.values, "model_type": family})
 
     def stored_as(self, quantization: str) -> ModelConfig:
-        """The same model with its weights quantised as one of QUANTIZATIONS."""
+        """Return the same model with its weights quantised as one of QUANTIZATIONS."""
         return replace(self, quantization=QUANTIZATIONS[quantization])
 
     def number(self, key: str, default: int | None = None) -> int:
-        """Returns the value of `key`, or the default. Raises InputError if it is no whole number from 1, or if neither
-        is there.
+        """Return the value of `key`, or the default.
+
+        Raises MissingNumberError if there is neither, and InputError if the value is not a whole number from 1.
         """
         value = self.values.get(key)
         if value is None:
             value = _DEFAULTS.get(self.family, {}).get(key, default)
         if value is None:
-            raise MissingNumberError(f"{self.where}: has no {key}, which a model of type {self.family} is known by")
+            raise MissingNumberError(f"{self.where}: has no {key}, which a model of type {self.family} needs")
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_DIMENSION:
             raise InputError(
                 f"{self.where}: {key} = {str(value)[:40]!r} is not a whole number from 1 to {MAX_DIMENSION}"
@@ -95,11 +99,11 @@ class ModelConfig:
         return value
 
     def optional(self, key: str) -> int:
-        """Returns the value of `key`; 0 if it is not there, null or 0. Raises InputError for anything else."""
+        """Return the value of `key`; 0 if it is missing, null or 0. Raises InputError for anything else."""
         return self.number(key) if self.values.get(key) not in (None, 0) else 0
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Returns the value of `key`, or the default. Raises InputError if it is neither true nor false."""
+        """Return the value of `key`, or the default. Raises InputError if it is neither true nor false."""
         value = self.values.get(key, default)
         if not isinstance(value, bool):
             raise InputError(f"{self.where}: {key} = {str(value)[:40]!r} is neither true nor false")
@@ -116,7 +120,7 @@ class ModelConfig:
 
     @property
     def formats(self) -> CheckpointFormats:
-        """In which format the checkpoint stores each weight."""
+        """The format in which the checkpoint stores each weight."""
         return CheckpointFormats(self.quantization, self.plain, tied=self.values.get("tie_word_embeddings") is True)
 
 
@@ -132,7 +136,7 @@ _BESIDE = {
 
 
 def read_model(folder: str) -> ModelConfig:
-    """The config.json in a model's folder, or the file itself. Raises InputError, one line, if it is none."""
+    """Read the config.json in a model's folder, or the file itself. Raises InputError (one line) if it is invalid."""
     path = os.path.join(folder, "config.json") if os.path.isdir(folder) else folder
     where = shown_path(path)
     values = _read_object(path)
@@ -141,7 +145,7 @@ def read_model(folder: str) -> ModelConfig:
     keys = "quantization_config", "compression_config"
     quantization: Any = next((each[key] for key in keys for each in (values, inner) if each.get(key)), {})
     if not isinstance(quantization, dict):
-        raise InputError(f"{where}: quantization_config is no object")
+        raise InputError(f"{where}: quantization_config is not an object")
     quantization = _with_files_beside(os.path.dirname(path), quantization)
     types: dict[str, Any] = {
         key: values[key] for key in ("torch_dtype", "dtype", "tie_word_embeddings") if key in values
@@ -158,12 +162,12 @@ def _read_object(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise InputError(f"{where}: is not JSON") from None
     if not isinstance(values, dict):
-        raise InputError(f"{where}: is no model's configuration, which is an object with a model_type")
+        raise InputError(f"{where}: is not a model's configuration: an object with a model_type")
     return values
 
 
 def _with_files_beside(folder: str, quantization: dict[str, Any]) -> dict[str, Any]:
-    """The quantisation with what other files of the folder say of it, if config.json says nothing or too little."""
+    """Return the quantisation, completed from other files of the folder if config.json lacks it or its layers."""
     # Some of ModelOpt's releases list the layers in their own file only.
     is_short = method_of(quantization).startswith("modelopt") and quantization.get("quant_algo") == "MIXED_PRECISION"
     if quantization and not (is_short and not quantization.get("quantized_layers")):

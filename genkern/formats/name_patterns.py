@@ -46,16 +46,16 @@ class UnreadPattern(ValueError):
 
 @dataclass
 class Steps:
-    """What is left of the steps that the patterns of one configuration may take in all."""
+    """The number of steps that the patterns of one configuration may still take in total."""
 
     left: int = _MOST_STEPS
 
 
 class NamePattern:
-    """A regular expression for names."""
+    """A regular expression for module names."""
 
     def __init__(self, pattern: str, steps: Steps | None = None):
-        """`denies` is true if the pattern says what must not follow. Raises UnreadPattern."""
+        """Parse a pattern. `denies` becomes True if it has a negative lookahead. Raises UnreadPattern."""
         self.shown = repr(pattern[:60])
         if len(pattern) > _LONGEST_PATTERN:
             raise UnreadPattern(f"the pattern {self.shown} has more than {_LONGEST_PATTERN} characters")
@@ -63,7 +63,7 @@ class NamePattern:
             self._parsed = _parser.parse(pattern)
             flags = self._parsed.state.flags & ~re.UNICODE
             repeats, why = _check(self._parsed, 0)
-            # A repeat at the end is not followed by anything that could make it give characters back.
+            # A repeat at the end has nothing after it that could make it give characters back.
             trailing = bool(len(self._parsed)) and self._parsed[-1][0] in _REPEATS
             self.is_quick = repeats is not None and repeats - trailing <= _MOST_REPEATS
             self._compiled = re.compile(pattern)
@@ -73,24 +73,24 @@ class NamePattern:
             raise UnreadPattern(f"the pattern {self.shown} {why or 'sets flags'}")
         self.denies = _codes.ASSERT_NOT in set(_operators(self._parsed))
         self._steps = steps or Steps()
-        # Where in the present name each character class and anchor of the pattern holds.
+        # For each character class and anchor of the pattern, the positions of the current name where it holds.
         self._masks: dict[int, int] = {}
 
     def matches(self, name: str) -> bool:
-        """True if text at the start of `name` matches, as `re.match` finds it. Raises UnreadPattern."""
+        """Return True if text at the start of `name` matches, as `re.match` finds it. Raises UnreadPattern."""
         return self._compiled.match(name) is not None if self.is_quick else bool(self._ends(name, 1))
 
     def found_in(self, name: str) -> bool:
-        """True if text anywhere in `name` matches, as `re.search` finds it. Raises UnreadPattern."""
+        """Return True if text anywhere in `name` matches, as `re.search` finds it. Raises UnreadPattern."""
         return bool(self._ends(name, (1 << len(name) + 1) - 1))
 
     def ends(self, name: str) -> list[int]:
-        """The positions where a match from the start of `name` may end. Raises UnreadPattern."""
+        """Return the positions where a match from the start of `name` may end. Raises UnreadPattern."""
         found = self._ends(name, 1)
         return [at for at in range(len(name) + 1) if found >> at & 1]
 
     def _ends(self, name: str, starts: int) -> int:
-        """The positions where a match may end if it begins at one of `starts`; positions are bits."""
+        """Return the positions where a match may end if it begins at one of `starts`; positions are bits."""
         if len(name) > _LONGEST_NAME:
             raise UnreadPattern(f"a module's name has more than {_LONGEST_NAME} characters")
         self._masks = {}
@@ -145,7 +145,8 @@ class NamePattern:
         return found
 
     def _run(self, item: Any, name: str, at: int) -> int:
-        """The positions that characters of the class lead to, in steps of 1, 2, 4, ... characters."""
+        """Return the positions that any number of characters of the class lead to, in steps of 1, 2, 4, ...
+        characters."""
         step = self._item(item, name, (1 << len(name) + 1) - 1)
         width = 1
         while width <= len(name):
@@ -156,7 +157,7 @@ class NamePattern:
 
 
 def _operators(items: Any) -> Iterator[Any]:
-    """The operators of a parsed pattern, and of what is nested in it."""
+    """Yield the operators of a parsed pattern, including nested ones."""
     for op, argument in items:
         yield op
         if op is _codes.BRANCH:
@@ -167,8 +168,9 @@ def _operators(items: Any) -> Iterator[Any]:
 
 
 def _check(items: Any, depth: int) -> tuple[int | None, str]:
-    """The number of repeats in a parsed pattern (None if one repeats more than a character), and "" or why it cannot
-    be matched.
+    """Return the number of repeats in a parsed pattern, and "" or why it cannot be matched.
+
+    The number is None if a repeat's body is more than a character.
     """
     if depth > _DEEPEST:
         return None, f"has groups more than {_DEEPEST} deep"
@@ -189,7 +191,7 @@ def _check(items: Any, depth: int) -> tuple[int | None, str]:
         if op is _codes.SUBPATTERN and (argument[1] or argument[2]):
             return None, "sets flags"
         if not allowed or (op in (_codes.ASSERT, _codes.ASSERT_NOT) and argument[0] < 0):
-            return None, f"has {str(op).lower()}, which is not followed"
+            return None, f"has {str(op).lower()}, which is not supported"
         for each in inner:
             repeats, why = _check(each, depth + 1)
             if why:
@@ -200,13 +202,13 @@ def _check(items: Any, depth: int) -> tuple[int | None, str]:
 
 
 def _where(item: Any, name: str) -> int:
-    """The positions whose character is of the class."""
+    """Return the positions whose character is of the class, as bits."""
     op, argument = item
     return sum(1 << at for at, char in enumerate(name) if _is_one_of(op, argument, char))
 
 
 def _where_at(anchor: Any, name: str) -> int:
-    """The positions where the anchor holds."""
+    """Return the positions where the anchor holds, as bits."""
     return sum(1 << at for at in range(len(name) + 1) if _is_at(anchor, name, at))
 
 

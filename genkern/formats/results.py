@@ -1,4 +1,4 @@
-"""ResultsFile: the winners so far in a file that others read; rows that are not this run's stay to the letter."""
+"""`ResultsFile`: the winners found so far in a file that other programs read; other rows are kept unchanged."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ from genkern.gemm.records import Winner
 from genkern.kernels.catalogue import is_deterministic
 from genkern.kernels.generate import generate
 
-# Rows of one device that differ here were tuned for something else; a new driver is said in the file only.
+# Rows of one device that differ in this version were tuned for something else. A new driver is only recorded.
 _VERSIONS_THAT_MATTER = ("triton",)
-# Enough to meet a row of another run in nearly every file that holds some, read in 0.1 s.
+# Enough to meet a row of another run in nearly every file that has one; read in 0.1 s.
 _FIRST_ROWS = 1000
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What rows must have in common with a run to count as its results."""
+    """What a row must have in common with a run to count as its result.
+
+    key: the device
+    versions: versions of Triton and other software, by name
+    predicted: whether the run predicts times instead of measuring
+    """
 
     key: DeviceKey
     versions: Mapping[str, str]
@@ -37,7 +42,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class _Kept:
-    """A row that was in the file before. `is_ours` says whether it is a result for this run's device."""
+    """A row that was in the file before; `is_ours`: whether it is a result for this run's device."""
 
     row: TunedRow
     text: str
@@ -49,13 +54,14 @@ class _Kept:
 
 
 class ResultsFile:
-    """One results file, of the kind that its suffix says (`kind_of`).
+    """One results file, of the kind that its suffix determines (`kind_of`).
 
-    Only genkern's rows for the device of this run count: they are `problems`, and are replaced, where they stand, when
-    their problem is tuned again. Those of another device, another library or another weight layout stay as they are.
-    An empty file has no rows, and neither has a stream, whose results are gone when they are written.
-    Raises ResultsError when the file is not a results file, or when rows of this device, but for the problems in
-    `again`, are of another Triton version, or predicted where this run measures, or measured where it predicts.
+    Only genkern's rows for the device of this run count: they are `problems`, and are replaced in place when their
+    problem is tuned again. Rows of another device, another library or another weight layout stay unchanged. An empty
+    file has no rows, and neither has a stream, which cannot be read back.
+
+    Raises ResultsError if the file is not a results file, or if rows of this device, except for the problems in
+    `again`, have another Triton version, or are predicted in a run that measures, or measured in a run that predicts.
     """
 
     def __init__(
@@ -81,12 +87,12 @@ class ResultsFile:
 
     @property
     def problems(self) -> set[GemmProblem]:
-        """Problems that the file had results for, on this device, when it was opened."""
+        """Problems for which the file had results on this device when it was opened."""
         return {kept.problem for kept in self._kept if kept.is_ours}
 
     @property
     def configs(self) -> dict[GemmProblem, Config]:
-        """What the file had for each of `problems` when it was opened."""
+        """The config of each of `problems` when the file was opened."""
         ours = (kept.row for kept in self._kept if kept.is_ours)
         return {row.problem: row.config for row in ours if row.config is not None}
 
@@ -97,28 +103,28 @@ class ResultsFile:
 
     @property
     def invariant(self) -> set[GemmProblem]:
-        """Those of `problems` that have a winner of the order of others that differ in M alone."""
+        """The `problems` whose winner is batch-invariant: it has the order of sums of the winners for other M."""
         return {row.problem for row in self.rows if row.batch_invariant}
 
     @property
     def not_deterministic(self) -> set[GemmProblem]:
-        """Those of `problems` whose config may give another result in another run."""
+        """The `problems` whose config may give different bits in another run."""
         return {problem for problem, config in self.configs.items() if not is_deterministic(problem, config)}
 
     def outdated(self, problems: Collection[GemmProblem]) -> set[GemmProblem]:
-        """Those of `problems` whose row is of a kernel that genkern generates otherwise now, in 12 ms a row."""
+        """Return the `problems` whose row has a kernel that this genkern generates differently. Takes 12 ms per row."""
         rows = (kept.row for kept in self._kept if kept.is_ours and kept.row.source and kept.problem in problems)
         return {row.problem for row in rows if row.source != source_today(row)}
 
     @property
     def others(self) -> str:
-        """How many rows are not results for this device, and so neither done nor touched; "" without such."""
+        """A sentence with the number of rows that belong to other devices or libraries; "" if there are none."""
         count = sum(not kept.is_ours for kept in self._kept)
         rows = "1 row" if count == 1 else f"{count} rows"
-        return f"{shown_path(self.path)} keeps {rows} of other devices or libraries, to the letter" if count else ""
+        return f"{shown_path(self.path)} keeps {rows} of other devices or libraries unchanged" if count else ""
 
     def require_room(self, problems: Sequence[GemmProblem]) -> None:
-        """Raise InputError or ResultsError when this file cannot hold results of these problems; nothing is written."""
+        """Raise InputError or ResultsError if this file cannot hold results of these problems; writes nothing."""
         where, wanted = shown_path(self.path), frozenset(problems)
         ops = sorted({problem.op for problem in problems} | {kept.problem.op for kept in self._kept if kept.is_ours})
         if reason := self._kind.no_room(ops, self._head if self._kept else ""):
@@ -152,7 +158,7 @@ class ResultsFile:
     def _read(self, defaults: GemmDefaults) -> None:
         text, where = read_text(self.path, ResultsError), shown_path(self.path)
         rows: list[tuple[TunedRow, bool]] = []
-        # In turn: a file of another run is refused at its first row, however long it is.
+        # Rows are read one by one, so that a file of another run is refused at its first row, however long it is.
         for row in self._kind.read_rows(text, where, defaults):
             is_ours = _is_result_of(row, self._facts, self._kind)
             if is_ours and row.problem not in self._again:
@@ -165,7 +171,7 @@ class ResultsFile:
             self._kept.append(_Kept(row, row_text, is_ours))
 
     def _require_replaceable(self, kept: _Kept) -> None:
-        """Refuse what would put a prediction in the place of a time, or a second row beside another library's."""
+        """Refuse to replace a measured time by a prediction, and to add a second row beside another library's."""
         row = kept.row
         if kept.is_ours and self._facts.predicted and row.measured:
             _refuse(self.path, f"a measured time of {row.problem.size}, which a predicted one does not replace")
@@ -175,7 +181,7 @@ class ResultsFile:
             _refuse(
                 self.path,
                 f"{row.library or 'another library'}'s row for {row.problem.size}{time}, which stays; "
-                "AITER takes one row a size and device",
+                "AITER takes one row per size and device",
             )
 
     def _ended(self, line: str) -> str:
@@ -183,10 +189,10 @@ class ResultsFile:
 
 
 def require_same_run(path: str, facts: RunFacts, defaults: GemmDefaults) -> None:
-    """Raise ResultsError if one of the first rows of a results file is a result for this device by another Triton, or
-    predicted if the run measures, or measured if it predicts.
+    """Raise ResultsError if an early row of a results file is a result for this device from another run.
 
-    ResultsFile refuses the same of all rows, once it has read them. This takes 0.2 s of a file of 100,000 rows.
+    That is one with another Triton, or predicted if the run measures, or measured if it predicts. ResultsFile checks
+    all rows, but only once it has read them; this takes 0.2 s for a file of 100,000 rows.
     """
     if is_stream(path) or not Path(path).exists() or not (text := read_text(path, ResultsError)).strip():
         return
@@ -200,13 +206,15 @@ def require_same_run(path: str, facts: RunFacts, defaults: GemmDefaults) -> None
 
 
 def _is_result_of(row: TunedRow, facts: RunFacts, kind: Kind) -> bool:
-    """Whether the row is a result for the device of a run."""
+    """Return True if the row is a result for the device of a run."""
     return row.is_genkerns and row.is_of(facts.key) and _says_device(row, kind)
 
 
 def _says_device(row: TunedRow, kind: Kind) -> bool:
-    """Whether the row says enough of its device: a key of a kind with one row a key must be whole, and rows of
-    tune_gemm's lists, which say nothing, are ours.
+    """Return True if the row identifies its device sufficiently.
+
+    For kinds with one row per key the key must be complete. Rows of tune_gemm's lists, which have no device, count as
+    ours.
     """
     return not kind.ONE_ROW_A_KEY or None not in (row.arch, row.compute_units)
 
@@ -227,16 +235,16 @@ def _refuse(path: str, what: str, way_out: str = "") -> None:
 
 
 def gpu_of(row: TunedRow, arch: str) -> Gpu:
-    """The device of a row, or the partition of one. Raises InputError for an architecture that nobody knows."""
+    """Return the GPU of a row, or a partition of one. Raises InputError for an unknown architecture."""
     gpu = gpu_for_device((row.device or "").removesuffix(NOT_PRESENT), arch)
     return partition_of(gpu, row.compute_units) if row.compute_units else gpu
 
 
 def source_today(row: TunedRow) -> str:
-    """What `row.source` would be if its config were measured now: told without a GPU, in some 12 ms.
+    """Return what `row.source` would be if its config were measured now; needs no GPU and takes some 12 ms.
 
-    Where it is the same genkern still generates the row's kernels to the letter, comments aside. "" where there are
-    none: of another library's row, one without an architecture, or a config that is not legal any more.
+    If it is equal, genkern still generates the row's kernels identically, except for comments. Returns "" if there are
+    no such kernels: for another library's row, a row without an architecture, or a config that is no longer legal.
     """
     if row.config is None or not row.is_genkerns or row.arch is None:
         return ""
@@ -248,7 +256,7 @@ def source_today(row: TunedRow) -> str:
 
 
 def _remarks(text: str) -> str:
-    """The comments and blank lines behind a row, which are of what follows it."""
+    """Return the comments and blank lines at the end of a row's text, which belong to what follows."""
     lines = text.splitlines(keepends=True)
     first = next((n for n in range(len(lines), 0, -1) if lines[n - 1].strip() and not _is_comment(lines[n - 1])), 0)
     return "".join(lines[first:])

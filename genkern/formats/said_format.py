@@ -1,7 +1,8 @@
-"""Which GEMM format a file, a column or a kernel's name says that it is for, in AITER's words.
+"""The number format that the name of a file, a column or a kernel states, in AITER's words.
 
-AITER has a table a format and names it in the file's name only (a8w8_blockscale_untuned_gemm.csv has the columns
-M,N,K); a tuned table repeats it in the names of its kernels. Source: ROCm/aiter, aiter/configs/ and its kernels.
+AITER has a table per format and names the format only in the file's name (a8w8_blockscale_untuned_gemm.csv has the
+columns M,N,K); a tuned table repeats it in the names of its kernels. Source: ROCm/aiter, aiter/configs/ and its
+kernels.
 """
 
 from __future__ import annotations
@@ -12,30 +13,34 @@ from dataclasses import dataclass
 from genkern.errors import InputError
 from genkern.ops.op import op_names
 
-# The formats that a list without further words is of; they are told from the types.
+# Formats that need no name, since the types identify them.
 PLAIN = ("a16w16", "a8w8")
-# In front of the name of a format, for batches of products.
+# Prefix of the names of formats for batches of products.
 BATCHED = "batched_"
 _BITS = re.compile(r"(?<![a-z0-9])a([0-9]{1,2})w([0-9]{1,2})(?![a-z0-9])")
-# As engines write it: w4a16 has 4-bit weights, as a16w4 has.
+# Engines turn it around: w4a16 has 4-bit weights, as a16w4 has.
 _BITS_TURNED = re.compile(r"(?<![a-z0-9])w([0-9]{1,2})a([0-9]{1,2})(?![a-z0-9])")
 _BLOCK = re.compile(r"blockscale|blockwise|blkscale|per_?1x(32|128)|mxscale")
-# flydsl writes bpreshuflle, and b_preshuffleFalse of a kernel that reads plain weights.
+# flydsl writes bpreshuflle, and b_preshuffleFalse for a kernel that reads plain weights.
 _SHUFFLED = re.compile(r"(pre_?shuf\w{0,4}?le|bshuffle)(?!d?_?false)")
-# Types, and ways to quantise, of which each is of several formats or of none: they stand in names of lists, and alone
-# they would be tuned as something else.
+# Types and quantisation methods that do not identify one format. A list with such a word in its name would otherwise be
+# tuned as something else.
 _WORDS = re.compile(
     r"(?<![a-z0-9])(mxfp[0-9]|mxint8|nvfp4|fp[468]|nf4|u?int[1-8]|w[0-9]+|gptq|awq|hqq|aqlm|marlin|gguf|q[2-8](?=_)|bnb|"
     r"squeezellm|fmoe|fused_moe|grouped_gemm)(?![a-z0-9])"
 )
-# In the symbols of kernels, where no a4w4 stands.
+# Words in the symbols of kernels, which do not contain a4w4 or a8w8.
 _OPERANDS = (("a4w4", re.compile(r"f4gemm|per_?1x32fp4")), ("a8w8", re.compile(r"fp8gemm|i8gemm")))
 
 
 @dataclass(frozen=True)
 class SaidFormat:
-    """What is said: the widths of the operands ("a8w8"; "" where nothing is said), block scales, shuffled weights,
-    and batches of products.
+    """The stated parts of a format.
+
+    widths: widths of the operands, such as "a8w8"; "" if not stated
+    blockscale: scales per block
+    shuffled: shuffled weights
+    batched: batches of products
     """
 
     widths: str = ""
@@ -44,7 +49,7 @@ class SaidFormat:
     batched: bool = False
 
     def __or__(self, other: SaidFormat) -> SaidFormat:
-        """What both say together; the widths are the first one's where both name some."""
+        """Return the union of both; `widths` is the first one's if both state it."""
         return SaidFormat(
             self.widths or other.widths,
             self.blockscale or other.blockscale,
@@ -54,11 +59,11 @@ class SaidFormat:
 
     @property
     def special(self) -> bool:
-        """Whether it is another format than those whose rows say nothing but their types."""
+        """True if the format cannot be identified by types alone."""
         return self.blockscale or self.shuffled or self.batched or self.widths not in ("", *PLAIN)
 
     def op_name(self, widths: str) -> str:
-        """The format's name as AITER builds it; `widths` are the operands' where nothing is said of them."""
+        """Return the format's name as AITER builds it; `widths` is used if none are stated."""
         parts = [self.widths or ("a8w8" if self.blockscale else widths)]
         parts += ["blockscale"] if self.blockscale else []
         parts += ["bpreshuffle"] if self.shuffled else []
@@ -69,7 +74,7 @@ NOTHING_SAID = SaidFormat()
 
 
 def said_by_name(name: str) -> SaidFormat:
-    """What the name of a file says; one with two formats in it says nothing of widths (`a8w8_and_a16w16.yaml`)."""
+    """Return the format that a file's name states; `widths` is empty if it states two (`a8w8_and_a16w16.yaml`)."""
     folded = name.casefold()
     widths = {match.group() for match in _BITS.finditer(folded)}
     widths |= {f"a{match[2]}w{match[1]}" for match in _BITS_TURNED.finditer(folded)}
@@ -79,22 +84,25 @@ def said_by_name(name: str) -> SaidFormat:
 
 
 def word_in_name(name: str) -> str:
-    """What the name of a file says of its format in words that are of no one format (`llama_awq.yaml`), or ""."""
+    """Return a word in a file's name about its format that identifies no single format (`llama_awq.yaml`), or ""."""
     match = _WORDS.search(name.casefold())
     return match.group() if match else ""
 
 
 def said_by_kernel(name: str) -> SaidFormat:
-    """What the name of a kernel says: a8w8_blockscale_1x128x128_... of CK, ...per1x32Fp4_BpreShuffle_32x128E of asm."""
+    """Return the format that a kernel's name states.
+
+    Examples: a8w8_blockscale_1x128x128_... of CK, ...per1x32Fp4_BpreShuffle_32x128E of assembly kernels.
+    """
     found = said_by_name(name[:1000])
     folded = name[:1000].casefold()
     return found | SaidFormat(next((widths for widths, pattern in _OPERANDS if pattern.search(folded)), ""))
 
 
 def known_op(said: SaidFormat, widths: str, source: str) -> str:
-    """The op that `said` names. Raises InputError (without the place) when genkern has no such format.
+    """Return the op that `said` names. Raises InputError (without the place) if genkern has no such format.
 
-    `widths` are the operands' where `said` has none, `source` says what named it.
+    `widths` is used if `said` has none; `source` is what stated the format.
     """
     name = said.op_name(widths)
     if name not in op_names():

@@ -1,4 +1,4 @@
-"""Size lists: tune_gemm's YAML, AITER's CSV, and the results files of both, as GemmProblems."""
+"""Reads size lists as GemmProblems: tune_gemm's YAML, AITER's CSV, and the results files of both."""
 
 from __future__ import annotations
 
@@ -36,22 +36,21 @@ class SizeList:
 
 
 def read_sizes(path: str, defaults: GemmDefaults, arch: str | None) -> SizeList:
-    """Read the sizes of `path`: CSV when the name ends in .csv, otherwise YAML.
+    """Read the sizes in `path`: CSV if the name ends in .csv, otherwise YAML.
 
-    YAML is tune_gemm's list of `{'M': .., 'N': .., 'K': .., 'rowMajorA': 'T', 'rowMajorB': 'N'}` ('T' is
-    row-major), with op, dtype_a, dtype_b, dtype_c, bias and activation as optional keys. CSV has AITER's
-    columns, which say nothing of an activation. A results file of either kind serves as a size list too.
-    What an entry does not say comes from `defaults`, then from the file's name where that names a format
-    (a8w8_untuned_gemm.csv, as AITER's tables are told apart), then from genkern: bf16 for a16w16, the fp8 of
-    `arch` with bf16 output for a8w8; types that are assumed are told in a note. tune_gemm itself assumes fp16.
-    Without an `arch` types stay as they are written.
+    YAML is tune_gemm's list of `{'M': .., 'N': .., 'K': .., 'rowMajorA': 'T', 'rowMajorB': 'N'}` ('T' is row-major),
+    with op, dtype_a, dtype_b, dtype_c, bias and activation as optional keys. CSV has AITER's columns, which have no
+    activation. A results file of either kind serves as a size list too. Values that an entry lacks come from
+    `defaults`, then from the file's name if it names a format (AITER's tables are identified so:
+    a8w8_untuned_gemm.csv), then from genkern: bf16 for a16w16; for a8w8 the fp8 of `arch` with bf16 output. Assumed
+    types are reported in a note; tune_gemm itself assumes fp16. Without an `arch` types stay as they are written.
 
-    A list of a format that genkern does not have (w4a8, preshuffled weights) is refused rather than tuned as
-    another one, whether its name, a column or the name of a kernel says so; of the name and the kernel an `op`
-    in the entry or in `defaults` is the stronger word. So is a list whose name has a word for no one format (awq,
-    mxfp4), unless an entry or `defaults` says which is meant.
+    A list of a format that genkern does not have (w4a8, preshuffled weights) is refused rather than tuned as another
+    one, whether its name, a column or a kernel's name states the format. An `op` in the entry or in `defaults`
+    overrides the file's and the kernel's name. A list whose name has a word that identifies no single format (awq,
+    mxfp4) is also refused, unless an entry or `defaults` gives the format.
 
-    Raises InputError (one line: file, line, what, what to try) for everything that is wrong.
+    Raises InputError (one line: file, line, what, what to try) if anything is wrong.
     """
     try:
         check_defaults(defaults, arch)
@@ -61,7 +60,7 @@ def read_sizes(path: str, defaults: GemmDefaults, arch: str | None) -> SizeList:
 
 
 def parse_sizes(text: str, path: str, defaults: GemmDefaults, arch: str | None) -> SizeList:
-    """As read_sizes, of what the file holds."""
+    """Parse the text of a size list; see `read_sizes`."""
     where = shown_path(path)
     name = os.path.basename(path)
     by_name, word = said_by_name(name), word_in_name(name)
@@ -88,7 +87,7 @@ def parse_sizes(text: str, path: str, defaults: GemmDefaults, arch: str | None) 
 def _with_format(
     item: SizeItem, by_name: SaidFormat, word: str, defaults: GemmDefaults
 ) -> tuple[dict[str, object], tuple[str, ...]]:
-    """The entry's values with the op that is said of it elsewhere, and its notes. Raises InputError."""
+    """Return the entry's values with the op that other parts of the file state, and its notes. Raises InputError."""
     values, notes = dict(item.values), item.notes
     asked = values.get("op") or defaults.op
     for said, where in ((item.said, item.said_where), (by_name, "the name of the file")):
@@ -96,10 +95,10 @@ def _with_format(
             continue
         both = said | item.said | by_name
         if asked and where != BY_COLUMN:
-            # A column that says batches says nothing of their types.
+            # A column that states batches does not state the types.
             widths = asked.removeprefix(BATCHED) if both.batched and isinstance(asked, str) else widths_of(values)
             named = both.op_name(widths)
-            # "a4w4" in a name says no less than a4w4_blockscale.
+            # "a4w4" in a name means a4w4_blockscale, too.
             if named != asked and not str(asked).startswith(f"{named}_"):
                 notes += (f"{where} says {named}, but {asked} was asked for",)
         else:

@@ -1,7 +1,7 @@
-"""tune_gemm's YAML: its lists of sizes, and its results, one flow mapping a line with genkern's keys after its own.
+"""Reads and writes tune_gemm's YAML: size lists, and results with one flow mapping per line.
 
-Source: ROCm/triton, python/perf-kernels/tools/tune_gemm (README and perf_regression_ci/*.yaml). Any reader
-of tune_gemm's files finds the keys it knows; a reader of genkern's finds device, versions, time and check.
+Source: ROCm/triton, python/perf-kernels/tools/tune_gemm (README and perf_regression_ci/*.yaml). tune_gemm's keys come
+    first, so that readers of its files find them; then genkern's: device, versions, time and check.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from genkern.ops.op import gb_per_s, get_op
 SCHEMA = 1
 ONE_ROW_A_KEY = False
 EMPTY = "[]\n"
-UNTYPED = "no key names the types"
+UNTYPED = "no key has the types"
 FP16_ADVICE = "; tune_gemm's own default is fp16: --dtype_a fp16 takes that"
 # A comment, not a key: tune_gemm's readers expect a plain list.
 _SCHEMA_LINE = re.compile(r"# genkern results, schema ([0-9]{1,9})\b")
@@ -65,10 +65,10 @@ _TIME_COMMENT = re.compile(r"# TFLOPS: \S+ time\(us\): ([0-9.]{1,30})\s*$")
 
 
 def size_items(text: str, where: str) -> Iterator[SizeItem]:
-    """The sizes of a list or of results. Raises InputError.
+    """Yield the sizes of a size list or a results file. Raises InputError.
 
-    tune_gemm's entries name no types, and its own default is fp16. genkern's is bf16, for every file and for -m, -n
-    and -k alike, so that one list means the same in both of genkern's file formats; the note says what was assumed.
+    tune_gemm's entries name no types, and its own default is fp16. genkern's default is bf16 for every file and for -m,
+    -n and -k alike, so that a list means the same in both of genkern's file formats; a note says what was assumed.
     """
     known, size_keys = dict.fromkeys(_known_keys()), SIZE_KEYS + own_keys()
     for entry in read_entries(text, where, InputError):
@@ -78,7 +78,7 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
             raise InputError(f"{where}, line {entry.line}: {exc}") from None
         values = {key: entry.values[key] for key in size_keys if key in entry.values}
         if "family" in entry.values:
-            # A result of genkern's, which names its activation unless there is none.
+            # genkern writes the activation of a result only if there is one.
             values.setdefault("activation", "none")
             values = said_by_result(values)
         yield SizeItem(entry.line, values, UNTYPED, FP16_ADVICE)
@@ -87,17 +87,17 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
 def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRow]:
     """Yield the results that genkern or tune_gemm wrote, in file order.
 
-    tune_gemm records neither types nor bias: those then come from `defaults`, or are genkern's own
-    (bf16), the family is "tiled", and the time is that of the line's trailing comment, if any. An entry
-    without `activation` is a result without one, whatever `defaults` says.
-    Raises ResultsError (one line: file, line, what) when it reaches anything that is not such a result.
+    tune_gemm records neither types nor bias: they come from `defaults`, or are genkern's default (bf16). The family is
+        then "tiled", and the time is that of the line's trailing comment, if there is one. An entry without
+        `activation` is a result without activation, whatever `defaults` has. Raises ResultsError (one line: file, line,
+        what) when it reaches an invalid result.
     """
     schema = _SCHEMA_LINE.match(text)
     if schema and int(schema[1]) > SCHEMA:
         raise ResultsError(f"{where}: has schema {schema[1]}, this genkern reads up to {SCHEMA}; update genkern")
     rows, lines, last = _Rows(defaults), _LineReader(text), 0
     for entry in read_entries(text, where, ResultsError):
-        # A comment belongs to the one entry of its line; a list on one line has none, and may be long.
+        # A comment belongs to the only entry of its line. A list on one line has no such comments, and may be long.
         is_first, last = last < entry.line, entry.line
         try:
             yield rows.row(entry, lines if is_first else None)
@@ -106,17 +106,18 @@ def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRo
 
 
 def size_line(problem: GemmProblem, config: Config | None = None, arch: str = "") -> str:
-    """The line of a list of sizes that leaves nothing of a problem to defaults, its format's own fields included, but
-    those that calls say otherwise than lists (Field.in_calls) where it has their default.
+    """Return a size list's line that leaves nothing to defaults, including the format's own fields.
 
-    With a config for `arch` it is a result without a time, which races when its size is tuned (--all).
+    Left out are only fields whose default in calls differs from that in lists (Field.in_calls), if the problem has the
+    default. With a config for `arch`, the line is a result without a time: the config takes part when its size is tuned
+    (--all).
     """
     layout = {"rowMajorA": "T" if problem.row_major_a else "N", "rowMajorB": "T" if problem.row_major_b else "N"}
     named = {key: getattr(problem, key) for key in SIZE_KEYS if key not in layout}
     fields = get_op(problem.op).fields
     own = asdict(own_values(fields, problem))
     for name in words_in_calls(fields).keys() - dict(problem.own).keys():
-        # Where calls mean another word than lists, the command line may say it of the whole list.
+        # The command line may give this field for the whole list, since its default differs between calls and lists.
         del own[name]
     values = named | layout | own
     values = {key: values[key] for key in dict.fromkeys((*SIZE_KEYS, *values))}
@@ -127,15 +128,15 @@ def size_line(problem: GemmProblem, config: Config | None = None, arch: str = ""
 
 
 def split(text: str, where: str, lines: Sequence[int]) -> tuple[str, list[str]]:
-    """What stands before the first entry, and the text of each; entries can be joined and added to again.
+    """Return the text before the first entry, and the text of each entry; entries can be joined and appended to.
 
-    `lines` are those where the entries begin, as `read_rows` has found them.
+    `lines` are the lines where entries begin, as `read_rows` returns them.
     """
     if not lines:
         return "", []
     if (starts := _starts_of(text, lines)) is not None:
         return text[: starts[0]], [text[start:end] for start, end in itertools.pairwise([*starts, len(text)])]
-    # Another way to write a list, JSON for example: nothing can be added to that without writing it anew.
+    # Another form of list, such as JSON: nothing can be added to it without rewriting it.
     return "", [
         "- " + yaml.safe_dump(dict(entry.values), default_flow_style=True, sort_keys=False, width=10**9)
         for entry in read_entries(text, where, ResultsError)
@@ -143,7 +144,7 @@ def split(text: str, where: str, lines: Sequence[int]) -> tuple[str, list[str]]:
 
 
 def _starts_of(text: str, lines: Sequence[int]) -> list[int] | None:
-    """Where in `text` the entries of these lines begin; None unless each begins a line of its own in a plain list."""
+    """Return the offsets in `text` of the entries at these lines; None unless each begins a line of a plain list."""
     starts: list[int] = []
     at, number = 0, 1
     for line in _lines_of(text):
@@ -154,27 +155,27 @@ def _starts_of(text: str, lines: Sequence[int]) -> list[int] | None:
                 return None
             starts.append(at)
         at, number = at + len(line), number + 1
-    # Two entries of one line have been counted once.
+    # False if two entries are on one line.
     return starts if len(starts) == len(lines) else None
 
 
 class _LineReader:
-    """Lines of a text by their numbers from 1, asked for in ascending order; none is looked for before it is asked."""
+    """Lines of a text by number from 1, requested in ascending order, and read only when requested."""
 
     def __init__(self, text: str) -> None:
         self._lines = enumerate(_lines_of(text), 1)
 
     def line(self, number: int) -> str:
-        """The line; "" if there is none."""
+        """Return the line; "" if there is none."""
         return next((line for at, line in self._lines if at == number), "")
 
 
 def _lines_of(text: str) -> Iterator[str]:
-    """Yield the lines of `text` with their ends, as YAML counts them."""
+    """Yield the lines of `text` with their ends, counted as YAML counts them."""
     at = 0
     while at < len(text):
         end = text.find("\n", at) + 1 or len(text)
-        # Few lines have other ends, and to look for all of them takes longer.
+        # Few lines contain other line ends, and searching all lines for them takes longer.
         if (line := text[at:end]).removesuffix("\n").removesuffix("\r").isprintable():
             yield line
         else:
@@ -183,20 +184,20 @@ def _lines_of(text: str) -> Iterator[str]:
 
 
 def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
-    """The head, which is `head` unless that is "", and a line for each of `winners`. Times in microseconds, to 0.1 ns.
+    """Return the head (`head` unless it is ""), and a line for each of `winners`. Times are in microseconds, to 0.1 ns.
 
-    `compute_units` are those of the device of the run.
+    `compute_units` is the number of compute units of the run's device.
     """
     return head or _HEAD, [_line(winner, compute_units) for winner in winners]
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """YAML has a key for everything."""
+    """Return "": YAML can hold every problem."""
     return ""
 
 
 def no_room(ops: Sequence[str], head: str) -> str:
-    """Nothing stands in the way of several ops in one list."""
+    """Return "": one list can hold several ops."""
     return ""
 
 
@@ -205,10 +206,10 @@ def _known_keys() -> tuple[str, ...]:
 
 
 class _Rows:
-    """Makes rows of entries. Rows of one file share configs and texts, of which a large file has few different ones."""
+    """Makes rows of entries. Rows of one file share equal configs and texts, of which a large file has few."""
 
     def __init__(self, defaults: GemmDefaults) -> None:
-        # Written only when there is one: a result that does not say its activation is of a product without.
+        # genkern writes the activation only if there is one.
         self._defaults = replace(defaults, activation="none")
         self._known = dict.fromkeys(_known_keys())
         self._config_keys = ("family", "config", "instruction_sched_variant", *PARAMETERS.by_name)
@@ -216,13 +217,14 @@ class _Rows:
         self._versions: dict[object, dict[str, str]] = {}
 
     def row(self, entry: Entry, lines: _LineReader | None) -> TunedRow:
-        """The row of `entry`. With `lines`, a comment at the end of its line may say its time. Raises InputError."""
+        """Return the row of `entry`. With `lines`, a comment at the end of its line may have its time. Raises
+        InputError."""
         values = entry.values
         refuse_unknown(values.keys(), self._known, "key")
         duration_us = positive("time_us", values)
         if duration_us is None and lines and (comment := _TIME_COMMENT.search(lines.line(entry.line))):
             duration_us = _positive_or_none(comment[1])
-        # Nothing here uses these; a value that makes no sense still means that the file is damaged.
+        # These values are not used, but an invalid one means that the file is damaged.
         for key in ("TFLOPS", "GBps", "worst_row_error"):
             positive(key, values, or_zero=True)
         arch = text_of("arch", values)
@@ -264,11 +266,11 @@ class _Rows:
         )
 
     def _config(self, values: Mapping[str, object]) -> Config:
-        # A key without a value is an error of some, and a mapping has no place in a config.
+        # An empty value may be an error, and a mapping is never part of a config; `config_of` decides.
         if None in values.values():
             return config_of(values)
         said = tuple(map(values.get, self._config_keys))
-        # 1, 1.0 and true are equal, and only the first is a number of a config.
+        # 1, 1.0 and true are equal as keys, but only 1 is valid in a config.
         key = said, tuple(map(type, said))
         if dict in key[1]:
             return config_of(values)
@@ -286,7 +288,7 @@ class _Rows:
 
 
 def _shared(text: str | None) -> str | None:
-    """The one copy of a text that many rows have."""
+    """Return the interned copy of a text that many rows have."""
     return None if text is None else sys.intern(text)
 
 
@@ -370,7 +372,7 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "batch_invariant": winner.batch_invariant or None,
         "invariant_loss": _rounded(winner.invariant_loss),
         "peer_us": dict(winner.peer_us) or None,
-        # Said only where it is not so.
+        # Written only if False.
         "deterministic": None if is_deterministic(problem, config) else False,
         "versions": dict(winner.versions),
     }
@@ -381,13 +383,13 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _flow(value: object) -> str:
-    """`value` in YAML's flow style, on one line, quoted as tune_gemm's own dicts are."""
+    """Return `value` in YAML's flow style, on one line, quoted like tune_gemm's dicts."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_flow(key)}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        # YAML 1.1 reads 1e-05 as text: a float needs a point. A value that is not finite says nothing.
+        # YAML 1.1 reads 1e-05 as text: a float needs a point. A value that is not finite becomes null.
         text = repr(value) if math.isfinite(value) else "null"
         return text if "." in text or "e" not in text else text.replace("e", ".0e")
     if not isinstance(value, str):

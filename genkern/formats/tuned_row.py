@@ -1,4 +1,4 @@
-"""TunedRow: one size of a results file, read and checked, whichever format it came from."""
+"""`TunedRow`: one row of a results file, parsed and checked, whichever file format it came from."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from genkern.gemm.records import CHOICES, PREDICTED
 from genkern.kernels.catalogue import FAMILIES, values_problem
 from genkern.timing.libraries import is_call
 
-# As tune_gemm has them; genkern reads the last one by its own name too.
+# tune_gemm's names; genkern also reads the last one by its own name, schedule_hint.
 AMD_KEYS = (*(parameter.name for parameter in AMD_OPTIONS[:3]), "instruction_sched_variant")
-# Everything that tune_gemm or genkern writes of one size.
+# All keys that tune_gemm or genkern writes for one size.
 RESULT_KEYS = (
     *SIZE_KEYS[:5],
     *(parameter.name for parameter in CORE),
@@ -47,15 +47,15 @@ _REQUIRED = tuple(parameter.name for parameter in CORE if parameter.name.startsw
 
 
 def row_keys() -> tuple[str, ...]:
-    """Everything that a row may say besides parameters that RESULT_KEYS leaves out: of the problem, and of results."""
+    """Return all keys that a row may have, except for parameters that RESULT_KEYS leaves out."""
     return tuple(dict.fromkeys((*SIZE_KEYS, *RESULT_KEYS, *own_keys())))
 
 
 @dataclass(frozen=True)
 class DeviceKey:
-    """What results are keyed by besides their problem: another part of a GPU, or another one, wants other kernels.
+    """The device of a result. Another GPU, or another partition of a GPU, needs other kernels.
 
-    `device` is the name that a driver prints, with NOT_PRESENT behind it where times are predicted.
+    `device` is the name that the driver reports, with NOT_PRESENT appended if times are predicted.
     """
 
     arch: str
@@ -63,8 +63,10 @@ class DeviceKey:
     compute_units: int
 
     def fits(self, arch: str | None, device: str | None, compute_units: int | None) -> bool:
-        """Whether results that say so are of this device, as far as they say: AITER's have no name of a device,
-        tune_gemm's say nothing. Times that are predicted for a device are of it, whatever it is called in full.
+        """Return True if results with these values are of this device; a missing value fits.
+
+        AITER's results have no device name, and tune_gemm's have none of the three. Predicted times fit every device of
+        the model, whatever its full name.
         """
         if arch not in (None, self.arch) or compute_units not in (None, self.compute_units):
             return False
@@ -73,20 +75,27 @@ class DeviceKey:
 
 @dataclass(frozen=True)
 class TunedRow:
-    """One row of a results file: a problem with the config chosen for it; None where the file does not say.
+    """One row of a results file: a problem with the config chosen for it.
 
-    `library` is who computes it: "genkern", also for tune_gemm's configs, which its kernels take, or what AITER's
-    libtype says; `config` is None, and `kernel_name` all there is, when that is another library. `bpreshuffle` says
-    that the weights are shuffled, which makes it a row of another format than that of `problem`.
-    `duration_us` is the time of one call in microseconds by `time_source`, `vendor_us` that of the
-    vendor library in the same run, `error_ratio` the share of output elements outside the tolerance. `vendor` names the
-    library's call (genkern.timing.libraries), its best; rows from before that say "", and have PyTorch's. `torch_us` is
-    PyTorch's own.
-    `interval_us` is the 95 % interval of `duration_us`, low and high. `choice` says what a dispatcher should
-    use (CHOICES): the config where it is "config", else the library; rows from before say "vendor" of ties too.
-    `sums` says in which order its config adds up K (genkern.kernels.contract.sums).
-    `typed` is False where the types of `problem` are assumed. `check` says how the output was checked. The rest is as
-    in `Winner`. `line` is the number of its line in the file, from 1; rows that differ in it alone are equal.
+    Fields are None or "" if the file does not have them; those not listed are as in `Winner`.
+
+    config: the config; None for another library's row
+    duration_us: time of one call in microseconds
+    time_source: the source of that time
+    library: "genkern", also for tune_gemm's configs, which genkern's kernels take; or AITER's libtype
+    kernel_name: name of the kernel, for another library's row
+    bpreshuffle: whether the weights are shuffled, so that the row is of another format than `problem`
+    typed: False if the types of `problem` are assumed
+    error_ratio: share of output elements outside the tolerance, from 0 to 1
+    vendor: the library's best call (genkern.timing.libraries); "" in old rows, which have PyTorch's time
+    vendor_us: time of that call in the same run
+    torch_us: time of PyTorch's own call
+    interval_us: 95 % interval of `duration_us`, low and high
+    choice: what a dispatcher should use (CHOICES): the config if "config", else the library; old rows also have
+        "vendor" for ties
+    sums: the order of sums of the config (genkern.kernels.contract.sums)
+    check: how the output was checked
+    line: number of the row's line in the file, from 1; it does not count when rows are compared
     """
 
     problem: GemmProblem
@@ -129,26 +138,27 @@ class TunedRow:
 
     @property
     def is_genkerns(self) -> bool:
-        """Whether genkern has the kernel: a config of its own, or of tune_gemm, for the problem as it stands."""
+        """True if genkern has the kernel: a config of its own, or of tune_gemm, for the problem as it stands."""
         return self.config is not None and not self.bpreshuffle
 
     @property
     def predicted(self) -> bool | None:
-        """Whether the time is a prediction; None where nothing says where it comes from."""
+        """True if the time is a prediction; None if its source is unknown."""
         return None if self.time_source is None else self.time_source == PREDICTED
 
     @property
     def measured(self) -> bool:
-        """Whether a clock showed the time; tune_gemm's and other libraries' rows have no source, and no other times."""
+        """True if the time was measured. Rows of tune_gemm and other libraries have no source, but all their times are
+        measured."""
         return self.duration_us is not None and self.time_source != PREDICTED
 
     def is_of(self, key: DeviceKey) -> bool:
-        """Whether the row is of that device, as far as it says (`DeviceKey.fits`)."""
+        """Return True if the row is of that device; values that the row lacks fit (`DeviceKey.fits`)."""
         return key.fits(self.arch, self.device, self.compute_units)
 
 
 def same_device(one: str, other: str, arch: str) -> bool:
-    """Whether both names are of one device of `arch`; of the same model is enough where one of both is predicted."""
+    """Return True if both names are of one device of `arch`; if one is a predicted device, the model decides."""
     if one == other:
         return True
     if not (one + other).count(NOT_PRESENT):
@@ -160,12 +170,12 @@ def same_device(one: str, other: str, arch: str) -> bool:
 def config_of(values: Mapping[str, object]) -> Config:
     """Build the config of one entry; without `family` it is tune_gemm's kernel, "tiled".
 
-    Raises InputError (without the place) when a value is missing or out of range, or when the entry's
-    `config` name does not say the same as its values.
+    Raises InputError (without the place) if a value is missing or out of range, or if the entry's `config` name
+    disagrees with its values.
     """
     family = _word("family", values.get("family", "tiled"))
     if family in GONE:
-        raise InputError(f"family {family} is no part of genkern any more; remove this line and tune its size again")
+        raise InputError(f"family {family} is not part of genkern any more; remove this line and tune its size again")
     if family not in FAMILIES and family not in FORMER:
         raise InputError(f"family {shown(family)} is unknown; use one of {', '.join(FAMILIES)}")
     given = {**values, "schedule_hint": values.get("schedule_hint", values.get("instruction_sched_variant"))}
@@ -190,7 +200,7 @@ def config_of(values: Mapping[str, object]) -> Config:
 
 
 def parse_config(name: str) -> Config:
-    """The config that `name` says, checked as `config_of` checks. Raises InputError otherwise."""
+    """Return the config of this name, checked like `config_of`. Raises InputError if the name is invalid."""
     if len(name) > 200:
         raise InputError(f"{shown(name)} is too long for the name of a config")
     config = Config.parse(name)
@@ -198,7 +208,10 @@ def parse_config(name: str) -> Config:
 
 
 def positive(key: str, values: Mapping[str, object], or_zero: bool = False) -> float | None:
-    """A time in microseconds, or None when absent. Raises InputError unless finite and above zero."""
+    """Return a time in microseconds, or None if absent. Raises InputError unless it is finite and above zero.
+
+    With `or_zero`, zero is valid too.
+    """
     value = values.get(key)
     if value is None or (type(value) is float and 0.0 < value < math.inf):
         return value
@@ -209,7 +222,7 @@ def positive(key: str, values: Mapping[str, object], or_zero: bool = False) -> f
 
 
 def ratio(key: str, values: Mapping[str, object]) -> float | None:
-    """A share from 0 to 1, or None when absent. Raises InputError otherwise."""
+    """Return a share from 0 to 1, or None if absent. Raises InputError if it is invalid."""
     value = _number(key, values)
     if value is not None and not 0 <= value <= 1:
         raise InputError(f"{key} = {shown(value)} is not a share from 0 to 1")
@@ -217,7 +230,7 @@ def ratio(key: str, values: Mapping[str, object]) -> float | None:
 
 
 def interval(stem: str, values: Mapping[str, object]) -> tuple[float, float] | None:
-    """The times `<stem>_low_us` and `<stem>_high_us`, or None when both are absent. Raises InputError otherwise."""
+    """Return (`<stem>_low_us`, `<stem>_high_us`), or None if both are absent. Raises InputError if they are invalid."""
     low, high = positive(f"{stem}_low_us", values), positive(f"{stem}_high_us", values)
     if low is None and high is None:
         return None
@@ -227,7 +240,7 @@ def interval(stem: str, values: Mapping[str, object]) -> tuple[float, float] | N
 
 
 def choice_of(values: Mapping[str, object]) -> str:
-    """One of CHOICES; "config" where nothing is said. Raises InputError otherwise."""
+    """Return one of CHOICES; "config" if absent. Raises InputError if it is invalid."""
     value = values.get("choice")
     if value is None:
         return CHOICES[0]
@@ -237,7 +250,8 @@ def choice_of(values: Mapping[str, object]) -> str:
 
 
 def peer_times(values: Mapping[str, object]) -> dict[Config, float]:
-    """The times of configs that other programs' kernels can run, by config. Raises InputError for anything else."""
+    """Return the times of configs that other programs' kernels can run, by config. Raises InputError if they are
+    invalid."""
     value = values.get("peer_us", {})
     if not isinstance(value, Mapping):
         raise InputError("peer_us is not a mapping of configs to microseconds; drop it")
@@ -246,23 +260,23 @@ def peer_times(values: Mapping[str, object]) -> dict[Config, float]:
 
 
 def digest_of(key: str, values: Mapping[str, object]) -> str:
-    """A digest of 16 digits, of machine code or of its source, or "" when absent. Raises InputError otherwise."""
+    """Return a digest of 16 digits, of machine code or its source; "" if absent. Raises InputError if it is invalid."""
     value = str(values.get(key) or "")
     if value and not _DIGEST.fullmatch(value):
-        raise InputError(f"{key} = {shown(value)} is no digest of 16 hexadecimal digits; drop it")
+        raise InputError(f"{key} = {shown(value)} is not a digest of 16 hexadecimal digits; drop it")
     return value
 
 
 def sums_said(values: Mapping[str, object], key: str = "sums") -> str:
-    """An order of sums, or "" when absent. Raises InputError for what is no line of printable ASCII."""
+    """Return an order of sums, or "" if absent. Raises InputError unless it is a line of printable ASCII."""
     value = text_of(key, values) or ""
     if not (value.isascii() and value.isprintable() and len(value) <= _LONGEST_SUMS):
-        raise InputError(f"{key} = {shown(value)} is no order of sums; drop it")
+        raise InputError(f"{key} = {shown(value)} is not an order of sums; drop it")
     return value
 
 
 def invariant_said(values: Mapping[str, object]) -> bool:
-    """Whether a row says that it is batch invariant. Raises InputError unless it then says in which order."""
+    """Return the row's `batch_invariant`. Raises InputError if it is True without an order of sums."""
     value = values.get("batch_invariant")
     if value is None or value is False:
         return False
@@ -274,21 +288,21 @@ def invariant_said(values: Mapping[str, object]) -> bool:
 
 
 def vendor_of(values: Mapping[str, object]) -> str:
-    """The library's call, or "" when absent. Raises InputError for what names none."""
+    """Return the library's call, or "" if absent. Raises InputError if it is not a call of a library."""
     value = values.get("vendor")
     if value is None:
         return ""
     if not isinstance(value, str) or not _is_call(value):
-        raise InputError(f"vendor = {shown(value)} is no call of a library; write torch, or drop it")
+        raise InputError(f"vendor = {shown(value)} is not a call of a library; write torch, or drop it")
     return value
 
 
-# Rows of one file have few different calls.
+# Cached, since the rows of a file have few different calls.
 _is_call = functools.lru_cache(maxsize=4096)(is_call)
 
 
 def text_of(key: str, values: Mapping[str, object]) -> str | None:
-    """A text, or None when absent. Raises InputError otherwise."""
+    """Return a text, or None if absent. Raises InputError if it is not text."""
     value = values.get(key)
     if value is not None and not isinstance(value, str):
         raise InputError(f"{key} = {shown(value)} is not text; put it in quotes")
@@ -296,7 +310,7 @@ def text_of(key: str, values: Mapping[str, object]) -> str | None:
 
 
 def whole(key: str, values: Mapping[str, object], least: int = 0) -> int | None:
-    """A whole number from `least`, or None when absent. Raises InputError otherwise."""
+    """Return a whole number from `least`, or None if absent. Raises InputError if it is invalid."""
     value = values.get(key)
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < INT32):
         raise InputError(f"{key} = {shown(value)} is not a whole number from {least}")

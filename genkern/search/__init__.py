@@ -1,4 +1,4 @@
-"""What is tried first and who wins: the predictor, the ranking of finals.
+"""What is tried first and what wins: strategies, the cost model, and the choice of finalists and winners.
 
 May import: gemm, ops, kernels, farm.
 """

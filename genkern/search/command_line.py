@@ -1,4 +1,4 @@
-"""What a strategy adds to a command line: which one it is, and how much it is to measure."""
+"""Command line options of the search: its strategy, and how much it measures."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ _POSITIVE = number("a whole number from 1 to 100000", 1, 100_000, integer=True)
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
-    """The options of which `asked_strategy` and `asked_limit` are made."""
+    """Add the options that `asked_strategy` and `asked_limit` read."""
     group.add_argument(
         *("--search", "--strategy"),
         metavar="NAME|FILE.py",
-        help="what is compiled and measured, in which order, until when. guided: what a model of times promises, "
-        "corrected by the size's own; zero: the model's first choice alone; predicted: everything (N kernels) as the "
-        "model prefers; patience: four kernels of each form of a family, then in the predictor's order, until N in a "
-        "row brought nothing faster; racing: some kernels of each form, then more of the best forms; random: "
-        "everything, in an order drawn from SEED; exhaustive: everything, equal machine code too; cached: what needs "
-        "no compile; spread: from all over the space. "
+        help="what is compiled and measured, and in which order. guided: the most promising kernels by a model of "
+        "times, corrected by the size's own times; zero: only the model's first choice; predicted: all kernels "
+        "(or N), in the model's order; patience: four kernels of each form of a family, then the cost model's "
+        "order, until N kernels in a row were no faster; racing: some kernels of each form, then more of the best "
+        "forms; random: all kernels, in a random order from SEED; exhaustive: all configs, including those with "
+        "equal machine code; cached: kernels that need no compile; spread: a sample of the whole space. "
         "Or a file with strategy(task) (genkern/search/strategy.py). "
         f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))}; without a GPU nothing is searched, and the "
         "model's first choice wins, unless --compile is given)",
     )
-    group.add_argument("--exhaustive", action="store_true", help="short for --search exhaustive")
+    group.add_argument("--exhaustive", action="store_true", help="short form of --search exhaustive")
     group.add_argument(
-        "--patience", type=_POSITIVE, metavar="N", help="short for --search patience:N (default: as --search says)"
+        "--patience", type=_POSITIVE, metavar="N", help="short form of --search patience:N (default: as --search)"
     )
     group.add_argument(
         "--budget",
         metavar="SECONDSs|N",
-        help="a hard limit of a size's search, after which the best so far is timed again, checked and written. 30s: "
-        "seconds from its turn on a GPU, one kernel at least; 200: kernels (binaries) measured (default: none)",
+        help="a hard limit of a size's search, after which the best kernel so far is timed again, checked and written. "
+        "30s: seconds from its turn on a GPU, at least one kernel; 200: kernels (binaries) measured (default: none)",
     )
 
 
 def asked_limit(options: argparse.Namespace, strategy: ChosenStrategy) -> Limit:
-    """The limit of a search that the options say. Raises InputError where it is none, or contradicts the strategy."""
+    """Return the limit of a search from the options. Raises InputError if it is invalid or contradicts the strategy."""
     if options.budget is None:
         return Limit()
     everything = "--protocol tune_gemm" if options.protocol == "tune_gemm" else f"--search {strategy.name}"
@@ -58,12 +58,12 @@ def asked_limit(options: argparse.Namespace, strategy: ChosenStrategy) -> Limit:
 
 
 def asked_strategy(options: argparse.Namespace, usual: str | None = None) -> ChosenStrategy:
-    """The strategy that the options mean together, `usual` (None: the default) where they mean none.
+    """Return the strategy that the options determine together; `usual` (None: the default) if they determine none.
 
-    Raises InputError where they contradict each other.
+    Raises InputError if they contradict each other.
     """
     search, patience = options.search, options.patience
-    # What the two short spellings mean, and what comes of a protocol that measures everything.
+    # The strategies that the two short options stand for.
     short = {EXHAUSTIVE: options.exhaustive, f"{PATIENT}:{patience}": patience is not None}
     meant = [name for name, is_given in short.items() if is_given]
     if search == PATIENT and patience is not None:

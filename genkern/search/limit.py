@@ -1,4 +1,4 @@
-"""The hard limit of a search (--budget): so many seconds, or so many binaries, whatever its strategy would like."""
+"""The hard limit of a search (--budget): a number of seconds or of binaries, whatever its strategy asks for."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SAID = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,6})?)(?P<seconds>s?)")
 
 @dataclass(frozen=True)
 class Limit:
-    """Of the search of one size: the seconds that it may take, the binaries that it may measure; None: no limit.
+    """The limits of the search of one size: its seconds, and the binaries that it may measure; None: no limit.
 
-    `said` is how the option says it.
+    `said` is the value of the option.
     """
 
     seconds: float | None = None
@@ -26,7 +26,7 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Limit:
-        """`30s`, `2.5s` or `200`. Raises InputError for anything else."""
+        """Parse `30s`, `2.5s` or `200`. Raises InputError for anything else."""
         if (parts := _SAID.fullmatch(text)) is not None:
             number = float(parts["number"])
             if parts["seconds"] and 0.1 <= number <= _MOST_S:
@@ -42,10 +42,10 @@ NO_LIMIT = Limit()
 
 
 class Allowance:
-    """Which units may be made where no more than `most` binaries are to be measured (None: any number).
+    """Decides which units may be made if no more than `most` binaries may be measured (None: any number).
 
-    `spent` are binaries that count from the start. A unit of a binary that counts already costs nothing. Units that
-    are asked for and do not fit wait, since another one may be refused, or be dropped before it is measured.
+    `spent` are binaries that count from the start. A unit whose binary already counts is free. Units that do not fit
+    wait, since another unit may be refused, or dropped before it is measured.
     """
 
     def __init__(self, most: int | None, spent: Collection[Hashable]) -> None:
@@ -56,16 +56,16 @@ class Allowance:
 
     @property
     def left(self) -> int | None:
-        """How many binaries more may be measured."""
+        """The number of further binaries that may be measured; None: any number."""
         return None if self._most is None else max(0, self._most - len(self._spent))
 
     @property
     def leaves_out(self) -> bool:
-        """Whether something waits that does not fit."""
+        """True if a unit waits that does not fit."""
         return bool(self._waiting)
 
     def take(self, room: int, ask: Callable[[int], Sequence[Unit]]) -> list[Unit]:
-        """At most `room` units that may be made: of those that wait, and of what `ask` names where none waits."""
+        """Return at most `room` units that may be made: waiting ones, or those that `ask` returns if none waits."""
         if not self._waiting:
             self._waiting = list(ask(room))
         taken: list[Unit] = []
@@ -81,16 +81,16 @@ class Allowance:
         return taken
 
     def measured(self, unit: Unit) -> None:
-        """A unit goes to be measured: it counts, whatever comes of it."""
+        """Record that a unit is going to be measured: it counts from now on."""
         self._measured.add(unit.compiled)
 
     def unmeasured(self, unit: Unit) -> None:
-        """A unit was refused, or dropped before it was measured."""
+        """Record that a unit was refused, or dropped before it was measured."""
         if unit.compiled not in self._measured:
             self._spent.discard(unit.compiled)
 
     def forget(self, units: Iterable[Unit]) -> list[Unit]:
-        """Those of `units` that do not wait here; the others do so no more."""
+        """Remove the waiting ones of `units`, and return the others."""
         gone = [unit for unit in units if unit in self._waiting]
         self._waiting = [unit for unit in self._waiting if unit not in gone]
         return [unit for unit in units if unit not in gone]

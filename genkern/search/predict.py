@@ -1,13 +1,13 @@
-"""The predictor: a time for each candidate from a roofline and its occupancy.
+"""The cost model: predicts a candidate's time from a roofline and its occupancy.
 
 If no times were recorded on the GPU's architecture, it orders configs, and its times are printed
 (`genkern.search.predicted_times`). Otherwise it is a feature of the model of times.
 
-The model, per compute unit: rounds of resident workgroups step along K; a step takes as long as the slowest of
-matrix instructions, shared-memory reads, L2 reads and the latency that the pipeline does not hide. The whole kernel
-also takes no less than its device-memory traffic. It ranks; it does not replace a measurement.
+The model, per compute unit: rounds of resident workgroups step along K. A step takes as long as the slowest of matrix
+    instructions, shared-memory reads, L2 reads, and the latency that the pipeline does not hide. The kernel takes at
+    least as long as its device-memory traffic. The model ranks configs; it does not replace a measurement.
 
-GPUs whose rates are known have a model of their own, which takes many configs at once (`genkern.search.rates`).
+GPUs with known rates have a model of their own, which predicts many configs at once (`genkern.search.rates`).
 """
 
 from __future__ import annotations
@@ -30,28 +30,29 @@ from genkern.search.predict_cute import programs_us
 from genkern.search.predict_loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
 from genkern.search.predict_splits import sharers, splitting_us
 
-# The constants marked (H200) were chosen on 2,166 timings of 134 tiles and 7 sizes there (bf16, Triton 3.6, cold
-# weights), where they give: rank correlation 0.84 to 0.95 a size, the best of the first 10 within 1 % of the best, time
-# right to 23 % (one sigma). The AMD values are scaled from documents, not measured.
-# Without a pipeline there is no overlap, and the copy to shared memory stands in the chain as well.
+# The constants marked (H200) were fitted to 2,166 timings of 134 tiles and 7 sizes there (bf16, Triton 3.6, cold
+# weights). They give a rank correlation of 0.84 to 0.95 per size, the best of the first 10 within 1 % of the best, and
+# times within 23 % (one sigma). The AMD values are scaled from documents, not measured.
+# too.
 _UNPIPELINED = 0.75
-# Matrix instructions issue from a wave only while its operands are ready: two waves per SIMD are needed to keep the
-# unit busy. wgmma and tcgen05 are asynchronous, so one warp per SIMD is enough there.
+# A wave issues matrix instructions only while its operands are ready: two waves per SIMD are needed to keep the unit
+# busy. wgmma and tcgen05 are asynchronous, so that one warp per SIMD is enough.
 _WAVES_TO_FILL = 2
 # Multiplications and additions of one unit without matrix instructions: 128 lanes of an SM, or of a CU by packed ones.
 _VECTOR_FLOPS_PER_CLOCK = 256
-# The GROUP_SIZE_M to try first: hardly slower than the best one of good binaries (H200; figures in screening.py),
-# where 1 took up to 1.68 times the best.
+# The GROUP_SIZE_M to try first: for good binaries hardly slower than the best one (H200; figures in screening.py),
+# while 1 took up to 1.68 times the best.
 _USUAL_GROUP_SIZE_M = 8
 BUT_GROUP_SIZE_M = operator.attrgetter(*(name for name in CONFIG_FIELDS if name != "GROUP_SIZE_M"))
 
 
 def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -> list[Config]:
-    """`configs` in the order in which to compile and launch them: by predicted time, nothing being known of binaries.
+    """Return `configs` in the order in which to compile and launch them: by predicted time, without knowledge of
+    binaries.
 
-    A good time among the first tells soon what is hopeless. Configs that differ in GROUP_SIZE_M alone stand together,
-    the one nearest to 8 first: what it takes tells how good the others can be. On GPUs with rates, variants of one tile
-    stand apart (`genkern.search.rates.variants`).
+    A good time among the first soon shows what is hopeless. Configs that differ only in GROUP_SIZE_M stand together,
+    the one nearest to 8 first: its time tells how good the others can be. On GPUs with rates, variants of one tile are
+    spread out (`genkern.search.rates.variants`).
     """
     siblings: dict[tuple[object, ...], list[Config]] = {}
     for config in configs:
@@ -70,7 +71,7 @@ def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -
 def predicted_us(
     problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, needs: Sequence[Resources] | None = None
 ) -> list[float]:
-    """`predict_us` of each config, nothing being known of binaries, or `needs` [configs] of them."""
+    """Return `predict_us` of each config; `needs` [configs] are the resources of their binaries, None if unknown."""
     if gpu.rates is not None:
         return _by_rates_us(problem, configs, needs, gpu)
     each_needs = [Resources()] * len(configs) if needs is None else needs
@@ -80,7 +81,7 @@ def predicted_us(
 def _by_rates_us(
     problem: GemmProblem, configs: Sequence[Config], needs: Sequence[Resources] | None, gpu: Gpu
 ) -> list[float]:
-    # NumPy, which nothing else at the start of a run needs.
+    # Imports NumPy, which nothing else at the start of a run needs.
     from genkern.search.rates.columns import columns_of
     from genkern.search.rates.times import times_us
 
@@ -105,10 +106,10 @@ def from_usual(config: Config) -> tuple[int, int]:
 
 
 def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu) -> float:
-    """Return the predicted time of one call in microseconds, all kernels of the config included.
+    """Return the predicted time of one call in microseconds, including all kernels of the config.
 
-    Never below what the peaks of compute and bandwidth allow; infinite when the kernel cannot launch. Equal arguments
-    give equal results.
+    The time is never below what the peaks of compute and bandwidth allow, and infinite if the kernel cannot launch.
+    Equal arguments give equal results.
     """
     if gpu.rates is not None:
         return _by_rates_us(problem, [config], [resources], gpu)[0]
@@ -127,12 +128,12 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
         unit_tflops = peak_tflops(problem, gpu) / gpu.compute_units * constants_without_rates(gpu).matrix_efficiency
         tiles_us = programs_us(problem, config, turn, gpu, unit_tflops)
     elif shares:
-        # One program a unit: whole tiles, then an equal share of what is left.
+        # One program per unit: whole tiles, then an equal share of the remaining ones.
         whole, shared = divmod(tiles, gpu.compute_units)
         tiles_us = whole * _round_us(problem, config, resources, gpu, 1, steps)
         tiles_us += _round_us(problem, config, resources, gpu, 1, _ceil(shared * steps, shares))
     else:
-        # The unit with the most tiles ends last: this is the wave quantisation. Its tiles run `resident` at a time.
+        # Wave quantisation: the unit with the most tiles ends last. Its tiles run `resident` at a time.
         busiest = _ceil(tiles, gpu.compute_units)
         resident = min(per_unit, busiest)
         rounds, rest = divmod(busiest, resident)
@@ -147,13 +148,14 @@ def predict_us(problem: GemmProblem, config: Config, resources: Resources, gpu: 
 
 
 def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: Gpu, resident: int, steps: int) -> float:
-    """Time in which `resident` workgroups of one unit compute one tile each, `steps` steps of BLOCK_SIZE_K."""
+    """Return the time in which `resident` workgroups of one unit compute one tile each, in `steps` steps of
+    BLOCK_SIZE_K."""
     constants = constants_without_rates(gpu)
     size_a, size_b = element_bytes(problem)
     block_m, block_n, block_k = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
     waves_per_simd = resident * config.num_warps / gpu.simds_per_unit
     fill = 1 if gpu.has.of_warpgroups else _WAVES_TO_FILL
-    # A lone wave overlaps part of its own loads; less than one wave per SIMD leaves SIMDs empty.
+    # A single wave overlaps part of its own loads; with less than one wave per SIMD, some SIMDs are idle.
     busy = min(1.0, 0.5 + 0.5 * waves_per_simd / fill) if waves_per_simd >= 1 else waves_per_simd
     cost = form_of(config).cost
     edge_m, edge_n = cost.edges
@@ -164,7 +166,7 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     matrix_us = resident * flops / (unit_tflops * constants.matrix_efficiency * busy) * 1e-6
     if promotes_products(problem, gpu.arch) and not cost.vector:
         added_us = resident * block_m * block_n / (_VECTOR_FLOPS_PER_CLOCK / 2 * gpu.clock_mhz)
-        # One group of warps adds while another multiplies, where they have buffers of their own to wait for.
+        # With buffers of their own, one group of warps adds while another multiplies.
         hidden = form_of(config).in_ring and config.num_warps > gpu.has.matrix_warps
         matrix_us = max(matrix_us, added_us) if hidden else matrix_us + added_us
 
@@ -178,28 +180,28 @@ def _round_us(problem: GemmProblem, config: Config, resources: Resources, gpu: G
     lane_a, lane_b = lane_bytes(problem, config)
     load_a = load_clocks(min(block_m, problem.M) * block_k * size_a, lane_a, l2_bytes, gpu)
     load_b = load_clocks(min(block_n, problem.N) * block_k * size_b, lane_b, l2_bytes, gpu)
-    # A spilled register is written and read back once a step, by every thread.
+    # A spilled register is written and read back once per step, by every thread.
     spilled = 2 * (resources.scratch_bytes or 0) * config.num_warps * gpu.warp_size
     l2_us = resident * (load_a + load_b + spilled / l2_bytes) / gpu.clock_mhz
 
-    # One workgroup's chain: a load travels, its bytes arrive, they are multiplied. num_stages - 1 chains overlap where
-    # the loop is pipelined.
+    # One workgroup's chain: a load travels, its bytes arrive, they are multiplied. If the loop is pipelined, num_stages
+    # - 1 chains overlap.
     latency_us = constants.latency_us
     chain_us = latency_us + (l2_us + max(matrix_us, shared_us)) / resident
     chains = config.num_stages - 1 if is_pipelined(problem, config, gpu) else _UNPIPELINED
     step_us = max(matrix_us, shared_us, l2_us, chain_us / chains)
-    # Filling the pipeline and storing the tile each cost one latency; other workgroups cover for all but the last.
+    # Filling the pipeline and storing the tile cost a latency each; other workgroups hide all but the last.
     return steps * step_us + 2 * latency_us / resident
 
 
 def _traffic_us(problem: GemmProblem, config: Config, gpu: Gpu, tiles_m: int, tiles_n: int, per_unit: int) -> float:
-    """Time of the device-memory traffic, with the re-reads of A and B that the last-level cache does not catch.
+    """Return the time of the device-memory traffic, including re-reads of A and B that miss the last-level cache.
 
-    Tiles that run together cover GROUP_SIZE_M rows of tiles by as many columns as there is room for, and read each
-    row and each column once. What A and B exceed the cache by is read again for each such set.
+    Tiles that run together cover GROUP_SIZE_M rows of tiles by as many columns as there is room for, and read each row
+    and each column once. The part of A and B that exceeds the cache is read again for each such set.
     """
     if groups_of(problem) is not None:
-        # A group's weight is read by few tiles, which run side by side.
+        # The weight of a group is read by few tiles, which run side by side.
         return bytes_moved(problem) / (gpu.memory_tb_per_s * constants_without_rates(gpu).memory_efficiency) * 1e-6
     size_a, size_b = element_bytes(problem)
     together = min(tiles_m * tiles_n, gpu.compute_units * per_unit)
@@ -220,7 +222,10 @@ def _ceil(value: int, step: int) -> int:
 
 
 def peak_tflops(problem: GemmProblem, gpu: Gpu) -> float:
-    """Dense peak of the type in which tl.dot multiplies: the wider of A's and B's, fp16 for an fp8 not in hardware."""
+    """Return the dense peak of the type in which tl.dot multiplies.
+
+    That is the wider one of A's and B's types, or fp16 for an fp8 type that the hardware lacks.
+    """
     dtype_a, dtype_b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
     dtype = dtype_a if dtype_a.size_bytes >= dtype_b.size_bytes else dtype_b
     return gpu.peak_tflops.get(dtype.peak) or gpu.peak_tflops["fp16"]

@@ -1,4 +1,4 @@
-"""What a kernel costs that copies operands before the one that multiplies, for the predictor."""
+"""The cost model's term for kernels that copy operands before the product."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from genkern.search.predict_splits import another_us, moved_us
 
 
 def realigning_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
-    """Microseconds in which the operands that the config copies are read and written; 0 where it copies none."""
+    """Return the microseconds in which the operands that the config copies are read and written; 0 if it copies
+    none."""
     if not form_of(config).realigned:
         return 0.0
     a, b, *_ = get_op(problem.op).operands(problem)

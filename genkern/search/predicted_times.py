@@ -1,8 +1,8 @@
-"""The predicted time of a config: one number for one problem, config and GPU, wherever it is printed, and its interval.
+"""The predicted time of a config, with its interval: the only source of predicted times that are printed.
 
-If times were recorded on the GPU's architecture, it is the absolute time of the model (`genkern.search.guided.times`),
-with the order of the model. Otherwise it is the cost model's (`genkern.search.predict`), of which no interval is known:
-nothing was measured there. What is known of a compiled binary changes neither.
+If times were recorded on the GPU's architecture, it is the absolute time of the model of times
+(`genkern.search.guided.times`), whose order it has. Otherwise it is the cost model's time (`genkern.search.predict`),
+without an interval, since nothing was measured there. It does not depend on the compiled binary.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from genkern.search.predict import predicted_us
 
 @dataclass(frozen=True)
 class PredictedTime:
-    """Microseconds of one call, and both ends of the interval that holds the measured time of 80 % of configs; None if
-    no time of the GPU tells how far predictions are off.
+    """A predicted time of one call, in microseconds.
+
+    `interval_us` has both ends of the interval that holds the measured time for 80 % of configs; None if no time of the
+    GPU was measured, so that the error is unknown.
     """
 
     us: float
@@ -27,10 +29,10 @@ class PredictedTime:
 
 
 def predicted_times(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> list[PredictedTime]:
-    """The predicted time of each config. Raises ResultsError for a damaged file of a model."""
+    """Return the predicted time of each config. Raises ResultsError for a damaged file of a model."""
     if not configs:
         return []
-    # NumPy, which nothing else at the start of a run needs.
+    # Imports NumPy, which nothing else at the start of a run needs.
     from genkern.search.guided.model import learned_of, predicted_octaves
     from genkern.search.guided.times import times_of
 

@@ -1,4 +1,4 @@
-"""What the screening of a size need not measure to the end."""
+"""Thresholds at which the screening of a size stops measuring a candidate."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ SCREENING = Screening(
     # A candidate whose single launch takes this much longer than the best sample so far is not timed further.
     hopeless_factor=1.6,
     hopeless_slack_us=40.0,
-    # Configs that differ in GROUP_SIZE_M alone are not launched once the first of them, the one nearest to 8
-    # (`promising_first`), took this many times the best sample. On an H200 (2026-11-21, Triton 3.6.0; journals of runs
-    # that left siblings out at twice the best), 11 sizes with M of 1024 and 4096: it took at most 1.03 times the best
-    # for the 31 binaries whose fastest group size was within 3 % of the best, and 1.24 times for the 249 within 10 %.
+    # Configs that differ only in GROUP_SIZE_M are not launched if the first of them, the one nearest to 8
+    # (`promising_first`), took this many times the best sample. Measured on an H200 (Triton 3.6.0) for 11 sizes with M
+    # of 1024 and 4096: the first took at most 1.03 times the best for the 31 binaries whose fastest group size was
+    # within 3 % of the best, and 1.24 times for the 249 binaries within 10 %.
     sibling_factor=1.5,
-    # Where the best takes longer than this, cold code costs a first launch some microseconds only, and a second launch
+    # If the best takes longer than this, cold code costs the first launch only some microseconds, while a second launch
     # of thousands of candidates would cost minutes.
     long_us=500.0,
 )
 
 
 def screening_for(budget: Budget) -> Screening:
-    """How to screen with `budget`; an exhaustive one has every group size measured."""
+    """Return the screening for `budget`; with an exhaustive budget every group size is measured."""
     return replace(SCREENING, sibling_factor=None) if budget.every else SCREENING

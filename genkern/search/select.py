@@ -1,4 +1,4 @@
-"""Choosing: who is timed again, and who wins. Pure functions of measurements."""
+"""Chooses the finalists and the winner: pure functions of measurements."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from genkern.timing.statistics import Estimate, compared, estimate
 
 _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_FAILED, Outcome.CRASHED)
 _ALL_MAY_WIN = Budget()
-# A winner may take so much longer than the fastest, where nobody can say that it does, for what else speaks for it.
+# A config that is statistically tied with the fastest, and within this factor of its time, may win by other criteria.
 _NO_MATTER = 1.0025
-# Calls are long from here on, and near the fastest up to this; at most so many of these, whose launches take so long.
+# Calls are long from this time on. Candidates within the factor of the fastest are near it; at most this many of them
+# are timed, with a total launch time of at most the last value.
 _LONG_US, _NEAR = 40.0, 1.05
 _MOST_NEAR, _ROUND_US = 160, 100_000.0
 _NEITHER = (Outcome.OVER_RESOURCES, Outcome.IDENTICAL, Outcome.PREDICTED_OUT)
 
 
 def finalists(screened: Iterable[Measurement], most: int) -> list[str]:
-    """Names of the `most` fastest measured configs, fastest first; equal times by name."""
+    """Return the names of the `most` fastest measured configs, fastest first; equal times are ordered by name."""
     measured = [m for m in screened if m.outcome is Outcome.MEASURED and m.duration_us is not None]
     measured.sort(key=lambda m: (m.duration_us, m.config))
     return [m.config for m in measured[:most]]
 
 
 def semifinalists(screened: Iterable[Measurement], most: int) -> list[str]:
-    """Those among whom the finalists are: the `most` fastest, and of long calls whatever is near the fastest.
+    """Return the candidates among which the finalists are chosen: the `most` fastest, and for long calls all near the
+    fastest.
 
-    Long calls take so much power that the clock goes down, in the finals and less so in the screening, and then others
-    are the fastest: at 4096x6144x4096 the best of the finals was the 107th of the screening, 3.9 % behind (H200).
+    Long calls draw so much power that the clock falls, in the finals more than in screening, and other configs may then
+    be the fastest: at 4096x6144x4096 the best of the finals was the 107th of the screening, 3.9 % behind (H200).
     """
     measured = [m for m in screened if m.outcome is Outcome.MEASURED and m.duration_us is not None]
     best_us = min((m.duration_us for m in measured if m.duration_us is not None), default=0.0)
@@ -46,11 +48,11 @@ def semifinalists(screened: Iterable[Measurement], most: int) -> list[str]:
 
 
 def barren_families(measured: Iterable[Measurement]) -> list[str]:
-    """A line for each family none of whose configs could be compiled and run: how they ended, and the first message.
+    """Return a line for each family without any config that compiled and ran: the outcomes, and the first message.
 
-    Of a family of which others ran, or ended otherwise, it is for those of its configs that share their parameters that
-    change the text. Those that ended for one and the same reason share a line. One that needs more than the device has,
-    or is left out as a copy or as hopeless, says nothing either way.
+    If other configs of the family ran or ended differently, the line is for the configs that share the parameters that
+    change the kernel's text. Families with the same reason share a line. Configs that exceed the device's resources,
+    are copies, or are skipped as hopeless count neither way.
     """
     of: dict[tuple[str, str], list[Measurement]] = {}
     for m in measured:
@@ -72,12 +74,12 @@ def barren_families(measured: Iterable[Measurement]) -> list[str]:
 
 
 def _form_said(name: str) -> tuple[str, str]:
-    """The family of a config, and what its name says of the parameters that change the text."""
+    """Return the family of a config, and the part of its name with the parameters that change the text."""
     family, _, rest = name.partition("_BM")
     return _form_of_rest(family, rest.partition("_nS")[2].lstrip("0123456789"))
 
 
-# Parsing the names of thousands would take longer than all the rest.
+# Cached: parsing thousands of names would dominate the time.
 @lru_cache(maxsize=1024)
 def _form_of_rest(family: str, rest: str) -> tuple[str, str]:
     config = Config.parse(f"{family}_BM16_BN16_BK16_GM1_SK1_nW1_nS1{rest}")
@@ -87,11 +89,11 @@ def _form_of_rest(family: str, rest: str) -> tuple[str, str]:
 def ranking(
     finals: Iterable[Measurement], vendor: Measurement | None = None, wins: Mapping[str, int] | None = None
 ) -> list[Measurement]:
-    """Measured finalists, best first: whoever is the fastest in the rounds that all have, or tied with it and as near
-    as no matter, by what speaks for them; then by median.
+    """Return the measured finalists, best first.
 
-    That is, in this order: being faster than the vendor library beyond doubt (where any of them is), winning
-    more of the neighbouring sizes (`wins`, by name), being the simpler config.
+    The fastest finalist in the common rounds, and those that are tied with it and within `_NO_MATTER`, are ordered by
+    further criteria; the others follow by median. The criteria are, in this order: beating the vendor library beyond
+    doubt (if any of them does), winning more of the neighbouring sizes (`wins`, by name), being the simpler config.
     """
     measured = [m for m in finals if m.outcome is Outcome.MEASURED and m.duration_us is not None]
     measured.sort(key=lambda m: (m.duration_us, m.config))
@@ -100,7 +102,7 @@ def ranking(
     wins = wins or {}
     leader = measured[0]
     for m in measured:
-        # Whoever dropped out early has the rounds of another clock: it is the common ones that count.
+        # A finalist that dropped out early was timed in rounds with another clock, so only common rounds are compared.
         if _compared(m, leader) < 0:
             leader = m
     most_us = (leader.duration_us or 0.0) * _NO_MATTER
@@ -116,9 +118,9 @@ def ranking(
 
 
 def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _ALL_MAY_WIN) -> str:
-    """Who is the faster one (CHOICES), by rounds that chose neither: "tie" where nobody can say (`compared`).
+    """Return what is faster (CHOICES), by rounds that were not used to choose either; "tie" if neither is (`compared`).
 
-    The library also where no kernel of genkern's may win, and it has one.
+    Returns the library, too, if no kernel of genkern's may win.
     """
     if vendor is None or not _is_measured(vendor):
         return CONFIG_WINS
@@ -128,7 +130,7 @@ def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _AL
 
 
 def library_calls(finals: Iterable[Measurement], budget: Budget) -> list[Measurement]:
-    """The calls of libraries that may win, fastest first, those of equal time with PyTorch's own in front."""
+    """Return the calls of libraries that may win, fastest first; of equal times PyTorch's own call comes first."""
     calls = [m for m in finals if library_of(m.config) not in OURS and budget.may_win(library_of(m.config))]
     measured = [m for m in calls if _is_measured(m)]
     measured.sort(key=lambda m: (m.duration_us, library_of(m.config) != TORCH, m.config))
@@ -136,13 +138,14 @@ def library_calls(finals: Iterable[Measurement], budget: Budget) -> list[Measure
 
 
 def estimate_of(measurement: Measurement) -> Estimate:
-    """Median and interval of a measurement's samples; without samples, its time without an interval's width."""
+    """Return median and interval of a measurement's samples; without samples, its time with an interval of zero
+    width."""
     samples_us: Sequence[float] = measurement.samples_us or (measurement.duration_us or 0.0,)
     return estimate(samples_us)
 
 
 def interval_us(measurement: Measurement) -> tuple[float, float] | None:
-    """The interval of the median in microseconds; None for a single sample, of which nothing is known."""
+    """Return the interval of the median in microseconds; None for a single sample."""
     if len(measurement.samples_us) < 2:
         return None
     known = estimate_of(measurement)
@@ -150,7 +153,7 @@ def interval_us(measurement: Measurement) -> tuple[float, float] | None:
 
 
 def spread_us(samples_us: Sequence[float]) -> float:
-    """Interquartile range of the samples in microseconds; 0 for fewer than four."""
+    """Return the interquartile range of the samples in microseconds; 0 for fewer than four."""
     if len(samples_us) < 4:
         return 0.0
     ordered = sorted(samples_us)
@@ -169,21 +172,26 @@ def _beats(config: Measurement, vendor: Measurement | None) -> bool:
 
 
 def _compared(one: Measurement, other: Measurement) -> int:
-    """-1 where `one` is the faster, 1 where `other` is, 0 where nobody can say."""
+    """Return -1 if `one` is faster, 1 if `other` is, 0 if the difference is not significant."""
     return compared(one.samples_us or (one.duration_us or 0.0,), other.samples_us or (other.duration_us or 0.0,))
 
 
 def _complexity(config: Config) -> tuple[int, ...]:
-    """The same result in every run, then fewer kernels, less memory, fewer threads, a plainer order, plain loads."""
+    """Return a sort key of complexity.
+
+    Simpler is, in this order: the same result in every run, fewer kernels, less memory, fewer threads, a plainer order
+        of tiles, plain loads.
+    """
     varies = not form_of(config).deterministic
     order = config.GROUP_SIZE_M, config.xcd_remap, int(config.cache_modifier != "none")
     return (varies, config.SPLIT_K, config.num_stages, config.num_warps, *order)
 
 
 def without_winner(candidates: Mapping[str, Measurement]) -> str:
-    """Why finalists that were timed gave no winner: wrong results, or no memory to check them; with the first one."""
+    """Return why finalists that were timed gave no winner, with the first message: wrong results, or no memory to
+    check."""
     if unchecked := [m for m in candidates.values() if m.outcome is Outcome.UNCHECKED]:
-        return f"no finalist was proved right, {len(unchecked)} of them for want of memory: {unchecked[0].message}"
+        return f"no finalist was proved right, {len(unchecked)} of them for lack of memory: {unchecked[0].message}"
     failed = "no finalist ran and was correct"
     if wrong := [m for m in candidates.values() if m.outcome is Outcome.WRONG and m.message]:
         return f"{failed}: {len(wrong)} gave wrong results, {wrong[0].config} at {wrong[0].message} (--profile_file)"

@@ -1,4 +1,4 @@
-"""Which strategy a run searches with: one of genkern's by name, or anybody's by the file that it is in."""
+"""The strategies by name, and loading of a strategy from a user's file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ from genkern.space.shares import Shares
 
 @dataclass(frozen=True)
 class Number:
-    """What may stand behind the colon of a strategy's name: `name` is N or SEED. One that `limits` ends a search."""
+    """The number behind the colon of a strategy's name.
+
+    name: N or SEED, for help texts
+    least: the smallest valid number
+    limits: whether the number ends a search
+    needed: whether the number is required
+    """
 
     name: str = "N"
     least: int = 1
@@ -35,9 +41,12 @@ class Number:
 
 @dataclass(frozen=True)
 class Named:
-    """A strategy of genkern's: the module here that it is in, and the number that it takes, if it takes one.
+    """A strategy of genkern's.
 
-    `whole`: without a number that limits it, it leaves no binary out. `every`: nor any config of one, nor copies.
+    module: its module below genkern.search
+    number: the number that it takes; None if it takes none
+    whole: without a limiting number it measures every binary
+    every: it measures every config, including identical copies
     """
 
     module: str
@@ -46,7 +55,7 @@ class Named:
     every: bool = False
 
 
-# By name, the default first. A strategy more is a file more, and with a name a line more.
+# By name; the first one is the default.
 STRATEGIES = {
     "guided": Named("guided.guided"),
     "zero": Named("guided.zero"),
@@ -66,10 +75,12 @@ _NAMED = re.compile(r"(?P<name>.*?)(:(?P<number>[0-9]*))?", re.DOTALL)
 
 @dataclass(frozen=True)
 class ChosenStrategy:
-    """A strategy with its number, and what a run's journal says of it: a name, or of a file its name and the digest of
-    its text.
+    """A strategy with its number.
 
-    `whole` and `every` are as in `Named`; of somebody's own nobody knows. `foresees` is the file's `foresee`, if any.
+    name: its name; for a file, the file's name and the digest of its text, which the journal records
+    make: makes the strategy of a size
+    whole, every: as in `Named`; assumed for a user's file
+    foresees: the file's function `foresee`, if it has one
     """
 
     name: str
@@ -86,10 +97,10 @@ class ChosenStrategy:
 
 
 def chosen_strategy(asked: str | None = None) -> ChosenStrategy:
-    """The strategy that `--search` names, or the default.
+    """Return the strategy that `--search` names, or the default.
 
-    Raises InputError for a name that nobody knows, for a number that it does not take, and for a file that cannot be
-    read or has no `strategy`.
+    Raises InputError for an unknown name, for a number that the strategy does not take, and for a file that cannot be
+    read or has no function `strategy`.
     """
     parts = _NAMED.fullmatch(asked or DEFAULT)
     assert parts is not None
@@ -107,7 +118,7 @@ def chosen_strategy(asked: str | None = None) -> ChosenStrategy:
 
 
 def shown_names() -> list[str]:
-    """The names as they stand in the option's help: `predicted[:N]`."""
+    """Return the names as they stand in the option's help: `predicted[:N]`."""
     return [name + _shown(named.number) for name, named in STRATEGIES.items()]
 
 
@@ -120,7 +131,7 @@ def _shown(number: Number | None) -> str:
 def _number(name: str, takes: Number | None, digits: str | None) -> int | None:
     if digits is None:
         if takes is not None and takes.needed:
-            raise InputError(f"--search {name}: say how many, {name}{_shown(takes)}")
+            raise InputError(f"--search {name}: give a number, {name}{_shown(takes)}")
         return None
     if takes is None:
         raise InputError(f"--search {name}:{digits}: {name} takes no number")
@@ -154,14 +165,14 @@ def _of_file(path: Path) -> ChosenStrategy:
 
 
 class _FromFile(Strategy):
-    """A strategy from outside, whose mistakes are told as its own: InputError, with its file and line."""
+    """A user's strategy, whose exceptions are reported as InputError with its file and line."""
 
     def __init__(self, path: Path, make: MakesStrategy, task: Task) -> None:
         self._path = path
         with _mistakes_told(self._path):
             self._strategy = make(task)
         if not isinstance(self._strategy, Strategy):
-            raise InputError(f"--search {path}: strategy(task) gave {self._strategy!r:.100}, which is no Strategy")
+            raise InputError(f"--search {path}: strategy(task) gave {self._strategy!r:.100}, which is not a Strategy")
         self.left_out = self._strategy.left_out
 
     def ask(self, n: int) -> Sequence[Unit]:
@@ -183,13 +194,13 @@ class _FromFile(Strategy):
         with _mistakes_told(self._path):
             loss = self._strategy.expected_loss()
             if loss is not None and not (isinstance(loss, float | int) and 0 <= loss < math.inf):
-                raise InputError(f"--search {self._path}: expected_loss() gave {loss!r:.100}, which is no share")
+                raise InputError(f"--search {self._path}: expected_loss() gave {loss!r:.100}, which is not a share")
             return loss
 
     def _require_unit(self, unit: Unit) -> None:
-        """Raise InputError for what is no unit: all configs of one are launched by the binaries of its first."""
+        """Raise InputError for an invalid unit: all its configs must share the binaries of the first."""
         if not isinstance(unit, Unit):
-            raise InputError(f"--search {self._path}: ask(n) gave {unit!r:.100}, which is no Unit")
+            raise InputError(f"--search {self._path}: ask(n) gave {unit!r:.100}, which is not a Unit")
         if not unit.configs or any(compiled_of(config) != unit.compiled for config in unit.configs[1:]):
             names = ", ".join(config.name for config in unit.configs[:3])
             raise InputError(f"--search {self._path}: ask(n) gave a Unit whose configs share no binaries: ({names})")
@@ -206,7 +217,7 @@ def _mistakes_told(path: Path) -> Iterator[None]:
 
 
 def _mistake(path: Path, error: Exception) -> InputError:
-    """The error as one line, with the last line of the file on the way to it, where it was in the file at all."""
+    """Return the error as one line, with the last line of the file in its traceback, if the file is in it."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
     line = next((f", line {frame.lineno}" for frame in frames if frame.filename == str(path.resolve())), "")
     return InputError(f"--search {path}{line}: {one_line(error)}")

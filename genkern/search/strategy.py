@@ -1,24 +1,24 @@
-"""The protocol of a search: a strategy is asked which binaries to make and measure next, and told what came of them.
+"""The protocol of a search: a strategy is asked which binaries to make and measure next, and told what became of them.
 
-A unit is what is compiled once: a binary (with those of the kernels around it) and configs that it serves, which differ
-in what is set at run time alone (GROUP_SIZE_M, SPLIT_K). Whoever asks has units made by the farm and measured, several
-at a time, the one that was asked for first before others; whatever happens to a unit or one of its configs is told as
-an event.
+A unit is what is compiled together: a binary (with those of the kernels around it) and the configs that it serves,
+    which differ only in what is set at run time (GROUP_SIZE_M, SPLIT_K). The search driver has units compiled by the
+    farm and measured, several at a time, in the order in which the strategy named them. It reports what happens to a
+    unit or one of its configs as an event.
 
-A strategy decides the same when it is asked and told the same in the same order: it reads no clock, and draws no number
-but from a seed of its own. So a run can be replayed from its journal (`genkern.tuning.replay`).
+A strategy must make the same decisions if it is asked and told the same in the same order: it reads no clock, and draws
+random numbers only from a seed of its own. A run can therefore be replayed from its journal (`genkern.tuning.replay`).
 
-The next size's strategy is made and asked while one is still told: what a file keeps outside a `Strategy` is seen by
-both, in several threads.
+The strategy of the next size is created and asked while the current one is still told events. State outside of a
+`Strategy` object is therefore seen by both, in several threads.
 
-A strategy is a file with a function `strategy(task)`, which returns a `Strategy` for one size: here, or anywhere
-(`--search FILE.py`). A model of times has what it needs of a config by `Config.features`. What takes long before the
-first answer may be in a function `foresee(problem, configs, gpu)` of the file: it is called before the size's turn, in
-another process, with what pruning left, and what it returns, which must be fit for a pipe, is `Task.foreseen`.
+A strategy is a file with a function `strategy(task)`, which returns a `Strategy` for one size: a module of genkern, or
+any file (`--search FILE.py`). `Config.features` returns what a model of times needs of a config. Slow preparations
+belong in a function `foresee(problem, configs, gpu)` of the file. It is called before the size's turn, in another
+process, with the configs that pruning left; its result, which must be picklable, becomes `Task.foreseen`.
 
-Two decisions are not the strategy's. Who is timed again and wins is `select`'s, of whatever was measured. What a launch
-that is under way tells of the next ones (`screening`: that it is hopeless, that other group sizes of its binary are not
-worth a launch) is the measured process's, since it takes microseconds.
+Two decisions are not the strategy's. `select` decides which candidates are timed again and which one wins, from all
+measurements. The measured process decides, during a launch, to skip further ones (`screening`: a candidate is hopeless,
+or other group sizes of its binary are not worth a launch), since that takes microseconds.
 """
 
 from __future__ import annotations
@@ -39,21 +39,22 @@ from genkern.space.shares import Shares
 
 @dataclass(frozen=True)
 class Unit:
-    """Configs that share what is compiled, in the order in which they are to be launched."""
+    """Configs that share their binaries, in the order in which they are to be launched."""
 
     configs: tuple[Config, ...]
 
     @cached_property
     def compiled(self) -> Hashable:
-        """What its configs have in common: equal for units of the same binaries."""
+        """A key that is equal for units with the same binaries."""
         return compiled_of(self.configs[0])
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The binaries of a unit are there; `binary` is the content address of that which multiplies.
+    """The binaries of a unit are available.
 
-    `cached`: without a compile, since the cache had them.
+    binary: content address of the binary that multiplies
+    cached: True if nothing had to be compiled
     """
 
     unit: Unit
@@ -63,8 +64,9 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Refused:
-    """These configs of a unit are no candidates, and will not be measured: the compiler refuses their binary, the
-    device has no room for it, or it is a copy of another one.
+    """These configs of a unit are no candidates, and will not be measured.
+
+    The compiler refuses their binary, the device lacks resources for it, or it is a copy of another one.
     """
 
     unit: Unit
@@ -74,7 +76,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Measured:
-    """One call of the config takes `duration_us` microseconds, as its first measurement has it."""
+    """A config was measured: one call takes `duration_us` microseconds in its first measurement."""
 
     config: Config
     duration_us: float
@@ -82,7 +84,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Lost:
-    """No time of the config counts: it was lost or left out in its measurement, or its result is wrong."""
+    """A config has no valid time: it was lost or skipped while it was measured, or its result is wrong."""
 
     config: Config
     outcome: Outcome
@@ -93,18 +95,23 @@ Event = Compiled | Refused | Measured | Lost
 
 @dataclass(frozen=True)
 class Task:
-    """What a strategy is to search: the configs that pruning left for one size, in the order of their space.
+    """What a strategy searches: the configs that pruning left for one size, in the order of their space.
 
-    `is_cached` says whether a unit needs no compile; it has one answer for a unit, however often it is asked.
-    `number` stands behind the strategy's name (--search NAME:N), None without; what it means is the strategy's.
-    Where an earlier start of the run has measured some of it, it is searched from the beginning, and told at once of
-    what is known; also of that which it does not ask for. Winners of earlier runs are not the strategy's to ask for:
-    they are made first whatever it says, and no config of their units is among `configs`; it is told of them too.
-    `most`: no more binaries than so many will be measured of what it asks for (--budget), None for any number; other
-    configs of these binaries may be asked for afterwards. `near` are winners of the nearest sizes that are tuned, the
-    nearest first. Journals of before have searches that were told no more of an earlier start than its best time,
-    `best_us` (microseconds), and how many units it had `tried`. `foreseen` is what the file's `foresee` returned, None
-    where it was not called: it may have been told of other configs than `configs`.
+    problem, gpu: the size and the GPU
+    configs: the configs. Winners of earlier runs, and the other configs of their units, are not among them: they are
+        measured first in any case, and reported
+    is_cached: whether a unit needs no compile; it always returns the same for a unit
+    number: the number behind the strategy's name (--search NAME:N), whose meaning is the strategy's; None without
+    best_us, tried: for journals of older versions: best time in microseconds, and number of units, of an earlier start
+    most: the most binaries that will be measured of those that are asked for (--budget); None: any number. Other
+        configs of these binaries may be asked for afterwards
+    near: winners of the nearest sizes that are tuned, nearest first
+    foreseen: the result of the file's `foresee`; None if it was not called. It may have been given other configs than
+        `configs`
+
+    If an earlier start of the run has measured some units, the strategy starts from the beginning: it is told their
+    known results as soon as it asks for them. When it first asks for a unit that was not measured before, it is also
+    told the known results that it has not asked for.
     """
 
     problem: GemmProblem
@@ -120,46 +127,47 @@ class Task:
 
 
 class Strategy(ABC):
-    """Decides for one size. `ask` and `tell` may be called by several threads, never at the same time."""
+    """Decides for one size. `ask` and `tell` may be called by several threads, but never at the same time."""
 
-    # Why a config has no measurement that was never asked for, or not wanted any more.
+    # Why a config was not measured that was never asked for, or dropped.
     left_out = "the strategy did not ask for it"
 
     @abstractmethod
     def ask(self, n: int) -> Sequence[Unit]:
-        """At most `n` units wanted next, each once, the most wanted first.
+        """Return at most `n` units to make next, each only once in a search, most wanted first.
 
-        None: nothing before it is told more. Where it is not to be told any more, since all that was asked for is
-        measured or dropped, the search has ended.
+        An empty list means: nothing until it is told more. The search ends if it then will not be told more, since all
+            units that it asked for are measured or dropped.
         """
 
     def tell(self, event: Event) -> None:  # noqa: B027  a strategy may have nothing to learn
-        """What came of a unit, or of one of its configs."""
+        """Take note of what became of a unit, or of one of its configs."""
 
     def drop(self) -> Sequence[Unit]:
-        """Units that were asked for and are not wanted any more, each once; asked after whatever is told.
+        """Return units that were asked for and are no longer wanted, each once; called after each event.
 
-        What is not begun then is neither compiled nor measured.
+        Units that have not begun are then neither compiled nor measured.
         """
         return ()
 
     def expected_loss(self) -> float | None:
-        """How much longer the best that was measured is expected to take than the best of all: 0.01 is 1 %.
+        """Return by how much the best measured config is expected to be slower than the best of all: 0.01 is 1 %.
 
-        Asked once, when the search has ended and something was left out: what was not asked for, was dropped, or was
-        asked for and never told of. None: it does not say.
+        Called once, when the search has ended and units were left out: not asked for, dropped, or asked for but never
+        reported. None: unknown.
         """
         return None
 
 
-# What a file of a strategy has: `strategy(task)`.
+# The type of a strategy file's function `strategy(task)`.
 MakesStrategy = Callable[[Task], Strategy]
 
 
 class Foresees(Protocol):
-    """What `Task.foreseen` is made by; where others have `shares` in it, it may return before they have ended.
+    """The function that computes `Task.foreseen`.
 
-    Of a file from outside, it calls `foresee(problem, configs, gpu)`.
+    With `shares`, other processes compute parts of it, and it may return before they have ended. For a user's file it
+    calls `foresee(problem, configs, gpu)`.
     """
 
     def __call__(
@@ -168,7 +176,7 @@ class Foresees(Protocol):
 
 
 def units_of(configs: Iterable[Config]) -> list[Unit]:
-    """The units of these configs, in the order of the first of each, which keep their order within it."""
+    """Return the units of these configs, in the order of each unit's first config; configs keep their order."""
     sharers: dict[Hashable, list[Config]] = {}
     for config in dict.fromkeys(configs):
         sharers.setdefault(compiled_of(config), []).append(config)

@@ -1,4 +1,4 @@
-"""What a strategy is told of measurements, and of what an earlier start of its run has found out."""
+"""Conversions between measurements and the events that a strategy is told."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from genkern.gemm.config import Config
 from genkern.gemm.records import Measurement, Outcome
 from genkern.search.strategy import Lost, Measured, Refused, Unit
 
-# Significant digits of times that only tell who is timed again.
+# Significant digits of screened times, which only decide what is timed again.
 _SCREEN_DIGITS = 5
 
 
 def event_of(config: Config, measurement: Measurement) -> Measured | Lost:
-    """What became of a config that was to be measured."""
+    """Return the event for a config's measurement."""
     us = measurement.duration_us
     timed = measurement.outcome is Outcome.MEASURED and us is not None
     return Measured(config, us) if timed and us is not None else Lost(config, measurement.outcome)
 
 
 def refused_before(unit: Unit, unfit: Mapping[str, Outcome]) -> tuple[Unit, list[Refused]]:
-    """What is to be made of a unit where configs are known to be `unfit`, by name, and what is told of those."""
+    """Return a unit without the configs that are known to be `unfit` (by name), and the events for those."""
     reasons: dict[Outcome, list[Config]] = {}
     for config in unit.configs if unfit else ():
         if (outcome := unfit.get(config.name)) is not None:
@@ -33,7 +33,7 @@ def refused_before(unit: Unit, unfit: Mapping[str, Outcome]) -> tuple[Unit, list
 
 
 def brief(measurement: Measurement) -> Measurement:
-    """Without the digits that say nothing: a screening's noise is some percent, and its record is most of a journal."""
+    """Return a measurement with rounded times: screening has some percent of noise, and is most of a journal."""
     if measurement.duration_us is None:
         return measurement
     samples_us = tuple(_rounded(us) for us in measurement.samples_us)

@@ -45,5 +45,5 @@ def test_files_that_options_name_are_found_from_elsewhere(tmp_path: Path, monkey
 
 def test_paths_of_more_than_a_line_are_refused() -> None:
     assert require_plain("a 'b' $(c)", "the path") == "a 'b' $(c)"
-    with pytest.raises(InputError, match="do not show"):
+    with pytest.raises(InputError, match="unprintable"):
         require_plain("a\n#SBATCH --wrap=id", "the path")

@@ -73,7 +73,7 @@ def test_the_best_of_one_size_and_device_stays(
     out = tmp_path / "all.yaml"
     ran = run_here(capsys, "collect", *files, shards.results / "results_1_of_3.yaml", "-o", out)
     assert ran.status == 0
-    assert "3 others of the same size and device are left out" in ran.out
+    assert "3 further rows of the same sizes and devices are left out" in ran.out
     assert sorted(re.findall(r"# from '(\w+).yaml'", out.read_text())) == ["other", "proved"]
 
 
@@ -82,10 +82,10 @@ def test_what_cannot_be_done_is_refused(work: WorkFolder, tmp_path: Path, capsys
     for given, said in (
         ((work.path, "-o", "all.csv"), "name a YAML file"),
         ((work.path, "-o", tmp_path / "all.yaml"), "nothing to join: no results in 0 files"),
-        ((tmp_path, "-o", tmp_path / "all.yaml"), "no manifest.json is here"),
+        ((tmp_path, "-o", tmp_path / "all.yaml"), "there is no manifest.json"),
         (("/nowhere.yaml", "-o", tmp_path / "all.yaml"), "/nowhere.yaml: no such file"),
-        ((work.path, "-o", work.sizes), "exists; --overwrite replaces it"),
-        ((work.path, "-o", work.sizes, "--overwrite"), "holds no results, which alone --overwrite replaces"),
+        ((work.path, "-o", work.sizes), "--overwrite replaces"),
+        ((work.path, "-o", work.sizes, "--overwrite"), "--overwrite replaces only such files"),
     ):
         before = work.sizes.read_bytes()
         assert said in run_here(capsys, "collect", *given).refusal

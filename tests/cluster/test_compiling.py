@@ -28,7 +28,7 @@ def test_a_folder_has_what_each_size_would_try_first(compiled: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--search", "guided"), "--search guided: nothing is measured here, which it wants to know"),
+        (("--search", "guided"), "--search guided: it needs measurements, and nothing is measured here"),
         (("--shard", "4/4"), "--shard 4/4: there are fewer sizes than shards"),
         (("--shard", "0/4"), "'0/4' is not a shard such as 1/4 or 4/4"),
         (("-o", "work"), "manifest.json exists; --overwrite replaces it"),

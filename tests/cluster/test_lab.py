@@ -18,8 +18,8 @@ from genkern.journal.file_lock import sole_run
     ("options", "said"),
     [
         (("--cluster", "node:8786"), "give local:N, dask://HOST:PORT, tls://HOST:PORT or slurm:FILE"),
-        (("--gpu-ids", "0"), "--gpu_ids: genkern lab says that itself"),
-        (("--ngpus=2",), "--ngpus: genkern lab says that itself"),
+        (("--gpu-ids", "0"), "--gpu_ids: genkern lab sets this option itself"),
+        (("--ngpus=2",), "--ngpus: genkern lab sets this option itself"),
         (("--no-such-option",), "--no-such-option"),
         (("--arch", "sm_1"), "sm_1"),
         (("-i", "gone.yaml"), "gone.yaml: no such file"),

@@ -38,7 +38,7 @@ def test_the_page(tmp_path: Path) -> None:
     with lab.start(MEASURE) as process:
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert said.splitlines()[-1].startswith("genkern: work/compiled.kernels is not what was compiled")
+    assert said.splitlines()[-1].startswith("genkern: work/compiled.kernels has changed since it was compiled")
     trim = said_by_the_way("genkern cache [^`]*")
     assert trim == "genkern cache --trim 20G"
     lab.run(trim)

@@ -21,7 +21,7 @@ def test_a_tampered_folder_is_refused(name: str, how: str, work: WorkFolder) -> 
     else:
         data[len(data) // 2] ^= 1
         path.write_bytes(data[:-5] if how == "cut" else data)
-    with pytest.raises(InputError, match=r"manifest\.json|not what was compiled|not whole") as caught:
+    with pytest.raises(InputError, match=r"manifest\.json|has changed since it was compiled|incomplete") as caught:
         work.manifest()
     assert "\n" not in str(caught.value)
 

@@ -86,11 +86,11 @@ def test_results_of_another_space_are_not_passed_off_as_done(here: Here, tmp_pat
         (compared, unchecked) = notes(here("--compare", results=results))
         assert compared.endswith("tunes them again, --compare_wo_tuning checks them)")
         why = "winners were not checked (--all tunes them again)"
-        assert unchecked == f"note: 3 of these were tuned otherwise: {why}"
+        assert unchecked == f"note: 3 of these were tuned differently: {why}"
         other = notes(here("--errRatio", "0.01", results=results, space="mine.yaml"))
         assert other == [
             already,
-            "note: 3 of these were tuned otherwise: the search space of a16w16 was tiny_amd, is mine; "
+            "note: 3 of these were tuned differently: the search space of a16w16 was tiny_amd, is mine; "
             "errRatio was 1.0, is 0.01 (--all tunes them again)",
         ]
     assert notes(here("--all", space="mine.yaml")) == []
@@ -99,4 +99,4 @@ def test_results_of_another_space_are_not_passed_off_as_done(here: Here, tmp_pat
     (tmp_path / "sizes.yaml").write_text("- {'M': 7, 'N': 128, 'K': 256}\n")
     assert here().status == 0
     (tmp_path / "sizes.yaml").write_text("- {'M': 7, 'N': 128, 'K': 256}\n" + SMALL)
-    assert "note: 1 of these was tuned otherwise: " in notes(here(space="mine.yaml"))[1]
+    assert "note: 1 of these was tuned differently: " in notes(here(space="mine.yaml"))[1]

@@ -120,7 +120,7 @@ def test_another_text_is_another_run(own: Path, cache_dir: Path, tmp_path: Path)
             "self.best = self.bust",
             "line 21: AttributeError: 'Climbing' object",
         ),
-        ("strategy = Climbing", "strategy = lambda task: 7", "strategy(task) gave 7, which is no Strategy"),
+        ("strategy = Climbing", "strategy = lambda task: 7", "strategy(task) gave 7, which is not a Strategy"),
         ("strategy = Climbing", "", "it has no function strategy(task)"),
     ],
 )

@@ -169,7 +169,7 @@ def test_what_stood_in_for_the_operands_is_told(tmp_path: Path) -> None:
     made = recorder(tmp_path, output)
     made.finished(report(winner(8, check=checked("8x256x256", "interpreter", "fp16"))))
     made.summary(gpu_for_arch("gfx942"), FarmCounts())
-    assert "check: with operands in fp16, which is not the type of these sizes" in output.getvalue()
+    assert "check: with operands in fp16, instead of the type of these sizes" in output.getvalue()
     assert yaml.safe_load((tmp_path / "r.yaml").read_text())[0]["check"] == "interpreter with fp16 operands"
 
 

@@ -131,7 +131,7 @@ def test_its_status_is_said(command: list[object], tmp_path: Path) -> None:
     assert NAME.search(now.out) or NAME.search(said) is None
     note = run(*command, env=env).out
     assert "2 of 2 sizes are in" in note
-    assert "were tuned otherwise" not in note
+    assert "were tuned differently" not in note
     shutil.copy(results, tmp_path / "kept.yaml")
     assert run(*command, "--all", env=env).status == 0
     assert "tiled_swapped" not in results.read_text()

@@ -54,7 +54,7 @@ def test_right_configs_without_a_gpu(tmp_path: Path, cache_dir: Path, capsys: py
     ran = run_here(capsys, "--compare_wo_tuning", "--gemm_size_file", path, "--cache_dir", cache_dir, *HERE)
     assert (ran.status, ran.err) == (0, "")
     note, first, second, last = ran.out.splitlines()
-    assert note.startswith(f"note: nothing names the types of 2 rows in {path}: bf16 is taken; tune_gemm's own default")
+    assert note.startswith(f"note: {path} does not name the types of 2 rows: bf16 is taken; tune_gemm's own default")
     assert first.startswith("100x64x4097 a16w16 bf16: ok: error ratio 0, worst row 0.00")
     assert "(interpreter with fp16 operands on 36x64x193): tiled_BM32_BN32_BK64_GM4_SK1_nW4_nS2" in first
     assert second.startswith("100x64x256 a16w16 bf16: ok: ")

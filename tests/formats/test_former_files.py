@@ -125,8 +125,8 @@ def test_a_size_that_is_tuned_again_has_a_row_of_today(path: Path) -> None:
         ("tiled_swapped_BM16", "tiled_swapped_BM32", "its values make tiled_BM16_BN64_BK64_GM1_SK4_nW4_nS4_semaphore_"),
         ("'tiled_swapped'", "'tiled_semaphore'", "its values make tiled_BM16_BN64_BK64_GM1_SK4_nW4_nS4_semaphore;"),
         ("'tiled_swapped'", "'tiled_sideways'", "family 'tiled_sideways' is unknown; use one of tiled, "),
-        ("'tiled_swapped'", "'stream_k'", "family stream_k is no part of genkern any more"),
-        ("'tiled_swapped'", "'tiled_atomic'", "family tiled_atomic is no part of genkern any more"),
+        ("'tiled_swapped'", "'stream_k'", "family stream_k is not part of genkern any more"),
+        ("'tiled_swapped'", "'tiled_atomic'", "family tiled_atomic is not part of genkern any more"),
     ],
 )
 def test_what_contradicts_itself_or_is_gone_is_one_line(old: str, new: str, said: str, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_results_round_trip(tmp_path: Path) -> None:
         ("block_k: 8", "block_k = '8' is not a whole number from 16 to 256"),
         ("block_k: 0100", "block_k = 0100"),
         ("granul: row", "did you mean granule"),
-        ("op: a8w8, granule: row", "granule is no field of a8w8"),
+        ("op: a8w8, granule: row", "granule is not a field of a8w8"),
     ],
 )
 def test_what_is_no_field_or_value_is_one_line(entry: str, said: str, tmp_path: Path) -> None:

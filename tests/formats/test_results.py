@@ -206,7 +206,7 @@ def test_rows_of_another_device_stay_and_are_not_done(
     before = path.read_text()
     results = opened(path, facts, again=[SIXTEEN])
     assert (results.problems, results.configs) == (set(), {})
-    assert results.others == f"{path} keeps 2 rows of other devices or libraries, to the letter"
+    assert results.others == f"{path} keeps 2 rows of other devices or libraries unchanged"
     results.require_room([SIXTEEN])
     ours = winner(16, 11.2, device=facts.key.device, time_source="predicted" if facts.predicted else "rocprofv3")
     results.write([ours])
@@ -265,7 +265,7 @@ def test_a_row_of_another_library_is_not_doubled(us: str, facts: RunFacts, tmp_p
     path.write_text(HEADER_16 + row)
     results = opened(path, facts, again=[SIXTEEN])
     assert results.problems == set()
-    with pytest.raises(ResultsError, match=r"asm's row for 16x4096x4096.*one row a size and device: give another -o"):
+    with pytest.raises(ResultsError, match=r"asm's row for 16x4096x4096.*one row per size and device: give another -o"):
         results.require_room([GemmProblem(4, 4096, 4096), SIXTEEN])
     for other in (GemmProblem(4, 4096, 4096), replace(SIXTEEN, bias=True), replace(SIXTEEN, dtype_c="fp32")):
         results.require_room([other])

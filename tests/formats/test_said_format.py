@@ -180,7 +180,7 @@ def test_a_batch_of_another_format(tmp_path: Path) -> None:
     assert (sizes.problems[0].op, sizes.problems[0].batch) == ("batched_a8w8", 16)
     assert not any("asked for" in note for note in sizes.notes)
     said = refusal(tmp_path, "B,M,N,K\n16,64,32,64\n", "a.csv", op="a8w8")
-    assert "batch_size is no field of a8w8" in said
+    assert "batch_size is not a field of a8w8" in said
 
 
 def test_what_is_asked_for_is_stronger_than_a_name(tmp_path: Path) -> None:

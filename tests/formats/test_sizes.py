@@ -121,7 +121,7 @@ def test_untyped_csv_is_told(tmp_path: Path) -> None:
     by the file's name or the command line."""
     sizes = read(tmp_path, "M,N,K\n1,2,3\n", "untuned_gemm.csv")
     assert sizes.problems[0].dtype_a == "bf16"
-    assert sizes.notes[0].startswith("no column names the types: a16w16 with A in bf16, B in bf16 and C in bf16 are")
+    assert sizes.notes[0].startswith("no column has the types: a16w16 with A in bf16, B in bf16 and C in bf16 are")
     asked = read_sizes(str(tmp_path / "untuned_gemm.csv"), GemmDefaults(op="a8w8"), "gfx942")
     named = read(tmp_path, "M,N,K\n1,2,3\n", "a8w8_untuned_gemm.csv")
     for told in (asked, named):
@@ -221,7 +221,7 @@ def test_bad_value_is_one_line_with_the_place(tmp_path: Path, value: str) -> Non
         (b"- {M: 1, N: 2}\n", "K is missing"),
         (b"- {M: 1, N: 2, K: 3, k: 4}\n", "did you mean K"),
         (b"- {M: 1, N: 2, K: 3, rowMajorC: 'T'}\n", "did you mean rowMajor"),
-        (b"- {M: 1, N: 2, K: 3, M: 4}\n", "twice"),
+        (b"- {M: 1, N: 2, K: 3, M: 4}\n", "repeated"),
         (b"- {M: 1, N: 2, K: 3, 4: 5}\n", "not text"),
         (b"- {M: 1, N: 2, K: 3, rowMajorA: X}\n", "row-major"),
         (b"- {M: 1, N: 2, K: 3, op: a4w4}\n", "a4w4"),
@@ -272,8 +272,8 @@ def test_bad_yaml_is_one_line(tmp_path: Path, text: bytes, expected: str) -> Non
         ("M,N,K\n1,2,٣\n", "٣"),
         ("M,N,K\n1,2," + "9" * 10_000, "999"),
         ("M,N,K\n1,2,=cmd|'/c calc'!A1\n", "=cmd"),
-        ("M,N,M\n1,2,3\n", "twice"),
-        ("M,N,K,\n1,2,3,4\n", "empty or stands twice"),
+        ("M,N,M\n1,2,3\n", "repeated"),
+        ("M,N,K,\n1,2,3,4\n", "empty or repeated"),
         ("M,N,K," + ",".join(f"c{i}" for i in range(16_000)), "a header of 16003 columns, more than 200"),
         ("M,N,K,Bias\n1,2,3,True\n", "did you mean bias"),
         ("M,N,K,bias\n1,2,3,maybe\n", "bias"),

@@ -120,7 +120,7 @@ def test_families_that_are_no_more(family: str) -> None:
     assert family not in FORMER
     row = {"family": family, "BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64}
     for ask in (lambda: config_of(row), lambda: parse_config(f"{family}{CORE}")):
-        message = "is no part of genkern any more; remove this line and tune its size again"
+        message = "is not part of genkern any more; remove this line and tune its size again"
         with pytest.raises(InputError, match=message) as caught:
             ask()
         assert str(caught.value).startswith(f"family {family} ")

@@ -108,5 +108,5 @@ def test_other_sums_are_refused_in_lists_and_plain_in_calls() -> None:
         assert "accumulate = full is only for fp8" in op.refuse(as_full(problem), "sm_90")
         assert as_called(as_full(problem), op.operands(problem)) == problem
     assert as_called(as_full(PLAIN), get_op("a8w8").operands(PLAIN)) == as_full(PLAIN)
-    with pytest.raises(InputError, match="accumulate is no field of a8w8_blockscale"):
+    with pytest.raises(InputError, match="accumulate is not a field of a8w8_blockscale"):
         resolve({**VALUES, "op": "a8w8_blockscale", "accumulate": "full"}, GemmDefaults(), "sm_90")

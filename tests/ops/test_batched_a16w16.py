@@ -73,7 +73,7 @@ def test_the_batch_counts() -> None:
         ({"M": 2**16, "K": 2**15}, "more elements than 32 bits count"),
         ({"dtype_a": "bf16", "dtype_b": "fp32"}, "must be the same"),
         ({"op": "batched_a8w8", "dtype_a": "bf16"}, "must both be int8 or both fp8"),
-        ({"op": "a16w16", "batch_size": 2}, "batch_size is no field of a16w16"),
+        ({"op": "a16w16", "batch_size": 2}, "batch_size is not a field of a16w16"),
     ],
 )
 def test_what_it_is_not(said: dict[str, object], reason: str) -> None:

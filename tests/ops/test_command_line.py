@@ -30,7 +30,7 @@ def test_a_format_without_the_field_says_so() -> None:
     """A list of several formats has sizes that the command line's field is not meant for."""
     resolved = resolve(VALUES, GemmDefaults(own=(("scales", "per_token"),)), "sm_90")
     assert resolved.problem.own == ()
-    assert resolved.notes == ("the command line's scales is no field of a16w16: it is not used there",)
+    assert resolved.notes == ("the command line's scales is not a field of a16w16: it is not used there",)
 
 
 def test_results_do_not_take_the_command_lines_fields() -> None:

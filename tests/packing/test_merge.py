@@ -52,7 +52,7 @@ def test_other_lists_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (tmp_path / "t.yaml").write_text("- {'M': 16, 'N': 256, 'K': 512, 'rowMajorA': 'T', 'rowMajorB': 'N'}\n")
     ran = run_here(capsys, "merge", tmp_path / "a8w8_untuned_gemm.csv", tmp_path / "t.yaml", "-o", tmp_path / "all")
     assert ran.status == 0
-    assert "no key names the types" in ran.out
+    assert "no key has the types" in ran.out
     assert [each.op for each in read(tmp_path / "all")] == ["a16w16", "a8w8"]
 
 

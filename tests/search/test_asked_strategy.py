@@ -71,7 +71,7 @@ def test_what_is_no_limit_is_said(given: str, said: str) -> None:
         ("--search predicted --patience 9", "--search predicted and --patience 9 contradict"),
         ("--search racing --protocol tune_gemm", "racing leaves out what --protocol tune_gemm is to measure"),
         ("--patience 9 --protocol tune_gemm", "patience:9 leaves out what --protocol tune_gemm is to measure"),
-        ("--search patience", "say how many"),
+        ("--search patience", "give a number"),
     ],
 )
 def test_what_contradicts_itself_is_said(given: str, said: str) -> None:

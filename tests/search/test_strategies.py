@@ -179,7 +179,7 @@ def test_a_file_may_take_a_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("patience", "--search patience: say how many, patience:N"),
+        ("patience", "--search patience: give a number, patience:N"),
         ("patience:0", "N is a whole number from 1 to 1000000"),
         ("predicted:", "N is a whole number from 1"),
         ("predicted:9999999", "N is a whole number from 1"),
@@ -230,7 +230,7 @@ def test_a_file_may_have_dataclasses(tmp_path: Path) -> None:
     [
         ("[Unit(task.configs[::-1])]", "a Unit whose configs share no binaries: .*tiled_BM64.*nS8, tiled"),
         ("[Unit(())]", r"a Unit whose configs share no binaries: \(\)"),
-        ("list(task.configs)", r"ask\(n\) gave Config.*, which is no Unit"),
+        ("list(task.configs)", r"ask\(n\) gave Config.*, which is not a Unit"),
     ],
 )
 def test_what_is_no_unit_is_said(units: str, said: str, tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_what_is_no_share_is_said(loss: str, tmp_path: Path) -> None:
     assert chosen_strategy(str(tmp_path / "own.py")).make(task()).expected_loss() == 0.25
     # Another file: Python would take what it compiled of one as long, of the same second.
     (tmp_path / "other.py").write_text(text.replace("LOSS", loss))
-    with pytest.raises(InputError, match=r"other.py: expected_loss\(\) gave .*, which is no share"):
+    with pytest.raises(InputError, match=r"other.py: expected_loss\(\) gave .*, which is not a share"):
         chosen_strategy(str(tmp_path / "other.py")).make(task()).expected_loss()
 
 

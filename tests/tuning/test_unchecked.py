@@ -29,4 +29,4 @@ def test_what_nobody_could_check_is_no_winner(tmp_path: Path) -> None:
     winner, report = choose(tmp_path / "none", finals, Starved(PLAIN, DEEP))
     assert winner is None
     assert {m.outcome for m in report.candidates.values()} == {Outcome.UNCHECKED}
-    assert report.message == "no finalist was proved right, 2 of them for want of memory: no memory"
+    assert report.message == "no finalist was proved right, 2 of them for lack of memory: no memory"

@@ -1,1 +1,1 @@
-"""`genkern engine-check`: an engine with a bundle beside the engine without it, as whole processes on a GPU."""
+"""`genkern engine-check`: compares an engine with a bundle to the engine without it, as whole processes on a GPU."""

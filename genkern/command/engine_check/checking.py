@@ -1,4 +1,4 @@
-"""`genkern engine-check`: an engine with a bundle beside the engine without it: times, tokens, and what is slower."""
+"""`genkern engine-check`: compares an engine with and without a bundle: times, tokens, and which layers are slower."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from genkern.runtime.process.configuration import CONFIG
 
 BATCHES = 1, 16, 64, 256
 _count = number("a whole number from 1 to 65536", 1, 65536, integer=True)
-# What vLLM is started with unless the user's environment says otherwise.
+# vLLM's settings, unless the user's environment has others.
 _USUAL = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_DEEP_GEMM_WARMUP": "skip"}
 _OF_LAYERS = "name", "size", "bytes", "served", "why"
-# Lines of an engine's output that are shown if it fails.
+# Number of last lines of an engine's output that are shown if it fails.
 _TAIL = 12
 _MOST_LINES = 100
 
 
 def parse_engine_check(argv: Sequence[str]) -> argparse.Namespace:
-    """Returns the options of `genkern engine-check`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern engine-check`. Raises InputError; SystemExit(0) after printing for --help."""
     options = engine_check_parser().parse_args(argv)
     if options.output and options.write:
         raise InputError("genkern engine-check: give -o FILE or --write, which replaces the bundle")
@@ -52,12 +52,12 @@ def parse_engine_check(argv: Sequence[str]) -> argparse.Namespace:
     except ValueError as error:
         raise InputError(f"--engine_args is not JSON ({error}): give '{{\"max_model_len\": 4096}}'") from None
     if not isinstance(options.engine_args, dict):
-        raise InputError("--engine_args is no JSON object: give '{\"max_model_len\": 4096}'")
+        raise InputError("--engine_args is not a JSON object: give '{\"max_model_len\": 4096}'")
     return options
 
 
 def engine_check_parser() -> Parser:
-    """Returns the parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern engine-check",
         description="Start an engine on this GPU without genkern and with it; compare times of decode steps,\n"
@@ -81,14 +81,20 @@ def engine_check_parser() -> Parser:
     group.add_argument(
         "--prefill", type=_pair, default=(16, 1024), metavar="NxN", help="prompts and tokens (default: 16x1024)"
     )
-    group.add_argument("--repeats", type=_count, default=5, metavar="N", help="times of each, whose median counts")
-    group = p.add_argument_group("what to do")
-    group.add_argument("--no_search", action="store_true", help="do not look for the layer that makes a batch slower")
     group.add_argument(
-        "-o", "--output", metavar="FILE", help="write the bundle, with what is slower left to the engine"
+        "--repeats",
+        type=_count,
+        default=5,
+        metavar="N",
+        help="repetitions of each measurement, of which the median counts (default: 5)",
     )
-    group.add_argument("--overwrite", action="store_true", help="replace a bundle that is there, and no other file")
-    group.add_argument("--write", action="store_true", help="the same, to the bundle itself")
+    group = p.add_argument_group("what to do")
+    group.add_argument("--no_search", action="store_true", help="do not search for the layers that make a batch slower")
+    group.add_argument(
+        "-o", "--output", metavar="FILE", help="write the bundle without the winners that make the engine slower"
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace an existing bundle, but no other file")
+    group.add_argument("--write", action="store_true", help="as -o, but write to the bundle itself")
     group.add_argument("--json", metavar="FILE", help="write all figures")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -104,13 +110,13 @@ def _pair(text: str) -> tuple[int, int]:
 
 
 def run_engine_check(options: argparse.Namespace, console: Console) -> int:
-    """Checks, prints a table, and writes what was asked for; returns 1 if anything is slower or different.
+    """Compare, print a table, and write the requested files; returns 1 if anything is slower or different.
 
     Raises InputError, ResultsError or OutputError.
     """
     bundle_path = options.bundle or os.environ.get(CONFIG, "")
     if not bundle_path:
-        raise InputError(f"name a bundle: --bundle FILE, or {CONFIG}; `genkern model` makes one")
+        raise InputError(f"name a bundle: --bundle FILE, or {CONFIG}; `genkern model` writes one")
     bundle = read_bundle(bundle_path)
     output = bundle_path if options.write else options.output
     if options.output:
@@ -137,9 +143,9 @@ def run_engine_check(options: argparse.Namespace, console: Console) -> int:
             contents = handed_back(contents, checked.problems(size), m)
     if output and contents != bundle.contents:
         write_bundle(output, contents, {name: bundle.image(name) for name in contents.binaries})
-        console.print(f"{shown_path(output)}: the engine's own products serve these rows")
+        console.print(f"{shown_path(output)}: the engine's own kernels serve these rows")
     elif output:
-        console.print(f"{shown_path(output)} is not written: no row changes")
+        console.print(f"{shown_path(output)} is not written: no row changed")
     if options.json:
         write_whole(options.json, json.dumps(checked.figures(options, found), indent=1) + "\n")
     return 1 if checked.is_bad else 0
@@ -147,7 +153,13 @@ def run_engine_check(options: argparse.Namespace, console: Console) -> int:
 
 @dataclass
 class Checked:
-    """What both engines measured; `genkern` is None if the engine ended with genkern, `failure` has its last lines."""
+    """The measurements of both engines. `genkern` is None if the engine failed with genkern; `failure` is why.
+
+    stock: results without genkern
+    layers: the report on each layer
+    lines: genkern's lines of the engine's log
+    failure: the last lines of its output
+    """
 
     stock: dict[str, Any]
     genkern: dict[str, Any] | None
@@ -161,14 +173,14 @@ class Checked:
 
     @property
     def is_bad(self) -> bool:
-        """True if the engine ended, or anything is slower or different."""
+        """True if the engine failed, or anything is slower or different."""
         if self.genkern is None:
             return True
         tokens = tokens_of(self.stock, self.genkern)
         return any(each.is_slower for each in self.times) or any(each.is_different for each in tokens)
 
     def sizes(self) -> list[str]:
-        """Returns the sizes of layers that winners serve, those with the most bytes first."""
+        """Return the sizes of layers that winners serve, those with the most bytes first."""
         found: dict[str, int] = {}
         for layer in self.layers:
             if layer["served"]:
@@ -176,12 +188,12 @@ class Checked:
         return sorted(found, key=found.__getitem__, reverse=True)
 
     def problems(self, size: str) -> list[GemmProblem]:
-        """Returns what layers of a size compute."""
+        """Return the problems that layers of a size compute."""
         known = [each for layer in self.layers if layer["size"] == size for each in layer["problems"]]
         return [GemmProblem(**{**each, "own": tuple(map(tuple, each["own"]))}) for each in known]
 
     def figures(self, options: argparse.Namespace, found: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        """Returns everything for --json."""
+        """Return all figures for --json."""
         tokens = tokens_of(self.stock, self.genkern) if self.genkern else []
         return {
             "engine": options.engine,
@@ -239,10 +251,12 @@ class Engine:
         skip: Sequence[str] = (),
         only: Sequence[str] | None = None,
     ) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
-        """Returns what one start measured, its report of layers, and genkern's lines of its log.
+        """Start the engine once; return its measurements, its report on layers, and genkern's lines of its log.
 
-        `skip` are sizes of layers that the engine's own products serve; `only` names the batches to measure, all of
-        them if it is None. Raises EngineFailure.
+        skip: sizes of layers that the engine's own kernels serve
+        only: the batches to measure; None: all
+
+        Raises EngineFailure.
         """
         self.starts += 1
         place = self.folder / str(self.starts)
@@ -286,7 +300,7 @@ class Engine:
             if name in (REPORT, SKIP) or name == CONFIG or name.startswith(f"{CONFIG}_"):
                 del environ[name]
         if self.options.tp == 1:
-            # In one process what fails is seen, and nothing is left behind.
+            # A single process shows its exceptions, and leaves nothing behind.
             environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         if with_genkern:
             environ |= {CONFIG: self.bundle, REPORT: str(place / "report.json")}
@@ -296,7 +310,7 @@ class Engine:
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
-    """Runs a program in a session of its own, whose processes all end with it, and returns its status."""
+    """Run a program in a session of its own, kill all its processes at its end, and return its status."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -315,7 +329,7 @@ def _run(command: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
 
 
 def _checked(engine: Engine, console: Console) -> Checked:
-    """Measures without genkern, then with it; both again, the other way round, if anything seems slower."""
+    """Measure without genkern, then with it. If anything seems slower, measure both again in the opposite order."""
     console.print("vLLM without genkern ...")
     try:
         stock, _, _ = engine.run(with_genkern=False)
@@ -328,7 +342,7 @@ def _checked(engine: Engine, console: Console) -> Checked:
         checked = Checked(stock, genkern, layers, lines)
         slow = [each.what for each in checked.times if each.is_slower]
         if slow:
-            console.print(f"{', '.join(map(_called, slow))}: slower; both engines once more")
+            console.print(f"{', '.join(map(_called, slow))}: slower; measuring both engines again")
             again, _, _ = engine.run(with_genkern=True, only=slow)
             stock_again, _, _ = engine.run(with_genkern=False, only=slow)
             checked.stock, checked.genkern = pooled(stock, stock_again), pooled(genkern, again)
@@ -342,7 +356,7 @@ def _line(failure: EngineFailure) -> str:
 
 
 def _search(engine: Engine, checked: Checked, slow: Sequence[Times], console: Console) -> dict[str, list[str]]:
-    """Returns, for each batch that is slower, the sizes of layers whose winners make it so."""
+    """Return for each slower batch the sizes of the layers whose winners make it slower."""
     found: dict[str, list[str]] = {}
     sizes = checked.sizes()
     measured: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -368,9 +382,9 @@ def _search(engine: Engine, checked: Checked, slow: Sequence[Times], console: Co
 
 
 def _say(checked: Checked, console: Console) -> None:
-    """Prints the table, the start times, and what is served."""
+    """Print the table, the start times, and which layers winners serve."""
     if checked.genkern is None:
-        console.print("the engine ENDED with genkern:")
+        console.print("the engine FAILED with genkern:")
         for line in checked.failure.splitlines():
             console.print(f"  {line}", markup=False)
         return
@@ -399,7 +413,7 @@ def _called(what: str) -> str:
 
 
 def _model(path: str) -> tuple[str, int]:
-    """Returns a model's folder, and its vocabulary's size. Raises InputError."""
+    """Return a model's folder, and the size of its vocabulary. Raises InputError."""
     folder = path if os.path.isdir(path) else os.path.dirname(path) or "."
     file = os.path.join(folder, "config.json")
     try:
@@ -409,5 +423,5 @@ def _model(path: str) -> tuple[str, int]:
     except (ValueError, AttributeError):
         raise InputError(f"{shown_path(file)} is not a model's config.json") from None
     except (KeyError, TypeError):
-        raise InputError(f"{shown_path(file)} does not say vocab_size") from None
+        raise InputError(f"{shown_path(file)} has no vocab_size") from None
     return os.path.abspath(folder), vocabulary

@@ -1,4 +1,4 @@
-"""Compared: figures of an engine without genkern and with it, and what is slower or different beyond noise."""
+"""Compares the figures of an engine without genkern and with it, and finds what is slower or different beyond noise."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# Less of the engine's own speed than this is slower, if the repetitions do not overlap either.
+# A lower ratio of speeds counts as slower, if the repetitions do not overlap either.
 LEAST_RATIO = 0.995
 PREFILL = "prefill"
-# How many times the engine's own difference between two batch sizes log-probabilities may differ.
+# Log-probabilities may differ by this multiple of the engine's own difference between two batch sizes.
 _TIMES_OWN = 2.0
 _NOTHING: Mapping[str, Any] = {"step_ms": []}
 
@@ -33,12 +33,12 @@ class Times:
 
     @property
     def ratio(self) -> float:
-        """Returns the engine's own time over genkern's: above 1, genkern is faster."""
+        """The engine's own time over that with genkern: above 1, genkern is faster."""
         return self.stock / self.genkern
 
     @property
     def is_slower(self) -> bool:
-        """True if genkern is slower by more than LEAST_RATIO and by more than repetitions differ.
+        """True if genkern is slower than LEAST_RATIO allows, and the repetitions do not overlap.
 
         Repetitions overlap if genkern's lower quartile is below the engine's upper quartile.
         """
@@ -53,7 +53,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def times_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Times]:
-    """Returns the times of each batch that both measured, then of the prefill."""
+    """Return the times of each batch that both measured, then of the prefill."""
     found = [
         Times(batch, tuple(each["step_ms"]), tuple(genkern["batches"][batch]["step_ms"]))
         for batch, each in stock["batches"].items()
@@ -65,7 +65,7 @@ def times_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Times
 
 
 def pooled(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the first result with the repetitions of the second one added, which may have fewer batches."""
+    """Return the first result with the repetitions of the second one added, which may have fewer batches."""
     batches = {
         batch: {**each, "step_ms": [*each["step_ms"], *other["batches"].get(batch, _NOTHING)["step_ms"]]}
         for batch, each in one["batches"].items()
@@ -75,10 +75,13 @@ def pooled(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Greedy tokens of one batch: how many of all are the same until a sequence first differs, and log-probabilities.
+    """Greedy tokens and log-probabilities of one batch.
 
-    `apart` is the largest difference of a log-probability between the engine and genkern, `own` that between the
-    engine's own batch sizes for the same prompts; None if it is not known.
+    batch: the batch size
+    same: number of tokens up to the first difference of each sequence
+    of: number of all tokens
+    apart: largest difference of a log-probability between the engine without and with genkern; None if unknown
+    own: the same between the engine's own batch sizes for equal prompts; None if unknown
     """
 
     batch: str
@@ -89,14 +92,14 @@ class Tokens:
 
     @property
     def is_different(self) -> bool:
-        """True if tokens differ, and by more than the engine's own products do from one batch size to another."""
+        """True if tokens differ, and log-probabilities by more than the engine's own do between batch sizes."""
         if self.same == self.of:
             return False
         return self.apart is None or self.own is None or self.apart > _TIMES_OWN * self.own
 
 
 def tokens_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Tokens]:
-    """Returns the comparison of each batch that both ran."""
+    """Return the comparison of each batch that both ran."""
     own = _own_difference(stock["batches"])
     found = []
     for batch, each in stock["batches"].items():
@@ -111,21 +114,21 @@ def tokens_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Toke
 
 
 def _same_start(one: Sequence[int], other: Sequence[int]) -> int:
-    """Returns how many tokens are equal before the first that is not: after it, the prompts differ."""
+    """Return the number of equal tokens before the first difference; after it, the contexts differ."""
     return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one))
 
 
 def _own_difference(batches: Mapping[str, Any]) -> float | None:
-    """Returns the largest difference between an engine's own results for equal prompts in batches of several sizes."""
+    """Return the largest difference between an engine's own results for equal prompts in batches of different sizes."""
     kept = [each["logprobs"] for each in batches.values() if each["logprobs"]]
     found = [_difference(kept[0], other) for other in kept[1:]]
     return max((each for each in found if each is not None), default=None)
 
 
 def _difference(one: Sequence[Any], other: Sequence[Any]) -> float | None:
-    """Returns the largest difference of a log-probability, over prompts, places and tokens that both have.
+    """Return the largest difference of a log-probability over prompts, positions and tokens that both have.
 
-    A place counts while the tokens before it are equal: the most probable token is the one that was taken.
+    A position counts while the tokens before it are equal: the most probable token is the one that was taken.
     """
     found = []
     for places, others in zip(one, other, strict=False):
@@ -137,7 +140,7 @@ def _difference(one: Sequence[Any], other: Sequence[Any]) -> float | None:
 
 
 def rows_of(times: Sequence[Times], tokens: Sequence[Tokens]) -> list[tuple[str, ...]]:
-    """Returns the table's rows, the header first."""
+    """Return the table's rows, the header first."""
     by_batch = {each.batch: each for each in tokens}
     rows: list[tuple[str, ...]] = [
         ("batch", "vLLM ms", "genkern ms", "ratio", "", "same tokens", "logprobs apart", "vLLM's own")

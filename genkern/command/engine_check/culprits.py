@@ -1,18 +1,18 @@
-"""Culprits: which layers' winners make an engine slower, found by switching layers off in halves."""
+"""Finds the layers whose winners make an engine slower, by switching layers off in halves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-# Whether the engine is slower than without genkern if winners serve the layers of these sizes alone.
+# Returns True if the engine is slower than without genkern if winners serve only the layers of these sizes.
 IsSlow = Callable[[Sequence[str]], bool]
 
 
 def culprits(sizes: Sequence[str], is_slow: IsSlow) -> list[str]:
-    """Returns the sizes whose winners make the engine slower; `sizes` together are known to.
+    """Return the sizes whose winners make the engine slower; all `sizes` together are known to.
 
-    Starts the engine about 2 log2(n) times for one culprit among n sizes. If neither half is slower by itself, all of
-    both are returned: their losses add up, and none can be told from noise.
+    Starts the engine about 2 log2(n) times for one culprit among n sizes. If neither half is slower by itself, both are
+    returned: the losses add up, and none of them exceeds the noise.
     """
     if len(sizes) <= 1:
         return list(sizes)

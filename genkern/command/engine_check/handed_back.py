@@ -1,4 +1,4 @@
-"""Rows of a bundle that are handed back to the library for one M: the engine was faster with its own product."""
+"""Changes a bundle so that the library serves some rows: the engine was faster with its own kernels."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from genkern.runtime.packed import Contents, PackedWinner, part_of
 
 
 def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> Contents:
-    """Returns the contents with a row for `m` of each problem that says that the library won, and has no kernels.
+    """Return the contents in which the library serves `m` for each problem, without kernels.
 
-    A row for that M is replaced; without one, the nearest row of the problem is copied for it. Problems are given
-    with any M. Rows that are batch invariant stay: they serve a mode in which the library may not.
+    A row for that M is replaced; if there is none, the nearest row of the problem is copied. The M of `problems` does
+    not matter. Batch-invariant rows stay, since the library may not serve that mode.
     """
     alike = [each for problem in problems for each in _alike(problem)]
     wanted = {
@@ -35,7 +35,7 @@ def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> 
 
 
 def _alike(problem: GemmProblem) -> Sequence[GemmProblem]:
-    """Returns the problem, and of fp8 the one whose rows may serve it: with full sums for fast ones."""
+    """Return the problem; for fp8 also the problems whose rows may serve it: full sums may serve fast ones."""
     return [problem, as_full(problem), as_fast(problem)] if multiplies_float8(problem) else [problem]
 
 
@@ -43,6 +43,6 @@ def _with_library(rows: Sequence[PackedWinner], m: int) -> list[PackedWinner]:
     nearest = min(rows, key=lambda row: abs(row.problem.M - m))
     marked = replace(nearest, problem=replace(nearest.problem, M=m), choice=VENDOR_WINS, vendor="", calls=())
     if m != nearest.problem.M:
-        # Its times are of another M.
+        # Its times are those of another M.
         marked = replace(marked, time_us=None, library_us=None, torch_us=None)
     return sorted([*(row for row in rows if m != row.problem.M), marked], key=lambda row: row.problem.M)

@@ -1,4 +1,4 @@
-"""--bucket: each N and K tuned over M, and AITER's Triton JSON of what was found."""
+"""--bucket: tunes each N and K over a range of M, and writes the results as AITER's Triton JSON."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from genkern.formats.exchange.peers import PEERS
 from genkern.formats.kind import read_results
 from genkern.gemm.problem import GemmProblem
 
-# Of AITER's tuning guide.
+# The M of AITER's tuning guide.
 ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _KINDS = {"bounds": "aiter_triton", "flat": "aiter_triton_flat", "named": "aiter_triton_named"}
 
 
 def bucketed(problems: Sequence[GemmProblem], setting: Setting) -> tuple[GemmProblem, ...]:
-    """Each of `problems` for every M of ROWS, each once.
+    """Return each of `problems` with every M of ROWS, without duplicates.
 
-    Raises InputError, before any work is done, for what AITER's files cannot hold, and OutputError for a folder with
-    files of others.
+    Raises InputError for what AITER's files cannot hold, and OutputError for a folder with other files, before any work
+    is done.
     """
     peer, target, folder = PEERS[_KINDS[setting.options.bucket_keys]], setting.target, Path(setting.options.bucket)
     if target.gpu.vendor != "amd":
@@ -45,14 +45,16 @@ def bucketed(problems: Sequence[GemmProblem], setting: Setting) -> tuple[GemmPro
         if reason := peer.obstacle(problem):
             raise InputError(f"--bucket, {problem.size}: {reason}")
     if os.path.lexists(folder) and not folder.is_dir():
-        raise OutputError(f"--bucket {shown_path(str(folder))} is no folder; name another")
+        raise OutputError(f"--bucket {shown_path(str(folder))} is not a folder; name another")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / LOSSES).exists():
-        raise OutputError(f"--bucket {shown_path(str(folder))} has files that no such run wrote; name another folder")
+        raise OutputError(
+            f"--bucket {shown_path(str(folder))} has files that were not written by --bucket; name another folder"
+        )
     return tuple(dict.fromkeys(replace(problem, M=M) for problem in problems for M in ROWS))
 
 
 def write_buckets(problems: Collection[GemmProblem], setting: Setting, console: Console) -> None:
-    """Write the files of these problems' results, by the times of all of their configs. Raises ResultsError."""
+    """Write the files of these problems' results, from the times of all their configs. Raises ResultsError."""
     options, key = setting.options, setting.target.key
     peer, wanted = PEERS[_KINDS[options.bucket_keys]], frozenset(problems)
     rows = [row for row in read_results(setting.results_path) if row.problem in wanted and row.is_of(key)]

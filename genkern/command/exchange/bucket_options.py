@@ -1,4 +1,4 @@
-"""The options of --bucket: what is tuned for each N and K, and whether predicted times will do."""
+"""The options of --bucket."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _OWN = ("--bucket_keys", "--predicted")
 
 
 def add_bucket_options(group: argparse._ArgumentGroup) -> None:
-    """--bucket, --bucket_keys and --predicted."""
+    """Add --bucket, --bucket_keys and --predicted."""
     group.add_argument(
         "--bucket",
         metavar="FOLDER",
-        help="tune each N and K for M = 16, 32 ... 8192, and write AITER's Triton JSON of it into this folder "
+        help="tune each N and K for M = 16, 32 ... 8192, and write the results as AITER's Triton JSON into this folder "
         "(default: no buckets)",
     )
     group.add_argument(
@@ -32,10 +32,10 @@ def add_bucket_options(group: argparse._ArgumentGroup) -> None:
 
 
 def check_bucket(options: argparse.Namespace) -> None:
-    """Raises InputError where no buckets can come of the other options, or these are about none."""
+    """Raise InputError if other options contradict --bucket, or if its own options are given without it."""
     if options.bucket is None:
         if idle := [name for name in _OWN if name in options.given]:
-            raise InputError(f"{idle[0]} is about --bucket: give that too")
+            raise InputError(f"{idle[0]} belongs to --bucket: give that too")
         return
     if options.m is not None:
         raise InputError("--bucket tunes M from 16 to 8192: give -n and -k, or --gemm_size_file, without -m")

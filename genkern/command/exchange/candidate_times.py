@@ -1,4 +1,4 @@
-"""The times of all configs of tuned sizes, from what --profile_file wrote."""
+"""Reads the times of all configs of tuned sizes from the files of --profile_file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Outcome
 
-# Twenty thousand configs a size take 4 MB.
+# Twenty thousand configs of one size take 4 MB.
 _MOST_BYTES = 2**30
 _TIMED = (Outcome.MEASURED.value, PREDICTED)
 
 
 def read_times(paths: Iterable[str], predicted: bool) -> dict[GemmProblem, dict[Config, float]]:
-    """The times in microseconds of the configs that ended well, by problem; of a config twice, the later one.
+    """Return the times in microseconds of the configs that were measured, by problem; later times replace earlier ones.
 
-    Those that are predicted only where `predicted` asks for them.
-
-    Raises ResultsError (one line: file, line, what) for what is no such file.
+    Predicted times are included only if `predicted` is True. Raises ResultsError (one line: file, line, what) for other
+    files.
     """
     found: dict[GemmProblem, dict[Config, float]] = {}
     for path in paths:
@@ -34,7 +33,7 @@ def read_times(paths: Iterable[str], predicted: bool) -> dict[GemmProblem, dict[
         rows = csv.reader(io.StringIO(text, newline=""))
         try:
             if next(rows, None) != list(COLUMNS):
-                raise ResultsError(f"{where} is no list of candidates as --profile_file of this genkern writes it")
+                raise ResultsError(f"{where} is not a list of candidates as this version's --profile_file writes it")
             for row in rows:
                 if len(row) == len(COLUMNS):
                     _add(found, dict(zip(COLUMNS, row, strict=True)), predicted)
@@ -53,7 +52,7 @@ def _add(found: dict[GemmProblem, dict[Config, float]], cells: Mapping[str, str]
     except ValueError:
         us = math.nan
     if not (math.isfinite(us) and us > 0):
-        raise InputError(f"us = {cells['us'][:40]!r} is no time")
+        raise InputError(f"us = {cells['us'][:40]!r} is not a time")
     if not cells["config"].isidentifier() or "_BM" not in cells["config"]:
         return  # a call of a library
     found.setdefault(problem_of_cells(cells), {})[parse_config(cells["config"])] = us

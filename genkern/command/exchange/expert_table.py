@@ -1,4 +1,4 @@
-"""-o FILE.csv of a run on fused MoE: AITER's table, which has one row for both stages of experts."""
+"""-o FILE.csv of a run on fused MoE: writes AITER's table, which has one row for both stages of experts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _PLACEHOLDER = Config("tiled", 16, 16, 16)
 
 
 def table_of(options: argparse.Namespace, problems: Collection[GemmProblem], key: DeviceKey) -> str | None:
-    """The table that -o names, or None if -o is a results file.
+    """Return the path of the table that -o names, or None if -o is a results file.
 
-    A run then keeps its results in -o with .yaml behind it, which goes to `options`, since a row of the table needs
-    both stages. Raises InputError or OutputError, before any work is done, for a table that cannot take these rows.
+    The run's results then go to -o with .yaml appended, which is stored in `options`, since a row of the table needs
+    both stages. Raises InputError or OutputError, before any work is done, if the table cannot take these rows.
     """
     path = options.tuning_results_file
     if path is None or not path.lower().endswith(".csv") or {problem.op for problem in problems} != {aiter_fmoe.OP}:
@@ -41,12 +41,12 @@ def table_of(options: argparse.Namespace, problems: Collection[GemmProblem], key
 
 
 def write_table(path: str, problems: Collection[GemmProblem], setting: Setting, console: Console) -> None:
-    """Puts the results of these problems into the table. Raises InputError or OutputError."""
+    """Write the results of these problems into the table. Raises InputError or OutputError."""
     key = setting.target.key
     try:
         rows = read_results(setting.results_path)
     except ResultsError:
-        return  # of a run without a winner
+        return  # the run has no winner
     wanted = frozenset(problems)
     sizes = {
         row.problem: TimedSize(row.problem, {row.config: row.duration_us}, key.arch, row.device or "")

@@ -1,4 +1,4 @@
-"""`genkern export`: results in the files of other programs."""
+"""`genkern export`: writes results as files of other programs."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 
-# Written into the one folder that AITER passes over for a family with a DEFAULT.json in the newer layout.
+# Kinds that are written to AITER's older folder. AITER ignores it for a family with a DEFAULT.json in the newer layout.
 _FLAT = (aiter_triton_flat.NAME, aiter_triton_named.NAME)
 _ONE_FILE = tuple(name for name, peer in PEERS.items() if not peer.IS_FOLDER)
 _WITH_CONFIGS = tuple(name for name in PEERS if name != tunableop.NAME)
 
 
 def parse_export(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern export`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern export`. Raises InputError; SystemExit(0) after printing for --help."""
     p = export_parser()
     return p.parse_args(underscored(argv, p))
 
 
 def export_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern export",
-        description="Write winners into the files that another program looks its configs up in.",
+        description="Write winners into the files from which another program reads its configs.",
     )
     group = p.add_argument_group("what to write")
     group.add_argument("results", nargs="+", metavar="RESULTS", help="results files")
@@ -60,26 +60,31 @@ def export_parser() -> Parser:
         default=[],
         metavar="FILE",
         help="the --profile_file of the runs: times of all configs that the other program's kernel can run, of which "
-        "results have some (peer_us); the fastest is written where the winner is none",
+        "results have some (peer_us); the fastest is written if it cannot run the winner",
     )
-    group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="of rows that do not say theirs")
-    group.add_argument("--device", metavar="NAME", help="of rows that do not say theirs, as its driver has it")
-    group.add_argument("--predicted", action="store_true", help="also rows that were predicted, which nobody checked")
+    group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="the architecture of rows that have none")
+    group.add_argument("--device", metavar="NAME", help="the device of rows that have none, as the driver names it")
+    group.add_argument(
+        "--predicted", action="store_true", help="also write predicted rows, which were not measured or checked"
+    )
     group.add_argument(
         "--partial",
         action="store_true",
-        help="vllm, sglang: also files that lack some of the M that were tuned, or few or many rows, which the nearest "
-        "config serves all the same",
+        help="vllm, sglang: also write files that lack a config for some tuned M, or for small or large M, for which "
+        "the reader uses the config of the nearest M",
     )
-    group.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    group.add_argument("--overwrite", action="store_true", help="replace existing files")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 @dataclass(frozen=True)
 class Said:
-    """Of rows that do not say theirs: architecture and device; whether rows are taken that nobody measured, and files
-    that serve M far from any that they have.
+    """Options of an export.
+
+    arch, device: architecture and device of rows that have none
+    predicted: whether to write rows that were predicted, not measured
+    partial: whether to write files that serve M far from those that they have
     """
 
     arch: str | None = None
@@ -89,7 +94,7 @@ class Said:
 
 
 def run_export(options: argparse.Namespace, console: Console) -> int:
-    """Write, and say what was left out. Raises InputError, ResultsError or OutputError."""
+    """Write the files, and print what was left out. Raises InputError, ResultsError or OutputError."""
     peer = PEERS[options.to]
     rows = [row for path in options.results for row in read_results(path)]
     said = Said(options.arch, options.device or "", options.predicted, options.partial)
@@ -105,9 +110,9 @@ def sizes_of(
     said: Said,
     console: Console,
 ) -> list[TimedSize]:
-    """The rows that files of this kind can speak of, each with the configs that it could have there.
+    """Return the rows that files of this kind can express, each with the configs that the other program can run.
 
-    Says what is left out. Raises InputError, and ResultsError where nothing stays.
+    Prints what is left out. Raises InputError, and ResultsError if nothing is left.
     """
     left_out: Counter[str] = Counter()
     rows = list(rows)
@@ -139,7 +144,7 @@ def _once(sizes: Sequence[TimedSize], left_out: Counter[str]) -> list[TimedSize]
 def _reached(
     rows: Sequence[TunedRow], sizes: Sequence[TimedSize], peer: str, said: Said, left_out: Counter[str]
 ) -> list[TimedSize]:
-    """The sizes of files that serve every M that their reader may ask for; the others are counted with the reason."""
+    """Return the sizes of files that serve every M that their reader may need; count the others with the reason."""
     file_of = NEAREST[peer]
     files: dict[str, list[TimedSize]] = {}
     for size in sizes:
@@ -165,12 +170,12 @@ def _reached(
 def _is_unmeasured(
     row: TunedRow, problem: GemmProblem, times: Mapping[GemmProblem, Mapping[Config, float]], peer: PeerFile
 ) -> bool:
-    """Whether there is no time of it, as of an imported config; sizes alone need none."""
+    """Return True if the problem has no time, as an imported config; files of sizes alone need no times."""
     return peer.NAME in _WITH_CONFIGS and not (row.duration_us or row.peer_us or problem in times)
 
 
 def _whatever_c(problem: GemmProblem) -> GemmProblem:
-    """A config serves all types of C."""
+    """Return the problem without its type of C, since a config serves all types of C."""
     return replace(problem, dtype_c=problem.dtype_a)
 
 
@@ -212,7 +217,8 @@ def _place(peer: PeerFile) -> str:
 
 
 def _defaults_of_others(names: Iterable[str], folder: Path) -> list[str]:
-    """The default files of AITER's families that exist in a folder and that no earlier export wrote, by losses.csv."""
+    """Return the existing default files of AITER's families in a folder that, by losses.csv, no earlier export
+    wrote."""
     losses = folder / aiter_triton.LOSSES
     ours = losses.read_text(encoding="utf-8", errors="replace") if losses.is_file() else ""
     defaults = [name for name in names if os.path.basename(name) == aiter_triton.DEFAULT]
@@ -220,8 +226,8 @@ def _defaults_of_others(names: Iterable[str], folder: Path) -> list[str]:
 
 
 def _default_of_older_layout(sizes: Sequence[TimedSize], configs: Path) -> str:
-    """The default file of one of these families in the older layout, unless the newer one has a default too; "" if
-    there is none."""
+    """Return a default file of one of these families in the older layout, if the newer layout has none; "" if there is
+    none."""
     families = [
         family
         for family in aiter_triton.families_of(sizes)
@@ -232,7 +238,7 @@ def _default_of_older_layout(sizes: Sequence[TimedSize], configs: Path) -> str:
 
 
 def _default_of_newer_layout(sizes: Sequence[TimedSize], folder: Path) -> str:
-    """The default file of one of these families in the newer layout around a folder; "" if there is none."""
+    """Return a default file of one of these families in the newer layout around a folder; "" if there is none."""
     families = aiter_triton.families_of(sizes)
     found = (folder.parent / aiter_triton.folder_of(*family) / aiter_triton.DEFAULT for family in families)
     return next((str(path) for path in found if path.exists()), "")
@@ -245,15 +251,18 @@ def _sized(
     said: Said,
     left_out: Counter[str],
 ) -> TimedSize | None:
-    """The row with the configs that the other program could take, or None and a count of why. Raises InputError."""
+    """Return the row with the configs that the other program can run; None if it is left out, which is counted.
+
+    Raises InputError.
+    """
     problem, config = row.problem, row.config
     reason = ""
     if config is None or not row.is_genkerns:
         reason = "of another library, or another layout of the weights"
     elif row.predicted and not said.predicted:
-        reason = "predicted, nobody checked it (--predicted takes it)"
+        reason = "predicted, not checked (--predicted takes it)"
     elif _is_unmeasured(row, problem, times, peer) and not said.predicted:
-        reason = "without a time, nobody measured it (--predicted takes it)"
+        reason = "without a time, not measured (--predicted takes it)"
     else:
         reason = peer.obstacle(problem)
     if reason or config is None:
@@ -261,7 +270,7 @@ def _sized(
         return None
     timed = {**row.peer_us, **times.get(problem, {})}
     if row.duration_us or not timed:
-        # A result without a time, such as an imported one, has its one config.
+        # A result without a time, such as an imported one, has only this config.
         timed[config] = row.duration_us or 1.0
     usable = {config: us for config, us in timed.items() if not peer.config_obstacle(config)}
     if not usable:
@@ -270,5 +279,5 @@ def _sized(
         return None
     arch = row.arch or said.arch
     if arch is None:
-        raise InputError(f"{problem.size} does not say for which architecture it is: give --arch")
+        raise InputError(f"{problem.size} has no architecture: give --arch")
     return TimedSize(problem, usable, arch, row.device or said.device, config)

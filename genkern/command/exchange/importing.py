@@ -1,4 +1,4 @@
-"""`genkern import`: configs and sizes of other programs' files, to be tuned."""
+"""`genkern import`: converts configs and sizes of other programs' files to results or sizes to tune."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from genkern.gemm.problem import GemmProblem
 
 
 def parse_import(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern import`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern import`. Raises InputError; SystemExit(0) after printing for --help."""
     p = import_parser()
     options = p.parse_args(underscored(argv, p))
     if options.output.lower().endswith(".csv"):
@@ -31,11 +31,11 @@ def parse_import(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def import_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern import",
-        description="Make results without times of other programs' configs, which race when their sizes are tuned:\n"
-        "genkern -i RESULTS -o RESULTS --all. Of files without configs, make a list of sizes.",
+        description="Convert other programs' configs to results without times, which take part when their sizes\n"
+        "are tuned: genkern -i RESULTS -o RESULTS --all. Files without configs become a list of sizes.",
     )
     group = p.add_argument_group("what to read")
     group.add_argument(
@@ -43,24 +43,24 @@ def import_parser() -> Parser:
         nargs="+",
         metavar="FILE",
         help="JSON of vLLM, SGLang or AITER's Triton kernels, AITER's fused MoE tables, TunableOp's CSV, by their "
-        "names; or a folder, which stands for all such files in it and below it",
+        "names; or a folder, for all such files in it and in its subfolders",
     )
     group.add_argument("-o", "--output", metavar="FILE", required=True, help="the results, or sizes, to write, in YAML")
     group.add_argument(
         "--arch",
         choices=known_archs(),
         metavar="ARCH",
-        help="what to tune them for (default: the device of their names)",
+        help="the architecture to tune them for (default: that of the device in the files' names)",
     )
-    group.add_argument("--overwrite", action="store_true", help="replace a file that is there; never times")
+    group.add_argument("--overwrite", action="store_true", help="replace an existing file, unless it has times")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_import(options: argparse.Namespace, console: Console) -> int:
-    """Reads the files, and says what came from where and what was left out.
+    """Read the files, and print where entries came from and what was left out.
 
-    Of several files one that cannot be read is left out: returns 1 then. Raises InputError or OutputError.
+    If one of several files cannot be read, it is left out and the return value is 1. Raises InputError or OutputError.
     """
     require_no_times(options.output, options.overwrite)
     require_writable(options.output)
@@ -74,7 +74,7 @@ def run_import(options: argparse.Namespace, console: Console) -> int:
         except UnknownDevice:
             if len(files) == 1:
                 raise
-            left_out["files of GPUs that genkern does not know: --arch says for which to take them"] += 1
+            left_out["files of GPUs that genkern does not know: give the architecture with --arch"] += 1
             continue
         except InputError as error:
             if len(files) == 1:
@@ -109,14 +109,14 @@ def _counted(files: Sequence[str]) -> str:
 def _add(
     taken: dict[tuple[GemmProblem, str], Config | None], candidate: Candidate, arch: str, left_out: Counter[str]
 ) -> None:
-    """Takes the first config of a size for an architecture: results have no room for a second."""
+    """Take the first config of a size for an architecture: results have only one config per size."""
     config = candidate.config
     if taken.setdefault((candidate.problem, arch if config else ""), config) != config:
-        left_out["configs of a size that has another one already: import them into a file of their own"] += 1
+        left_out["configs of a size that already has another one: import them into a file of their own"] += 1
 
 
 def _files(named: Sequence[str]) -> Iterator[str]:
-    """The files, and for a folder those in it and below it that have the name of a known kind. Raises InputError."""
+    """Yield the files; for a folder, the files in and below it whose name is of a known kind. Raises InputError."""
     for path in named:
         if not Path(path).is_dir():
             yield path
@@ -129,5 +129,5 @@ def _files(named: Sequence[str]) -> Iterator[str]:
 
 
 def _order(problem: GemmProblem) -> tuple[object, ...]:
-    """One weight after the other, each with its M in order."""
+    """Return the sort key that groups problems by weight, in ascending order of M."""
     return problem.op, problem.dtype_a, problem.N, problem.K, problem.M, problem

@@ -1,4 +1,4 @@
-"""`genkern ops`: which formats there are for which target, and of which results say that they were measured."""
+"""`genkern ops`: a table of formats and architectures, with the number of measured sizes in results."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import op_folder, op_names
 from genkern.space.space import SHIPPED_SPACES, Space, read_space, shipped_names
 
-# Of a checkout. An installed genkern has what they say of formats and architectures instead (results/measured.py).
+# The results folder of a checkout. An installed genkern has the counts instead (results/measured.py).
 RESULTS = Path(genkern.__file__).resolve().parent.parent / "results"
 SHIPPED = Path(__file__).with_name("measured.yaml")
-# A size that every format takes.
+# A size that every format accepts.
 _SIZE = {"M": 1024, "N": 1024, "K": 1024}
 
 
 def parse_ops(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern ops`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern ops`. Raises InputError; SystemExit(0) after printing for --help."""
     p = ops_parser()
     return p.parse_args(underscored(argv, p))
 
 
 def ops_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern ops",
-        description="Say of each format and target whether it was measured (how many sizes there are results of),\n"
-        "is compiled (there is a space to search, and the target takes the format), or is not there (-).",
+        description="Show for each format and target whether it was measured (with the number of sizes in results),\n"
+        "can be compiled (there is a space to search, and the target takes the format), or is not available (-).",
     )
     group = p.add_argument_group("by which results")
     group.add_argument(
         "results",
         nargs="*",
         metavar="RESULTS",
-        help="results files, or folders with such (default: those that genkern was released with)",
+        help="results files, or folders of results files (default: those that genkern was released with)",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_ops(options: argparse.Namespace, console: Console) -> int:
-    """Print the table. Raises ResultsError for a file that is none."""
+    """Print the table. Raises ResultsError if a named file is not a results file."""
     if not options.results and not RESULTS.is_dir():
         counts, passed_over = shipped_counts(), 0
     else:
@@ -76,20 +76,20 @@ def run_ops(options: argparse.Namespace, console: Console) -> int:
     for line in aligned(rows, ()):
         console.print(line)
     if passed_over:
-        console.print(f"note: {passed_over} other files in these folders are no results")
+        console.print(f"note: {passed_over} other files in these folders are not results")
     return 0
 
 
 def shipped_counts() -> dict[tuple[str, str], int]:
-    """How many sizes were measured in the results that genkern was released with, by format and architecture."""
+    """Return the number of sizes in the results that genkern was released with, by format and architecture."""
     found = yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))
     return {(op, arch): count for op, archs in found.items() for arch, count in archs.items()}
 
 
 def measured_sizes(named: Sequence[str]) -> tuple[dict[tuple[str, str], set[GemmProblem]], int]:
-    """The measured sizes by format and architecture, and how many files of folders are no results.
+    """Return the measured sizes by format and architecture, and the number of files in folders that are not results.
 
-    Raises ResultsError for a file that is named and is none.
+    Raises ResultsError if a file that is named itself is not a results file.
     """
     found: dict[tuple[str, str], set[GemmProblem]] = {}
     passed_over = 0
@@ -108,7 +108,7 @@ def measured_sizes(named: Sequence[str]) -> tuple[dict[tuple[str, str], set[Gemm
 
 
 def searched_archs(op: str) -> frozenset[str]:
-    """The architectures for which a format has a default space: of its own, or one for several formats."""
+    """Return the architectures for which a format has a default space: its own, or one for several formats."""
     own = [read_space(file) for file in op_folder(op).glob("*.yaml")]
     spaces = [space for space in (*own, *_default_spaces()) if op in space.ops]
     return frozenset(arch for space in spaces for arch in space.archs)
@@ -121,7 +121,7 @@ def _default_spaces() -> tuple[Space, ...]:
 
 
 def state(op: str, arch: str, is_searched: bool, measured: int) -> str:
-    """`measured 36`, `compiled`, or `-` where the target does not take the format or there is no space for it."""
+    """Return `measured 36`, `compiled`, or `-` if the target does not take the format or there is no space for it."""
     if measured:
         return f"measured {measured}"
     if not is_searched:

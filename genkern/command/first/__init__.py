@@ -1,1 +1,1 @@
-"""The first hour on a machine: the predictor's constants fitted (`calibrate`), and all of it in steps (`first-run`)."""
+"""Commands for a new machine: `calibrate` fits the cost model's constants, `first-run` tries everything in steps."""

@@ -1,8 +1,8 @@
-"""AITER's own kernels, called once and proved: its assembly and CK kernels, where aiter is installed and offers them.
+"""Calls AITER's own assembly and CK kernels once and checks their outputs, if aiter is installed and offers them.
 
     python -m genkern.command.first.aiter_proof [options of tuning]
 
-AITER builds a module when it is first called, which takes minutes; tuning races what is built, and no more.
+AITER builds a module when it is first called, which takes minutes; tuning only uses modules that are built.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from genkern.timing.time_sources import TIMERS, visible_variable
 
 @dataclass(frozen=True)
 class Proved:
-    """A call, and "" where its output is right, else what is wrong or was raised."""
+    """A call, and "" if its output is right, else what is wrong or was raised."""
 
     name: str
     message: str
@@ -43,17 +43,17 @@ class Proved:
 
 
 def proved(calls: AiterFinder, checking: Checking) -> Iterator[Proved]:
-    """Each of the calls; what one raises is told, and the next is tried."""
+    """Check each of the calls; an exception is recorded, and the next call is tried."""
     for name in calls.names():
         try:
             verdict = checking.check(calls.subject(name))
             yield Proved(name, "" if verdict.passed else verdict.message or "wrong")
-        except Exception as error:  # of somebody else's code: whatever it is
+        except Exception as error:  # foreign code may raise anything
             yield Proved(name, one_line(error))
 
 
 def problems(arch: str) -> Iterator[GemmProblem]:
-    """One of each format that the architecture takes."""
+    """Yield a problem of each format that the architecture supports."""
     for op, own in asked().items():
         try:
             yield resolve({**SIZE, "op": op, **own}, GemmDefaults(), arch).problem
@@ -62,7 +62,7 @@ def problems(arch: str) -> Iterator[GemmProblem]:
 
 
 def run(setting: Setting) -> None:
-    """Prove each call of each format, and print a line for each."""
+    """Check each call of each format, and print a line for each."""
     index = setting.device_indices[0]
     with setting.workshop(Console()) as workshop:
         for problem in problems(setting.target.arch):
@@ -81,7 +81,7 @@ def run(setting: Setting) -> None:
 def main(argv: Sequence[str]) -> int:
     setting = make_setting(parse(["-m", "1", "-n", "1", "-k", "1", *argv]))
     source = TIMERS[setting.target.gpu.vendor][1]
-    # Before PyTorch looks which GPUs there are.
+    # Set before PyTorch looks for GPUs.
     os.environ.update(environment_of(visible_variable(source), setting.device_indices[0], "."))
     try:
         installed()

@@ -1,8 +1,8 @@
-"""`genkern calibrate`: measure kernels from all over the space, fit the predictor's constants to them, keep these.
+"""`genkern calibrate`: measures kernels from all over the space, and fits the cost model's constants to them.
 
-What was fitted is used from then on where no model was learned for the GPU, if it orders sizes better that it was not
-fitted on than what is shipped does. A fresh size, which no fit saw, is measured as well, and says what the order is
-worth.
+Fitted constants are kept if they order sizes that they were not fitted to better than the shipped constants do. They
+are used for GPUs without a learned model. A fresh size, which is never fitted on, is measured too and shows what the
+order is worth.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from genkern.search.calibrated.fit import Fit, Order, Timed, fit, order_of
 from genkern.search.calibrated.spread import USUAL
 from genkern.search.calibrated.store import Calibration, calibration_path, write_calibration
 
-# Each shows some constants: short calls latency and launches, long thin ones bandwidth, large ones the matrix units.
+# Sizes that determine different constants: short calls latency and launches, long thin ones bandwidth, large ones the
+# matrix units.
 SIZES = (
     (16, 4096, 4096),
     (64, 6144, 2048),
@@ -54,39 +55,40 @@ _positive = number("a whole number from 4 to 1000", 4, 1000, integer=True)
 
 
 def parse_calibrate(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern calibrate`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern calibrate`. Raises InputError; SystemExit(0) after printing for --help."""
     p = calibrate_parser()
     return p.parse_args(underscored(argv, p))
 
 
 def calibrate_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern calibrate",
-        description="Fit the predictor's constants to this GPU: without a learned model they say what is tried first.",
+        description="Fit the predictor's constants to this GPU: without a learned model they decide "
+        "what is tried first.",
     )
     group = p.add_argument_group("what to measure")
-    count = f"kernels a size (default: {USUAL})"
+    count = f"kernels per size (default: {USUAL})"
     group.add_argument("--kernels_a_size", type=_positive, default=USUAL, metavar="N", help=count)
     group.add_argument("--quick", action="store_true", help="half the sizes")
     group.add_argument("--budget", metavar="SECONDSs", help="a hard limit of each size, as when tuning")
     group.add_argument("--space", metavar="FILE", help="as when tuning")
     group.add_argument("--profiler", choices=PROFILERS[:-1], default="auto", metavar="NAME", help="as when tuning")
     group.add_argument("--gpu_id", metavar="N", help="the GPU (default: the first)")
-    group.add_argument("--jobs", metavar="N", help="compile processes (default: one a CPU)")
-    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument("--jobs", metavar="N", help="compile processes (default: one per CPU)")
+    group.add_argument("--cache_dir", metavar="DIR", help="folder of compiled kernels (default: as when tuning)")
     group.add_argument(
         *("-o", "--output"),
         metavar="FOLDER",
         default="output/calibration",
-        help="what was measured (default: output/calibration)",
+        help="folder for the measurements (default: output/calibration)",
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def named_folder(output: str) -> Path:
-    """The folder of -o, made where it is not there. Raises InputError for one that has no name."""
+    """Return the folder of -o, created if it does not exist. Raises InputError for an empty name."""
     if not output.strip():
         raise InputError("-o is empty: is a variable of your shell not set?")
     folder = Path(output)
@@ -95,7 +97,7 @@ def named_folder(output: str) -> Path:
 
 
 def run_calibrate(options: argparse.Namespace, console: Console) -> int:
-    """Measure, fit, keep and say; returns 1 where the kernels measured are too few. Raises GenkernError."""
+    """Measure, fit, store and report; returns 1 if too few kernels were measured. Raises GenkernError."""
     from genkern.command.run import run
 
     sizes = QUICK if options.quick else SIZES
@@ -105,8 +107,8 @@ def run_calibrate(options: argparse.Namespace, console: Console) -> int:
     tuning = parse(tuning_arguments(options, folder))
     target = choose_target(tuning)
     if not target.measured:
-        raise InputError("genkern calibrate measures, and this machine has no GPU that it can measure on")
-    # Sizes without a winner are no failure here: what was measured of them counts.
+        raise InputError("genkern calibrate measures, and this machine has no GPU that genkern can measure on")
+    # Sizes without a winner are not failures here: their measurements count.
     if (status := run(tuning, console)) > 1:
         return status
     facts = read_journal(RunFiles(str(folder / "results.yaml")).finished_journal).facts
@@ -139,14 +141,14 @@ def run_calibrate(options: argparse.Namespace, console: Console) -> int:
         forget_calibrations()
         console.print(f"kept for {target.gpu.name} in {shown_path(str(path))}")
     else:
-        console.print("nothing is kept: the shipped constants order sizes as well that a fit did not see")
+        console.print("nothing is kept: the shipped constants order sizes that were not fitted on at least as well")
     return 0
 
 
 def tuning_arguments(options: argparse.Namespace, folder: Path) -> list[str]:
-    """The options of the tuning that measures."""
+    """Return the options of the tuning run that measures."""
     argv = ["-i", str(folder / "sizes.yaml"), "-o", str(folder / "results.yaml")]
-    # The order is of screened times, which need neither proof nor many rounds.
+    # Only the order of screened times is needed, so checks and many rounds are left out.
     argv += [
         "--dtype_a",
         "bf16",
@@ -167,7 +169,7 @@ def tuning_arguments(options: argparse.Namespace, folder: Path) -> list[str]:
 
 
 def timed_of(facts: ProblemFacts) -> list[Timed]:
-    """The kernels of a journal's problem that have a time, with what their binaries need."""
+    """Return the kernels of a problem in a journal that have a time, with the resources of their binaries."""
     made = {compiled_of(Config.parse(name)): binary.resources for name, binary in facts.made.items()}
     found = []
     for name, measurement in facts.screened.items():
@@ -184,7 +186,7 @@ def report_lines(
     orders: Mapping[GemmProblem, Mapping[str, Order]],
     fresh: Mapping[GemmProblem, object],
 ) -> list[str]:
-    """What was fitted, and how well both sets of constants order each size."""
+    """Return lines with the fitted constants, and how well both sets of constants order each size."""
     rows = [["constant", "shipped", "fitted"]]
     fitted = free_of(found.constants)
     rows += [[name, f"{value:g}", f"{fitted[name]:.3g}"] for name, value in free_of(shipped).items()]
@@ -209,7 +211,7 @@ def _fitted_on(
     kernels: Mapping[GemmProblem, int],
     orders: Mapping[GemmProblem, Mapping[str, Order]],
 ) -> dict[str, Any]:
-    """What people ask of a calibration: when, by what, on how many kernels, and what it is worth."""
+    """Return the description of a calibration: date, device, versions, numbers of kernels, and how good it is."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "device": target.device_name,

@@ -1,4 +1,4 @@
-"""The report of a first run: one page of Markdown from what its steps left behind. Pure."""
+"""The report of a first run: a page of Markdown from the outputs of its steps."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _TAIL_LINES = 12
 def report_text(
     title: str, steps: Sequence[tuple[Step, Ended]], sections: Mapping[str, Sequence[str]], heads: Mapping[str, str]
 ) -> str:
-    """The page: how each step ended, then what it found; by name of a step, where its head is not the step's title."""
+    """Return the page: how each step ended, then the section of each step under the head in `heads` or its title."""
     total_s = sum(ended.seconds for _, ended in steps)
     lines = [
         f"# {title}",
         "",
-        f"{total_s / 60:.1f} minutes. Times are measured on this machine; nothing was averaged with",
+        f"{total_s / 60:.1f} minutes. All times were measured on this machine, and none is an average with times",
     ]
     lines += [
-        "another's. The archive beside this page holds what the project would like to see; look through it first,"
+        "of another machine. The archive beside this page is for the project; look through it before you send it,"
     ]
-    lines += ["since journals say the host's name and folders.", ""]
+    lines += ["since journals contain the host's name and folders.", ""]
     lines += ["| step | what | ended | seconds |", "|---|---|---|---|"]
     for step, ended in steps:
         said = f": {ended.said}" if ended.said and ended.state != DONE else ""
@@ -42,12 +42,12 @@ def report_text(
 
 
 def machine_lines(machine: Mapping[str, Any]) -> list[str]:
-    """What is there, and why what is missing is."""
+    """Return a line for each property of the machine, with the reason if it is missing."""
     return [f"- {name}: {_said(value)}" for name, value in machine.items()]
 
 
 def proof_lines(output: str, compiled: str) -> list[str]:
-    """How many kernels were proved, and those that were not, or not compiled."""
+    """Return the number of kernels that are right, and the kernels that are not right or were not compiled."""
     found = [(match[1], line) for line in output.splitlines() if (match := _PROOF.match(line))]
     right = sum(verdict == "ok" for verdict, _ in found)
     refused = [
@@ -61,7 +61,8 @@ def proof_lines(output: str, compiled: str) -> list[str]:
 
 
 def timer_lines(tables: Mapping[str, str]) -> list[str]:
-    """Times of the same kernels by several timers (CSV of --benchmark), and each over the first one's."""
+    """Return a table of times of the same kernels by several timers (CSV of --benchmark), relative to the first
+    timer."""
     times = {timer: _times_of(text) for timer, text in tables.items()}
     times = {timer: found for timer, found in times.items() if found}
     if not times:
@@ -75,11 +76,11 @@ def timer_lines(tables: Mapping[str, str]) -> list[str]:
             over = f" ({us / base_us:.3f})" if us and base_us and timer != first else ""
             cells.append(f"{us:.2f}{over}" if us else "none")
         lines.append(f"| {size} | " + " | ".join(cells) + " |")
-    return [*lines, "", f"In brackets: over {first}'s."]
+    return [*lines, "", f"In brackets: relative to {first}."]
 
 
 def tuned_lines(rows: Iterable[TunedRow]) -> list[str]:
-    """What was tuned: times beside the library's best call and PyTorch's own."""
+    """Return a table of tuned sizes, beside the library's best call and PyTorch's own."""
     lines = ["| size | us | library / us | PyTorch / us | checked | winner |", "|---|---|---|---|---|---|"]
     ratios: list[float] = []
     for row in rows:
@@ -91,12 +92,15 @@ def tuned_lines(rows: Iterable[TunedRow]) -> list[str]:
         lines.append(f"| {row.problem.size} | {time_us} | {vendor} | {torch} | {row.check} | {name} |")
     if ratios:
         mean = math.exp(sum(ratios) / len(ratios))
-        lines += ["", f"Library's best over genkern's kernels: {mean:.3f} in geometric mean, {len(ratios)} sizes."]
+        lines += [
+            "",
+            f"Time of the library's best call over genkern's: {mean:.3f} in geometric mean, {len(ratios)} sizes.",
+        ]
     return lines
 
 
 def calibration_lines(text: str) -> list[str]:
-    """What was fitted, and how well it orders: above all a size that no fit saw."""
+    """Return the fitted constants, and how well they order sizes, above all the one that was not fitted on."""
     said = json.loads(text)
     on = said["fitted_on"]
     lines = [
@@ -107,22 +111,22 @@ def calibration_lines(text: str) -> list[str]:
         for name, order in by_name.items():
             numbers = " | ".join(f"{order[key]:.3f}" for key in ("rank_correlation", "best_place", "best_of_ten"))
             lines.append(f"| {size} | {order['kernels']} | {name} | {numbers} |")
-    kept = "kept, and used from now on" if on["is_better"] else "not kept: no better on sizes that a fit did not see"
+    kept = "kept, and used from now on" if on["is_better"] else "not kept: no better on sizes that were not fitted on"
     constants = ", ".join(f"{name} {value:.3g}" for name, value in on["fitted"].items())
     return [*lines, "", f"Fitted constants ({kept}): {constants}. The last size was never fitted on."]
 
 
 def peer_lines(output: str) -> list[str]:
-    """How many of another's kernels are right, and those that are not, or not there."""
+    """Return the number of AITER's kernels that are right, and those that are wrong or missing."""
     found = [line for line in output.splitlines() if ": " in line]
     called = [line for line in found if not line.startswith("left out: ")]
     right = sum(line.endswith(": right") for line in called)
-    lines = [f"{right} of {len(called)} calls are right; tuning races these."] if called else []
+    lines = [f"{right} of {len(called)} calls are right; tuning times these."] if called else []
     return lines + [f"- {_cell(line)}" for line in found if not line.endswith(": right")]
 
 
 def failure_lines(ended: Ended, output: str) -> list[str]:
-    """The end of what a step said that did not end well."""
+    """Return the last lines of the output of a step that failed."""
     if ended.state in (DONE, LEFT_OUT):
         return []
     return ["```", *(line[:300] for line in output.splitlines()[-_TAIL_LINES:]), "```"]

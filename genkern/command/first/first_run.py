@@ -1,8 +1,8 @@
-"""`genkern first-run`: the first hour on a machine, in steps, with one report and one archive for the project.
+"""`genkern first-run`: tries everything on a new machine in steps, and writes one report and one archive.
 
-Written for AMD GPUs, on which genkern has never run; it works on any. Each step is a process of its own with a time
-limit: one that crashes, hangs or is refused is told in the report, and the next one goes on. What is done stays done
-when the same command is run again.
+It was written for AMD GPUs, on which genkern has never run, and works on any GPU. Each step is a process of its own
+with a time limit: if it crashes, hangs or is refused, the report says so and the next step runs. Finished steps are not
+repeated when the command is run again.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ from genkern.files import shown_path, write_whole
 from genkern.formats.kind import read_results
 
 _minutes = number("a number of minutes from 1 to 600", 1, 600)
-# With so little time left a step is not begun.
+# A step does not begin with less time left than this.
 _LEAST_S = 10.0
 REPORT, ARCHIVE = "report.md", "first_run.tar.gz"
-# What is sent: no binaries, nothing large.
+# Files for the archive: no binaries, nothing large.
 _SENT = ("*.md", "*.yaml", "*.csv", "steps/*", "calibration/*.json", "calibration/*.yaml*", "*.journal*")
 _MOST_SENT_BYTES = 32 * 2**20
 
 
 def parse_first_run(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern first-run`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern first-run`. Raises InputError; SystemExit(0) after printing for --help."""
     p = first_run_parser()
     return p.parse_args(underscored(argv, p))
 
 
 def first_run_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern first-run",
-        description="See what a GPU's machine has, prove a kernel of each family and format, compare timers,\n"
-        "calibrate, tune twelve sizes beside the library. What fails is told in the report;\n"
-        "the same command goes on.",
+        description="Examine a GPU's machine, check a kernel of each family and format, compare timers,\n"
+        "calibrate, and tune twelve sizes beside the library. The report shows what fails;\n"
+        "the same command resumes.",
     )
     group = p.add_argument_group("what to do")
-    group.add_argument("--quick", action="store_true", help="less of each: some two minutes")
+    group.add_argument("--quick", action="store_true", help="fewer kernels and sizes: about two minutes")
     group.add_argument(
-        "--minutes", type=_minutes, default=30.0, metavar="M", help="no step lasts beyond these (default: 30)"
+        "--minutes", type=_minutes, default=30.0, metavar="M", help="time limit of all steps together (default: 30)"
     )
-    group.add_argument("--again", action="store_true", help="run done steps again too")
+    group.add_argument("--again", action="store_true", help="also repeat finished steps")
     group.add_argument("--gpu_id", metavar="N", help="the GPU (default: the first)")
-    group.add_argument("--jobs", metavar="N", help="compile processes (default: one a CPU)")
-    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument("--jobs", metavar="N", help="compile processes (default: one per CPU)")
+    group.add_argument("--cache_dir", metavar="DIR", help="folder of compiled kernels (default: as when tuning)")
     group.add_argument("--space", metavar="FILE", help="as when tuning")
     group.add_argument(
         *("-o", "--output"),
@@ -74,16 +74,16 @@ def first_run_parser() -> Parser:
 
 
 def run_first_run(options: argparse.Namespace, console: Console) -> int:
-    """Run the steps; 1 where one did not end well. Raises InputError where there is no GPU to run on."""
+    """Run the steps; returns 1 if a step did not end well. Raises InputError if there is no GPU."""
     passed_on = _passed_on(options)
     target = choose_target(parse(["-m", "1", "-n", "1", "-k", "1", *passed_on]))
     if not target.measured:
-        raise InputError("genkern first-run measures, and this machine has no GPU that it can measure on")
+        raise InputError("genkern first-run measures, and this machine has no GPU that genkern can measure on")
     folder = named_folder(options.output)
     run = _FirstRun(StepFolder(folder), target, console, time.monotonic() + options.minutes * 60, options.again)
     wanted = Wanted(folder, options.quick, tuple(passed_on))
     write_whole(str(folder / "sizes.yaml"), sizes_text(wanted))
-    # Their limits are the same by any timer.
+    # The steps' time limits do not depend on the timer.
     last = last_steps(wanted, target.gpu, "auto")
     run.do([machine_step()], [*first_steps(wanted, target.gpu, {}), *last])
     run.do(first_steps(wanted, target.gpu, run.machine), last)
@@ -96,7 +96,7 @@ def run_first_run(options: argparse.Namespace, console: Console) -> int:
 
 
 class _FirstRun:
-    """The steps of a first run so far; the report is written anew after each."""
+    """The steps of a first run so far; the report is rewritten after each step."""
 
     def __init__(self, kept: StepFolder, target: RunTarget, console: Console, until_s: float, again: bool) -> None:
         self.steps: list[tuple[Step, Ended]] = []
@@ -105,7 +105,7 @@ class _FirstRun:
 
     @property
     def machine(self) -> dict[str, Any]:
-        """What the machine has; nothing where that step did not end well."""
+        """The facts about the machine; empty if that step did not end well."""
         with contextlib.suppress(ValueError):
             found = json.loads(self._kept.output("machine"))
             return found if isinstance(found, dict) else {}
@@ -113,7 +113,7 @@ class _FirstRun:
 
     @property
     def timed_well(self) -> list[str]:
-        """The timers' steps that gave times of all that they were to time."""
+        """The names of the timers' steps that timed everything."""
         return [step.name for step, ended in self.steps if step.name.startswith("time_") and ended.status == 0]
 
     @property
@@ -121,7 +121,7 @@ class _FirstRun:
         return [step.name for step, _ in self.steps if step.name.startswith("time_")]
 
     def do(self, steps: Sequence[Step], later: Sequence[Step]) -> None:
-        """Run the steps that are not done, and write the report after each; the `later` ones keep some of the time."""
+        """Run the steps that are not done, and write the report after each; time is reserved for the `later` steps."""
         for place, step in enumerate(steps, start=1):
             self._do(step, [*steps[place:], *later])
 
@@ -142,7 +142,7 @@ class _FirstRun:
         write_whole(str(self._kept.folder / REPORT), self.text())
 
     def text(self) -> str:
-        """The report."""
+        """Return the report."""
         gpu = self._target.gpu
         return report.report_text(
             f"First run on {self._target.device_name} ({gpu.arch})",
@@ -152,7 +152,7 @@ class _FirstRun:
         )
 
     def packed(self) -> Path:
-        """All that is small in one archive, whole or not there at all."""
+        """Write all small files to one archive, atomically, and return its path."""
         folder = self._kept.folder
         archive, partly = folder / ARCHIVE, folder / f".{ARCHIVE}.{os.getpid()}"
         files = sorted({path for pattern in _SENT for path in folder.glob(pattern) if path.is_file()})
@@ -170,7 +170,7 @@ class _FirstRun:
         try:
             found = self._found(step)
         except (OSError, ValueError, LookupError, TypeError, GenkernError):
-            # A step that was cut off leaves what it had.
+            # A step that was interrupted leaves incomplete files.
             found = []
         return [*found, *report.failure_lines(ended, self._kept.output(step.name) + self._kept.errors(step.name))]
 
@@ -194,6 +194,6 @@ class _FirstRun:
 
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
-    """The options of tuning that all steps have."""
+    """Return the options of tuning that all steps get."""
     given = {"--gpu_ids": options.gpu_id, "--jobs": options.jobs, "--cache_dir": options.cache_dir}
     return [word for name, value in (given | {"--space": options.space}).items() if value for word in (name, value)]

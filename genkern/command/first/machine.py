@@ -1,4 +1,4 @@
-"""What a machine has of all that measuring needs, as JSON: run as a process, since each question may crash or hang.
+"""Prints what a machine has for measuring, as JSON. Runs as a process of its own, since each query may crash or hang.
 
 python -m genkern.command.first.machine
 """
@@ -23,7 +23,7 @@ from genkern.runtime.backends.lt_backend import Backend
 
 
 def facts() -> dict[str, Any]:
-    """By question the answer, or in its place {"missing": why}."""
+    """Return the answer to each query, or {"missing": why}."""
     questions: dict[str, Callable[[], Any]] = {
         "host": lambda: f"{len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}",
         "gpus": _gpus,
@@ -41,7 +41,7 @@ def facts() -> dict[str, Any]:
 def _answer(ask: Callable[[], Any]) -> Any:
     try:
         return ask()
-    except Exception as error:  # whatever a broken installation raises is the answer
+    except Exception as error:  # a broken installation may raise anything
         return {"missing": one_line(error)}
 
 
@@ -75,11 +75,12 @@ def _first_line(path: str) -> str:
 def _program(name: str) -> str:
     path = find_executable(name, None, os.environ)
     said = output_of(path, "--version")
-    return f"{path}: {' '.join(said.split())[:200] or 'says no version'}"
+    return f"{path}: {' '.join(said.split())[:200] or 'no version given'}"
 
 
 def _pytorch() -> dict[str, Any]:
-    """What PyTorch is built with, and whether it multiplies on the GPU: integers, so that the result is exact."""
+    """Return PyTorch's versions, and whether it multiplies on the GPU, tested on integers so that the result is
+    exact."""
     import torch
 
     said: dict[str, Any] = {"torch": torch.__version__, "hip": torch.version.hip, "cuda": torch.version.cuda}

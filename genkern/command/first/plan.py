@@ -1,4 +1,4 @@
-"""What a first run does, step by step, for one GPU: pure, but for what the machine was found to have."""
+"""The steps of a first run on one GPU."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from genkern.gemm.gpus import Gpu
 from genkern.ops.op import op_by_type
 from genkern.timing.time_sources import TIMERS, usual_timer
 
-# Decoding and prompts of models of 8 to 70 billion parameters, and small ones: nothing that was fitted on.
+# Decoding and prompts of models of 8 to 70 billion parameters, and small sizes; the cost model was not fitted on them.
 TUNED = (
     *((1, 4096, 4096), (16, 6144, 4096), (16, 4096, 14336), (64, 28672, 4096), (128, 5120, 5120), (256, 8192, 1024)),
     *((512, 4096, 4096), (1024, 6144, 4096), (4096, 4096, 4096), *FRESH, (32, 2048, 7168), (2000, 1536, 7168)),
 )
 _QUICK_TUNED = 3
-# Sizes, and timers.
+# Number of sizes, and of timers.
 _QUICK_TIMED = 2
-# Formats by the types that mean them.
+# Types that stand for formats.
 _QUICK_TYPES = "bf16", "fp8e4m3fn"
 _ROCPROF = "rocprofv3", "rocprof"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of it a person wants, and what all steps are told: options of tuning."""
+    """What to run: the folder, whether to be quick, and the options of tuning that all steps get."""
 
     folder: Path
     quick: bool = False
@@ -37,18 +37,19 @@ class Wanted:
 
 
 def machine_step(limit_s: float = 90.0) -> Step:
-    """What the machine has."""
+    """Return the step that examines the machine."""
     return Step("machine", "What this machine has", ("-m", "genkern.command.first.machine"), limit_s)
 
 
 def timers_of(gpu: Gpu, machine: Mapping[str, Any]) -> list[str]:
-    """The timers to compare on this GPU: those of the measured process, and of AMD's profilers those that are there."""
+    """Return the timers to compare on this GPU: those of the measured process, and AMD's profilers that are
+    installed."""
     there = [name for name in _ROCPROF if isinstance(machine.get(name), str)] if gpu.vendor == "amd" else []
     return [*there, *TIMERS[gpu.vendor]]
 
 
 def first_steps(wanted: Wanted, gpu: Gpu, machine: Mapping[str, Any]) -> list[Step]:
-    """Those up to the comparison of timers, which says with what the others measure."""
+    """Return the steps up to the comparison of timers, which decides how later steps measure."""
     folder, timer = wanted.folder, ("--profiler", usual_timer(gpu.vendor))
     argv = ["-m", "genkern.command.first.proving", str(folder), "--timed_sizes", str(_timed(wanted))]
     argv += ["--ops", ",".join(dict.fromkeys(op_by_type(dtype).name for dtype in _QUICK_TYPES))] if wanted.quick else []
@@ -74,7 +75,7 @@ def first_steps(wanted: Wanted, gpu: Gpu, machine: Mapping[str, Any]) -> list[St
 
 
 def last_steps(wanted: Wanted, gpu: Gpu, timer: str) -> list[Step]:
-    """Those that measure by `timer`, a --profiler."""
+    """Return the steps that measure with `timer`, a value of --profiler."""
     folder = wanted.folder
     calibrate = ["calibrate", "-o", str(folder / "calibration"), "--profiler", timer]
     calibrate += ["--quick", "--kernels_a_size", "12"] if wanted.quick else []
@@ -91,19 +92,20 @@ def last_steps(wanted: Wanted, gpu: Gpu, timer: str) -> list[Step]:
     ]
     if gpu.vendor == "amd":
         argv = "-m", "genkern.command.first.aiter_proof", *wanted.passed_on
-        # Before sizes are tuned, whose race has those of its kernels that are built.
+        # Before sizes are tuned, since tuning uses the kernels that are built.
         steps.insert(1, Step("aiter", "AITER's own kernels, built and proved", argv, 240.0))
     return steps
 
 
 def sizes_text(wanted: Wanted) -> str:
-    """The list of sizes to tune."""
+    """Return the list of sizes to tune."""
     sizes = TUNED[:: len(TUNED) // _QUICK_TUNED] if wanted.quick else TUNED
     return "".join(f"- {{'M': {m}, 'N': {n}, 'K': {k}}}\n" for m, n, k in sizes)
 
 
 def chosen_timer(gpu: Gpu, ended_well: Collection[str]) -> str:
-    """With what to measure: AMD's profiler where it works, which has no launch gaps in its times, else the timers."""
+    """Return the timer to measure with: rocprofv3 if it works, since its times exclude launch gaps, else another
+    timer."""
     order: Sequence[str] = (_ROCPROF[0], *TIMERS[gpu.vendor], _ROCPROF[1])
     return next((name for name in order if name in ended_well), usual_timer(gpu.vendor))
 
@@ -113,5 +115,5 @@ def _timed(wanted: Wanted) -> int:
 
 
 def _passed_to(argv: Sequence[str], passed_on: Sequence[str]) -> list[str]:
-    """With those of the options that `genkern calibrate` has too; it names one GPU alone."""
+    """Return the arguments with the common options; `genkern calibrate` takes a single GPU."""
     return [*argv, *(word.replace("--gpu_ids", "--gpu_id") for word in passed_on)]

@@ -1,8 +1,8 @@
-"""Which kernels a first run proves and times: of each kind and format the most promising one; and their compiles.
+"""Chooses and compiles the kernels that a first run checks and times: the most promising one per kind and format.
 
     python -m genkern.command.first.proving FOLDER [--ops A,B] [--space FILE] [options of tuning]
 
-writes FOLDER/proof.yaml, results without times that `genkern --compare_wo_tuning` proves, and FOLDER/timed.yaml for the
+writes FOLDER/proof.yaml, results without times that `genkern --compare_wo_tuning` checks, and FOLDER/timed.yaml for the
 comparison of timers; then it compiles all of them into the cache, several formats at a time.
 """
 
@@ -33,16 +33,17 @@ from genkern.space.prune import prune
 
 # Several tiles in M and N, several steps of K, and whole blocks of 128.
 SIZE = {"M": 128, "N": 512, "K": 1024}
-# What timers are compared on: short, and long enough that launches do not count.
+# Sizes on which timers are compared: short ones, and ones so long that launches do not count.
 TIMED = ((16, 4096, 4096), (256, 4096, 4096), (2048, 4096, 4096), (4096, 4096, 4096))
 # Rows of the usual matrix instructions.
 _WHOLE_ROWS = 16
-# One such format is compiled with each of so many threads; the farm compiles their kernels side by side.
+# Formats whose kernels are compiled at the same time, a thread each.
 _AT_ONCE = 6
 
 
 def proofs(setting: Setting, ops: Collection[str]) -> Iterator[tuple[GemmProblem, list[Config]]]:
-    """Of each format that the target takes its problem, and of each kind of kernel the most promising config."""
+    """Yield for each format that the target supports its problem, and the most promising config of each kind of
+    kernel."""
     gpu, arch = setting.target.gpu, setting.target.arch
     for op in ops:
         try:
@@ -58,13 +59,16 @@ def proofs(setting: Setting, ops: Collection[str]) -> Iterator[tuple[GemmProblem
 
 
 def _kind(config: Config) -> object:
-    """What has to be proved apart: a family's form, whether it adds up parts of K, and tiles of few rows, which AMD
-    GPUs multiply by other instructions."""
+    """Return the kind of kernel that needs a check of its own.
+
+    It consists of the family's form, whether the kernel adds up parts of K, and whether its tiles have few rows, for
+    which AMD GPUs use other instructions.
+    """
     return form_of(config).stem, config.SPLIT_K > 1, config.BLOCK_SIZE_M < _WHOLE_ROWS
 
 
 def timed(setting: Setting, sizes: Sequence[tuple[int, int, int]]) -> Iterator[tuple[GemmProblem, Config]]:
-    """A promising config of each of these sizes, in the format of sizes that say no type."""
+    """Yield a promising config for each of these sizes, in the default format."""
     for m, n, k in sizes:
         problem = resolve({"M": m, "N": n, "K": k}, GemmDefaults(), setting.target.arch).problem
         space = space_for_libraries(setting.options.space, setting.target.arch, problem.op, ["triton"])
@@ -72,7 +76,7 @@ def timed(setting: Setting, sizes: Sequence[tuple[int, int, int]]) -> Iterator[t
 
 
 def compile_all(workshop: Workshop, wanted: Sequence[tuple[GemmProblem, list[Config]]]) -> list[str]:
-    """Compile them; a line for each that no compiler takes."""
+    """Compile these configs; return a line for each that cannot be compiled."""
 
     def one(problem: GemmProblem, configs: list[Config]) -> list[str]:
         with workshop.open(problem, configs, 0) as bench:

@@ -1,4 +1,4 @@
-"""Steps of a first run: each a process of its own with a time limit, whose end is kept, so that a rerun goes on."""
+"""Steps of a first run: processes with time limits, whose results are stored, so that a rerun resumes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from genkern.files import write_whole
 from genkern.profiling.supervisor import SupervisorError, run_supervised
 from genkern.python_child import child_environment, module_argv
 
-# What a tuning needs to write what it has, when its time is over.
+# Time that a tuning run needs to write its results when its time is over.
 _GRACE_S = 15.0
-# PyTorch's first import on a machine whose disk has never read it takes some 20 seconds.
+# PyTorch's first import from a slow disk takes some 20 seconds.
 _START_S = 45.0
-# Of the time of a step that tunes: the rest is for starts, finals, proofs and a fit.
+# Share of a tuning step's time for searches: the rest is for starts, finals, checks and a fit.
 _OF_SEARCHES = 0.7
 DONE, FAILED, LATE, LEFT_OUT = "done", "failed", "out of time", "left out"
 _MOST_SAID = 200_000
@@ -26,11 +26,15 @@ _MOST_SAID = 200_000
 
 @dataclass(frozen=True)
 class Step:
-    """One process: `argv` after the Python that runs it, and the seconds that it may take.
+    """One process of a first run.
 
-    `title` says for people what it shows. With `may_fail_by_one` the exit status 1 is a finding, not a failure. `reads`
-    are paths of the files that say what it does, besides its arguments: with others in them it is another step. Of a
-    step that tunes, `sizes` says how many: each has its part of the step's time for its search (--budget).
+    name: its name, also of its files
+    title: what it shows, for the report
+    argv: arguments of Python
+    limit_s: its time limit in seconds
+    may_fail_by_one: exit status 1 is a finding, not a failure
+    reads: paths of its input files; if they change, it counts as another step
+    sizes: number of sizes that it tunes; each gets a part of the step's time for its search (--budget)
     """
 
     name: str
@@ -42,13 +46,13 @@ class Step:
     sizes: int = 0
 
     def argv_within(self, limit_s: float) -> tuple[str, ...]:
-        """Its arguments where it may take so many seconds."""
+        """Return its arguments if it may take `limit_s` seconds."""
         if not self.sizes:
             return self.argv
         return (*self.argv, "--budget", f"{max(1.0, limit_s * _OF_SEARCHES / self.sizes):.1f}s")
 
     def digest(self) -> str:
-        """Of the files that it reads, as they are now; "" of a step that reads none."""
+        """Return the digest of its input files as they are now; "" if it has none."""
         if not self.reads:
             return ""
         found = hashlib.sha256()
@@ -59,9 +63,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a step ended: DONE, FAILED, LATE or LEFT_OUT, and how its process did. `argv` is the step's.
+    """How a step ended.
 
-    `read` is the digest of the files that it read, as they were when it began.
+    state: DONE, FAILED, LATE or LEFT_OUT
+    said: why, if it did not end well
+    seconds: how long it took
+    status: exit status of its process
+    argv: the step's arguments
+    read: digest of its input files when it began
     """
 
     name: str
@@ -74,7 +83,7 @@ class Ended:
 
 
 class StepFolder:
-    """Where the ends of steps are kept, and what their processes said."""
+    """The folder with the results and outputs of steps."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -82,15 +91,15 @@ class StepFolder:
         self._kept.mkdir(parents=True, exist_ok=True)
 
     def output(self, name: str) -> str:
-        """What a step's process said on its standard output, "" where nothing is there."""
+        """Return the standard output of a step's process; "" if there is none."""
         return _end_of_file(self._streams(name)[0])
 
     def errors(self, name: str) -> str:
-        """The same of its standard error."""
+        """Return the standard error of a step's process; "" if there is none."""
         return _end_of_file(self._streams(name)[1])
 
     def ended(self, step: Step) -> Ended | None:
-        """How it ended in an earlier run of the same step; None where it did not, or the file is damaged."""
+        """Return how the same step ended in an earlier run; None if it did not, or the file is damaged."""
         try:
             said = json.loads(self._end_of(step.name).read_text(encoding="utf-8"))
             found = Ended(**{**said, "argv": tuple(said["argv"])})
@@ -100,7 +109,7 @@ class StepFolder:
             return None
 
     def run(self, step: Step, limit_s: float, *, now: Callable[[], float] = time.monotonic) -> Ended:
-        """Run it for `limit_s` seconds at most, and keep how it ended. Nothing that its process does raises here."""
+        """Run the step for at most `limit_s` seconds, and store how it ended. Never raises for its process."""
         stdout, stderr = self._streams(step.name)
         started_s, read = now(), step.digest()
         try:
@@ -121,7 +130,7 @@ class StepFolder:
         return self._keep(step, state, said.strip("; "), now() - started_s, status, read)
 
     def leave_out(self, step: Step, why: str) -> Ended:
-        """Keep that it was not run."""
+        """Store that the step was not run."""
         return self._keep(step, LEFT_OUT, why, 0.0, 0, step.digest())
 
     def _keep(self, step: Step, state: str, said: str, seconds: float, status: int, read: str) -> Ended:
@@ -137,7 +146,7 @@ class StepFolder:
 
 
 def _program(argv: Sequence[str]) -> Sequence[str]:
-    """The command line of a step: a module (-m), without the current folder, or other arguments of Python."""
+    """Return the command line of a step: a module (-m), without the current folder, or other arguments of Python."""
     return module_argv(*argv[1:]) if argv[0] == "-m" else (sys.executable, *argv)
 
 
@@ -151,13 +160,15 @@ def _end_of_file(path: Path) -> str:
 def genkern_step(
     name: str, title: str, argv: Sequence[str], limit_s: float, reads: Sequence[Path] = (), sizes: int = 0
 ) -> Step:
-    """A step that is a command of genkern, which ends with 1 where it found something."""
+    """Return a step that is a command of genkern, whose exit status 1 means a finding."""
     return Step(name, title, ("-m", "genkern", *argv), limit_s, reads=tuple(map(str, reads)), sizes=sizes)
 
 
 def limit_of(step: Step, left_s: float, later: Sequence[Step]) -> float:
-    """Seconds that a step may take of the `left_s` that are left for it and the `later` ones: its part by the limits
-    that they state, which it may not exceed; what it does not need is theirs. It has some seconds to start at least.
+    """Return the seconds that a step may take of the `left_s` seconds left for it and the `later` steps.
+
+    Time is divided in proportion to the steps' limits, which are not exceeded; unused time goes to later steps. Each
+    step gets at least some seconds to start.
     """
     part_s = left_s * step.limit_s / (step.limit_s + sum(each.limit_s for each in later))
     return min(step.limit_s, max(part_s, min(_START_S, left_s / 8)))

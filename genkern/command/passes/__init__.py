@@ -1,4 +1,4 @@
-"""Passes of a run: tuners at work on sizes, once, and for --batch_invariant again in one order of sums.
+"""Passes of a run: tuners work on its sizes once, and for --batch_invariant again in one order of sums.
 
 May import: all rooms but packing and cluster.
 """

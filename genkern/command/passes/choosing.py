@@ -1,8 +1,8 @@
-"""--batch_invariant: sizes that differ in M alone get winners that add up K in one order.
+"""--batch_invariant: chooses one order of sums for the winners of all sizes that differ only in M.
 
-After the pass that finds each size's winner, in whatever order, it is told which orders are worth it
-(genkern.tuning.invariant.group). In each of these a further pass tunes the sizes whose winner has another one, and
-compares rows to the bit; then a group's order is chosen, and its rows are replaced, all at once.
+A first pass finds each size's winner in any order. genkern.tuning.invariant.group then names the orders that are worth
+trying. For each of these a further pass tunes the sizes whose winner has another order, and compares rows bit by bit.
+Finally an order is chosen per group, and all rows of the group are replaced at once.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from genkern.tuning.tune import Report
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of a run: those that have an order already, for all their M, and those that are `left`.
+    """The groups of a run: those that have an order for all their M, and those that are `left`.
 
-    A group has all M for which the file has rows of an order: one that is chosen anew is theirs too.
+    A group contains all M for which the file has rows of an order, since a newly chosen order applies to them too.
     """
 
     done: tuple[Group, ...]
@@ -47,7 +47,7 @@ class Groups:
 
     @classmethod
     def of(cls, problems: Sequence[GemmProblem], results: ResultsFile, *, anew: bool) -> Groups:
-        """Those of the problems; with `anew` (--all) none is done."""
+        """Return the groups of the problems; with `anew` (--all) none is done."""
         orders = {row.problem: row.sums for row in results.rows if row.batch_invariant}
         listed = {replace(problem, M=1) for problem in problems}
         more = [problem for problem in orders if replace(problem, M=1) in listed and problem not in problems]
@@ -62,13 +62,20 @@ class Groups:
 
     @property
     def problems(self) -> list[GemmProblem]:
-        """Those of the groups that are left."""
+        """The problems of the groups that are left."""
         return [problem for group in self.left for problem in group]
 
 
 @dataclass
 class _Sought:
-    """A group whose order is sought: the orders that are still to be tried, and what came of the others."""
+    """A group whose order is not chosen yet.
+
+    group: its problems
+    orders: the orders that have not been tried yet
+    library: the order of the library's call for the largest M; "" if unknown
+    found: winners of the orders that were tried
+    chosen: the chosen order with its winners; None until it is chosen
+    """
 
     group: Group
     orders: list[str]
@@ -78,12 +85,12 @@ class _Sought:
 
 
 class Choosing:
-    """The further passes of a run (--batch_invariant) on groups of sizes that each have a winner in some order."""
+    """The further passes of a --batch_invariant run, on groups of sizes that each have a winner in some order."""
 
     def __init__(
         self, setting: Setting, spaces: Mapping[str, Space], files: RunFiles, results: ResultsFile, console: Console
     ) -> None:
-        """`results` has the winners in any order, and is what groups are written to."""
+        """`results` has the winners in any order; the winners of groups are written to it."""
         self._setting, self._spaces, self._files = setting, spaces, files
         self._results = results
         self._console = console
@@ -99,11 +106,11 @@ class Choosing:
 
     @staticmethod
     def is_unfinished(files: RunFiles) -> bool:
-        """Whether a run stopped in one of these passes: what comes before them is done."""
+        """Return True if a run was stopped in one of these passes, so that the first pass is done."""
         return any(files.of_order(number).journal.exists() for number in range(1, MOST + 1))
 
     def choose(self, groups: Sequence[Group]) -> int:
-        """Choose an order for each of them; returns the exit status."""
+        """Choose an order for each group; returns the exit status."""
         facts = self._facts()
         for group in groups:
             if missing := [problem.size for problem in group if problem not in self._rows]:
@@ -112,7 +119,7 @@ class Choosing:
                 continue
             self._sought.append(self._begun(group, facts))
         for further in () if self._goes_on else range(1, MOST + 1):
-            # Of an earlier run: what goes on takes finished passes for its own.
+            # Left by an earlier run; a run that is resumed would take finished passes for its own.
             self._files.of_order(further).finished_journal.unlink(missing_ok=True)
         number = 0
         while under_way := [sought for sought in self._sought if sought.chosen is None and sought.orders]:
@@ -126,7 +133,7 @@ class Choosing:
         return 3 if self.bugs else 1 if self.failed else 0
 
     def finished(self, report: Report) -> None:
-        """Take over one size of a pass."""
+        """Record the report on one size of a pass."""
         problem = report.problem
         sought, order = self._under_way[problem], self._asked[problem]
         if report.bug is not None:
@@ -139,7 +146,7 @@ class Choosing:
                 self._console.print(line)
         if report.winner is not None:
             sought.found[order][problem] = report.winner
-        # The library's kernels for many rows are those of the largest M.
+        # For many rows the library uses the kernels that it uses for the largest M.
         if problem == sought.group[-1] and not sought.library:
             sought.library = report.sums.get(VENDOR, "")
         del self._under_way[problem]
@@ -147,11 +154,11 @@ class Choosing:
             self._tried(sought)
 
     def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
-        """Say that a device is used no more."""
+        """Print that a device is used no more."""
         self._console.print(lost_line(device_index, error, left))
 
     def flush(self) -> None:
-        """Groups are written as they are chosen."""
+        """Do nothing: groups are written when they are chosen."""
 
     def _begun(self, group: Group, facts: Mapping[GemmProblem, ProblemFacts]) -> _Sought:
         known = {problem: self._known(problem, facts.get(problem)) for problem in group}
@@ -161,7 +168,7 @@ class Choosing:
         if self._kind == LIBRARY and library:
             orders = [library]
         if not orders:
-            self._console.print(f"{_name(group)}: no order for all M: nothing that was measured has one")
+            self._console.print(f"{_name(group)}: no order for all M: no measured kernel has one")
             self.failed += 1
         return _Sought(group, orders, library)
 
@@ -171,7 +178,7 @@ class Choosing:
         return slower(problem, order, best, self._setting.target.gpu)
 
     def _known(self, problem: GemmProblem, facts: ProblemFacts | None) -> dict[str, float]:
-        """The best time of each order, by the search and by the row."""
+        """Return the best time of each order, from the search and the row."""
         row = self._rows[problem]
         times = [(row.config, row.duration_us)]
         if facts is not None:
@@ -185,13 +192,13 @@ class Choosing:
         return found
 
     def _facts(self) -> Mapping[GemmProblem, ProblemFacts]:
-        """What the pass before has found out, where its journal is there."""
+        """Return the facts of the first pass, if its journal is there."""
         with contextlib.suppress(ResultsError, FileNotFoundError):
             return read_journal(self._files.finished_journal).facts
         return {}
 
     def _pass(self, number: int, under_way: Sequence[_Sought], facts: Mapping[GemmProblem, ProblemFacts]) -> None:
-        """Tune the groups, each in the next order that it is to be tried in."""
+        """Tune the groups, each in the next of its orders."""
         asked = {problem: sought.orders[0] for sought in under_way for problem in sought.group}
         for sought in under_way:
             order = sought.orders.pop(0)
@@ -213,14 +220,14 @@ class Choosing:
         }
         files = self._files.of_order(number)
         if self._goes_on and not files.journal.exists() and files.finished_journal.exists():
-            # A later one was stopped: what this one has found is known.
+            # A later pass was stopped: the journal of this finished one is read again.
             os.replace(files.finished_journal, files.journal)
         what = self._setting, self._spaces, files, self._console, configs, orders, said
         work = TuningPass(*what, opened=self._forget_others)
         work.tune(list(asked), self)
 
     def _best(self, problem: GemmProblem, order: str, facts: ProblemFacts | None) -> Config | None:
-        """The fastest config of an order that the search has measured."""
+        """Return the fastest config of an order that the search has measured."""
         measured = () if facts is None else facts.screened.values()
         times = sorted(
             (m.duration_us, m.config) for m in measured if m.outcome is Outcome.MEASURED and m.duration_us is not None
@@ -229,14 +236,14 @@ class Choosing:
         return next((config for config in named if sums_of(problem, config, self._arch) == order), None)
 
     def _forget_others(self, journal: Journal) -> None:
-        """A winner of another order, which a start with other orders chose, is none; what was measured stays."""
+        """Drop winners of another order, which an earlier start with other orders chose; measurements stay."""
         for problem, order in self._asked.items():
             facts = journal.of(problem)
             if facts.winner is not None and sums_of(problem, facts.winner.config, self._arch) != order:
                 facts.winner, facts.finals, facts.confirmed = None, [], []
 
     def _tried(self, sought: _Sought) -> None:
-        """Choose, where no order is left to be tried, or the library's is found that is asked for."""
+        """Choose the order of a group if no order is left to try, or if the library's is asked for and was tried."""
         if self._kind == LIBRARY and sought.library in sought.found:
             sought.orders.clear()
         if sought.orders:
@@ -253,5 +260,5 @@ class Choosing:
 
 
 def _name(group: Group) -> str:
-    """`M = 1, 16 by 4096x4096`."""
+    """Return a group's name, such as `M = 1, 16 by 4096x4096`."""
     return f"M = {', '.join(str(problem.M) for problem in group)} by {group[0].N}x{group[0].K}"

@@ -1,4 +1,4 @@
-"""The options of runs whose winners have one order of sums (--batch_invariant)."""
+"""The options of --batch_invariant: winners with one order of sums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OWN = ("--sums", "--m_weights")
 
 
 def add_invariant(group: argparse._ArgumentGroup) -> None:
-    """Add them."""
+    """Add the options."""
     group.add_argument(
         "--batch_invariant",
         action="store_true",
@@ -23,22 +23,23 @@ def add_invariant(group: argparse._ArgumentGroup) -> None:
         choices=KINDS,
         default=LEAST,
         metavar="ORDER",
-        help=f"of --batch_invariant: least total time, or library, as PyTorch's own call for the largest M "
+        help=f"with --batch_invariant: the order with the least total time, or library: that of PyTorch's "
+        f"call for the largest M "
         f"(default: {LEAST}; at a tie the library's)",
     )
     group.add_argument(
         "--m_weights",
         type=_weights,
         metavar="M:W,...",
-        help="of --batch_invariant: how often calls have which M, 1:4,64:1 (default: alike)",
+        help="with --batch_invariant: how often each M is called, as 1:4,64:1 (default: equally often)",
     )
 
 
 def check_invariant(options: argparse.Namespace) -> None:
-    """Raise InputError for what does not go together."""
+    """Raise InputError if options contradict each other."""
     if not options.batch_invariant:
         if idle := [name for name in _OWN if name in options.given]:
-            raise InputError(f"{idle[0]} is about --batch_invariant: give that too")
+            raise InputError(f"{idle[0]} belongs to --batch_invariant: give that too")
         return
     others = {"--bucket": options.bucket, "--explain": options.explain, "--benchmark": options.benchmark}
     others |= {"--compare_wo_tuning": options.compare_wo_tuning}
@@ -49,7 +50,7 @@ def check_invariant(options: argparse.Namespace) -> None:
             )
     results = options.tuning_results_file
     if results is not None and is_stream(results):
-        raise InputError("--batch_invariant goes on with what it has found: give a file as -o")
+        raise InputError("--batch_invariant reads the results that it has written: give a file as -o")
 
 
 def _weights(text: str) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""Lanes: how many sizes a run has under way on each GPU."""
+"""The number of sizes that a run has under way on each GPU (lanes)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from genkern.command.target import shares_device
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
 
-# CPUs of each, which has a driver, a measured process and its share of the compiles.
+# CPUs per lane, for its driver, its measured process and its share of the compiles.
 _CPUS = 4
-# What operands and checks of all lanes may take of a GPU's memory together; what a lane takes whatever its size, and
-# how many times its operands it takes: copies of the weights, and the inputs and references of a check.
+# The share of a GPU's memory for operands and checks of all lanes; the memory that a lane takes for any size; and how
+# many times its operands it takes: copies of the weights, and the inputs and references of a check.
 _SHARE, _LANE_BYTES, _TIMES = 0.8, 4 * 2**30, 5
 
 
 def lanes_of(setting: Setting, problems: Sequence[GemmProblem]) -> int:
-    """As many as --lanes says and there are CPUs for, and memory for the largest of the sizes so many times. One where
-    others would take of a size's limited seconds, and where everything is measured: then one waits for the GPU. No more
-    than a GPU has sizes: of a single one all cores compile.
+    """Return the number of lanes: at most --lanes, and as many as there are CPUs, memory and sizes for.
+
+    Returns 1 if a size's search has a limit in seconds, which other lanes would use up, and if everything is measured,
+    since the GPU then is the bottleneck. There are no more lanes than sizes per GPU, so that a single size is compiled
+    on all cores.
     """
     alone = setting.limit.seconds is not None or setting.budget.every
     if alone or not shares_device(setting.target, setting.options.profiler):

@@ -1,4 +1,4 @@
-"""TuningPass: the tuners of a run at work on some sizes, from the opening of their journal to its end."""
+"""`TuningPass`: the tuners of a run work on some sizes, from opening their journal to closing it."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ from genkern.tuning.tune import Provenance, Report, Tuner
 if TYPE_CHECKING:
     from genkern.tuning.predicted import Predictor
 
-# Fewer sizes than these do not pay for a further process; a process predicts so many before it answers.
+# Fewer sizes per process do not pay for starting it; and the number of sizes that a process predicts per message.
 _LEAST_OF_PROCESS, _MOST_AT_ONCE = 4, 16
 
 
 class Keeps(Protocol):
-    """What keeps the reports of a pass."""
+    """Receives the reports of a pass."""
 
     def finished(self, report: Report) -> None:
-        """Take over one size. Raises OutputError when a file cannot be written."""
+        """Record the report on one size. Raises OutputError if a file cannot be written."""
 
     def lost(self, device_index: int, error: ProfilerError, left: int) -> None:
-        """A device is used no more."""
+        """Note that a device is used no more."""
 
     def flush(self) -> None:
         """Write what is not written yet. Raises OutputError."""
@@ -67,9 +67,13 @@ class Keeps(Protocol):
 
 @dataclass(frozen=True)
 class TuningPass:
-    """One pass: `files` has its journal, `header` what that says besides. `incumbents` and `orders` are the tuners'.
+    """One pass over sizes.
 
-    `opened` is told of the journal before anybody works by it.
+    files: the files of its journal
+    incumbents, orders: passed to the tuners
+    header: further entries of the journal's header
+    with_candidates: whether reports keep their candidates
+    opened: called with the journal before it is used
     """
 
     setting: Setting
@@ -83,7 +87,7 @@ class TuningPass:
     opened: Callable[[Journal], object] = lambda journal: None
 
     def tune(self, problems: Sequence[GemmProblem], keeper: Keeps) -> FarmCounts:
-        """Tune them all; the journal is a finished run's then. Raises GenkernError.
+        """Tune all problems; the journal is then moved to that of a finished run. Raises GenkernError.
 
         Without a GPU winners are predicted, and nothing is compiled unless the options ask for it.
         """
@@ -93,7 +97,7 @@ class TuningPass:
         setting, options, target = self.setting, self.setting.options, self.setting.target
         with contextlib.ExitStack() as stack:
             lanes = lanes_of(setting, problems)
-            # The first lanes of all GPUs begin.
+            # The first lane of every GPU comes before second lanes.
             places = [(index, lane) for lane in range(lanes) for index in setting.device_indices][: len(problems)]
             foresight = stack.enter_context(foresights(len(places), len(problems), setting.strategy.foresees))
             crew = stack.enter_context(crew_of(len(places), options.jobs, _import_layouts))
@@ -106,8 +110,8 @@ class TuningPass:
             for profiler, closing in zip(profilers, closings, strict=True):
                 closing.callback(profiler.close)
             if len(profilers) == 1:
-                # It takes longer to be ready than the first binary; where there are several, each is its driver
-                # process's.
+                # The process takes longer to start than the first compile. If there are several, each driver process
+                # starts its own.
                 profilers[0].start()
             checkers = make_checkers(places, profilers, workshop, setting, closings)
             header = setting.journal_header(self.spaces, profilers[0].time_source)
@@ -141,22 +145,23 @@ class TuningPass:
             else:
                 stack.callback(ended_together, closings[0].close, workshop.farm.close)
                 stack.callback(own[0].close)
-            # Threads begin with it, and there are no forks from here on.
+            # Connecting may start threads, after which nothing may fork.
             workshop.farm.connect()
             stack.enter_context(progress)
             try:
                 tune_all(tuners, problems, keeper.finished, keeper.lost)
             finally:
                 keeper.flush()
-        # Only an unfinished run is to be gone on with.
+        # Only an unfinished run is resumed.
         os.replace(journal.path, self.files.finished_journal)
         if options.keep:
             self.console.print(f"modules: {workshop.kept_dir}")
         return workshop.farm.counts
 
     def _predict(self, problems: Sequence[GemmProblem], keeper: Keeps) -> None:
-        """Predict the winners of all problems, several at a time. No journal is kept: a run that was stopped goes on
-        with the sizes that its results lack.
+        """Predict the winners of all problems, several at a time.
+
+        There is no journal: a run that was stopped continues with the sizes that are missing in its results.
         """
         setting, target, options = self.setting, self.setting.target, self.setting.options
         # NumPy, which nothing else at the start of a run needs.
@@ -186,7 +191,7 @@ class TuningPass:
 
 
 def _reports(predictor: Predictor, problems: Sequence[GemmProblem], processes: int) -> Iterator[Report]:
-    """The reports of these problems, in their order, made by so many processes."""
+    """Yield the reports on these problems, in order, computed by `processes` processes."""
     processes = min(processes, -(-len(problems) // _LEAST_OF_PROCESS))
     if processes < 2:
         yield from map(predictor.report, problems)
@@ -203,13 +208,15 @@ def _reports_of(predictor: Predictor, problems: Sequence[GemmProblem]) -> list[R
 
 
 def _import_layouts() -> None:
-    """Import what says how boxes lie: 0.1 s, which the first key of a kernel with descriptors would take."""
+    """Import the module of shared memory layouts: 0.1 s, which the first key of a kernel with descriptors would
+    take."""
     from triton.experimental.gluon import language  # noqa: F401
 
 
 def ended_together(*closes: Callable[[], object]) -> None:
-    """Call these at the same time, since each waits for processes to end: a GPU is given back in 0.1 s. Raises what
-    the first raises that fails.
+    """Call these functions at the same time, since each waits for processes to end; releasing a GPU takes 0.1 s.
+
+    Raises the exception of the first function that fails.
     """
     with ThreadPoolExecutor(len(closes)) as threads:
         ending = [threads.submit(close) for close in closes]
@@ -218,7 +225,7 @@ def ended_together(*closes: Callable[[], object]) -> None:
 
 
 def turn_of(workshop: Workshop, device_index: int, number: int) -> Turn:
-    """What one of the lanes of a device takes to use it."""
+    """Return the device lock of one of a device's lanes."""
     return Turn(str(Path(workshop.farm.temporary_dir or workshop.module_dir) / f"gpu_{device_index}"), number)
 
 
@@ -229,7 +236,7 @@ def make_checkers(
     setting: Setting,
     closings: Sequence[contextlib.ExitStack],
 ) -> list[Checker | None]:
-    """One checker for each profiler, which its one of `closings` closes; None where nothing is checked."""
+    """Return a checker per profiler, closed by the item of `closings`; None if nothing is checked."""
     options, target = setting.options, setting.target
     if setting.checks == "none":
         return [None] * len(profilers)
@@ -246,16 +253,16 @@ def make_checkers(
 
 
 def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
-    """What the journal is to know of this process."""
+    """Return the record of this process for the journal."""
     where = os.getcwd(), socket.gethostname(), os.getpid()
     return Start(tuple(problems), command, *where, round(time.time(), 3), generator())
 
 
 def open_journal(files: RunFiles, header: Mapping[str, object], anew: bool, console: Console) -> Journal:
-    """The journal of an interrupted run like this one, else a new one.
+    """Return the journal of an interrupted run like this one, else a new one.
 
-    Raises UnusableJournal for the journal of another run. With `anew` (--all), and for one that another version of
-    genkern wrote, it says why, and keeps that one under another name.
+    Raises UnusableJournal for the journal of another run. With `anew` (--all), or if another version of genkern wrote
+    the journal, prints why, and keeps it under another name.
     """
     try:
         return Journal(files.journal, header)
@@ -264,6 +271,6 @@ def open_journal(files: RunFiles, header: Mapping[str, object], anew: bool, cons
             raise
         kept = files.replaced_journal
         os.replace(files.journal, kept)
-        why = "--all tunes again" if anew else "this run begins anew"
+        why = "--all tunes again" if anew else "this run starts from the beginning"
         console.print(f"note: {error.reason}; {why}, and it is kept as {shown_path(str(kept))}")
         return Journal(files.journal, header)

@@ -1,4 +1,4 @@
-"""Commands on recorded truth: `record` keeps what a run measured, `replay` searches it without a GPU.
+"""Commands on recorded spaces: `record` stores a run's measurements, `replay` searches them without a GPU.
 
 May import: everything below command.
 """

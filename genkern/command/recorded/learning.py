@@ -1,4 +1,4 @@
-"""`genkern train`: a model of times of recorded spaces, judged on sizes that it does not know."""
+"""`genkern train`: fits a model of times to recorded spaces, and judges it on sizes that it was not fitted to."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _folds = number("a number of folds from 2 to 100", 2, 100, integer=True)
 
 
 def parse_train(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern train`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern train`. Raises InputError; SystemExit(0) after printing for --help."""
     options = train_parser().parse_args(argv)
     if options.models and not options.folds:
         raise InputError("--models FOLDER is for the models of folds: give --folds N too")
@@ -49,48 +49,48 @@ def parse_train(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def train_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern train",
-        description="Learn from recorded spaces how long kernels take. Runs use the model of a file that "
-        f"{MODEL_VARIABLE} names, where it is of their GPU's architecture, in the place of what is shipped.",
+        description="Learn from recorded spaces how long kernels take. Runs on a GPU of its architecture use the model "
+        f"in the file that {MODEL_VARIABLE} names instead of the shipped one.",
     )
-    group = p.add_argument_group("of what, and where to")
+    group = p.add_argument_group("what to learn from, and what to write")
     group.add_argument("recorded", metavar="RECORDED", help="recorded tables of one architecture: a file, or a folder")
     group.add_argument(
         "--also",
         action="append",
         default=[],
         metavar="RECORDED",
-        help="learn from these too, which judge nothing",
+        help="also learn from these tables; they do not judge the model",
     )
     group.add_argument(
         "--winners",
         action="append",
         default=[],
         metavar="RESULTS",
-        help="learn absolute times from the measured winners of these results files or folders too",
+        help="also learn absolute times from the measured winners of these results files or folders",
     )
     group.add_argument(
-        "--times_only", action="store_true", help="of the model -o FILE fit the absolute times anew, and keep the rest"
+        "--times_only", action="store_true", help="only fit the absolute times of the model -o FILE again"
     )
-    group.add_argument("-o", "--output", metavar="FILE", help="write the model of all sizes, as arrays of NumPy (.npz)")
+    group.add_argument("-o", "--output", metavar="FILE", help="write the model of all sizes, as NumPy arrays (.npz)")
     group.add_argument(
         "--folds",
         type=_folds,
         metavar="N",
-        help="judge it: search each size that was measured whole by a model of the other N-1 of N parts of the sizes; "
-        "with -o the file says how good first choices were",
+        help="judge the model: search each size whose whole space was measured by a model of the other N-1 of N parts "
+        "of the sizes; with -o the file stores how good first choices were",
     )
     group.add_argument(
-        "--models", metavar="FOLDER", help="write the models of the folds, and which sizes each does not know"
+        "--models", metavar="FOLDER", help="write the models of the folds, with the sizes that each was not fitted to"
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_train(options: argparse.Namespace, console: Console) -> int:
-    """Judge, then write. Raises InputError, ResultsError or OutputError."""
+    """Judge the model, then write it. Raises InputError, ResultsError or OutputError."""
     require_libraries()
     if options.output:
         _require_model_or_none(options.output)
@@ -118,7 +118,9 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
         replayed, judged = _judged(problems, others, samples, options.folds, folder)
         for name in dict.fromkeys(each.strategy for each in replayed):
             console.print("\n".join([name, *table([each for each in replayed if each.strategy == name]), ""]))
-        console.print(f"the model's first choice, without any measurement, had of the best's speed {judged}")
+        console.print(
+            f"share of the best speed that the model's first choice reaches, without any measurement: {judged}"
+        )
     if options.output:
         data, learned = io.BytesIO(), trained(samples, archs[0])
         learned.write(data)
@@ -135,12 +137,12 @@ def run_train(options: argparse.Namespace, console: Console) -> int:
 
 
 def _require_model_or_none(path: str) -> None:
-    """Raise OutputError where another file than a model would be replaced."""
+    """Raise OutputError if `path` is a file other than a model."""
     if os.path.isfile(path) and os.path.getsize(path):
         try:
             Learned.read(path)
         except ResultsError:
-            raise OutputError(f"{shown_path(path)} is there and holds no model of times: give another -o") from None
+            raise OutputError(f"{shown_path(path)} exists and is not a model of times: give another -o") from None
 
 
 def _judged(
@@ -150,14 +152,13 @@ def _judged(
     folds: int,
     folder: FoldsFolder | None,
 ) -> tuple[list[Replayed], Judged]:
-    """The replays of every size by a model that does not know it, and how good the model's first choices are;
-    the models go into the `folder`.
+    """Replay every size with a model that was not fitted to it; return the replays, and how good first choices are.
 
-    Only a whole space has a best: sizes of which a search measured a part are learned from, and judge nothing. Raises
-    ResultsError where no space was measured whole.
+    The models go to `folder`. Only sizes whose whole space was measured are replayed, since only they have a known
+    best; others are only learned from. Raises ResultsError if no space was measured completely.
     """
     if not any(map(_judges, problems)):
-        raise ResultsError("no size's whole space was measured, so that nothing says what the best is: record one")
+        raise ResultsError("no size's whole space was measured, so that the best is unknown: record one")
     charges = charges_of(problems)
     found: list[Replayed] = []
     shares: list[tuple[GemmProblem, float]] = []
@@ -177,7 +178,7 @@ def _predicted_first(task: Task, learned: Callable[[str], Learned | None]) -> St
     return PredictedOrder(replace(task, number=_FIRST), learned)
 
 
-# Strategies that are judged, by their names.
+# The strategies that are judged, by name.
 _FIRST = 16
 _REPLAYED: Mapping[str, Callable[..., Strategy]] = {"guided": Guided, f"predicted:{_FIRST}": _predicted_first}
 
@@ -187,15 +188,16 @@ def _only(model: Learned, arch: str) -> Learned:
 
 
 def _judges(recorded: RecordedProblem) -> bool:
-    """Whether it has a best: its whole space was measured, and something is right."""
+    """Return True if the best config is known: the whole space was measured, and a config is correct."""
     return recorded.whole and any(config not in recorded.wrong for config in recorded.us)
 
 
 def _share_of_best(recorded: RecordedProblem, model: Learned) -> float:
-    """The time of the best over that of the model's first choice, among those that run and are right; 1 at most.
+    """Return the speed of the model's first choice relative to the best config; at most 1.
 
-    The best is that of the finals, as a run would choose it. The least of thousands of first measurements is also the
-    luckiest of them (1.8 % in the mean of the recorded sizes): it counts only where there were no finals.
+    Only configs that run and are correct count. The best config is that of the finals, as a run would choose it. The
+    smallest of thousands of first measurements is too small by chance (1.8 % in the mean of the recorded sizes); it
+    counts only if there were no finals.
     """
     us = {config: each for config, each in recorded.us.items() if config not in recorded.wrong}
     order = ranked(recorded.problem, recorded.configs, recorded.gpu, partial(_only, model))

@@ -1,4 +1,4 @@
-"""`genkern record`: what runs have measured, config by config, as tables that anybody can read."""
+"""`genkern record`: stores what runs measured, config by config, as tables that other programs can read."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
 
 def parse_record(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern record`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern record`. Raises InputError; SystemExit(0) after printing for --help."""
     return record_parser().parse_args(argv)
 
 
 def record_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern record",
-        description="Keep what runs measured of each config, in parquet files. A run that is in one is replaced there, "
-        "others stay.",
+        description="Store the measurements of runs, config by config, in parquet files. A run that is already in a "
+        "file is replaced there; other runs stay.",
     )
     group = p.add_argument_group("what to record, and where")
-    group.add_argument("runs", nargs="+", metavar="RUN", help="a results file, its journal, or a folder of such")
+    group.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a results file, its journal, or a folder of results files"
+    )
     group.add_argument(
         "-o",
         "--output",
         metavar="PLACE",
         required=True,
-        help=f"a folder, where each run has its own file, or one file ({SUFFIX})",
+        help=f"a folder, in which each run has a file of its own, or one file ({SUFFIX})",
     )
     group.add_argument(
-        "--commit", type=_commit, metavar="HASH", help="the commit of genkern that measured, for the file to say"
+        "--commit", type=_commit, metavar="HASH", help="the commit of genkern that measured, which the file records"
     )
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -60,7 +62,7 @@ def run_record(options: argparse.Namespace, console: Console) -> int:
     output: str = options.output
     if not output.endswith(SUFFIX) and Path(output).is_file():
         raise OutputError(f"-o {shown_path(output)} is a file: name a folder, or a file that ends in {SUFFIX}")
-    # Nothing is written before all of them can be read.
+    # All journals are read before anything is written.
     journals = [found for path in options.runs for found in _journals(path)]
     found = [(stem, run_of(journal, options.commit or "")) for stem, journal in journals]
     for stem, run in found:
@@ -71,7 +73,7 @@ def run_record(options: argparse.Namespace, console: Console) -> int:
 
 
 def _journals(path: str) -> list[tuple[str, JournalFacts]]:
-    """The journals that a path means, each with how its run's files are named."""
+    """Return the journals of a path, each with the stem of its run's files."""
     runs = find_runs(path)
     exact = Path(path).is_file() and path != runs[0].results
     return [(Path(run.results).stem, _read(Path(path) if exact else None, run)) for run in runs]

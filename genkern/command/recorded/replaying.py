@@ -1,4 +1,4 @@
-"""`genkern replay`: what strategies find in recorded spaces, how long that would take, and what they miss."""
+"""`genkern replay`: what strategies find in recorded spaces, how long a search would take, and what it misses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,13 @@ _jobs = number(f"a number of workers from 1 to {_MOST_JOBS}", 1, _MOST_JOBS, int
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of a replay: `of` it, None where it has none; `shown` for people, in a column named `title`."""
+    """One figure of a replay.
+
+    name: its column in CSV
+    title: its column in the printed table
+    of: returns the figure; None if there is none
+    shown: formats it for the printed table
+    """
 
     name: str
     title: str
@@ -55,7 +61,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Replayed:
-    """One strategy on one recorded problem."""
+    """The result of one strategy on one recorded problem."""
 
     strategy: str
     recorded: RecordedProblem
@@ -63,28 +69,31 @@ class Replayed:
 
 
 def parse_replay(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern replay`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern replay`. Raises InputError; SystemExit(0) after printing for --help."""
     return replay_parser().parse_args(argv)
 
 
 def replay_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern replay",
-        description="Judge search strategies on recorded spaces, without a GPU: what they find, miss and would take.",
+        description="Judge search strategies on recorded spaces, without a GPU: what they find and miss, "
+        "and how long they would take.",
     )
     group = p.add_argument_group("which strategies, on what")
-    group.add_argument("recorded", metavar="RECORDED", help="a recorded table, a folder of such, or a results file")
+    group.add_argument("recorded", metavar="RECORDED", help="a recorded table, a folder of tables, or a results file")
     group.add_argument(
         "--search",
         action="append",
         metavar="NAME",
-        help=f"{', '.join(shown_names())} or FILE.py, several times for several (default: that of a run)",
+        help=f"{', '.join(shown_names())} or FILE.py, may be repeated (default: that of a run)",
     )
     group.add_argument(
         "-j", "--jobs", type=_jobs, default=JOBS, metavar="N", help=f"compiles at a time (default: {JOBS})"
     )
-    group.add_argument("--budget", metavar="SECONDSs|N", help="a hard limit of each search, as a run's (default: none)")
+    group.add_argument(
+        "--budget", metavar="SECONDSs|N", help="a hard limit of each search, as for a run (default: none)"
+    )
     group.add_argument("-o", "--output", metavar="FILE", help="write a line for each size and strategy, as CSV")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -99,7 +108,7 @@ def run_replay(options: argparse.Namespace, console: Console) -> int:
         require_writable(options.output)
     problems = [recorded for recorded in recorded_problems(options.recorded) if recorded.us]
     if not problems:
-        raise ResultsError(f"{shown_path(options.recorded)}: nothing that was measured is recorded there")
+        raise ResultsError(f"{shown_path(options.recorded)}: it has no measurements")
     charges = charges_of(problems)
     within = f" within {limit.said}{'' if limit.seconds else ' binaries'}" if options.budget else ""
     replayed: list[Replayed] = []
@@ -117,8 +126,10 @@ def run_replay(options: argparse.Namespace, console: Console) -> int:
 
 
 def table(replayed: Sequence[Replayed]) -> list[str]:
-    """Lines of a table: a row a size, then of each figure the mean, 95th percentile (nearest rank) and worst; means of
-    the sizes that models of time get wrong, and of the others. Last, whether what was expected to be lost was.
+    """Return the lines of a table with a row per size.
+
+    Below are mean, 95th percentile (nearest rank) and worst value of each figure, then the means of the sizes that
+    models of time get wrong and of the others, and last a comparison of expected with actual losses.
     """
     head = ["size", "format", "of", *(figure.title for figure in FIGURES)]
     rows = [
@@ -141,7 +152,7 @@ def _known(figure: Figure, replayed: Iterable[Replayed]) -> list[float]:
 
 
 def _apart(replayed: Sequence[Replayed]) -> list[tuple[str, list[Replayed]]]:
-    """By what they have in common, sizes that models of time get wrong, as far as there are any; then the others."""
+    """Return the sizes that models of time get wrong, by what they have in common, then the others."""
     found = [(name, [each for each in replayed if has(each.recorded.problem)]) for name, has in HARD.items()]
     hard = [id(each) for _, some in found for each in some]
     others = [each for each in replayed if id(each) not in hard]
@@ -149,7 +160,7 @@ def _apart(replayed: Sequence[Replayed]) -> list[tuple[str, list[Replayed]]]:
 
 
 def _expected(replayed: Iterable[Replayed]) -> list[str]:
-    """A line that sets what was expected to be lost beside what was, by how much; none where nothing was said."""
+    """Return a line that compares expected losses with actual ones; none if no strategy gave an expected loss."""
     said = [
         (each.found.expected_loss, each.found.loss)
         for each in replayed
@@ -165,11 +176,13 @@ def _expected(replayed: Iterable[Replayed]) -> list[str]:
 
 
 def notes(problems: Sequence[RecordedProblem], charges: Charges) -> list[str]:
-    """What a reader of the tables should know of the recorded spaces."""
-    said = ["loss: over the best of all recorded; the finals are not in the seconds"]
+    """Return what a reader of the tables should know about the recorded spaces."""
+    said = ["loss: relative to the best recorded time; the seconds do not include the finals"]
     for arch in sorted({recorded.gpu.arch for recorded in problems}):
         if (judged := judged_of(arch)) is not None:
-            said.append(f"first choices of {arch}'s model had, at sizes it did not know, of the best's speed {judged}")
+            said.append(
+                f"share of the best speed of {arch}'s model's first choices, at sizes it was not fitted to: {judged}"
+            )
     if partly := sum(not recorded.whole for recorded in problems):
         said.append(f"{partly} of {len(problems)} sizes are recorded in part: their best may be missing")
     for share, what in (
@@ -177,12 +190,13 @@ def notes(problems: Sequence[RecordedProblem], charges: Charges) -> list[str]:
         (charges.measurements_unknown, "measurements"),
     ):
         if share > 0:
-            said.append(f"of {share:.1%} of the {what} nobody recorded how long they took: medians are charged")
+            said.append(f"the durations of {share:.1%} of the {what} were not recorded: medians are used")
     return said
 
 
 def csv_text(replayed: Iterable[Replayed]) -> str:
-    """A line a size and strategy: the problem's columns, the strategy, its figures (seconds, shares) and its best."""
+    """Return a line per size and strategy: the problem's columns, the strategy, its figures (seconds, shares), its
+    best."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     cells = tuple(problem_cells(GemmProblem(1, 1, 1)))
@@ -204,7 +218,7 @@ def _nearest_rank(values: Sequence[float]) -> float:
     return values[math.ceil(0.95 * len(values)) - 1]
 
 
-# Expected losses that are near to each other, from one to below the next.
+# Bounds of the classes of expected losses.
 _CLAIMS = (0.0, 0.001, 0.005, math.inf)
 _SMALL = 512
 # Kinds of sizes that models of time get wrong, by what they have in common.
@@ -214,7 +228,7 @@ HARD: Mapping[str, Callable[[GemmProblem], bool]] = {
     "odd N": lambda problem: problem.N % 2 == 1,
     "M = 1, not TN": lambda problem: problem.M == 1 and problem.layout != "TN",
 }
-# Of figures in ascending order.
+# Functions of a figure's values in ascending order.
 _OVER_ALL: Mapping[str, Callable[[Sequence[float]], float]] = {"mean": _mean, "95 %": _nearest_rank, "worst": max}
 
 

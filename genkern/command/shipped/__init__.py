@@ -1,4 +1,4 @@
-"""`kernels`, `cache`: compiled kernels in one file, for others to start from; what is kept of them here.
+"""`kernels` writes compiled kernels to a file for other machines; `cache` trims the local cache.
 
 May import: everything below command.
 """

@@ -1,4 +1,4 @@
-"""`genkern cache`: how much lies in the cache of compiled kernels, and what of it goes."""
+"""`genkern cache`: shows how much the cache of compiled kernels holds, and trims it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from genkern.farm.cache import BinaryCache
 from genkern.farm.shipped.upkeep import IN_USE_S, Entry, entries, unneeded
 from genkern.files import cache_folder, shown_path
 
-# A number alone is bytes to one and gigabytes to another, and what is removed is gone.
+# A unit is required: a plain number could mean bytes or gigabytes, and what is removed is gone.
 _SIZE = re.compile(r"0|([0-9]{1,9}(?:\.[0-9]{1,3})?)([kMGT])")
 _TIME = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([hdw])")
 _BYTES = {"k": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -23,30 +23,36 @@ _SECONDS = {"h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def parse_cache(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern cache`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern cache`. Raises InputError; SystemExit(0) after printing for --help."""
     return cache_parser().parse_args(argv)
 
 
 def cache_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern cache",
-        description="Say what the cache of compiled kernels holds, and remove what is asked for. Runs may use it\n"
-        "meanwhile: what was used in the last two hours stays.",
+        description="Show what the cache of compiled kernels holds, and remove entries as asked. Runs may use it\n"
+        "meanwhile: entries that were used in the last two hours stay.",
     )
     group = p.add_argument_group("what to do")
     group.add_argument(
-        "--trim", type=_size, metavar="SIZE", help="remove what was not used for longest, until SIZE is left: 500M, 20G"
+        "--trim",
+        type=_size,
+        metavar="SIZE",
+        help="remove the least recently used entries, until SIZE is left: 500M, 20G",
     )
-    group.add_argument("--age", type=_age, metavar="TIME", help="remove what was not used for so long: 12h, 30d, 8w")
-    group.add_argument("--verify", action="store_true", help="read all, and remove what is damaged")
-    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument(
+        "--age", type=_age, metavar="TIME", help="remove entries that were not used for TIME: 12h, 30d, 8w"
+    )
+    group.add_argument("--verify", action="store_true", help="read all entries, and remove damaged ones")
+    group.add_argument("--cache_dir", metavar="DIR", help="folder of compiled kernels (default: as when tuning)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
 
 def run_cache(options: argparse.Namespace, console: Console) -> int:
-    """Remove what is asked for, and say what there is; 1 where something could not be removed. Raises InputError."""
+    """Remove entries as asked, and print what is left; returns 1 if an entry could not be removed. Raises
+    InputError."""
     folder = cache_folder(options.cache_dir) / "binaries"
     if not folder.is_dir():
         raise InputError(f"{shown_path(str(folder))}: there are no compiled kernels here; name a folder by --cache_dir")
@@ -54,7 +60,7 @@ def run_cache(options: argparse.Namespace, console: Console) -> int:
     found = list(entries(folder))
     stayed: list[Entry] = []
     if options.verify:
-        # Twice, since what looks damaged may have been replaced in that moment.
+        # Checked twice, since an entry may be replaced while it is read.
         damaged = [each for each in found if cache.is_damaged(each.key) and cache.is_damaged(each.key)]
         console.print(f"{len(damaged)} of {len(found)} are damaged{', and go' if damaged else ''}")
         found = _without(damaged, found, cache, stayed)
@@ -85,7 +91,7 @@ def run_cache(options: argparse.Namespace, console: Console) -> int:
 
 
 def _without(going: Sequence[Entry], found: Sequence[Entry], cache: BinaryCache, stayed: list[Entry]) -> list[Entry]:
-    """What of `found` is left when these are removed; those that cannot be are among it, and in `stayed` too."""
+    """Return the entries that are left of `found`; entries that cannot be removed are added to `stayed`."""
     gone = set()
     for entry in going:
         if cache.remove(entry.key):

@@ -1,4 +1,4 @@
-"""Which kernels are worth having for sizes that are given: what each would try first, until there are enough."""
+"""Chooses kernels for a list of sizes: the first candidates of each, up to a number of binaries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class WantedUnit:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Asks what a size would try first on `gpu`, which `target` is to its compiler, in the space of its format."""
+    """Ranks the configs of a size on `gpu`, in the space of its format; `target` is the GPU for the compiler.
+
+    `most`: the number of units that are returned per size.
+    """
 
     gpu: Gpu
     target: Target
@@ -38,7 +41,7 @@ class Ranking:
     most: int
 
     def of(self, problem: GemmProblem) -> list[WantedUnit]:
-        """The first `most` units of the problem, the most promising first."""
+        """Return the first `most` units of the problem, most promising first."""
         gpu, op = self.gpu, get_op(problem.op)
         kept = list(prune(self.spaces[problem.op], problem, gpu).kept)
         configs = [unit.configs[0] for unit in units_of(ranked(problem, kept, gpu))[: self.most]]
@@ -60,9 +63,11 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Choice:
-    """Configs by size, of which each needs a binary that those before do not; `keys` are those of all.
+    """The chosen kernels.
 
-    `first`: of every size the file has at least so many units, or all that it has.
+    configs: configs by size; each needs a binary that the configs before it do not
+    keys: the keys of all binaries
+    first: every size has at least this number of its first units, or all of them
     """
 
     configs: Mapping[GemmProblem, Sequence[Config]]
@@ -71,8 +76,9 @@ class Choice:
 
 
 def chosen(wanted: Mapping[GemmProblem, Sequence[WantedUnit]], count: int) -> Choice:
-    """The first unit of every size, then the second of every size and so on, until no more than `count` binaries are
-    reached. Of units at the same place those come first that most sizes want.
+    """Choose the first unit of every size, then the second of every size and so on, up to `count` binaries.
+
+    Among units of equal rank, those that more sizes want come first.
     """
     shared = Counter(unit.keys for units in wanted.values() for unit in units)
     configs: dict[GemmProblem, list[Config]] = {}

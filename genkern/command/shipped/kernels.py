@@ -1,4 +1,4 @@
-"""`genkern kernels`: kernels that sizes would try first, compiled on any machine, in one file to start from."""
+"""`genkern kernels`: compiles the first candidates of sizes, without a GPU, into one file from which runs start."""
 
 from __future__ import annotations
 
@@ -42,18 +42,17 @@ from genkern.tuning.progress import Progress
 _COUNT, _MOST = 4000, 100_000
 _SHARING = 8
 _LEAST_UNITS = 64
-# M that lists leave out, in an order in which any few that follow each other are far apart, and how many of them each
-# weight has.
+# M that size lists leave out, ordered so that neighbours are far apart; and how many of them each weight gets.
 _ROWS_BETWEEN = (2, 100, 3000, 8, 333, 24, 5, 1500, 50, 11, 700, 3, 200, 6000, 37)
 _OF_A_WEIGHT = 3
-# Sizes as users have them. A wheel has no lists.
+# The size lists of a checkout. A wheel has none.
 SIZES = Path(__file__).resolve().parents[3] / "input_sizes"
 _positive = number("a whole number from 1 to 100000", 1, _MOST, integer=True)
 _seconds = number("a number of seconds from 0.1 to 86400", 0.1, 86_400)
 
 
 def parse_kernels(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of `genkern kernels`. Raises InputError; SystemExit(0) after printing for --help."""
+    """Return the options of `genkern kernels`. Raises InputError; SystemExit(0) after printing for --help."""
     options = kernels_parser().parse_args(argv)
     require_gpu(options)
     options.jobs = options.jobs or len(os.sched_getaffinity(0))
@@ -61,11 +60,11 @@ def parse_kernels(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def kernels_parser() -> Parser:
-    """The parser; its help is the reference of the command."""
+    """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern kernels",
-        description="Compile the kernels that sizes would try first, and write them into one file, from which a run\n"
-        "with --kernels FILE starts. No GPU is needed.",
+        description="Compile the kernels that a search of sizes tries first, and write them into one file, from which\n"
+        "a run with --kernels FILE starts. No GPU is needed.",
     )
     group = p.add_argument_group("which kernels")
     add_gpu(group)
@@ -74,23 +73,27 @@ def kernels_parser() -> Parser:
         "--gemm_size_file",
         nargs="+",
         metavar="SIZES",
-        help="lists as genkern takes them (default, in a checkout: those of input_sizes/, with some M between theirs)",
+        help="size lists (default, in a checkout: those of input_sizes/, with further M between)",
     )
-    group.add_argument("--op", nargs="+", choices=op_names(), metavar="OP", help="of these formats only")
-    group.add_argument("--count", type=_positive, default=_COUNT, metavar="N", help=f"at most so many ({_COUNT})")
-    group.add_argument("-o", "--output", metavar="FILE", required=True, help=f"the file to write, as a rule *{SUFFIX}")
-    group.add_argument("--overwrite", action="store_true", help="replace such a file that is there, and no other")
+    group.add_argument("--op", nargs="+", choices=op_names(), metavar="OP", help="only sizes of these formats")
+    group.add_argument(
+        "--count", type=_positive, default=_COUNT, metavar="N", help=f"largest number of kernels (default: {_COUNT})"
+    )
+    group.add_argument("-o", "--output", metavar="FILE", required=True, help=f"the file to write, usually *{SUFFIX}")
+    group.add_argument(
+        "--overwrite", action="store_true", help="replace an existing file of kernels, but no other file"
+    )
     add_compiling(group)
     return p
 
 
 def add_compiling(group: argparse._ArgumentGroup) -> None:
-    """The options that `compiled_entries` has its workers by."""
-    group.add_argument("--jobs", type=_positive, metavar="N", help="compile processes (default: one a CPU)")
+    """Add the options that `compiled_entries` reads."""
+    group.add_argument("--jobs", type=_positive, metavar="N", help="compile processes (default: one per CPU)")
     group.add_argument(
-        "--timeout", type=_seconds, default=60.0, metavar="S", help="seconds for one kernel (default: 60)"
+        "--timeout", type=_seconds, default=60.0, metavar="S", help="time limit of one compile in seconds (default: 60)"
     )
-    group.add_argument("--cache_dir", metavar="DIR", help="compiled kernels (default: as when tuning)")
+    group.add_argument("--cache_dir", metavar="DIR", help="folder of compiled kernels (default: as when tuning)")
     group.add_argument(
         "--cluster", type=read_cluster, metavar="ADDRESS", help=f"compile on Dask's nodes: {CLUSTER_HELP}"
     )
@@ -98,7 +101,7 @@ def add_compiling(group: argparse._ArgumentGroup) -> None:
 
 
 def run_kernels(options: argparse.Namespace, console: Console) -> int:
-    """Choose, compile, write. Raises InputError or OutputError."""
+    """Choose, compile and write kernels. Raises InputError or OutputError."""
     require_absent(options.output, options.overwrite)
     _require_kernels_or_none(options.output)
     require_writable(options.output)
@@ -106,7 +109,7 @@ def run_kernels(options: argparse.Namespace, console: Console) -> int:
     if options.gemm_size_file is None:
         problems = with_rows_between(problems)
     spaces = spaces_for(problems, options.arch)
-    # Sizes share binaries: so many times as many units of each are ranked as would do if they shared none.
+    # Sizes share binaries, so each is ranked _SHARING times as deep as it would be without sharing.
     most = max(_LEAST_UNITS, -(-_SHARING * options.count // len(problems)))
     made = compiled_entries(problems, spaces, most, options.count, options, console)
     length = write_kernels(options.output, made.files, made.made_for)
@@ -120,9 +123,13 @@ def run_kernels(options: argparse.Namespace, console: Console) -> int:
 
 @dataclass(frozen=True)
 class Compiled:
-    """Entries of the cache, by key; how many of them are `refused` kernels; how many kernels were `lost`.
+    """Compiled kernels.
 
-    `first`: of every size there are at least so many units, or all that it has.
+    files: entries of the cache, by key
+    refused: number of entries that are refused kernels
+    lost: number of kernels that could not be compiled for other reasons
+    first: every size has at least this number of its first units, or all of them
+    made_for: what the keys depend on
     """
 
     files: Mapping[str, Files]
@@ -168,15 +175,15 @@ def compiled_entries(
 
 
 def note_lost(made: Compiled, console: Console) -> None:
-    """Say how many kernels the compiler could not be asked for, because it was ended or its disk was full."""
+    """Print the number of kernels for which the compiler did not run to its end, for example on a full disk."""
     if made.lost:
         console.print(f"note: {made.lost} kernels could not be compiled here, and are left out")
 
 
 def sizes_for(options: argparse.Namespace, console: Console) -> list[GemmProblem]:
-    """The sizes that are to be served, each once. Raises InputError where there is none.
+    """Return the sizes to compile for, without duplicates. Raises InputError if there are none.
 
-    Of the lists in input_sizes/ those that the architecture does not compute are left out.
+    Sizes in input_sizes/ that the architecture cannot compute are left out.
     """
     own = options.gemm_size_file is None
     lists = sorted(map(str, SIZES.glob("*.yaml"))) if own else options.gemm_size_file
@@ -206,9 +213,9 @@ def sizes_for(options: argparse.Namespace, console: Console) -> list[GemmProblem
 
 
 def with_rows_between(problems: Sequence[GemmProblem]) -> list[GemmProblem]:
-    """The problems, and for each weight of theirs some M that lists leave out, and servers come by.
+    """Return the problems, and for each of their weights some M that servers use and size lists leave out.
 
-    Kernels with masks are others than those for an M of whole tiles, of which lists are full.
+    Such M need kernels with masks; the M of lists are mostly multiples of tiles.
     """
     weights = dict.fromkeys(replace(problem, M=1) for problem in problems if get_op(problem.op).groups is None)
     rows = cycle(_ROWS_BETWEEN)
@@ -217,21 +224,22 @@ def with_rows_between(problems: Sequence[GemmProblem]) -> list[GemmProblem]:
 
 
 def spaces_for(problems: Sequence[GemmProblem], arch: str) -> dict[str, Space]:
-    """The spaces that a run without options searches, by format."""
+    """Return the spaces that a run without options searches, by format."""
     libraries = [name for name in parse_libraries(ALL).split(",") if name != CUTE or cute_installed()]
     return {op: space_for_libraries(None, arch, op, libraries) for op in {problem.op for problem in problems}}
 
 
 def ranked_by_size(problems: Sequence[GemmProblem], ranking: Ranking, jobs: int) -> dict[GemmProblem, list[WantedUnit]]:
-    """What each size would try first. Ranking is Python, half a second a size: as many processes do it as compile."""
-    # joblib, which takes as long to import as genkern.
+    """Return what each size would try first. Ranking takes half a second per size, so `jobs` processes do it."""
+    # joblib takes as long to import as genkern.
     from genkern.farm.pool import each
 
     return dict(zip(problems, each(ranking.of, problems, min(jobs, len(problems))), strict=True))
 
 
 def compiled(choice: Choice, workshop: Workshop, progress: Progress) -> dict[str, Binary | Failure]:
-    """What became of each binary that was chosen, by key. All sizes are open at a time, so that no worker waits."""
+    """Return the result of each chosen binary, by key. All sizes are open at the same time, so that no worker is
+    idle."""
     results: dict[str, Binary | Failure] = {}
     with contextlib.ExitStack() as stack:
         advance = stack.enter_context(progress.problem("kernels", len(choice.keys), workshop.farm.counts))
@@ -246,13 +254,13 @@ def compiled(choice: Choice, workshop: Workshop, progress: Progress) -> dict[str
 
 
 def _require_kernels_or_none(path: str) -> None:
-    """Raise OutputError where --overwrite would replace another kind of file."""
+    """Raise OutputError if --overwrite would replace another kind of file."""
     if os.path.isfile(path) and os.path.getsize(path):
         try:
             KernelsFile(path)
         except InputError:
             raise OutputError(
-                f"{shown_path(path)} is no file of kernels, which alone --overwrite replaces; name another -o"
+                f"{shown_path(path)} is not a file of kernels; --overwrite replaces only such files; name another -o"
             ) from None
 
 

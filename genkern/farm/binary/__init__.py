@@ -1,1 +1,1 @@
-"""What a compiled kernel needs of the hardware and does, and must not do, read from the binary itself."""
+"""Reads compiled kernels: the resources they need, the instructions of their main loop, and code that must not run."""

@@ -1,4 +1,4 @@
-"""What a compiled kernel needs of the hardware, read from the binary itself: AMD code objects and NVIDIA cubins."""
+"""The resources that a compiled kernel needs, read from the binary itself: AMD code objects and NVIDIA cubins."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ _PT_NOTE, _NT_AMDGPU_METADATA = 4, 32
 # Attributes of .nv.info, as cuobjdump prints them; the value of each is (symbol index, number).
 _EIFMT_SVAL = 4
 _EIATTR_FRAME_SIZE, _EIATTR_MIN_STACK_SIZE, _EIATTR_REGCOUNT = 0x11, 0x12, 0x2F
-# In the ELF header: e_phoff, before e_shoff; and a type of section that has a size but no content in the file.
+# Offset of e_phoff (with e_shoff behind it) in the ELF header; and the type of a section that has a size but no content
+# in the file.
 _TABLES_AT, _SHT_NOBITS = 32, 8
 _ABI_VERSION_AT, _FLAGS_AT, _ABI_WITH_OTHER_FLAGS = 8, 48, 8
-# Of .nv.info.SYMBOL: (index, ordinal and offset, bits of which the highest 14 are the size in bytes), once a parameter.
+# An entry of .nv.info.SYMBOL for each parameter: index, ordinal and offset, and bits whose highest 14 are the size in
+# bytes.
 _EIATTR_KPARAM_INFO, _KPARAM_SIZE_BIT = 0x17, 18
-# Names and what only tools read: none of it reaches the hardware. Symbols are as long as the configs' names, and
-# tables of them move what comes after.
+# Sections with names, and sections that only tools read: none reaches the hardware. They are not part of the digest,
+# since symbols are as long as configs' names and their tables move what follows.
 _NOT_CODE = (
     *(".note", ".dynsym", ".gnu.hash", ".hash", ".dynstr", ".dynamic", ".relro_padding", ".comment", ".symtab"),
     *(".shstrtab", ".strtab", ".AMDGPU.", ".debug", ".nv_debug", ".nv.callgraph"),
@@ -34,8 +36,8 @@ _NOT_CODE = (
 )
 # These have a size, but no content in the file.
 _NO_CONTENT = (".nv.shared", ".bss")
-# Size of AMD's kernel descriptor, and where in it the distance to the code stands (LLVM AMDGPUUsage, "Kernel
-# Descriptor"): that depends on the length of the symbol.
+# Size of AMD's kernel descriptor, and the bytes in it with the distance to the code, which depends on the length of the
+# symbol (LLVM AMDGPUUsage, "Kernel Descriptor").
 _DESCRIPTOR_BYTES, _ENTRY_OFFSET = 64, slice(16, 24)
 # Deeper than any real metadata (5); bounds the recursion on hostile input.
 _DEPTH_MAX = 32
@@ -44,9 +46,10 @@ _DEPTH_MAX = 32
 def read_resources(binary: bytes, backend: str, shared_bytes: int) -> Resources:
     """Return the resources of a kernel compiled by Triton.
 
-    `binary` is `asm["hsaco"]` with backend "hip", or `asm["cubin"]` with backend "cuda". `shared_bytes` is
-    `metadata.shared`: Triton's LDS and shared memory are dynamic, so the binary itself says 0. Of several kernels
-    in one file the largest need counts. Raises ResultsError for a binary that cannot be read.
+    binary: `asm["hsaco"]` with backend "hip", or `asm["cubin"]` with backend "cuda"
+    shared_bytes: `metadata.shared`; Triton allocates LDS and shared memory dynamically, so that the binary says 0
+
+    If a file has several kernels, the largest need counts. Raises ResultsError for a binary that cannot be read.
     """
     try:
         if backend == "hip":
@@ -59,7 +62,7 @@ def read_resources(binary: bytes, backend: str, shared_bytes: int) -> Resources:
 
 
 def is_cut_short(binary: bytes) -> bool:
-    """Whether the file ends before its sections and segments do: ptxas reports no error when the disk is full."""
+    """Return True if the file ends before its sections and segments do: ptxas ignores write errors on a full disk."""
     try:
         fields = struct.unpack_from("<QQIHHHHH", binary, _TABLES_AT)
         segments_at, sections_at, _, _, segment_size, segment_count, section_size, section_count = fields
@@ -72,7 +75,7 @@ def is_cut_short(binary: bytes) -> bool:
 
 
 def code_sha256(binary: bytes) -> str | None:
-    """Digest of all that the hardware executes of a cubin or code object, whatever its kernel is named.
+    """Return the digest of everything in a cubin or code object that the hardware executes, whatever the kernel's name.
 
     None for a file that is neither, or has no code. Takes 0.04 ms for 12 KB.
     """
@@ -83,7 +86,7 @@ def code_sha256(binary: bytes) -> str | None:
 
 
 def fault_of(binary: bytes, backend: str) -> str:
-    """Why a kernel must not run whatever its results were, in a line; "" where nothing is known against it.
+    """Return in one line why a kernel must not run, whatever its results were; "" if no fault was found.
 
     Raises ResultsError for a binary that cannot be read.
     """
@@ -101,9 +104,10 @@ def fault_of(binary: bytes, backend: str) -> str:
 
 
 def read_parameter_bytes(binary: bytes, backend: str, symbol: str) -> tuple[int, ...]:
-    """The size of each parameter that a launch of kernel `symbol` passes, in order, as the binary declares it.
+    """Return the size of each parameter of kernel `symbol`, in order, in bytes, as the binary declares it.
 
-    Raises ResultsError for a binary that cannot be read, or does not have the kernel.
+    Parameters that a launch does not pass (AMD's hidden arguments) are left out. Raises ResultsError for a binary that
+    cannot be read, or does not have the kernel.
     """
     sizes: dict[int, int] = {}
     try:
@@ -129,7 +133,7 @@ def _damaged(binary: bytes, backend: str, error: Exception) -> ResultsError:
 
 
 def _amd_kernels(elf: _Elf) -> list[dict[str, Any]]:
-    """What the metadata note says of each kernel. LLVM AMDGPUUsage, "Code Object V3 Metadata" gives the keys."""
+    """Return the metadata note's entry for each kernel. Keys: LLVM AMDGPUUsage, "Code Object V3 Metadata"."""
     for owner, kind, description in elf.notes():
         if owner == b"AMDGPU" and kind == _NT_AMDGPU_METADATA:
             metadata = _Msgpack(description).value()
@@ -143,7 +147,10 @@ def _amd_kernels(elf: _Elf) -> list[dict[str, Any]]:
 
 
 def _amd(binary: bytes, shared_bytes: int) -> Resources:
-    """`spills` counts vector registers: a scalar register is spilled into a lane of a vector register first."""
+    """Return the resources of an AMD kernel.
+
+    `spills` counts vector registers only: a scalar register is spilled to a lane of a vector register first.
+    """
     elf = _Elf.read(binary, _EM_AMDGPU)
     kernels = _amd_kernels(elf)
 
@@ -164,9 +171,10 @@ def _amd(binary: bytes, shared_bytes: int) -> Resources:
 
 
 def _nvidia(binary: bytes, shared_bytes: int) -> Resources:
-    """Read section .nv.info; ELF ABI version 8 dropped the register count from .text's sh_info.
+    """Return the resources of an NVIDIA kernel, read from section .nv.info.
 
-    `scratch_bytes` is the stack with its callees (cuobjdump's STACK); `spills` is that in words, as Triton's n_spills.
+    ELF ABI version 8 no longer has the register count in .text's sh_info. `scratch_bytes` is the stack including
+    callees (cuobjdump's STACK); `spills` is that in 4-byte words, as Triton's n_spills.
     """
     elf = _Elf.read(binary, _EM_CUDA)
     numbers: dict[int, list[int]] = defaultdict(list)
@@ -189,7 +197,7 @@ def _nvidia(binary: bytes, shared_bytes: int) -> Resources:
 
 
 def with_loop(resources: Resources, loop: MainLoop) -> Resources:
-    """The same with what the main loop has."""
+    """Return the resources with the instruction counts of the main loop."""
     return replace(
         resources,
         loop_instructions=loop.instructions,
@@ -202,13 +210,13 @@ def with_loop(resources: Resources, loop: MainLoop) -> Resources:
 
 
 def _compute_capability(cubin: bytes) -> int:
-    """90 for sm_90: of the ELF header's flags the lowest byte, from ELF ABI version 8 on the second."""
+    """Return 90 for sm_90: the lowest byte of the ELF header's flags, or the second one from ELF ABI version 8 on."""
     (flags,) = struct.unpack_from("<I", cubin, _FLAGS_AT)
     return int(flags >> 8 & 0xFF if cubin[_ABI_VERSION_AT] >= _ABI_WITH_OTHER_FLAGS else flags & 0xFF)
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Each attribute of a section .nv.info that has a value, where that begins, and the section."""
+    """Yield (attribute, offset of its value, section) for each attribute of a section .nv.info that has a value."""
     at = 0
     while at < len(data):
         form, attribute, size = struct.unpack_from("<BBH", data, at)
@@ -219,7 +227,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _code_sha256(elf: _Elf) -> str | None:
-    """Digest of the machine code, its constants and its launch descriptor, whatever the kernel is named.
+    """Return the digest of the machine code, its constants and its launch descriptor, without the kernel's name.
 
     None for a file without code.
     """
@@ -270,14 +278,14 @@ class _Elf:
         return cls(data, tuple(sections), tuple(segments))
 
     def section(self, name: str) -> bytes:
-        """Content of the named section; empty when there is none."""
+        """Return the content of the named section; empty if there is none."""
         for found, offset, size in self.sections:
             if found == name:
                 return self.data[offset : offset + size]
         return b""
 
     def notes(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """(owner, type, description) of each note; owner and description are padded to 4 bytes."""
+        """Yield (owner, type, description) of each note; owner and description are padded to 4 bytes."""
         for kind, offset, size in self.segments:
             at, end = offset, min(offset + size, len(self.data))
             while kind == _PT_NOTE and at < end:

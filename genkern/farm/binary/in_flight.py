@@ -1,9 +1,9 @@
-"""Whether machine code of sm_90 overwrites registers that a wgmma in flight still reads.
+"""Finds machine code of sm_90 that overwrites registers which a wgmma in flight still reads.
 
-wgmma takes its first matrix from shared memory or from registers, and reads these until it is done. What writes one of
-them before a wait says so is undefined (PTX ISA, "wgmma.wait_group"): sums are wrong where the product happens to be
-late, and a check of results may pass. Triton leaves several such products in flight from one step into the next, where
-ptxas before 13.3 gives their registers to others (triton-lang/triton#9433).
+wgmma reads its first matrix from shared memory or from registers, until it is done. Writing such a register before a
+wait has confirmed that is undefined (PTX ISA, "wgmma.wait_group"): sums are wrong whenever the product happens to be
+late, and a check of results may pass. Triton leaves several products in flight from one step of a loop into the next,
+and ptxas before 13.3 then reuses their registers (triton-lang/triton#9433).
 """
 
 from __future__ import annotations
@@ -13,24 +13,26 @@ import struct
 from genkern.farm.binary.machine_code import BYTES, blocks_of_code
 
 _COMPUTE_CAPABILITY = 90
-# HGMMA, IGMMA, BGMMA and QGMMA with the first matrix in registers: four of them, from a multiple of four on.
+# HGMMA, IGMMA, BGMMA and QGMMA with the first matrix in four registers, whose first number is a multiple of four.
 _FROM_REGISTERS = frozenset({0xDF0, 0xDF1, 0xDF2, 0xDF3})
 _REGISTERS = 4
-# The four in any form, by the lowest 9 bits. Bits 20 to 22 of the high word are 7 where its group goes on.
+# The same four instructions in any form, by the lowest 9 bits. Bits 20 to 22 of the high word are 7 if the group goes
+# on.
 _WGMMA = frozenset({0x1F0, 0x1F1, 0x1F2, 0x1F3})
 _GROUP_AT, _GOES_ON = 20, 7
-# WARPGROUP.DEPBAR: waits until so many groups are left, which bits 8 to 13 of the high word say; without bit 47 of the
-# low one it is WARPGROUP.ARRIVE, which waits for none.
+# WARPGROUP.DEPBAR waits until only as many groups are in flight as bits 8 to 13 of the high word say. Without bit 47 of
+# the low word the instruction is WARPGROUP.ARRIVE, which does not wait.
 _WARPGROUP, _IS_WAIT, _LEFT_AT, _LEFT_BITS = 0x9C5, 1 << 47, 8, 0x3F
-# A register's number in the low word: where an instruction writes, and the first one of wgmma.
+# Bits of the low word with a register's number: the destination of an instruction, and the first source register of
+# wgmma.
 _WRITES_AT, _READS_AT, _NONE = 16, 24, 255
-# By the lowest 9 bits, what writes no general register: there other things stand in its place.
+# Instructions that write no general register, by the lowest 9 bits; these bits have another meaning in them.
 _WRITES_NONE = frozenset(
     [
         # FSETP, ISETP, DSETP, HSETP2, PLOP3, UPLOP3.
         *(0x00B, 0x00C, 0x02A, 0x034, 0x01C, 0x09C),
-        # What writes uniform registers: USEL, UISETP, UIADD3, ULEA, ULOP3, UPRMT, UIADD3.64, USHF, USGXT, UIMAD (two),
-        # ULDC (two), UMOV, VOTEU, R2UR, S2UR, REDUX, UFLO, UPOPC, UBREV.
+        # Instructions that write uniform registers: USEL, UISETP, UIADD3, ULEA, ULOP3, UPRMT, UIADD3.64, USHF, USGXT,
+        # UIMAD (two), ULDC (two), UMOV, VOTEU, R2UR, S2UR, REDUX, UFLO, UPOPC, UBREV.
         *(0x087, 0x08C, 0x090, 0x091, 0x092, 0x096, 0x097, 0x099, 0x09A, 0x0A4, 0x0A5),
         *(0x0B9, 0x0BB, 0x082, 0x086, 0x0CA, 0x1C3, 0x1C4, 0x0BD, 0x0BF, 0x0BE),
         # STG, STL, STS, STSM, STAS, LDGSTS, UTMALDG, UTMASTG, UBLKCP, CCTL, UTMACMDFLUSH, UTMACCTL, UTMAPF, RED.
@@ -44,18 +46,19 @@ _WRITES_NONE = frozenset(
         *_WGMMA,
     ]
 )
-# More groups than any text leaves in flight.
+# More groups than any kernel leaves in flight; bounds the number of states.
 _MOST_GROUPS = 64
 
-# Groups of wgmma in flight, the oldest first and the one that goes on last, each with the quads of registers it reads.
+# Groups of wgmma in flight, oldest first; the last one is still open. Each is a set of quads of registers that it
+# reads.
 _InFlight = tuple[frozenset[int], ...]
 
 
 def overwrites(code: bytes, compute_capability: int) -> int | None:
-    """Where in `code`, in bytes, the first instruction is that writes a register which a wgmma in flight may read.
+    """Return the offset in bytes of the first instruction that overwrites a register which a wgmma in flight may read.
 
-    `code` is that of one kernel of sm_`compute_capability`. None where there is no such one, and on other GPUs, which
-    have no such products. Whatever way the branches take counts.
+    `code` is the machine code of one kernel of sm_`compute_capability`. All paths through the branches are followed.
+    Returns None if there is no such instruction, and for other GPUs, which have no wgmma.
     """
     if compute_capability != _COMPUTE_CAPABILITY:
         return None
@@ -84,18 +87,18 @@ def overwrites(code: bytes, compute_capability: int) -> int | None:
 
 
 def _behind(groups: _InFlight, low: int, high: int) -> _InFlight:
-    """What is in flight behind an instruction, where `groups` was before."""
+    """Return the groups in flight after an instruction, given the groups before it."""
     if low & 0x1FF in _WGMMA:
         if low & 0xFFF in _FROM_REGISTERS:
             quad = (low >> _READS_AT & 0xFF) // _REGISTERS
             groups = *groups[:-1], groups[-1] | {quad}
         return groups if high >> _GROUP_AT & 7 == _GOES_ON else (*groups, frozenset())[-_MOST_GROUPS:]
     if low & 0xFFF == _WARPGROUP and low & _IS_WAIT:
-        # The last one has not ended: no wait is for it.
+        # The last group is still open, so no wait covers it.
         return groups[-1 - (high >> _LEFT_AT & _LEFT_BITS) :]
     return groups
 
 
 def _is_read(register: int, groups: _InFlight) -> bool:
-    # What writes several registers begins at a multiple of their number, so that the first one tells.
+    # An instruction that writes several registers starts at a multiple of their number, so the first one suffices.
     return register != _NONE and any(register // _REGISTERS in quads for quads in groups)

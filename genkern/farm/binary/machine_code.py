@@ -1,8 +1,8 @@
 """Basic blocks of a kernel, and the kind of each instruction, from NVIDIA's machine code or AMD's assembly.
 
-No public text gives the encodings. Those below are what nvdisasm prints for kernels and for hand-written PTX of
-sm_80 to sm_121: an instruction has 16 bytes, and its operation is in the lowest 12 bits, of which the highest 3
-say what its operands are (a register, a constant, a uniform register).
+NVIDIA publishes no encodings. These were derived from nvdisasm's output for kernels and for hand-written PTX of sm_80
+to sm_121. An instruction has 16 bytes. Its operation is in the lowest 12 bits, of which the highest 3 tell the kind of
+its operands (register, constant, uniform register).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BYTES = 16
-# From sm_90 on, the distance of a branch has 8 more bits, its lowest.
+# From sm_90 on, the distance of a branch has 8 more bits, which are its lowest.
 _OLDEST, _WITH_LONG_BRANCHES, _NEWEST = 80, 90, 121
 
 OTHER, MATRIX, FMA, SHARED, LOAD, SYNC, BRANCH, END = range(8)
-# By the lowest 9 bits, which are the operation without the form of its operands.
+# By the lowest 9 bits: the operation without the kind of its operands.
 _OPERATIONS = {
     # IMMA, HMMA, BMMA, DMMA, QMMA, OMMA, UTC*MMA, HGMMA, IGMMA, BGMMA, QGMMA.
     MATRIX: (0x037, 0x03C, 0x03D, 0x03F, 0x07A, 0x07F, 0x1EA, 0x1F0, 0x1F1, 0x1F2, 0x1F3),
@@ -29,17 +29,17 @@ _OPERATIONS = {
     LOAD: (0x181, 0x1AE, 0x1B4, 0x1BA),
     # DEPBAR, BAR, SYNCS (three), LDGDEPBAR, ARRIVES, WARPGROUP, UCGABAR, UTCBAR.
     SYNC: (0x11A, 0x11D, 0x1A7, 0x1B1, 0x1B2, 0x1AF, 0x1B0, 0x1C5, 0x1C7, 0x1E9),
-    # BRA, and BRA.U of the same number.
+    # BRA and BRA.U, which have the same number.
     BRANCH: (0x147,),
-    # BRX, JMP, EXIT, RET, BRXU: what comes after is not in this text's reach.
+    # BRX, JMP, EXIT, RET, BRXU: the next instruction is not reached from here.
     END: (0x149, 0x14A, 0x14D, 0x150, 0x158),
 }
-# HFMA2.MMA, up to sm_90; then IADD.
+# HFMA2.MMA up to sm_90; IADD on later GPUs.
 _HFMA2_MMA = 0x035
-# HFMA2 and HFMA2.MMA with a constant: how ptxas writes a number into a register.
+# HFMA2 and HFMA2.MMA with a constant, which ptxas uses to load a number into a register.
 _NO_FMA = (0x431, 0x435)
 _BRA = 0x947
-# AMD's by their names (ISA guides of CDNA 3 and RDNA 4, LLVM's AMDGPU syntax); what begins with none is another one.
+# Prefixes of AMD's instructions (ISA guides of CDNA 3 and RDNA 4, LLVM's AMDGPU syntax); all others are of kind OTHER.
 _NAMES = {
     MATRIX: ("v_mfma_", "v_smfmac_", "v_wmma_", "v_swmmac_"),
     FMA: ("v_fma_", "v_fmac_", "v_pk_fma_", "v_dot"),
@@ -54,7 +54,7 @@ _INSTRUCTION = re.compile(r"\s+([a-z]\w*)(?:\s+([.\w$]+))?")
 
 
 def _kinds_of(operations: dict[int, tuple[int, ...]]) -> bytes:
-    """The kind of each of the 4,096 values of the lowest 12 bits."""
+    """Return the kind of each of the 4,096 values of the lowest 12 bits."""
     kinds = bytearray(4096)
     for kind, codes in operations.items():
         for code in codes:
@@ -70,7 +70,12 @@ _KINDS_BEFORE_SM_100 = _kinds_of({**_OPERATIONS, FMA: (*_OPERATIONS[FMA], _HFMA2
 
 @dataclass(frozen=True)
 class Blocks:
-    """Basic blocks by number, in the order of their addresses, with the kind of each instruction of the code."""
+    """Basic blocks, numbered in the order of their addresses.
+
+    kinds: the kind of each instruction of the code
+    starts: index of each block's first instruction, and the number of instructions
+    follows: for each block, the blocks that may run after it
+    """
 
     kinds: bytes
     starts: Sequence[int]
@@ -81,7 +86,7 @@ class Blocks:
 
 
 def blocks_of_code(code: bytes, compute_capability: int) -> Blocks | None:
-    """Those of a kernel's machine code, of sm_`compute_capability`; None for a GPU whose encoding is not known."""
+    """Return the blocks of a kernel's machine code for sm_`compute_capability`; None if its encoding is unknown."""
     if not _OLDEST <= compute_capability <= _NEWEST:
         return None
     kind_of = _KINDS if compute_capability >= 100 else _KINDS_BEFORE_SM_100
@@ -111,7 +116,7 @@ def blocks_of_code(code: bytes, compute_capability: int) -> Blocks | None:
 
 
 def blocks_of_assembly(text: str) -> Blocks:
-    """Those of an AMD kernel, from the assembly that LLVM writes."""
+    """Return the blocks of an AMD kernel, from the assembly that LLVM writes."""
     kinds, labels, branches = bytearray(), dict[str, int](), dict[int, tuple[str, bool]]()
     for line in text.splitlines():
         if label := _LABEL.match(line):
@@ -133,11 +138,11 @@ def blocks_of_assembly(text: str) -> Blocks:
 
 
 def _target(at: int, low: int, high: int, long_branches: bool, size: int) -> int | None:
-    """Number of the instruction that the branch at `at` goes to; None where that is outside of the code.
+    """Return the index of the instruction that the branch at `at` goes to; None if it lies outside of the code.
 
-    None as well for a branch to itself, which ends each kernel's code and is never reached.
+    Also None for a branch to itself, which ends each kernel's code and is never reached.
     """
-    # Bits 34 to 81 of 128, signed, in units of 4 bytes, from the next instruction on.
+    # Bits 34 to 81 of 128, signed, in units of 4 bytes, relative to the next instruction.
     distance = (high & 0x3FFFF) << 30 | low >> 34
     if distance >> 47:
         distance -= 1 << 48
@@ -148,7 +153,7 @@ def _target(at: int, low: int, high: int, long_branches: bool, size: int) -> int
 
 
 def _is_always_taken(low: int, high: int, kind: int) -> bool:
-    """Whether no thread goes on behind: true predicates, and for branches neither BRA.U nor BRA.DIV."""
+    """Return True if all threads take the branch: its predicates are true, and it is neither BRA.U nor BRA.DIV."""
     predicates = low >> 12 & 0xF, high >> 23 & 0xF
     if kind == BRANCH:
         return predicates == (7, 7) and low & 0xFFF == _BRA and not low >> 32 & 3

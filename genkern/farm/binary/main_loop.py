@@ -1,4 +1,4 @@
-"""The main loop of a kernel: how many instructions of each kind it has."""
+"""The main loop of a kernel, and the number of its instructions of each kind."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ from genkern.farm.binary.machine_code import FMA, LOAD, MATRIX, SHARED, SYNC, Bl
 
 @dataclass(frozen=True)
 class MainLoop:
-    """How many instructions the text of a main loop has: all, and those of some kinds; none is counted twice.
+    """Number of instructions in the text of a main loop; each instruction counts in one kind only.
 
-    `matrix` are those of tensor cores, `shared` loads and stores of shared memory, `global_loads` also the copies
-    from global to shared memory, `syncs` barriers and waits. Predicated instructions count as others do; what a wait
-    does when its barrier was not ready the first time, and which lies behind the loop, does not count.
+    instructions: all instructions
+    matrix: instructions of tensor cores
+    fma: multiply-adds
+    shared: loads from and stores to shared memory
+    global_loads: loads from global memory, including copies to shared memory
+    syncs: barriers and waits
+
+    Predicated instructions count like others. The retry of a wait whose barrier was not ready lies behind the loop and
+    does not count.
     """
 
     instructions: int
@@ -26,23 +32,23 @@ class MainLoop:
 
 
 def main_loop(code: bytes, compute_capability: int) -> MainLoop | None:
-    """The main loop of the kernel with machine code `code`, of sm_`compute_capability`.
+    """Return the main loop of the kernel with machine code `code` for sm_`compute_capability`.
 
-    That is the innermost loop with most matrix instructions; without any, with most multiply-adds; without those, the
-    longest innermost one. None where there is no loop, and for a GPU whose encoding is not known.
+    The main loop is the innermost loop with the most matrix instructions; without matrix instructions, the one with the
+    most multiply-adds; without those, the longest. None if there is no loop, or the encoding is unknown.
     """
     blocks = blocks_of_code(code, compute_capability)
     return None if blocks is None else _main_loop(blocks)
 
 
 def main_loop_of_assembly(text: str) -> MainLoop | None:
-    """The same of an AMD kernel, from the assembly that LLVM writes (Triton's asm["amdgcn"])."""
+    """Return the main loop of an AMD kernel, from the assembly that LLVM writes (Triton's asm["amdgcn"])."""
     return _main_loop(blocks_of_assembly(text))
 
 
 def _main_loop(blocks: Blocks) -> MainLoop | None:
     numbers = range(len(blocks.follows))
-    # Innermost of those with work in them: waits for a barrier are loops as well, inside of the main one.
+    # Only loops with work count as inner loops: a wait for a barrier is a loop too, inside the main one.
     for kind in (MATRIX, FMA, None):
         work = [1 if kind is None else blocks.count(block, kind) for block in numbers]
         loops = list(_innermost(set(numbers), blocks.follows, work)) if any(work) else []
@@ -59,13 +65,13 @@ def _counts(blocks: Blocks, loop: set[int]) -> MainLoop:
 
 
 def _innermost(among: set[int], follows: Sequence[Sequence[int]], work: Sequence[int]) -> Iterator[set[int]]:
-    """Blocks of each loop with work inside which there is no other loop with work."""
+    """Yield the blocks of each loop with work that has no other loop with work inside."""
     left = [among]
     while left:
         for loop in _cycles(left.pop(), follows):
             if not any(work[block] for block in loop):
                 continue
-            # Without where it begins it is no loop any more: what still is one lies inside.
+            # Without its first block the loop is broken; cycles that remain are inner loops.
             rest = loop - {_head(loop, follows)}
             inner = [cycle for cycle in _cycles(rest, follows) if any(work[block] for block in cycle)]
             if inner:
@@ -75,20 +81,23 @@ def _innermost(among: set[int], follows: Sequence[Sequence[int]], work: Sequence
 
 
 def _in_line(loop: set[int], follows: Sequence[Sequence[int]]) -> set[int]:
-    """The loop without what lies behind its last branch back: there ptxas puts second tries of waits, seldom run."""
+    """Return the loop without the blocks behind its last backward branch.
+
+    ptxas puts retries of waits there, which seldom run.
+    """
     head = _head(loop, follows)
     last = max((block for block in loop if head in follows[block]), default=head)
     return {block for block in loop if block <= last} if head == min(loop) else loop
 
 
 def _head(loop: set[int], follows: Sequence[Sequence[int]]) -> int:
-    """The first block of a loop that is entered from outside."""
+    """Return the first block of a loop that is entered from outside."""
     entered = {after for block, found in enumerate(follows) if block not in loop for after in found}
     return min(entered & loop or loop)
 
 
 def _cycles(among: set[int], follows: Sequence[Sequence[int]]) -> Iterator[set[int]]:
-    """Strongly connected parts that have an edge, after Tarjan (1972), without recursion."""
+    """Yield the strongly connected components that have an edge, by Tarjan's algorithm (1972) without recursion."""
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
     path: list[int] = []

@@ -1,1 +1,1 @@
-"""Compiling on other machines: units go there as text and come back as bytes; Dask says which machine does what."""
+"""Compiling on a Dask cluster: units of work go to nodes as text and come back as bytes."""

@@ -1,4 +1,4 @@
-"""Address: what --cluster names: a scheduler, processes to start here, or a script that asks Slurm for nodes."""
+"""`Address`: the value of --cluster: a scheduler, processes to start here, or a Slurm script that starts nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ _ADDRESS = re.compile(
 
 @dataclass(frozen=True)
 class Address:
-    """`text` as it is written; one of the others says what it means: `scheduler` as Dask writes it."""
+    """The value of --cluster: `text` as the user wrote it, and one of the other fields.
+
+    scheduler: URL of a Dask scheduler, as Dask writes it
+    workers: number of processes to start on this machine
+    script: path of a batch script for Slurm
+    """
 
     text: str
     scheduler: str = ""
@@ -26,7 +31,7 @@ class Address:
 
     @classmethod
     def read(cls, text: str) -> Address:
-        """Raises InputError for what is no address."""
+        """Parse an address. Raises InputError if it has none of the known forms."""
         if (match := _ADDRESS.fullmatch(text)) is None:
             raise InputError(f"--cluster {text[:60]!r}: give local:N, dask://HOST:PORT, tls://HOST:PORT or slurm:FILE")
         scheduler = f"tcp://{match['tcp']}" if match["tcp"] else match["whole"] or ""
@@ -34,7 +39,7 @@ class Address:
 
 
 def read_cluster(text: str) -> str:
-    """An address as it is written, for argparse. Raises argparse.ArgumentTypeError."""
+    """Return the text of a valid address, for argparse. Raises argparse.ArgumentTypeError."""
     try:
         return Address.read(text).text
     except InputError as error:

@@ -1,4 +1,4 @@
-"""DaskPool: the workers of a Dask cluster in the place of processes of this machine; the optional extra `cluster`."""
+"""`DaskPool`: compiles on the workers of a Dask cluster instead of this machine; needs the optional extra `cluster`."""
 
 from __future__ import annotations
 
@@ -29,33 +29,36 @@ from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.gemm.records import Binary, Outcome
 
 _LOOK_S = 1.0
-# Dask takes nothing for so long, though its nodes are said to be there.
+# A cluster that has refused every task for this long, although it lists nodes, is given up.
 _REFUSES_S = 60.0
-# Tasks in one message to the scheduler: 1.6 MB with a text for each. Dask complains of 10 MB.
+# Tasks per message to the scheduler. With a module text each, a message has 1.6 MB; Dask warns at 10 MB.
 _TASKS_AT_A_TIME = 128
-# Modules whose text is kept: of more sizes than a run has under way, of which there may be any number in all.
+# Module texts that are cached: more than the sizes that are under way at a time.
 _TEXTS = 64
 _END_S = 10.0
 _RUN_ENDED = "--cluster: the run has ended"
 
 
 class DaskPool:
-    """Has the nodes of a cluster compile and stores what they made in `cache`, unless they see that folder too.
+    """Compiles jobs on the nodes of a cluster, and stores the binaries in `cache` unless the nodes share that folder.
 
-    A node that has another Triton than the run is left out, and `say` is told its name. What was under way on a node
-    that is lost is done by another; a unit that nodes were lost with again and again fails, as from outside.
-    A thread of its own asks the cluster and hears it (`Ledger` says what becomes of each unit); while it is busy what
-    comes gathers, and goes to the scheduler in one message.
+    A node with another release of Triton than the run's is left out, and `say` is called with a line that names it.
+    Units that were under way on a lost node are compiled by another node; a unit with which nodes are lost repeatedly
+    ends as a Failure `from_outside`.
+
+    One thread sends tasks to the cluster and receives answers; `Ledger` has the state of each unit. Orders that arrive
+    while the thread is busy go to the scheduler in one message.
     """
 
     def __init__(self, address: str, cache: BinaryCache, made_for: MadeFor, say: Callable[[str], object]) -> None:
-        """Nothing is started yet. Raises InputError for what is no address."""
+        """Parse the address; nothing is started yet. Raises InputError if the address is invalid."""
         self._address = Address.read(address)
         self._cache, self._made_for, self._say = cache, made_for, say
         self._connecting = threading.Lock()
         self._nodes: Nodes | None = None
         self._ledger = Ledger()
-        # Units that are wanted, and what was heard of tasks: answers, and what ended them. None: look whether to end.
+        # Units that are wanted, and results of tasks: answers and exceptions. None wakes the thread to check whether to
+        # end.
         self._heard: queue.SimpleQueue[list[Wanted] | tuple[int, bytes | BaseException] | None] = queue.SimpleQueue()
         self._pending: dict[int, Any] = {}
         self._text = functools.lru_cache(_TEXTS)(_text_of)
@@ -67,12 +70,11 @@ class DaskPool:
         self._thread = threading.Thread(target=self._work, name="genkern-dask", daemon=True)
 
     def connect(self) -> Nodes:
-        """Connect, unless that is done; threads begin with it. Raises InputError where no node can compile."""
+        """Connect unless that is done, and start the thread. Raises InputError if no node can compile."""
         with self._connecting:
             if self._nodes is None:
                 self._offer_folder()
-                # Processes that are started here have the same cache, and what each would have done by itself they
-                # share.
+                # Processes that are started here use the same cache, so that they share their work too.
                 here = {"GENKERN_CACHE_DIR": str(self._cache.folder.resolve().parent)}
                 self._nodes = Nodes(self._address, self._say, (greet, json.dumps(asdict(self._made_for))), here)
             if self._thread.ident is None:
@@ -83,15 +85,15 @@ class DaskPool:
 
     @property
     def size(self) -> int:
-        """How many units the cluster does at a time, as far as that is known."""
+        """The number of units that the cluster does at a time, as far as that is known."""
         if self._nodes is None:
             return self._address.workers or 1
         return max(1, self._nodes.threads)
 
     def begin(self, jobs: Sequence[CompileJob]) -> list[Future[Binary | Failure]]:
-        """Have a node do these jobs, one after another; when it has been at it for some seconds, others do the rest.
+        """Have a node do these jobs, one after another; after some seconds the rest goes to other nodes.
 
-        CuTe kernels, whose texts lie in files, are made by this machine.
+        CuTe kernels are compiled by this machine, since their texts lie in files.
         """
         futures: list[Future[Binary | Failure]] = []
         together: list[Wanted] = []
@@ -111,13 +113,13 @@ class DaskPool:
         if together:
             self._heard.put(together)
             if self._ended.is_set():
-                # Nobody may be there to hear it.
+                # The thread may have ended, so that nothing would take these units from the queue.
                 self._thread.join(_END_S)
                 self._give_up(InputError(_RUN_ENDED))
         return futures
 
     def end(self) -> None:
-        """Withdraw what is under way, and let the nodes go."""
+        """Withdraw what is under way, and disconnect from the nodes."""
         self._ended.set()
         self._heard.put(None)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -129,9 +131,10 @@ class DaskPool:
                 self._probe.rmdir()
 
     def _offer_folder(self) -> None:
-        """Nodes that find a folder of this name in it see the same cache: a path by itself says nothing elsewhere."""
+        """Create a folder of a unique name in the cache. A node that sees the folder shares the cache, which an equal
+        path alone does not prove."""
         folder = self._cache.folder.resolve()
-        # A cache that only others write to is shared by nobody.
+        # If this user cannot write to the cache, it is not shared with nodes.
         with contextlib.suppress(OSError):
             self._probe = self._cache.unborn(f"shared-{secrets.token_hex(8)}")
             self._shared = Shared(str(folder), str(self._probe.relative_to(self._cache.folder)))
@@ -149,12 +152,12 @@ class DaskPool:
                     self._look(nodes)
                 self._ask(nodes)
             except Exception as error:
-                # Nobody else would ever tell those who wait.
+                # Without this, the callers would wait for ever.
                 self._give_up(error if isinstance(error, GenkernError) else _lost_cluster(error))
         self._give_up(InputError(_RUN_ENDED))
 
     def _hear(self) -> None:
-        """Wait for a while, then take all that has come."""
+        """Wait for news for up to `_LOOK_S` seconds, then process everything that has arrived."""
         heard = []
         with contextlib.suppress(queue.Empty):
             heard.append(self._heard.get(timeout=_LOOK_S))
@@ -169,7 +172,7 @@ class DaskPool:
     def _look(self, nodes: Nodes) -> None:
         self._looked_s = now_s = time.monotonic()
         if self._probe is not None:
-            # Old ones are removed by whoever uses the cache.
+            # Users of the cache remove temporary folders that are old.
             with contextlib.suppress(OSError):
                 os.utime(self._probe)
         nodes.check()
@@ -184,7 +187,7 @@ class DaskPool:
         tasks = self._ledger.ask(*addresses, now_s)
         for start in range(0, len(tasks), _TASKS_AT_A_TIME):
             these = tasks[start : start + _TASKS_AT_A_TIME]
-            # Nothing is said where all nodes are alike, which Dask is fastest with.
+            # Dask is fastest without a restriction to nodes, so none is given if all nodes can compile.
             able = these[0].able
             where: dict[str, Any] = {} if able is None else {"workers": sorted(able)}
             try:
@@ -196,7 +199,7 @@ class DaskPool:
                 self._refuses_since_s = self._refuses_since_s or now_s
                 if now_s - self._refuses_since_s > _REFUSES_S:
                     raise
-                # Others may have ended it meanwhile.
+                # A wait that ends at once when the pool is ended.
                 self._ended.wait(_LOOK_S)
                 return
             self._refuses_since_s = None
@@ -205,10 +208,10 @@ class DaskPool:
                 nodes.client.loop.add_callback(self._answer, task.number, future)
 
     async def _answer(self, number: int, future: Any) -> None:
-        """Hand over what comes of a task; in Dask's thread, where all of them wait at the same time."""
+        """Queue the result of a task. Runs in Dask's event loop, where all tasks are awaited at the same time."""
         said: bytes | BaseException
         try:
-            # Where its node has gone meanwhile this waits until it is made again, or withdrawn.
+            # If its node is lost, this waits until the task is done again or withdrawn.
             said = await future
         except (Exception, asyncio.CancelledError) as error:
             said = error
@@ -218,7 +221,7 @@ class DaskPool:
         self._pending.pop(number, None)
         now_s = time.monotonic()
         if (task := self._ledger.task(number)) is None:
-            # Withdrawn, and asked of others.
+            # The task was withdrawn, and its units were given to other nodes.
             return
         if isinstance(said, bytes):
             try:
@@ -230,7 +233,7 @@ class DaskPool:
         elif type(said).__name__ == "KilledWorker":
             self._ledger.lost(number, now_s, killed=True)
         elif type(said).__name__.endswith("CancelledError"):
-            # Its scheduler has forgotten it: it was started anew, or the connection was lost.
+            # The scheduler has forgotten the task: it was restarted, or the connection was lost.
             self._ledger.lost(number, now_s)
         else:
             self._ledger.broken(number, _lost_cluster(said), now_s)
@@ -242,7 +245,11 @@ class DaskPool:
         return [self._made(each.unit, result, begun) for each, result in zip(task.wanted, results, strict=True)]
 
     def _made(self, unit: Unit, result: Result, begun: bool) -> Made | Again:
-        """What came of a unit, in the cache if it is a binary; `begun`: whether its node has made any of its task."""
+        """Return the result of a unit, which is stored in the cache if it is a binary, or that the unit is to be tried
+        again.
+
+        `begun`: whether the node has compiled any unit of the task.
+        """
         if isinstance(result, Foreign):
             news = self._nodes is not None and self._nodes.leave_out(result.node, result.why)
             return Again(unit, counts=not news)
@@ -259,7 +266,7 @@ class DaskPool:
         return self._cache.take_over(unit.key, result) or _damaged(unit.key)
 
     def _give_up(self, error: Exception) -> None:
-        """Nothing is waited for any more."""
+        """End all units with `error`."""
         with contextlib.suppress(queue.Empty):
             while True:
                 if isinstance(what := self._heard.get_nowait(), list):
@@ -269,7 +276,7 @@ class DaskPool:
     def _withdraw(self, numbers: Sequence[int]) -> None:
         futures = [self._pending.pop(number) for number in numbers if number in self._pending]
         if futures and self._nodes is not None:
-            # Whatever becomes of them: nobody waits for them any more.
+            # The tasks' results no longer matter.
             try:
                 self._nodes.client.cancel(futures)
             except Exception as error:
@@ -285,7 +292,7 @@ def _teller(future: Future[Binary | Failure]) -> Callable[[Made], object]:
 
 
 def _nobody(nodes: Nodes) -> str:
-    """Why no node can compile, by the example of one."""
+    """Return the message that no node can compile, with the reason of one node."""
     node = next((node for node in nodes.there if node.why), None)
     return f"--cluster: no node can compile: {f'{node.address}: {node.why}' if node else 'none is there'}"
 
@@ -295,4 +302,4 @@ def _damaged(key: str) -> Failure:
 
 
 def _lost_cluster(error: BaseException) -> GenkernError:
-    return InputError(f"--cluster: the cluster is gone, or cannot run genkern ({one_line(error)})")
+    return InputError(f"--cluster: the cluster is lost, or cannot run genkern ({one_line(error)})")

@@ -1,14 +1,14 @@
-"""Ledger: which units are with a cluster, and what becomes of each; knows nothing of Dask, of threads or of a clock.
+"""`Ledger`: the state of every unit that a cluster compiles. It uses neither Dask, nor threads, nor a clock.
 
 A unit is in one state at a time:
 
     waiting --ask--> asked --answered--> ended     a binary, or why there is none
-       |               |-----lost------> waiting   its nodes are gone, or died of it, or it was not begun there;
-       |               |                 ended     where that was too often: it may be what nodes die of
+       |               |-----lost------> waiting   its node was lost, or died of it, or did not begin it;
+       |               |                 ended     if that happened too often: nodes may die of this unit
        `----------withdrawn------------> ended     no node is there, or none answers, for too long
 
-Units that are asked for together are a task. What is heard of a task that is not with the cluster any more changes
-nothing, so events may come in any order, twice or never.
+Units that are sent together are a task. News of a task that is no longer with the cluster is ignored, so events may
+arrive in any order, twice or never.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from genkern.farm.cache import Failure
 from genkern.farm.remote.unit import Unit
 from genkern.gemm.records import Binary, Outcome
 
-# A unit comes to a node that is known not to compile where all others were lost: so often it is tried again.
+# How often a unit is given to nodes that turn out unable to compile it, before it ends.
 _TRIES = 2
-# It is withdrawn where all nodes that might do it are lost: Dask counts those that died of it only while it has it.
+# How often a unit may be lost with the nodes that were able to compile it; the next loss ends it. Dask counts the nodes
+# that died with a task only while it has the task, and a unit that was lost is sent as a new task.
 _LOSSES = 3
-# Nodes that were lost may come back within that.
+# Seconds within which lost nodes may come back.
 WITHOUT_NODES_S = 180.0
-# With nodes there, and nothing heard of any unit for so long, beside what a compile may take: no cluster is as slow. A
-# scheduler gives up a node that says nothing after 5 minutes (distributed.scheduler.worker-ttl).
+# Seconds without any answer, in addition to the time limit of a compile, after which a cluster with nodes is given up.
+# A scheduler gives up a silent node after 5 minutes (distributed.scheduler.worker-ttl).
 SILENCE_S = 600.0
 
 Made = Binary | Failure | Exception
@@ -44,7 +45,7 @@ class State(enum.Enum):
 
 @dataclass(eq=False)
 class Wanted:
-    """A unit that is wanted, and who is told what became of it, once."""
+    """A unit that is wanted, and the callback that receives its result, once."""
 
     unit: Unit
     tell: Callable[[Made], object]
@@ -55,7 +56,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Again:
-    """A unit was not made, and is asked for once more, as `unit`; too often where it counts as a try."""
+    """A unit was not compiled and is to be tried again, as `unit`. `counts`: whether this uses up one of its tries."""
 
     unit: Unit
     counts: bool
@@ -63,7 +64,7 @@ class Again:
 
 @dataclass(frozen=True)
 class Task:
-    """Units that one node makes, one after another; `able` are the nodes that may, by address: None where all may."""
+    """Units that one node compiles, one after another. `able`: addresses of the nodes that may; None if all may."""
 
     number: int
     wanted: Sequence[Wanted]
@@ -72,12 +73,12 @@ class Task:
 
 @dataclass
 class Ledger:
-    """Not safe to use from several threads."""
+    """The state of all units and tasks. Not thread-safe."""
 
     _waiting: deque[list[Wanted]] = field(default_factory=deque)
     _tasks: dict[int, Task] = field(default_factory=dict)
     _numbers: int = 0
-    # When a node was able last, and when anything was heard of a task.
+    # When a node was last able to compile, and when anything was last heard of a task.
     _able_s: float | None = None
     _heard_s: float = 0.0
 
@@ -86,11 +87,11 @@ class Ledger:
         return not self._waiting and not self._tasks
 
     def want(self, units: Sequence[Wanted]) -> None:
-        """These go to one node, in this order."""
+        """Queue units that go to one node, in this order."""
         self._waiting.append(list(units))
 
     def ask(self, able: Collection[str], there: Collection[str], now_s: float) -> list[Task]:
-        """What is to be asked of the cluster now, with these nodes there, of which these compile."""
+        """Return the tasks to send now, given the addresses of the nodes that can compile and of all nodes."""
         if not able:
             return []
         where = None if len(able) == len(there) else frozenset(able)
@@ -106,17 +107,17 @@ class Ledger:
         return asked
 
     def not_asked(self, tasks: Sequence[Task]) -> None:
-        """The cluster did not take these: they wait again, before others."""
+        """Queue tasks again that the cluster did not take, before all others."""
         for task in reversed(tasks):
             if self._tasks.pop(task.number, None) is not None:
                 self._waiting.appendleft(self._wait(task.wanted))
 
     def task(self, number: int) -> Task | None:
-        """With the cluster; None where it is not, or not any more."""
+        """Return a task that is with the cluster; None if it is not there, or not any more."""
         return self._tasks.get(number)
 
     def answered(self, number: int, answers: Sequence[Made | Again], now_s: float) -> None:
-        """What came of each unit of a task."""
+        """Record the answer for each unit of a task."""
         if (task := self._take(number, now_s)) is None:
             return
         left = []
@@ -133,7 +134,8 @@ class Ledger:
             self._waiting.append(self._wait(left))
 
     def lost(self, number: int, now_s: float, *, killed: bool = False) -> None:
-        """A task is gone with its nodes; `killed`: so many have died with it that Dask gives it to no more."""
+        """Record that a task was lost with its nodes. `killed`: Dask gives the task up after too many nodes died with
+        it."""
         if (task := self._take(number, now_s)) is None:
             return
         for wanted in task.wanted:
@@ -141,11 +143,11 @@ class Ledger:
             if wanted.losses > _LOSSES or (killed and len(task.wanted) == 1):
                 _end(wanted, _deadly(wanted))
             else:
-                # Alone: one of them may be what ends nodes.
+                # Sent alone from now on, since one of the units may be what kills nodes.
                 self._waiting.append(self._wait([wanted]))
 
     def broken(self, number: int, error: Exception, now_s: float) -> None:
-        """A task has raised what is not of its units, or answered what is no answer."""
+        """Record that a task raised an error that is not about its units, or returned an invalid answer."""
         if (task := self._take(number, now_s)) is not None:
             for wanted in task.wanted:
                 _end(wanted, error)
@@ -153,9 +155,11 @@ class Ledger:
     def looked(
         self, able: Collection[str], there: Collection[str], now_s: float, why_none: str, *, expects_more: bool = False
     ) -> list[int]:
-        """Tasks to withdraw, now that these nodes are there: those of which all nodes are gone, which wait again, since
-        a node that is started anew has another address; or all, which end, where a time limit has passed: `why_none`
-        where none of the nodes compiles, nor is expected to come.
+        """Return the tasks to withdraw, given the nodes that are there now.
+
+        These are the tasks whose nodes are all gone; their units wait again, since a restarted node has another
+        address. If a time limit has passed, all tasks are withdrawn and their units end: with `why_none` if no node can
+        compile and none is expected.
         """
         if able or expects_more or self._able_s is None or self.is_empty:
             self._able_s = now_s
@@ -174,7 +178,7 @@ class Ledger:
         return gone
 
     def give_up(self, error: Exception) -> list[int]:
-        """Nothing is waited for any more: every unit ends so. Returns the tasks to withdraw."""
+        """End every unit with `error`; return the tasks to withdraw."""
         tasks, self._tasks = self._tasks, {}
         waiting, self._waiting = self._waiting, deque()
         for group in [*(task.wanted for task in tasks.values()), *waiting]:
@@ -201,5 +205,5 @@ def _end(wanted: Wanted, what: Made) -> None:
 
 
 def _deadly(wanted: Wanted) -> Failure:
-    message = "nodes were lost with it again and again"
+    message = "nodes were lost with it repeatedly"
     return Failure(wanted.unit.key, Outcome.COMPILE_FAILED, message, from_outside=True)

@@ -1,7 +1,7 @@
-"""What runs on a node: one task after another in each thread of a worker, without PyTorch and without a GPU.
+"""Code that runs on a node: one task after another in each thread of a worker, without PyTorch and without a GPU.
 
-A compile runs in a process of its own, as in the farm's own workers: one that hangs or dies costs itself, and the
-worker lives on. It ends with the worker.
+As on the main machine, compiles run in a process of their own: a compile that hangs or dies fails alone, and the worker
+lives on. The process ends with the worker.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from genkern.gemm.records import Binary
 from genkern.gemm.triton_release import triton_version
 from genkern.kernels.kernel import Target
 
-# More than a node has threads, so that none is removed before it is read.
+# More than a node has threads, so that no module is removed before it is read.
 _MODULES_KEPT = 256
-# Nobody waits longer for the first unit of a task than that, and what the last one takes; a node that is lost costs as
-# much of each of its threads.
+# Bounds the wait for the first unit's result of a task: the time that the task takes, except for its last unit. A lost
+# node loses about as much work per thread.
 _TASK_S = 3.0
 
 
@@ -46,8 +46,10 @@ _forking = threading.Lock()
 
 
 def made_here(data: bytes) -> bytes:
-    """What comes of the task that this is (genkern.farm.remote.unit): of each unit the entry of this node's cache, if
-    it has it. A task that takes long gives back the units that are not begun.
+    """Compile the units of a task (genkern.farm.remote.unit) and return their results, read from this node's cache if
+    possible.
+
+    A task that takes long returns the units that have not begun.
     """
     began_s = time.monotonic()
     results: list[Result] = []
@@ -58,8 +60,10 @@ def made_here(data: bytes) -> bytes:
 
 
 def greet(made_for: str) -> str:
-    """What this node says of itself, as JSON: `why` it cannot make kernels that are to be as the `MadeFor` of this text
-    says ("" where it can), the architectures of its GPUs, and its host.
+    """Return this node's description as JSON.
+
+    `why`: why it cannot compile kernels for the `MadeFor` in the argument's text, "" if it can; `archs`: the
+        architectures of its GPUs; `host`; `protocol`.
     """
     why = _mismatch(MadeFor(**{name: str(value) for name, value in json.loads(made_for).items()}))
     archs = [device.arch for device in detect_devices()]
@@ -69,9 +73,9 @@ def greet(made_for: str) -> str:
 def _mismatch(wanted: MadeFor) -> str:
     here = MadeFor.here(Target("", "", 0), triton_version())
     if here.triton != wanted.triton:
-        return f"it has Triton {here.triton or 'not at all'}, this run {wanted.triton}"
+        return f"it has Triton {here.triton or '(none)'}, this run {wanted.triton}"
     if here.lowering != wanted.lowering:
-        return "it has another genkern"
+        return "it has another version of genkern"
     return "" if here.environment == wanted.environment else "it has other settings of Triton"
 
 
@@ -80,19 +84,19 @@ def _made(unit: Unit) -> Result:
         return Foreign(_address(), why)
     shared = unit.shared if unit.shared is not None and unit.shared.is_seen else None
     cache = BinaryCache(cache_folder(None) / "binaries" if shared is None else shared.folder)
-    # A scheduler that loses a worker has others repeat what that one had finished.
+    # If a scheduler loses a worker, other workers repeat its finished tasks: their results are in the cache.
     result = cache.get(unit.key)
     if result is None:
         try:
             result = _compiled(unit, cache)
         except MachineError as error:
-            # Other nodes may do it.
+            # Other nodes may manage.
             return Foreign(_address(), str(error))
         except (OutputError, BugError) as error:
             return error
     if isinstance(result, Failure) and cache.get(unit.key) is None:
         return result
-    # This node's user may not be allowed to store anything in the shared folder.
+    # This node's user may not be allowed to write to the shared folder.
     is_there = shared is not None and not shared.whole and cache.has_here(unit.key)
     return There(unit.key) if is_there else cache.files(unit.key)
 
@@ -109,8 +113,10 @@ def _compiled(unit: Unit, cache: BinaryCache) -> Binary | Failure:
 
 
 def _new_process() -> CompileProcess:
-    """Dask's workers are daemons to multiprocessing, which lets such have no children lest these outlive them: ours
-    end with the worker, whatever ends it.
+    """Return a new compile process.
+
+    multiprocessing does not let daemons, such as Dask's workers, have children, since these might outlive them. Compile
+    processes end with the worker in any case, so the check is bypassed.
     """
     config = multiprocessing.process.current_process()._config  # type: ignore[attr-defined]
     with _forking:
@@ -123,7 +129,7 @@ def _new_process() -> CompileProcess:
 
 
 class _Modules:
-    """Modules of the last units, as files that stay: a compile process keeps what it has imported, by path."""
+    """Modules of the latest units as files. They are kept, since a compile process keeps imported modules by path."""
 
     def __init__(self) -> None:
         self._writing = threading.Lock()
@@ -131,7 +137,7 @@ class _Modules:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def path(self, text: str) -> str:
-        """The file with this text, whose name says which text it is."""
+        """Return the path of a file with this text, whose name contains the text's digest."""
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         with self._writing:
             if self._folder is None:
@@ -150,7 +156,7 @@ _modules = _Modules()
 
 
 def _address() -> str:
-    """Which worker this is, as its scheduler knows it."""
+    """Return the address by which the scheduler knows this worker."""
     with contextlib.suppress(ImportError, ValueError):
         from distributed import get_worker
 

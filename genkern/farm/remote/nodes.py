@@ -1,4 +1,4 @@
-"""Nodes: the workers of a Dask cluster, which come and go; needs the optional extra `cluster`."""
+"""`Nodes`: the workers of a Dask cluster, which come and go; needs the optional extra `cluster`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from genkern.farm.remote.slurm_job import SlurmJob
 from genkern.farm.remote.unit import PROTOCOL
 from genkern.installation import pip_install
 
-# The resource of workers that measure: `dask worker --resources GPU=1`.
+# The Dask resource of workers that measure: `dask worker --resources GPU=1`.
 GPU = "GPU"
 _WAIT_S = 60.0
 _LOOK_S = 1.0
-# A scheduler that is busy answers late; one that does not answer for so long is gone.
+# A busy scheduler answers late; one that has not answered for `_SILENT_S` is lost.
 _ANSWER_S = 30.0
 _SILENT_S = 90.0
-# A node that is frozen keeps nobody from the others: it is asked again later.
+# A frozen node must not delay the others: it is greeted again later.
 _GREETING_S = 5.0
 _LATER_S = 30.0
 _NO_DASK = f"--cluster needs Dask, here and on every node: {pip_install('cluster')}"
@@ -33,9 +33,13 @@ _NO_DASK = f"--cluster needs Dask, here and on every node: {pip_install('cluster
 
 @dataclass(frozen=True)
 class Node:
-    """A worker, by its address: how many units it does at a time, on how many GPUs it measures, what it said of itself.
+    """A worker of the cluster.
 
-    `why` it cannot compile for this run; "" where it can.
+    address: its address
+    threads: the number of units that it does at a time
+    gpus: the number of GPUs on which it measures
+    said: its description, as `greet` returns it
+    why: why it cannot compile for this run; "" if it can
     """
 
     address: str
@@ -46,10 +50,10 @@ class Node:
 
 
 class Nodes:
-    """Connected to a cluster; a thread looks every second who is there, and asks each newcomer `greeting`.
+    """A connection to a cluster. A thread checks every second which workers are there, and greets each new one.
 
-    That is a function that runs there, and its argument. It answers with a JSON object, whose `why` says why the node
-    is of no use, if it is.
+    `greeting` is a function that runs on the worker, and its argument. It returns a JSON object whose `why` is the
+    reason why the worker cannot be used, if it cannot.
     """
 
     def __init__(
@@ -59,16 +63,16 @@ class Nodes:
         greeting: tuple[Callable[[str], str], str],
         environment: Mapping[str, str],
     ) -> None:
-        """Connect, or start processes here with this environment, or a scheduler and a job of Slurm's.
+        """Connect to a scheduler, or start processes here with this environment, or a scheduler and a Slurm job.
 
-        Raises InputError where no node answers.
+        Raises InputError if no node answers.
         """
         try:
             import distributed  # noqa: F401
         except ImportError:
             raise InputError(_NO_DASK) from None
-        # The one names every key that was on a lost worker, which are done again; the others say that a peer went, with
-        # tracebacks: a line tells it.
+        # "scheduler" logs every key of a lost worker, which is computed again; the others log lost connections with
+        # tracebacks. genkern prints a line of its own.
         for name in ("scheduler", "core", "nanny", "batched", "client", "utils"):
             logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)
         self._say, self._greeting = say, greeting
@@ -96,7 +100,7 @@ class Nodes:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _connect(self, address: Address, environment: Mapping[str, str]) -> None:
-        """Connect, with whatever is started for that, and wait for the first node. Raises what Dask raises."""
+        """Connect, with what must be started for that, and wait for the first node. Raises Dask's exceptions."""
         from distributed import Client, LocalCluster
         from distributed.security import Security
 
@@ -110,7 +114,7 @@ class Nodes:
                 self._cluster = LocalCluster(**own, **quiet, env=dict(environment))
         elif address.script:
             self._cluster = _own_scheduler(LocalCluster, Security())
-        # Certificates are those of Dask's own configuration.
+        # Certificates come from Dask's own configuration.
         where = self._cluster or address.scheduler
         if self._cluster is None:
             asyncio.run(_reach(address.scheduler, Security()))
@@ -123,28 +127,29 @@ class Nodes:
 
     @property
     def there(self) -> list[Node]:
-        """Those that were there at the last look, also those of no use."""
+        """The workers at the last check, including those that cannot be used."""
         with self._lock:
             return list(self._nodes.values())
 
     @property
     def able(self) -> list[Node]:
-        """Those that compile: nodes that measure do only where there are no others, since it disturbs."""
+        """The workers that compile. Workers that measure compile only if there are no others, since it disturbs
+        timings."""
         usable = [node for node in self.there if not node.why]
         return [node for node in usable if not node.gpus] or usable
 
     @property
     def threads(self) -> int:
-        """How many units those that compile do at a time."""
+        """The number of units that the compiling workers do at a time."""
         return sum(node.threads for node in self.able)
 
     def check(self) -> None:
-        """Raises InputError where the scheduler has not answered for long, so that nothing of it is to be expected."""
+        """Raise InputError if the scheduler has not answered for so long that it must be lost."""
         if (silent_s := time.monotonic() - self._answered_s) > _SILENT_S:
             raise InputError(f"--cluster: the scheduler at {self.scheduler} has not answered for {silent_s:.0f} s")
 
     def tell_once(self, what: str, error: BaseException) -> None:
-        """Say what Dask has refused: the first of its kind, since the next ones say the same."""
+        """Print an error of Dask, once for each `what`."""
         with self._lock:
             if what in self._told:
                 return
@@ -153,11 +158,11 @@ class Nodes:
 
     @property
     def expects_more(self) -> bool:
-        """Whether nodes may still be in a queue."""
+        """True if more nodes may come, since the Slurm job is alive."""
         return self._job is not None and self._job.is_alive()
 
     def leave_out(self, node: str, why: str) -> bool:
-        """This node, by its address, is of no use; whether that is news."""
+        """Mark the node of this address as unusable; return False if it was already."""
         with self._lock:
             if node in self._foreign:
                 return False
@@ -168,9 +173,9 @@ class Nodes:
         return True
 
     def end(self) -> None:
-        """Let the nodes go; those that were started for this end."""
+        """Disconnect from the nodes; end those that were started by this object."""
         self._ended.set()
-        # What a scheduler says that is going is of no use to anybody.
+        # Errors of a scheduler that is being closed do not matter.
         with contextlib.suppress(Exception):
             self.client.close(_ANSWER_S)
         if self._job is not None:
@@ -180,7 +185,7 @@ class Nodes:
                 self._cluster.close(_ANSWER_S)
 
     def _wait_for_first(self, address: Address) -> None:
-        """A queue may be long: so there is no end to that wait but the job's."""
+        """Wait for the first worker; with a Slurm job, as long as the job is alive, since queues may be long."""
         if self._job is None:
             self.client.wait_for_workers(1, timeout=_WAIT_S)
             return
@@ -192,7 +197,7 @@ class Nodes:
             time.sleep(_LOOK_S)
 
     def _workers(self) -> dict[str, Any]:
-        # Client.scheduler_info may hand out what a thread of Dask's has put into its place, which has no workers.
+        # Client.scheduler_info may return a state without workers that a thread of Dask's has put in its place.
         said = self.client.sync(self.client.scheduler.identity, n_workers=-1, callback_timeout=_ANSWER_S)
         self._answered_s = time.monotonic()
         found: dict[str, Any] = said["workers"]
@@ -203,7 +208,7 @@ class Nodes:
             try:
                 self._look()
             except Exception as error:
-                # One that is gone for long is told by `check` to whoever waits for it.
+                # If the scheduler stays away, `check` raises.
                 if not self._ended.is_set():
                     self.tell_once("the scheduler does not answer", error)
 
@@ -229,7 +234,7 @@ class Nodes:
             self._late = {address: then_s for address, then_s in self._late.items() if address in workers}
 
     async def _greeted(self, new: list[str]) -> dict[str, object]:
-        """What these nodes say, each by its address: an OSError where one does not answer in time."""
+        """Return each worker's answer by its address: an OSError if it does not answer in time."""
         function, argument = self._greeting
 
         async def said(address: str) -> object:
@@ -243,22 +248,22 @@ class Nodes:
 
 
 def _said(answer: object) -> dict[str, Any]:
-    """What a node said of itself; where it could not, why."""
+    """Return a worker's description, or a description with `why` if its answer is unusable."""
     if not isinstance(answer, str):
-        return {"why": one_line(answer) if isinstance(answer, BaseException) else "it does not know genkern"}
+        return {"why": one_line(answer) if isinstance(answer, BaseException) else "it does not have genkern"}
     try:
         said = json.loads(answer)
     except ValueError:
         said = None
     if not isinstance(said, dict) or said.get("protocol") != PROTOCOL:
-        return {"why": "it has another genkern"}
+        return {"why": "it has another version of genkern"}
     return said
 
 
 async def _reach(scheduler: str, security: Any) -> None:
-    """Raises OSError or TypeError where no scheduler answers, or it wants another certificate.
+    """Raise OSError or TypeError if no scheduler answers, or it wants another certificate.
 
-    A client that cannot connect says so too, and waits for itself when it goes.
+    A Client would raise this too, but then hang when it is closed.
     """
     import dask
     from distributed.comm import connect
@@ -269,7 +274,7 @@ async def _reach(scheduler: str, security: Any) -> None:
 
 
 def _own_scheduler(cluster: Any, security: Any) -> Any:
-    """A scheduler in this process for workers on other machines; encrypted where Dask's configuration says how."""
+    """Return a scheduler in this process for workers on other machines, encrypted if Dask's configuration says how."""
     from distributed.utils import get_ip
 
     tls = bool(security.get_tls_config_for_role("scheduler").get("cert"))

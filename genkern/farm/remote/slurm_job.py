@@ -1,4 +1,4 @@
-"""SlurmJob: a batch script that starts Dask's workers on nodes, handed to Slurm and taken back."""
+"""`SlurmJob`: submits a batch script that starts Dask's workers on nodes, and cancels it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pathlib import Path
 from genkern.errors import InputError
 from genkern.files import shown_path
 
-# How the script learns of the scheduler: templates/batch/workers.sh.j2 reads it.
+# The environment variable by which the script gets the scheduler's address; templates/batch/workers.sh.j2 reads it.
 SCHEDULER = "DASK_SCHEDULER_ADDRESS"
 _ANSWER_S = 60.0
 _JOB = re.compile(r"([0-9]+)(;\S+)?")
-# What squeue says of jobs that may still have nodes.
+# States in squeue of jobs that have nodes or may get them.
 _ALIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING"}
 
 
 class SlurmJob:
-    """A job, by its number; the script runs with the scheduler's address in its environment."""
+    """A Slurm job; its script runs with the scheduler's address in its environment."""
 
     def __init__(self, script: str, scheduler: str) -> None:
-        """Submit. Raises InputError where there is no such script, no Slurm, or Slurm refuses it."""
+        """Submit the script. Raises InputError if the script or Slurm is missing, or Slurm refuses it."""
         if not Path(script).is_file():
             raise InputError(f"--cluster slurm:{shown_path(script)}: no such file; genkern sbatch writes workers.sh")
-        # Their logs lie beside the script, wherever this was started.
+        # The job's logs go to the script's folder, whatever the current folder is.
         at, name = os.path.split(os.path.abspath(script))
         said = _slurm("sbatch", "--parsable", "--export=ALL", name, cwd=at, changes={SCHEDULER: scheduler})
         if (match := _JOB.fullmatch(said.strip())) is None:
@@ -34,7 +34,7 @@ class SlurmJob:
         self.number = match[1]
 
     def is_alive(self) -> bool:
-        """Whether a task of it waits or runs; also where Slurm does not answer just now."""
+        """Return True if a task of the job waits or runs, and if Slurm does not answer just now."""
         with contextlib.suppress(InputError):
             states = _slurm("squeue", "--noheader", "--jobs", self.number, "--format=%T").split()
             return not _ALIVE.isdisjoint(states)
@@ -46,7 +46,7 @@ class SlurmJob:
 
 
 def _is_known(number: str) -> bool:
-    """squeue fails for the number of a job that is long gone, and where the controller is away."""
+    """Return False if the job is gone. squeue fails both for a job that ended long ago and without the controller."""
     with contextlib.suppress(InputError):
         _slurm("squeue", "--noheader", "--format=%T")
         return False
@@ -54,7 +54,7 @@ def _is_known(number: str) -> bool:
 
 
 def _slurm(*command: str, cwd: str | None = None, changes: dict[str, str] | None = None) -> str:
-    """What one of Slurm's programs says. Raises InputError."""
+    """Run one of Slurm's programs and return its output. Raises InputError."""
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""Units of compiling between machines: jobs as text, what came of them as bytes. Both are read as data."""
+"""Units of work that machines exchange: compile jobs as text, their results as bytes. Both are parsed as data only."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.gemm.records import Outcome
 from genkern.kernels.kernel import KernelSpec, Target
 
-# Nodes whose genkern writes units or answers in another way are left out.
+# Version of the exchanged data; nodes with another one are left out.
 PROTOCOL = 2
 _PAIRS = "signature", "constants", "divisible", "options"
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A cache that nodes may see as well: its folder, and a folder in it that only this run has made.
+    """A cache that nodes may share: its folder, and the name of a folder in it that only this run has created.
 
-    With `whole` the entry is wanted as bytes all the same: network file systems may show it later than it is told of.
+    With `whole` the entry is returned as bytes even if the cache is shared: a network file system may show it late.
     """
 
     folder: str
@@ -36,15 +36,15 @@ class Shared:
 
     @property
     def is_seen(self) -> bool:
-        """Whether this process sees that very folder, and may write there."""
+        """True if this process sees that very folder, and may write there."""
         return (Path(self.folder) / self.probe).is_dir() and os.access(self.folder, os.W_OK)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """One binary to make: its key, the module's text in the place of a path, and what decides the key besides.
+    """One binary to compile: its key, the text of its module, and everything else that the key depends on.
 
-    Where the node sees the `shared` cache the entry lands there, and only its name comes back.
+    If the node sees the `shared` cache, the entry is stored there and only its key comes back.
     """
 
     key: str
@@ -61,7 +61,7 @@ class Unit:
 
 
 def task_of(units: Sequence[Unit]) -> bytes:
-    """Units as JSON, compressed, with each of their modules once: one of sm_90 has 45 KB of text, which are 12 KB."""
+    """Return units as compressed JSON, with each module text once. A module for sm_90 has 45 KB, compressed 12 KB."""
     modules = [*dict.fromkeys(unit.module for unit in units)]
     said = [vars(unit) | {"module": modules.index(unit.module), **_nested(unit)} for unit in units]
     parts = zlib.compress(json.dumps(said, separators=(",", ":")).encode(), 1), *map(_packed, modules)
@@ -69,11 +69,11 @@ def task_of(units: Sequence[Unit]) -> bytes:
 
 
 def read_task(data: bytes) -> list[Unit]:
-    """The units that these bytes are. Raises ValueError, TypeError or LookupError for what is none."""
+    """Parse the units of a task. Raises ValueError, TypeError or LookupError for invalid bytes."""
     head, _, rest = data.partition(b"\n")
     lengths = [int(length) for length in json.loads(head)]
     if not lengths or min(lengths) < 0 or sum(lengths) != len(rest):
-        raise ValueError("a task of another length")
+        raise ValueError("the task's length is wrong")
     try:
         said, *modules = (zlib.decompress(part).decode() for part in _parts(rest, lengths))
     except zlib.error as error:
@@ -81,14 +81,14 @@ def read_task(data: bytes) -> list[Unit]:
     return [_unit(each, modules) for each in json.loads(said)]
 
 
-# Units of a size have one text.
+# The units of one problem have the same text.
 @lru_cache(maxsize=64)
 def _packed(module: str) -> bytes:
     return zlib.compress(module.encode(), 1)
 
 
 def _nested(unit: Unit) -> dict[str, Any]:
-    """Those fields that JSON does not know."""
+    """Return the fields of a unit that are objects, as JSON can store them."""
     shared = None if unit.shared is None else vars(unit.shared)
     return {"spec": vars(unit.spec), "target": asdict(unit.target), "made_for": vars(unit.made_for), "shared": shared}
 
@@ -116,7 +116,7 @@ def _parts(data: bytes, lengths: Sequence[int]) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class Foreign:
-    """A node that cannot make a unit, by its address, and why: it has another Triton, say."""
+    """A node, by its address, that cannot compile a unit, and why; for example, it has another release of Triton."""
 
     node: str
     why: str
@@ -124,21 +124,21 @@ class Foreign:
 
 @dataclass(frozen=True)
 class There:
-    """The entry of this key lies in the shared cache."""
+    """The entry of this key is in the shared cache."""
 
     key: str
 
 
 @dataclass(frozen=True)
 class NotBegun:
-    """The units before it took so long that others are to have this one."""
+    """The unit was not begun, since earlier units of its task took long; another node may have it."""
 
 
 Result = Mapping[str, bytes] | There | Failure | OutputError | BugError | Foreign | NotBegun
 
 
 def answered(results: Sequence[Result]) -> bytes:
-    """What came of the units of a task, in their order: the files of an entry in the cache, or what else."""
+    """Return the results of a task's units, in order, as bytes; a result is the files of a cache entry, or a record."""
     files = [data for result in results if isinstance(result, Mapping) for data in result.values()]
     return b"".join([json.dumps([*map(_said, results)]).encode(), b"\n", *files])
 
@@ -160,15 +160,15 @@ def _said(result: Result) -> dict[str, Any]:
 
 
 def read_answer(data: bytes) -> list[Result]:
-    """What an answer says; the files of an entry are as unproved as those that anybody lays into a cache.
+    """Parse the answer to a task. The files of an entry are not validated.
 
-    Raises ValueError, TypeError, LookupError or AttributeError for what is no answer.
+    Raises ValueError, TypeError, LookupError or AttributeError for invalid bytes.
     """
     head, _, rest = data.partition(b"\n")
     said = [pair for each in json.loads(head) for pair in each.items()]
     lengths = [int(length) for kind, given in said if kind == "files" for length in given.values()]
     if sum(lengths) != len(rest):
-        raise ValueError("an answer of another length")
+        raise ValueError("the answer's length is wrong")
     files = _parts(rest, lengths)
     return [_result(kind, given, files) for kind, given in said]
 

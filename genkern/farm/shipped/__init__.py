@@ -1,1 +1,1 @@
-"""Compiled kernels in one file, for machines that have compiled nothing yet; and which a cache may lose."""
+"""Files of compiled kernels, for machines that have compiled nothing yet, and trimming of the cache."""

@@ -1,8 +1,8 @@
-"""KernelsFile: entries of the cache of compiled kernels in one file, which anybody can start from.
+"""`KernelsFile`: entries of the cache of compiled kernels in one file, from which a new machine can start.
 
-A zip archive with members in LZMA. `index.json` says what the kernels were made for, and which keys are in which other
-member. Each of these, `block_N`, holds some entries that are alike: a line of JSON with the names and lengths of the
-files of each, and then those. A record among them has its seal, as in the cache.
+The file is a zip archive with LZMA members. `index.json` has what the kernels were made for, and which block has which
+keys. A block, the member `block_N`, holds some entries that are alike: a line of JSON with the names and lengths of the
+files of each entry, and then the files. Each entry's record has its seal, as in the cache.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from genkern.kernels.lowering import LOWERING
 
 SUFFIX = ".kernels"
 _INDEX, _SCHEMA = "index.json", 1
-# Entries of a block. 2,116 kernels for an H200 (20 KB each) take 2.3 KB each so, 5.5 KB each alone; 48 of them, drawn
-# at random, are read in 0.05 s.
+# Entries per block. In blocks of 8, the 2,116 kernels for an H200 (20 KB each) take 2.3 KB each, alone 5.5 KB; reading
+# 48 of them at random takes 0.05 s.
 _OF_A_BLOCK = 8
-# Whoever wants one of a block soon wants another.
+# Recently read blocks: entries of a block tend to be used together.
 _BLOCKS_KEPT = 16
-# No block of ours comes near it: what claims more is no file of ours.
+# Blocks are far smaller. A member that claims more was not written by genkern.
 _MOST_BYTES = 64 * 2**20
 _NAMES = ("genkern.json", "kernel.cubin", "kernel.hsaco", "kernel.json")
-# What zipfile, its decompressors and json raise for bytes that genkern did not write. RuntimeError is an encrypted
-# member, and as NotImplementedError and RecursionError another way of packing and a deep text.
+# Exceptions of zipfile, its decompressors and json for bytes that genkern did not write. RuntimeError stands for an
+# encrypted member and, as its subclasses NotImplementedError and RecursionError, for an unknown compression and for
+# JSON that is nested too deeply.
 _DAMAGE = (
     *(zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError, OSError, RuntimeError, MemoryError),
     *(ValueError, LookupError, TypeError, OverflowError, AttributeError, AssertionError),
 )
-# The oldest time that a zip archive can say: equal kernels make equal files.
+# The oldest time that a zip archive can store, so that equal kernels make equal files.
 _THEN = (1980, 1, 1, 0, 0, 0)
 
 # The files of one entry, by name.
@@ -51,7 +52,14 @@ Files = Mapping[str, bytes]
 
 @dataclass(frozen=True)
 class MadeFor:
-    """What decides the keys of kernels besides each kernel itself."""
+    """What the keys of kernels depend on in addition to each kernel itself.
+
+    target: backend and architecture, such as "cuda 90"
+    triton: release of Triton
+    cute: release of CuTe DSL
+    lowering: digest of genkern's own lowering
+    environment: Triton's settings in the environment
+    """
 
     target: str
     triton: str
@@ -61,12 +69,12 @@ class MadeFor:
 
     @classmethod
     def here(cls, target: Target, triton_version: str) -> MadeFor:
-        """What it is in this process."""
+        """Return the values of this process, for `target`."""
         environment = " ".join(f"{name}={value}" for name, value in compile_environment())
         return cls(f"{target.backend} {target.arch}", triton_version, cute_version(), str(LOWERING), environment)
 
     def mismatch(self, here: MadeFor) -> str:
-        """Why kernels that were made so are not found where it is `here`, in a few words; "" where they are."""
+        """Return in a few words why kernels made for `self` are not found by a run for `here`; "" if they are."""
         if self.target != here.target:
             return f"it is for {self.target}, this run for {here.target}: none of its kernels fit"
         told = []
@@ -74,16 +82,16 @@ class MadeFor:
         if self.triton != here.triton:
             told.append(f"Triton {self.triton}, here {here.triton}")
         elif not triton:
-            told.append("another genkern" if self.lowering != here.lowering else "other settings of Triton")
+            told.append("another version of genkern" if self.lowering != here.lowering else "other settings of Triton")
         if self.cute != here.cute and self.target.startswith("cuda"):
             told.append(f"CuTe DSL {self.cute}, here {here.cute}")
-        return f"made with {' and '.join(told)}: those kernels of it are not found" if told else ""
+        return f"made with {' and '.join(told)}: the kernels made with it are not found" if told else ""
 
 
 def write_kernels(path: str, entries: Mapping[str, Files], made_for: MadeFor) -> int:
-    """Write the entries of the cache, by key, as one file; returns its length in bytes. Raises OutputError.
+    """Write entries of the cache, by key, to one file, and return its length in bytes. Raises OutputError.
 
-    Equal kernels make equal files: what each compile took is left out.
+    Compile times are left out, so that equal kernels make equal files.
     """
     entries = {key: without_compile_time(files) for key, files in entries.items()}
     keys = sorted(entries, key=lambda key: (_symbol(entries[key]), key))
@@ -99,12 +107,13 @@ def write_kernels(path: str, entries: Mapping[str, Files], made_for: MadeFor) ->
 
 
 class KernelsFile:
-    """A file of compiled kernels, of which nothing is read but what is asked for. Any thread, and any process that is
-    forked, may ask.
+    """A file of compiled kernels, of which only the requested blocks are read.
+
+    It may be used from any thread and from any forked process.
     """
 
     def __init__(self, path: str) -> None:
-        """Read the index. Raises InputError for what is no such file."""
+        """Read the index. Raises InputError if the file cannot be read or is not a file of compiled kernels."""
         self.path = path
         self._lock = threading.Lock()
         self._open: tuple[int, zipfile.ZipFile] | None = None
@@ -127,7 +136,7 @@ class KernelsFile:
             raise InputError(f"{shown_path(path)}: {error.strerror}") from None
         except _DAMAGE:
             raise InputError(
-                f"{shown_path(path)} is no file of compiled kernels (`genkern kernels` writes them)"
+                f"{shown_path(path)} is not a file of compiled kernels (`genkern kernels` writes them)"
             ) from None
 
     def __contains__(self, key: str) -> bool:
@@ -137,7 +146,7 @@ class KernelsFile:
         return len(self._blocks)
 
     def files(self, key: str) -> Files | None:
-        """The files of the entry of `key`, which nobody has looked at; None where there is none that can be read."""
+        """Return the files of the entry of `key`, not validated; None if there is no entry, or it cannot be read."""
         if (number := self._blocks.get(key)) is None:
             return None
         with self._lock:
@@ -150,7 +159,7 @@ class KernelsFile:
             return self._kept[number].get(key)
 
     def _read(self, member: str) -> bytes:
-        # Processes that were forked with an open file would share the place in it.
+        # Forked processes that share an open file would share its position.
         if self._open is None or self._open[0] != os.getpid():
             # The archive closes the file.
             self._open = os.getpid(), zipfile.ZipFile(open(self.path, "rb", opener=regular))  # noqa: SIM115
@@ -173,7 +182,7 @@ def _block(entries: Mapping[str, Files]) -> bytes:
 
 
 def _entries(block: bytes) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """The entries of a block, by key. Raises one of _DAMAGE for what is none."""
+    """Yield the entries of a block, by key. Raises one of _DAMAGE for a damaged block."""
     head, _, rest = block.partition(b"\n")
     start = 0
     for key, lengths in json.loads(head).items():
@@ -186,7 +195,7 @@ def _entries(block: bytes) -> Iterator[tuple[str, dict[str, bytes]]]:
 
 
 def _symbol(files: Files) -> str:
-    """By what entries are sorted: kernels of one name are alike, and so is their machine code."""
+    """Return the kernel's symbol, by which entries are sorted: kernels of one name have similar machine code."""
     with contextlib.suppress(*_DAMAGE):
         return str(json.loads(files["kernel.json"]).get("name", ""))
     return ""

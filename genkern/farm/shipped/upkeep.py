@@ -1,4 +1,4 @@
-"""What lies in a cache of compiled kernels, and which of it is to go: what nobody has used for longest."""
+"""Lists the entries of a cache of compiled kernels, and chooses those to remove, least recently used first."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from pathlib import Path
 
 from genkern.farm.cache import MARKED_EVERY_S
 
-# A run may be at what was used so lately: an entry says when that was with MARKED_EVERY_S of doubt, and a run needs
-# what it has looked up for as long as a size takes.
+# A run may be using an entry that was used this recently. MARKED_EVERY_S is the resolution of the time of last use; a
+# run needs the binaries that it has looked up until their size is tuned.
 IN_USE_S = MARKED_EVERY_S + 3600.0
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a cache: its room on the disk, when it was used last (seconds since 1970, an hour less or more), and
-    whether it is a kernel that a compiler refused. `readable` is False if another user's umask keeps it from this one;
-    then its size is not known.
+    """An entry of a cache.
+
+    size_bytes: its size on the disk; 0 if it is not readable
+    used_s: time of last use, in seconds since 1970, exact to an hour
+    refused: True if the entry is a compiler's refusal of a kernel
+    readable: False if another user's umask keeps it from this user
     """
 
     key: str
@@ -33,9 +36,9 @@ class Entry:
 
 
 def entries(folder: Path) -> Iterator[Entry]:
-    """What is in the folder of a cache, without a look into any file. What goes meanwhile is left out.
+    """Yield the entries of a cache folder, without opening any file. Entries that disappear meanwhile are left out.
 
-    An entry whose time lies in the future counts as used now, and is marked so.
+    An entry whose time lies in the future counts as used now, and its time is set to now.
     """
     for name in sorted(_names(folder)):
         for key in sorted(_names(folder / name)) if len(name) == 2 else ():
@@ -44,8 +47,11 @@ def entries(folder: Path) -> Iterator[Entry]:
 
 
 def unneeded(found: Iterable[Entry], now_s: float, most_bytes: int | None, most_age_s: float | None) -> list[Entry]:
-    """Those that have not been used for `most_age_s`, and of the others, while they are more than `most_bytes`, those
-    that have not been for longest. What a run may be using (`IN_USE_S`) is never among them.
+    """Return the entries to remove, least recently used first.
+
+    These are the entries that have not been used for `most_age_s` seconds, and as many of the others as it takes to
+    bring the cache down to `most_bytes` (None: no limit). Entries that a run may be using (`IN_USE_S`) are never
+    removed.
     """
     longest_unused = sorted(found, key=lambda entry: (entry.used_s, entry.key))
     left = sum(entry.size_bytes for entry in longest_unused)
@@ -75,12 +81,12 @@ def _entry(folder: Path) -> Entry | None:
         return Entry(folder.name, 0, _time_of(folder), refused=False, readable=False)
     except OSError:
         return None
-    # File systems that keep short files elsewhere say that these take no blocks.
+    # File systems that store short files elsewhere report no blocks for them.
     size = sum(max(stat.st_size, stat.st_blocks * 512) for stat in files.values())
-    # The latest is the record's, which is marked; without a record nobody can use the rest.
+    # The latest time is the record's, which is updated on use; an entry without a record is useless.
     used_s = max((stat.st_mtime for stat in files.values()), default=0.0)
     if used_s > (now_s := time.time()) + MARKED_EVERY_S:
-        # A clock was wrong. From now on the entry grows old as others do.
+        # A clock was wrong. Set the time to now, so that the entry ages as others do.
         for path, stat in files.items():
             if stat.st_mtime > now_s:
                 with contextlib.suppress(OSError):

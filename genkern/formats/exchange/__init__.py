@@ -1,4 +1,4 @@
-"""Files of tuned configs that other programs keep: vLLM's, SGLang's, AITER's Triton kernels' and TunableOp's.
+"""Files of tuned configs of other programs: vLLM, SGLang, AITER's Triton kernels and TunableOp.
 
 May import: gemm, ops, kernels, and the rest of formats.
 """

@@ -1,7 +1,7 @@
-"""AITER's fused MoE: its untuned and tuned CSV as sizes, a row for both stages; winners of both as tuned rows.
+"""AITER's fused MoE tables, untuned and tuned CSV: a row is read as the sizes of both stages, and winners are written.
 
-Source: ROCm/aiter, aiter/configs/untuned_fmoe.csv, tuned_fmoe.csv and model_configs/*_fmoe.csv (2026-08). A row's
-gate_up is [2 inter_dim, model_dim] and its down [model_dim, inter_dim] for each expert, without padding.
+Source: ROCm/aiter, aiter/configs/untuned_fmoe.csv, tuned_fmoe.csv and model_configs/*_fmoe.csv (2026-08). For each
+    expert, a row's gate_up is [2 inter_dim, model_dim] and its down [model_dim, inter_dim], without padding.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ TUNED_COLUMNS = (
     *("gfx", "cu_num", *UNTUNED_COLUMNS, "block_m", "ksplit", "us1", "kernelName1", "err1", "us2", "kernelName2"),
     *("err2", "us", "run_1stage", "xbf16", "flat", "tflops", "bw"),
 )
-# Below so many tokens AITER looks up the next power of two (get_padded_M in aiter/fused_moe.py, 2026-08).
+# Below this number of tokens AITER looks up the next power of two (get_padded_M in aiter/fused_moe.py, 2026-08).
 _FIRST_TIER = 32768
-# Before a config's name where AITER has the name of a kernel.
+# Prefix of a config's name in the columns that have the name of AITER's kernel.
 _OURS = "genkern_"
 _MOST_LISTED = 10
 _SCALES = {"QuantType.per_Tensor": "per_tensor", "QuantType.per_Token": "per_token", "QuantType.per_1x128": "blocks"}
@@ -47,17 +47,17 @@ _ACTIVATIONS = {"ActivationType.Silu": "silu", "ActivationType.Gelu": "gelu"}
 
 
 def is_named(name: str) -> bool:
-    """Whether it is a name that AITER gives such a table."""
+    """Return True if AITER gives such a table this name."""
     return name.endswith(("tuned_fmoe.csv", "fmoe.csv"))
 
 
 def is_table(columns: Collection[str]) -> bool:
-    """Whether these are the columns of such a table."""
+    """Return True if these are the columns of such a table."""
     return set(UNTUNED_COLUMNS) <= set(columns)
 
 
 def read(text: str, where: str, name: str, arch: str | None) -> Imported:
-    """The sizes of a table: a row's two stages. Raises InputError for what is no such table."""
+    """Return the sizes of a table, two stages per row. Raises InputError if it is not such a table."""
     imported = Imported(arch or "")
     for _, values in stages(text, where, imported.left_out):
         own = parse_own(get_op(OP).fields, values)
@@ -75,7 +75,8 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
 
 
 def stages(text: str, where: str, left_out: Counter[str]) -> Iterator[tuple[Row, dict[str, object]]]:
-    """Both stages of each row, by the keys of sizes; counts why rows are left out. Raises InputError."""
+    """Yield both stages of each row, by the keys of sizes; count in `left_out` why rows are skipped. Raises
+    InputError."""
     table = read_table(text, where, InputError, results="us")
     if missing := [name for name in UNTUNED_COLUMNS if name not in table.columns]:
         raise InputError(f"{where}: column {missing[0]} is missing; AITER's fused MoE has {','.join(UNTUNED_COLUMNS)}")
@@ -94,7 +95,7 @@ def stages(text: str, where: str, left_out: Counter[str]) -> Iterator[tuple[Row,
 
 
 def _of_row(cells: Mapping[str, str]) -> tuple[dict[str, object], ...] | str:
-    """The values of gate_up and down, or why genkern has no such experts. Raises InputError."""
+    """Return the values of gate_up and down, or why genkern has no kernels for such experts. Raises InputError."""
     q_type, act = cells["q_type"], cells["act_type"]
     if q_type not in (_NOT_QUANTISED, *_SCALES):
         return f"fused MoE with {q_type[:40]}"
@@ -134,40 +135,40 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Why such a table cannot speak of the problem; "" when it can."""
+    """Return why such a table cannot express the problem; "" if it can."""
     if problem.op != OP:
         return f"{problem.op}: this table is of {OP}"
     if not problem.row_major_a or problem.row_major_b or problem.dtype_a != problem.dtype_b:
         return "another layout than row-major A and [N, K] weights, or operands of two types"
     if dict(problem.own).get("routing", "balanced") != "balanced":
-        return "skewed routing, of which the table knows nothing"
+        return "skewed routing, which the table cannot express"
     if is_full(problem):
-        return "full sums of fp8, of which the table knows nothing"
+        return "full sums of fp8, which the table cannot express"
     return "" if problem.activation in ("none", *_ACTIVATIONS.values()) else f"activation {problem.activation}"
 
 
 def config_obstacle(config: Config) -> str:
-    """Names of any kernels may stand there."""
+    """Return "": the table holds names of any kernels."""
     return ""
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """The one table, a row for each pair of stages. Raises InputError if a stage has no other half."""
+    """Return the one table, with a row for each pair of stages. Raises InputError if a stage has no counterpart."""
     return {"": table_with("", "", sizes)}
 
 
 def table_with(
     text: str, where: str, sizes: Collection[TimedSize], *, predicted: bool = False, compute_units: int = 0
 ) -> str:
-    """The table in `text`, "" for a new one, with a row for each pair of stages.
+    """Return the table in `text` ("" for a new one), extended by a row for each pair of stages.
 
-    `compute_units` are those of the GPU; 0 stands for those that its name or architecture has by gpus.yaml. Rows of
-    other keys stay to the letter, and a row of genkern's with the same key is replaced. Raises InputError for a row of
-    another library with the same key, since AITER takes one row a key, and if a stage has no other half.
+    `compute_units` is the number of the GPU's compute units; 0 means the number in gpus.yaml for its name or
+    architecture. Rows with other keys stay unchanged; a row of genkern with an equal key is replaced. Raises InputError
+    for a row of another library with an equal key, since AITER uses one row per key, and if a stage has no counterpart.
     """
     table = read_table(text, where, InputError, results="us") if text.strip() else Table(TUNED_COLUMNS, ())
     if missing := [name for name in (*UNTUNED_COLUMNS, "kernelName1", "us") if name not in table.columns]:
-        raise InputError(f"{where}: column {missing[0]} is missing; this is no tuned table of AITER's fused MoE")
+        raise InputError(f"{where}: column {missing[0]} is missing; this is not a tuned table of AITER's fused MoE")
     rows = {}
     for gate, down in _pairs(sizes):
         device = gpu_for_device(gate.device.removesuffix(NOT_PRESENT), gate.arch)
@@ -182,7 +183,7 @@ def table_with(
         if not row.values["kernelName1"].startswith(_OURS):
             raise InputError(
                 f"{where}, line {row.line}: another library's row for {row.values['token']} tokens of these experts "
-                "stays; AITER takes one row a key"
+                "stays; AITER takes one row per key"
             )
         dropped.update(range(row.first_line - 1, row.line))
     out = io.StringIO()
@@ -195,12 +196,12 @@ def table_with(
 
 
 def _key(cells: Mapping[str, str], columns: Collection[str]) -> tuple[str, ...]:
-    """What AITER looks a row up by; tables from before 2026-04 have no `gfx`."""
+    """Return the key by which AITER finds a row; tables from before 2026-04 have no `gfx`."""
     return tuple(cells[name].strip() for name in ("gfx", "cu_num", *UNTUNED_COLUMNS) if name in columns)
 
 
 def _pairs(sizes: Collection[TimedSize]) -> list[tuple[TimedSize, TimedSize]]:
-    """Each stage gate_up with its stage down. Raises InputError for a stage without the other."""
+    """Return each gate_up stage with its down stage. Raises InputError for a stage without counterpart."""
     by_problem = {(size.problem, size.arch): size for size in sizes}
     pairs = []
     # Gates with several activations share one row of stage down.
@@ -209,16 +210,16 @@ def _pairs(sizes: Collection[TimedSize]) -> list[tuple[TimedSize, TimedSize]]:
         if (of_down := other_stage(problem)) is None:
             continue
         if (down := by_problem.get((of_down, arch))) is None:
-            raise InputError(f"{problem.size}: stage gate_up has no row of stage down beside it")
+            raise InputError(f"{problem.size}: stage gate_up has no matching row of stage down")
         pairs.append((gate, down))
         paired |= {(problem, arch), (of_down, arch)}
     if alone := sorted(by_problem.keys() - paired):
-        raise InputError(f"{alone[0][0].size}: stage down has no row of stage gate_up beside it")
+        raise InputError(f"{alone[0][0].size}: stage down has no matching row of stage gate_up")
     return pairs
 
 
 def other_stage(problem: GemmProblem) -> GemmProblem | None:
-    """The stage down that belongs to a stage gate_up; None of another problem."""
+    """Return the down stage that belongs to a gate_up stage; None for any other problem."""
     if problem.op != OP or ("stage", "gate_up") not in problem.own:
         return None
     own = tuple(pair for pair in problem.own if pair[0] != "stage")
@@ -270,7 +271,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _dtype(name: str, text: str) -> str | None:
-    """The type by genkern's name; None for one that it has not."""
+    """Return genkern's name of a type; None if it does not have the type."""
     try:
         return parse_dtype(text[:40].removeprefix("torch.").removeprefix("dtypes."), "").name
     except InputError:

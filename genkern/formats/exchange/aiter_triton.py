@@ -1,8 +1,8 @@
-"""AITER's Triton GEMM configs: JSON with a config for M up to a bound (M_LEQ_64), from one on (M_GEQ_4096), and `any`.
+"""AITER's Triton GEMM configs: JSON with a config per range of M: M_LEQ_64 (M up to 64), M_GEQ_4096 (from 4096), `any`.
 
 Since 2026-08 AITER reads ARCH/triton/gemm/FAMILY/DEFAULT.json, and FAMILY-N=..-K=..json beside it, in
 aiter/ops/triton/configs (resolve_config_dir in aiter/ops/triton/utils/config_utils.py; ROCm/aiter pull requests 4930 to
-4948). Earlier releases have ARCH-FAMILY.json and ARCH-FAMILY-N=..-K=..json in configs/gemm, and ignore these for a
+4948). Earlier releases have ARCH-FAMILY.json and ARCH-FAMILY-N=..-K=..json in configs/gemm; AITER ignores these for a
 family whose folder has a DEFAULT.json. This module reads both layouts and writes the newer one; aiter_triton_flat and
 aiter_triton_named write the older one. Source of the keys' order: get_gemm_config in utils/gemm_config_utils.py.
 """
@@ -30,13 +30,13 @@ from genkern.ops.op import get_op
 
 NAME = "aiter_triton"
 IS_FOLDER = True
-# What each config of the files costs, beside them.
+# A file beside the configs that says how much slower each is than the best config of its sizes.
 LOSSES = "losses.csv"
-# The name of a family's configs for every N and K without a file of their own.
+# The file with a family's config for every N and K without a file of their own.
 DEFAULT = "DEFAULT.json"
-# STANDARD_M_BOUNDS of its loader.
+# STANDARD_M_BOUNDS of AITER's loader.
 _BOUNDS = (1, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-# Keys of older files with the largest M of each, in the order of their loaders; None where there is none.
+# Keys of older files with the largest M of each, in the order in which their loaders try them; None: no largest M.
 NAMED: dict[str, int | None] = {
     "small": 31,
     "medium_M32": 32,
@@ -45,7 +45,7 @@ NAMED: dict[str, int | None] = {
     "large": 256,
     "xlarge": None,
 }
-# A size that stands for those without a largest M.
+# Factor from the largest bound to the M that represents all larger ones.
 _BEYOND = 2
 _ANY = "any"
 _FILE = re.compile(
@@ -54,35 +54,35 @@ _FILE = re.compile(
 )
 _OTHERS = re.compile(r"(.*-)?(\w*_)?GEMM-.*\.json|DEFAULT\.json")
 _NESTED = re.compile(r"(?:.*/)?(?P<arch>[^/]+)/(?P<backend>triton|gluon)/gemm/[^/]+/[^/]+")
-# Keys of a file that are no configs: the bounds that its loader looks for, and remarks.
+# Keys of a file that are not configs: the loader's list of bounds, and remarks.
 _NO_CONFIGS = re.compile(r"M_BOUNDS|_.*")
 _TAGS = {
     "A16W16": "a16w16",
     "A8W8": "a8w8",
     "A8W8_PER_TOKEN_SCALE": "a8w8",
     "A8W8_BLOCKSCALE": "a8w8_blockscale",
-    # Of weights and exponents that are not shuffled; blocks and K count elements.
+    # For weights and exponents that are not shuffled; blocks and K count elements.
     "AFP4WFP4": "a4w4_blockscale",
 }
-# AITER has two operators for 8 bits with a scale for each row and column; each looks in its own family.
+# AITER has two operators for 8 bits with a scale per row and column; each reads files of its own family.
 _TAGS_OF = {op: tuple(tag for tag, of in _TAGS.items() if of == op) for op in _TAGS.values()}
-# The names of a family's default file, and of its other files without -N=..-K=..json, of an arch and a family.
+# For an arch and a family: the name of the default file, and the stem of the files that end in -N=..-K=..json.
 Layout = Callable[[str, str], tuple[str, str]]
 _NAMES = {"NUM_KSPLIT": "SPLIT_K", "cache_modifier": "cache_modifier"}
-# What follows from the others, or from the problem.
+# Keys that follow from other keys, or from the problem.
 _IGNORED = ("SPLITK_BLOCK_SIZE", "GROUP_K", "GROUP_N")
 
 
 def is_named(name: str) -> bool:
-    """Whether it is a name of such a file."""
+    """Return True if such a file may have this name."""
     return bool(_OTHERS.fullmatch(name))
 
 
 def read(text: str, where: str, name: str, arch: str | None) -> Imported:
-    """Returns a candidate for the largest M of each key, with C in bf16.
+    """Return a candidate for the largest M of each key, with C in bf16.
 
-    `name` is the file's name or path, of which ARCH/triton/gemm says the architecture. Raises InputError for other
-    contents, and UnknownDevice if neither `name` nor `arch` says for which GPU they are.
+    `name` is the file's name or path, in which ARCH/triton/gemm gives the architecture. Raises InputError for other
+    contents, and UnknownDevice if neither `name` nor `arch` gives the GPU.
     """
     nested, base = _NESTED.fullmatch(name), os.path.basename(name)
     match = _FILE.fullmatch(base)
@@ -91,7 +91,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
         imported = Imported(arch or "")
         is_other = match is not None or nested is None or nested["backend"] == "gluon"
         imported.left_out[
-            "files of AITER's kernels of other formats" if is_other else "default files, of no one N and K"
+            "files of AITER's kernels of other formats" if is_other else "default files, which are for every N and K"
         ] += 1
         return imported
     imported = Imported(arch_of(match["device"] or (nested["arch"] if nested else ""), arch, where))
@@ -108,7 +108,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Why such a file cannot speak of the problem."""
+    """Return why such a file cannot express the problem; "" if it can."""
     if problem.op not in _TAGS_OF:
         return f"{problem.op}: AITER's kernels of that format have other options"
     if problem.activation != "none" or not problem.row_major_a or problem.row_major_b:
@@ -120,23 +120,23 @@ def obstacle(problem: GemmProblem) -> str:
 
 
 def config_obstacle(config: Config) -> str:
-    """Why their kernel cannot run the config."""
-    # Their kernels remap programs to XCDs whatever a config says.
+    """Return why AITER's kernel cannot run the config; "" if it can."""
+    # AITER's kernels remap programs to XCDs whatever the config has.
     return plain_obstacle(config, splits=True)
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """Files for aiter/ops/triton/configs, by path in it, and losses.csv about them. Raises InputError."""
+    """Return the files for aiter/ops/triton/configs, by path in it, and losses.csv. Raises InputError."""
     return files_of(sizes, bound_of, _nested)
 
 
 def flat(arch: str, family: str) -> tuple[str, str]:
-    """The layout of aiter/ops/triton/configs/gemm, which AITER read until 2026-08."""
+    """Return the names of the layout in aiter/ops/triton/configs/gemm, which AITER read until 2026-08."""
     return f"{arch}-{family}.json", f"{arch}-{family}"
 
 
 def folder_of(arch: str, family: str) -> str:
-    """The folder of a family in aiter/ops/triton/configs."""
+    """Return the folder of a family in aiter/ops/triton/configs."""
     return f"{arch}/triton/gemm/{family.lower().replace('-', '_')}"
 
 
@@ -146,7 +146,8 @@ def _nested(arch: str, family: str) -> tuple[str, str]:
 
 
 def families_of(sizes: Collection[TimedSize]) -> dict[tuple[str, str], list[TimedSize]]:
-    """The sizes by architecture and AITER's name of their family. Raises InputError for other GPUs than AMD's."""
+    """Return the sizes by architecture and AITER's name of their family. Raises InputError for GPUs of other
+    vendors."""
     found: dict[tuple[str, str], list[TimedSize]] = {}
     for size in sizes:
         if gpu_for_arch(size.arch).vendor != "amd":
@@ -157,11 +158,11 @@ def families_of(sizes: Collection[TimedSize]) -> dict[tuple[str, str], list[Time
 
 
 def files_of(sizes: Collection[TimedSize], key_of: Callable[[int], str], layout: Layout) -> dict[str, str]:
-    """A file for each N and K, one for all of them, and losses.csv.
+    """Return a file per N and K, one for all N and K, and losses.csv.
 
-    `key_of` says which key an M belongs to. A key has the config that costs its sizes the least; `any` has that of the
-    largest M. The file for all N and K, which AITER reads if they have no file of their own, has the config that costs
-    all sizes the least. Raises InputError.
+    `key_of` returns the key of an M. A key gets the config with the least loss over its sizes; `any` gets that of the
+    largest M. The file for all N and K, which AITER reads if they have no file of their own, gets the config with the
+    least loss over all sizes. Raises InputError.
     """
     files: dict[str, dict[str, Choice]] = {}
     for (arch, family), of_family in families_of(sizes).items():
@@ -187,7 +188,7 @@ def _buckets(sizes: Sequence[TimedSize], key_of: Callable[[int], str]) -> dict[s
 
 
 def bound_of(M: int) -> str:
-    """The key of AITER's loader that holds M rows."""
+    """Return the key of AITER's loader that covers M rows."""
     return next((f"M_LEQ_{bound}" for bound in _BOUNDS if bound >= M), _ANY)
 
 
@@ -211,7 +212,7 @@ def _losses(files: Mapping[str, Mapping[str, Choice]]) -> str:
 
 
 def _rows(configs: Mapping[str, object], where: str) -> Iterator[tuple[str, int]]:
-    """The keys in their order, each with the M that stands for it."""
+    """Yield the keys in their order, each with the M that represents it."""
     largest = 0
     for key in configs:
         if _NO_CONFIGS.fullmatch(key):
@@ -225,14 +226,14 @@ def _rows(configs: Mapping[str, object], where: str) -> Iterator[tuple[str, int]
             M = max(_BOUNDS[-1], _BEYOND * largest if largest >= _BOUNDS[-1] else 0)
         else:
             raise InputError(
-                f"{where}: {key[:40]!r} is no key of such a file: M_LEQ_64, M_GEQ_4096, small, any and so on"
+                f"{where}: {key[:40]!r} is not a key of such a file: M_LEQ_64, M_GEQ_4096, small, any and so on"
             )
         largest = max(largest, M)
         yield key, M
 
 
 def _without_empty(values: object) -> object:
-    """A cache_modifier that is null or "" is none."""
+    """Return the values without a cache_modifier that is null or "", which both mean none."""
     if not isinstance(values, Mapping):
         return values
     return {key: value for key, value in values.items() if key != "cache_modifier" or value not in (None, "")}

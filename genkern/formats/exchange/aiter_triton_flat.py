@@ -1,4 +1,4 @@
-"""AITER's Triton JSON in one folder, aiter/ops/triton/configs/gemm, as releases of AITER before 2026-08-25 read it."""
+"""AITER's Triton configs in one folder, aiter/ops/triton/configs/gemm, which AITER read until 2026-08-25."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ IS_FOLDER = True
 
 
 def is_named(name: str) -> bool:
-    """False: aiter_triton reads files of both layouts."""
+    """Return False: aiter_triton reads files of both layouts."""
     return False
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """Files by name, and losses.csv about them. Raises InputError."""
+    """Return the files by name, and losses.csv. Raises InputError."""
     return files_of(sizes, bound_of, flat)

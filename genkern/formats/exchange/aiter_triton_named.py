@@ -1,6 +1,7 @@
-"""The older keys of AITER's Triton JSON: small (M below 32), medium_M32, medium_M64, medium_M128, large, xlarge, any.
+"""The older keys of AITER's Triton configs: small (M below 32), medium_M32, medium_M64, medium_M128, large, xlarge,
+any.
 
-AITER reads them from one folder only, aiter/ops/triton/configs/gemm.
+AITER reads them only from the folder aiter/ops/triton/configs/gemm.
 
 Source: the loaders of ROCm/aiter before gemm_config_utils.py, and its tuning guide (aiter/ops/triton/tune).
 """
@@ -19,12 +20,12 @@ IS_FOLDER = True
 
 
 def is_named(name: str) -> bool:
-    """False: aiter_triton reads files with all keys."""
+    """Return False: aiter_triton reads files with all keys."""
     return False
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """Files by name, and losses.csv about them. Raises InputError."""
+    """Return the files by name, and losses.csv. Raises InputError."""
     return files_of(sizes, _key_of, flat)
 
 

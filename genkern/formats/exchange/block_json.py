@@ -1,7 +1,7 @@
-"""The JSON of vLLM and SGLang for GEMMs with scales of blocks: a config for each of some M, read by the nearest M.
+"""JSON of vLLM and SGLang for GEMMs with block scales: a config for some values of M; readers use the nearest M.
 
 Source: vllm/model_executor/layers/quantization/utils/fp8_utils.py and int8_utils.py (get_w8a8_block_*_configs) with the
-files in configs/ beside them; sglang/srt/layers/quantization/fp8_kernel.py and its configs.
+    files in configs/ beside them; sglang/srt/layers/quantization/fp8_kernel.py and its configs.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _NAME = re.compile(
     r"N=(?P<N>[0-9]{1,10}),K=(?P<K>[0-9]{1,10}),device_name=(?P<device>[^,/]{1,100}),"
     r"dtype=(?P<dtype>fp8|int8)_w8a8,block_shape=\[(?P<n>[0-9]{1,5}), ?(?P<k>[0-9]{1,5})\]\.json"
 )
-# Fused MoE, and GEMMs with other scales, whose files have the same contents.
+# Files of fused MoE, and of GEMMs with other scales, which have the same contents.
 _OTHERS = re.compile(r"(E|N)=[0-9]+,.*device_name=.*\.json")
-# Beside the M in newer files of fused MoE.
+# A key of newer files of fused MoE that is not an M.
 _NO_SIZES = ("triton_version",)
-# SGLang's files split K in some configs.
+# Some configs in SGLang's files split K.
 _NAMES = {"SPLIT_K": "SPLIT_K"}
 
 
 def is_named(name: str) -> bool:
-    """Whether it is a name of such a file, fused MoE's included."""
+    """Return True if such a file, including those of fused MoE, may have this name."""
     return bool(_NAME.fullmatch(name) or _OTHERS.fullmatch(name))
 
 
 def read(text: str, where: str, name: str, arch: str | None) -> Imported:
-    """A candidate for each M of the file, with C in bf16. Raises InputError for what is no such file."""
+    """Return a candidate for each M of the file, with C in bf16. Raises InputError if it is not such a file."""
     base = os.path.basename(name)
     match = _NAME.fullmatch(base)
     if match is None:
@@ -60,7 +60,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
         if key in _NO_SIZES:
             continue
         if not re.fullmatch(r"[0-9]{1,10}", key) or not 1 <= int(key) <= MAX_DIMENSION:
-            raise InputError(f"{where}: {key[:40]!r} is no number of rows; the keys of such a file are M")
+            raise InputError(f"{where}: {key[:40]!r} is not a number of rows; the keys of such a file are M")
         try:
             problem = GemmProblem(int(key), int(match["N"]), int(match["K"]), _OP, dtype, dtype, own=own)
             imported.take(problem, values, _NAMES, ())
@@ -70,7 +70,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Why such a file cannot speak of the problem."""
+    """Return why such a file cannot express the problem; "" if it can."""
     if problem.op != _OP:
         return f"{problem.op}: these files are of {_OP}"
     if problem.bias or problem.activation != "none" or not problem.row_major_a or problem.row_major_b:
@@ -81,19 +81,20 @@ def obstacle(problem: GemmProblem) -> str:
 
 
 def config_obstacle(config: Config) -> str:
-    """Why their kernel cannot run the config."""
+    """Return why vLLM's and SGLang's kernel cannot run the config; "" if it can."""
     if config.cache_modifier != "none" or config.xcd_remap:
         return "a config with xcd_remap or a cache_modifier"
     return plain_obstacle(config, splits=False)
 
 
 def render(sizes: Collection[TimedSize], name_of_size: Callable[[GemmProblem, str], str]) -> dict[str, str]:
-    """A file for each N, K and kind of scales on a device; `name_of_size` makes its name of a problem and a device."""
+    """Return a file for each N, K, type and block shape on a device; `name_of_size(problem, device)` returns its
+    name."""
     files: dict[str, dict[int, TimedSize]] = {}
     for size in sizes:
         problem, name = size.problem, name_of_size(size.problem, size.device)
         rows = files.setdefault(name, {})
-        # C may have several types: what is faster serves all.
+        # Problems may differ in the type of C, which the file does not have: it gets the faster config.
         if problem.M not in rows or size.best_us < rows[problem.M].best_us:
             rows[problem.M] = size
     return {
@@ -103,14 +104,14 @@ def render(sizes: Collection[TimedSize], name_of_size: Callable[[GemmProblem, st
 
 
 def name_of(problem: GemmProblem, device: str, file_name: Callable[[str, str, str, int, int], str]) -> str:
-    """The name of the file that speaks of the problem; `device` is its reader's word for the device."""
+    """Return the name of the file for the problem; `device` is spelled as the file's reader spells it."""
     dtype = "int8_w8a8" if problem.dtype_a == "int8" else "fp8_w8a8"
     _, block_n, block_k = _blocks(problem)
     return file_name(f"N={problem.N},K={problem.K}", device, dtype, block_n, block_k)
 
 
 def device_name(problem: GemmProblem, device: str) -> str:
-    """The device of a tuned problem as its driver names it. Raises InputError if that is not known."""
+    """Return the driver's name of the device on which a problem was tuned. Raises InputError if it is unknown."""
     device = device.removesuffix(NOT_PRESENT).strip()
     if not device or not re.fullmatch(r"[\w ./()+-]+", device):
         raise InputError(f"{problem.size} does not say on which device it was tuned; its file's name needs that")

@@ -1,12 +1,11 @@
-"""vLLM's and SGLang's JSON for mixtures of experts: a config for each of some numbers of tokens, which both products
-take.
+"""JSON of vLLM and SGLang for mixtures of experts: for some numbers of tokens, a config for both products.
 
-`E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json`: E experts of width N; 16-bit ones
-without dtype. Gate and up are one product of 2 N columns there, and here two side by side: BLOCK_SIZE_N of theirs is
-twice that of genkern's stage gate_up, and that of stage down as it is. Source:
+`E=256,N=256,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json`: E experts of width N; files of 16-bit
+experts have no dtype. In vLLM, gate and up are one product with 2 N columns; in genkern they are two products side by
+side, so the file's BLOCK_SIZE_N is twice that of genkern's stage gate_up, and equal to that of stage down. Source:
 vllm/model_executor/layers/fused_moe/fused_moe.py (get_config_file_name, get_moe_configs) with the files in configs/
-beside it; sglang/srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py, which takes such a file for its
-second product too where there is none of its own (_down).
+beside it; sglang/srt/layers/moe/moe_runner/triton_utils/fused_moe_triton_config.py, which also uses such a file for its
+second product if that has no file of its own (_down).
 """
 
 from __future__ import annotations
@@ -32,33 +31,33 @@ _NAME = re.compile(
     r"(?:,block_shape=.*|,per_channel_quant=True)?\.json"
 )
 _GATES = 2
-# How a file's name ends, by the experts' scales.
+# The end of a file's name, by the experts' scales.
 Endings = Mapping[str, str]
 
 
 def is_named(name: str) -> bool:
-    """Whether it is a name of such a file."""
+    """Return True if such a file may have this name."""
     return bool(_NAME.fullmatch(name))
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Why such a file cannot speak of the problem; "" when it can."""
+    """Return why such a file cannot express the problem; "" if it can."""
     own: Any = own_values(get_op(OP).fields, problem)
     if not problem.row_major_a or problem.row_major_b or problem.dtype_a != problem.dtype_b:
         return "another layout than row-major A and [N, K] weights, or operands of two types"
     if own.routing != "balanced":
-        return "skewed routing, of which these files know nothing"
+        return "skewed routing, which these files cannot express"
     if is_full(problem):
-        return "full sums of fp8, which the kernels of these files do not make"
+        return "full sums of fp8, which the kernels of these files do not compute"
     return "" if problem.activation in ("none", "silu") else "another activation than silu"
 
 
 def render(sizes: Collection[TimedSize], name_of_size: Callable[[GemmProblem, str], str]) -> dict[str, str]:
-    """A file for each kind of experts on a device; `name_of_size` makes its name of a problem and a device. Raises
-    InputError if a size does not say its device.
+    """Return a file for each kind of experts on a device; `name_of_size(problem, device)` returns its name.
 
-    A config is that with the least sum of both stages' times among those that were timed for both; where none was, that
-    of stage gate_up, which has two thirds of the work.
+    A number of tokens gets the config with the least sum of both stages' times among the configs that were timed for
+    both; if there is none, the best one of stage gate_up, which has two thirds of the work. Raises InputError if a size
+    has no device.
     """
     stages: dict[str, dict[int, dict[str, TimedSize]]] = {}
     for size in sizes:
@@ -75,7 +74,7 @@ def render(sizes: Collection[TimedSize], name_of_size: Callable[[GemmProblem, st
 
 
 def _both(of_stage: Mapping[str, TimedSize]) -> Config:
-    """The config in vLLM's terms."""
+    """Return the config for both stages, in vLLM's terms."""
     gate, down = (of_stage.get(stage) for stage in ("gate_up", "down"))
     theirs = {_widened(config): us for config, us in gate.times_us.items()} if gate else {}
     both = {config: us + theirs[config] for config, us in down.times_us.items() if config in theirs} if down else {}
@@ -92,7 +91,7 @@ def _widened(config: Config) -> Config:
 
 
 def name_of(problem: GemmProblem, device: str, endings: Endings) -> str:
-    """The name of the file that speaks of the problem; `device` is its reader's word for the device."""
+    """Return the name of the file for the problem; `device` is spelled as the file's reader spells it."""
     own: Any = own_values(get_op(OP).fields, problem)
     width = problem.N if own.stage == "gate_up" else problem.K
     kind = "int8_w8a8" if problem.dtype_a == "int8" else "fp8_w8a8" if DTYPES[problem.dtype_a].is_float8 else ""

@@ -1,4 +1,4 @@
-"""What files of other programs say of sizes and configs, whichever of them it is."""
+"""What the modules for other programs' files have in common: the records of their contents, and the interface."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 
-# The family whose kernel is theirs: a program for each tile, pointer loads in a pipeline, tl.dot, groups of rows.
+# The family whose kernel corresponds to theirs: one program per tile, pipelined pointer loads, tl.dot, grouped rows.
 FAMILY = "tiled"
-# What their configs have by genkern's names, besides the tile.
+# Keys of their configs that have genkern's names, in addition to the tile.
 _PLAIN = ("GROUP_SIZE_M", "num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
 _TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
-# num_stages where a config leaves it to Triton.
+# Triton's default of num_stages, for configs without it.
 _TRITONS_STAGES = {"amd": 2, "nvidia": 3}
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A size of a file with the config that the file has for it; None where it has none that genkern could run."""
+    """A size in a file with the file's config for it; None if genkern cannot run the config."""
 
     problem: GemmProblem
     config: Config | None = None
@@ -37,9 +37,12 @@ class Candidate:
 
 @dataclass
 class Imported:
-    """What a file gave, in its order.
+    """The contents of a file.
 
-    `left_out` counts what is not taken, by the reason; `notes` counts what is taken otherwise than the file says it.
+    arch: the architecture that they are for
+    candidates: sizes with their configs, in the order of the file
+    left_out: number of entries that were not taken, by reason
+    notes: number of entries that were taken differently from how they are written, by reason
     """
 
     arch: str
@@ -48,7 +51,8 @@ class Imported:
     notes: Counter[str] = field(default_factory=Counter)
 
     def take(self, problem: GemmProblem, values: object, names: Mapping[str, str], ignored: Collection[str]) -> None:
-        """Add a config that is legal for the problem, or count why it is not added. Raises InputError (see parsed)."""
+        """Add a config if it is legal for the problem, else count why it is not added. Raises InputError as `parsed`
+        does."""
         try:
             config = parsed(values, names, ignored, self.arch)
         except NotTaken as reason:
@@ -61,45 +65,46 @@ class Imported:
 
 
 class PeerFile(Protocol):
-    """What a module of this room does for one kind of file."""
+    """The functions that a module of this package provides for one kind of file."""
 
     NAME: str
-    """As --to has it."""
+    """The value of --to for this kind."""
 
     IS_FOLDER: bool
-    """Whether -o names a folder: such files go by their names."""
+    """Whether -o names a folder, since the other program finds such files by their names."""
 
     def is_named(self, name: str) -> bool:
-        """Whether a file of this name is of this kind."""
+        """Return True if a file of this name is of this kind."""
 
     def read(self, text: str, where: str, name: str, arch: str | None) -> Imported:
-        """The configs, or sizes, of a file. Raises InputError for what is no such file."""
+        """Return the configs, or sizes, of a file. Raises InputError if it is not of this kind."""
 
     def obstacle(self, problem: GemmProblem) -> str:
-        """Why no such file can speak of the problem; "" when one can."""
+        """Return why no file of this kind can express the problem; "" if one can."""
 
     def config_obstacle(self, config: Config) -> str:
-        """Why the other program's kernel cannot run the config; "" when it can."""
+        """Return why the other program's kernel cannot run the config; "" if it can."""
 
     def render(self, sizes: Collection[TimedSize]) -> dict[str, str]:
-        """The files, by name. Raises InputError where a device has no name that the other program looks for."""
+        """Return the files, by name. Raises InputError if the other program has no name for a device."""
 
 
 class UnknownDevice(InputError):
-    """A file's name says a GPU that genkern does not know, or none."""
+    """A file's name contains an unknown GPU, or none."""
 
 
 class NotTaken(Exception):
-    """Why a config that is well formed is not one of genkern's."""
+    """Why genkern's kernel cannot run a well-formed config."""
 
 
 def parsed(values: object, names: Mapping[str, str], ignored: Collection[str], arch: str) -> Config:
-    """The config that `values` say; `names` are those of keys that are called otherwise, `ignored` say nothing more.
+    """Return the config in `values`.
 
-    Raises NotTaken for a config that genkern's kernel does not have, InputError for what is no config.
+    `names` maps keys to genkern's names if they differ; keys in `ignored` add nothing. Raises NotTaken for a config
+    that genkern's kernel cannot run, InputError for invalid values.
     """
     if not isinstance(values, Mapping):
-        raise InputError("is no object with BLOCK_SIZE_M and so on")
+        raise InputError("is not an object with BLOCK_SIZE_M and so on")
     known = {key: key for key in (*_TILE, *_PLAIN)} | dict(names)
     given: dict[str, object] = {
         known.get(str(key), str(key)): value for key, value in values.items() if key not in ignored
@@ -116,7 +121,8 @@ def parsed(values: object, names: Mapping[str, str], ignored: Collection[str], a
 
 
 def plain_obstacle(config: Config, splits: bool) -> str:
-    """Why another program's kernel of the same kind cannot run `config`; `splits` says whether it can split K."""
+    """Return why another program's kernel of the same kind cannot run `config`; "" if it can. `splits`: it can split
+    K."""
     if (stem := form_of(config).stem) != FAMILY:
         return f"a config of {stem}, which is a kernel of genkern's own"
     if config.SPLIT_K > 1 and not splits:
@@ -127,19 +133,22 @@ def plain_obstacle(config: Config, splits: bool) -> str:
 
 
 def plain_values(config: Config, with_waves: bool = False) -> dict[str, int]:
-    """The config under the names that all have; AMD's options where they are set, or `with_waves` always."""
+    """Return the config under the common names.
+
+    AMD's options are included if they are set; `with_waves` always includes waves_per_eu.
+    """
     values = {name: getattr(config, name) for name in (*_TILE, *_PLAIN)}
     return {name: value for name, value in values.items() if value or (with_waves and name == "waves_per_eu")}
 
 
 def arch_of(device: str, arch: str | None, where: str) -> str:
-    """Returns `arch`, or the architecture of the device that a file's name says. Raises UnknownDevice."""
+    """Return `arch`, or the architecture of the device in a file's name. Raises UnknownDevice."""
     if arch is not None:
         return arch
     if device in known_archs():
         return device
     gpu = gpu_named(device.replace("_", " "))
     if gpu is None:
-        what = f"{device[:60]!r} is no device that genkern knows" if device else "its name says no device"
+        what = f"{device[:60]!r} is not a device that genkern knows" if device else "its name has no device"
         raise UnknownDevice(f"{where}: {what}; give --arch")
     return gpu.arch

@@ -1,4 +1,4 @@
-"""The kinds of files that other programs keep: the one place that lists them."""
+"""The list of the kinds of files of other programs."""
 
 from __future__ import annotations
 
@@ -29,50 +29,52 @@ PEERS: dict[str, PeerFile] = {
 }
 
 
-# Those whose files have configs, by the vendors on whose GPUs they run.
+# Kinds whose files hold configs, by the vendors on whose GPUs the programs run.
 _WITH_CONFIGS: dict[str, tuple[PeerFile, ...]] = {"nvidia": (vllm, sglang), "amd": (vllm, sglang, aiter_triton)}
 
 
 FileOf = Callable[[GemmProblem, str], str]
-# Those whose reader takes the config of the nearest M (vLLM's and SGLang's get_w8a8_block_fp8_configs and
-# get_moe_configs), in the place of its own choice for all M: the file of a problem on a device.
+# Kinds whose reader uses the config of the nearest M for every M, instead of its own default
+# (get_w8a8_block_fp8_configs and get_moe_configs of vLLM and SGLang), with the function for the file's name.
 NEAREST: dict[str, FileOf] = {vllm.NAME: vllm.file_of, sglang.NAME: sglang.file_of}
-# Decoding is fewer rows than the first, prefill more than the second: whoever serves has both.
+# Decoding has fewer rows than the first number, prefill more than the second; a server needs both.
 _DECODES, _PREFILLS = 64, 1024
 
 
 def run_elsewhere(problem: GemmProblem, configs: Iterable[Config], vendor: str) -> list[Config]:
-    """Those of `configs` that the kernel of another program can run for `problem`, on GPUs of a vendor."""
+    """Return the `configs` that another program's kernel can run for `problem` on a vendor's GPUs."""
     peers = [peer for peer in _WITH_CONFIGS.get(vendor, ()) if not peer.obstacle(problem)]
     return [config for config in configs if not all(peer.config_obstacle(config) for peer in peers)] if peers else []
 
 
 def read_peer(path: str, arch: str | None) -> Imported:
-    """What a file of another program has, by its name. Raises InputError, and UnknownDevice if it names another GPU."""
+    """Read another program's file, whose kind its name tells. Raises InputError, UnknownDevice if it names another
+    GPU."""
     name = os.path.basename(path)
     peer = next((peer for peer in PEERS.values() if peer.is_named(name)), None)
     if peer is None:
         raise InputError(_no_kind(path))
-    # AITER's files are told apart by the folders above them.
+    # AITER's files are distinguished by the folders that contain them.
     return peer.read(read_text(path), shown_path(path), os.path.abspath(path), arch)
 
 
 def _no_kind(path: str) -> str:
-    """Why a file is none that `genkern import` reads, and what reads it if something does."""
+    """Return the message for a file that `genkern import` does not read, with the command that reads it, if any."""
     where = shown_path(path)
     with contextlib.suppress(InputError):
         read_sizes(path, GemmDefaults(), None)
         return f"{where} is a list of sizes, or results: `genkern -i` and `genkern merge` read it as it is"
     return (
-        f"{where}: its name says no kind of file; known are vLLM's and SGLang's N=..,K=..,device_name=..json, AITER's "
-        "..GEMM-..-N=..-K=..json and ..tuned_fmoe.csv, and tunableop_*.csv"
+        f"{where}: its name is of no known kind of file; known are vLLM's and SGLang's N=..,K=..,device_name=..json, "
+        "AITER's ..GEMM-..-N=..-K=..json and ..tuned_fmoe.csv, and tunableop_*.csv"
     )
 
 
 def unreached(tuned: Collection[int], written: Collection[int]) -> str:
-    """Why a file with these M would serve others badly, of all that were tuned for it; "" where it does not.
+    """Return why a file with configs for `written` would serve other M badly; "" if it would not.
 
-    `written` have a config that the reader's kernel can run.
+    `tuned` are all M that were tuned for the file; `written` those for which a config was found that the file's reader
+    can run.
     """
     if missing := sorted(set(tuned) - set(written)):
         return f"no config that its reader can run was timed for M = {', '.join(map(str, missing))}"

@@ -1,4 +1,4 @@
-"""SGLang's files for GEMMs with scales of blocks (block_json) and mixtures of experts (moe_json), by their names."""
+"""SGLang's files for GEMMs with block scales (block_json) and mixtures of experts (moe_json)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ _ENDINGS = {"blocks": ",block_shape=[128, 128]", "per_token": ",per_channel_quan
 
 
 def is_named(name: str) -> bool:
-    """Whether it is a name of such a file: one with a space between the sides of a block."""
+    """Return True if such a file may have this name: SGLang's names have a space between the sides of a block."""
     return block_json.is_named(name) and ", " in name
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Why such a file cannot speak of the problem."""
+    """Return why such a file cannot express the problem; "" if it can."""
     return moe_json.obstacle(problem) if problem.op == moe_json.OP else block_json.obstacle(problem)
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """Files for sglang/srt/layers/quantization/configs, and those of experts for a folder by Triton's version in
-    layers/moe/moe_runner/triton_utils/configs, by name. Raises InputError.
+    """Return files for sglang/srt/layers/quantization/configs, by name. Raises InputError.
+
+    Files of experts belong in a folder per Triton version in layers/moe/moe_runner/triton_utils/configs.
     """
     experts = [size for size in sizes if size.problem.op == moe_json.OP]
     others = [size for size in sizes if size.problem.op != moe_json.OP]
@@ -36,7 +37,7 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
 
 
 def file_of(problem: GemmProblem, device: str) -> str:
-    """The file in which SGLang looks for the problem's config. Raises InputError."""
+    """Return the name of the file in which SGLang looks for the problem's config. Raises InputError."""
     name = block_json.device_name(problem, device).replace(" ", "_")
     if problem.op == moe_json.OP:
         return moe_json.name_of(problem, name, _ENDINGS)

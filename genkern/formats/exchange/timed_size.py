@@ -1,4 +1,4 @@
-"""TimedSize: a tuned size with the times of its configs, and which config costs several sizes least."""
+"""`TimedSize`: a tuned size with the times of its configs; and the choice of one config for several sizes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from genkern.gemm.problem import GemmProblem
 
 @dataclass(frozen=True)
 class TimedSize:
-    """`times_us` has the configs that may be chosen, one at least; `device` is its driver's name, "" if nobody says.
+    """A tuned size.
 
-    `winner` is what won the size, which was timed in the finals and checked; others may have been timed once.
+    times_us: times of the configs that may be chosen, at least one
+    arch: the architecture
+    device: the driver's name of the device; "" if unknown
+    winner: the size's winner, which was timed in the finals and checked; other configs may have been timed once
     """
 
     problem: GemmProblem
@@ -26,21 +29,23 @@ class TimedSize:
 
     @property
     def best(self) -> Config:
-        """The winner where it may be chosen, else the fastest config; of equals the first by name."""
+        """The winner if it may be chosen, else the fastest config; ties go to the first by name."""
         if self.winner is not None and self.winner in self.times_us:
             return self.winner
         return min(self.times_us, key=lambda config: (self.times_us[config], config.name))
 
     @property
     def best_us(self) -> float:
-        """The time of `best`."""
+        """The time of `best`, in microseconds."""
         return self.times_us[self.best]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One config for several sizes. `loss` is the geometric mean, from 1 on, of its time over that of each size's best,
-    over the `sizes` on which it was timed.
+    """One config for several sizes.
+
+    loss: geometric mean of the config's time over that of each size's best; at least 1
+    sizes: the number of sizes on which the config was timed
     """
 
     config: Config
@@ -49,9 +54,9 @@ class Choice:
 
 
 def least_loss(sizes: Sequence[TimedSize]) -> Choice:
-    """Of the configs that were timed on the most of these sizes (one at least), the one that costs least.
+    """Return the config with the least loss among those that were timed on the most of these sizes.
 
-    Small sizes have other candidates than large ones, so there may be none that was timed on all.
+    Small sizes have other candidates than large ones, so there may be no config that was timed on all.
     """
     bests = [size.best_us for size in sizes]
     losses: dict[Config, list[float]] = {}

@@ -1,8 +1,8 @@
-"""PyTorch's TunableOp: its results and its untuned GEMMs as sizes; sizes as a list for its offline tuning.
+"""PyTorch's TunableOp: reads the sizes of its results and untuned lists; writes a list for its offline tuning.
 
-A line is `GemmTunableOp_BFloat16_TN,tn_4096_16_7168_ld_7168_7168_4096,Gemm_Hipblaslt_1219,0.012`: BLAS's column-major
-C [m, n], which is PyTorch's row-major C [n, m], so that its first operand is the weight. A solution is an index of
-rocBLAS or hipBLASLt, which genkern's kernels have none of: neither is read or written. Source: pytorch,
+A line is `GemmTunableOp_BFloat16_TN,tn_4096_16_7168_ld_7168_7168_4096,Gemm_Hipblaslt_1219,0.012`. BLAS's column-major C
+[m, n] is PyTorch's row-major C [n, m], so that its first operand is the weight. A solution is an index of rocBLAS or
+hipBLASLt; it does not apply to genkern's kernels and is neither read nor written. Source: pytorch,
 aten/src/ATen/cuda/tunable/GemmCommon.h (Signature) and torch/cuda/tunable.py (_process_single_offline_gemm).
 """
 
@@ -25,7 +25,7 @@ NAME = "tunableop"
 IS_FOLDER = False
 _TYPES = {name: row.aten for name, row in DTYPES.items() if row.aten and not row.is_float8}
 _SCALED = {name: row.aten for name, row in DTYPES.items() if row.aten and row.is_float8}
-# What PyTorch writes for float if it may multiply as tf32 (torch.backends.cuda.matmul.allow_tf32).
+# PyTorch's name for float if it may multiply as tf32 (torch.backends.cuda.matmul.allow_tf32).
 _TF32 = "tf32"
 _AS_TF32 = (("precision", "tf32"),)
 _NAMES = {theirs: ours for ours, theirs in (_TYPES | _SCALED).items()} | {_TF32: "fp32"}
@@ -40,12 +40,12 @@ _PADDED = "GEMMs with padded leading dimensions: genkern tunes their sizes with 
 
 
 def is_named(name: str) -> bool:
-    """Whether it is a name that TunableOp gives."""
+    """Return True if TunableOp gives a file this name."""
     return bool(re.fullmatch(r"tunableop_.*\.csv", name))
 
 
 def read(text: str, where: str, name: str, arch: str | None) -> Imported:
-    """The sizes of results or of an untuned list. Raises InputError for what is neither."""
+    """Return the sizes of results or of an untuned list. Raises InputError for other contents."""
     imported = Imported(arch or "")
     for number, line in enumerate(text.splitlines(), 1):
         cells = [cell.strip() for cell in line.split(",")]
@@ -53,7 +53,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
             continue
         operator, signature = _OPERATOR.fullmatch(cells[0]), _SIGNATURE.fullmatch((*cells, "")[1])
         if operator is None or signature is None or operator["trans"].lower() != signature["trans"]:
-            raise InputError(f"{where}, line {number}: {line[:60]!r} is no line of TunableOp's")
+            raise InputError(f"{where}, line {number}: {line[:60]!r} is not a line of TunableOp")
         try:
             problem = _problem(operator, signature)
             if not isinstance(problem, str) and arch is not None:
@@ -70,13 +70,13 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Why TunableOp cannot tune the problem offline."""
+    """Return why TunableOp cannot tune the problem offline; "" if it can."""
     if problem.activation != "none":
         return "an activation"
     if 1 in (problem.M, problem.N, problem.K):
         return "a vector, which PyTorch does not tune offline"
     if is_full(problem):
-        return "full sums of fp8, of which its rows say nothing"
+        return "full sums of fp8, which its rows cannot express"
     if problem.op == "a8w8":
         types = {problem.dtype_a, problem.dtype_b}
         plain = problem.row_major_a and not problem.row_major_b and types <= set(_SCALED) and problem.dtype_c in _TYPES
@@ -91,17 +91,17 @@ def obstacle(problem: GemmProblem) -> str:
 
 
 def config_obstacle(config: Config) -> str:
-    """Configs are no part of the file."""
+    """Return "": the file holds no configs."""
     return ""
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """The one file, for torch.cuda.tunable.tune_gemm_in_file."""
+    """Return the one file, for torch.cuda.tunable.tune_gemm_in_file."""
     return {"": "".join(f"{line}\n" for line in dict.fromkeys(_line(size.problem) for size in sizes))}
 
 
 def _problem(operator: re.Match[str], signature: re.Match[str]) -> GemmProblem | str:
-    """The problem of a line, or why genkern has none. Raises InputError."""
+    """Return the problem of a line, or why genkern has no such problem. Raises InputError."""
     kind = operator["op"]
     if kind == "GemmStridedBatched":
         return "a batched GEMM"
@@ -110,7 +110,7 @@ def _problem(operator: re.Match[str], signature: re.Match[str]) -> GemmProblem |
     types = [_NAMES[name] for name in re.findall(_TYPE, operator["types"])]
     if kind not in ("Gemm", "GemmAndBias", "ScaledGemm") or len(types) != (3 if kind == "ScaledGemm" else 1):
         return f"{kind[:40]} of {operator['types'][:40]}"
-    # BLAS's first operand is the weight: transposed, it is stored [N, K].
+    # BLAS's first operand is the weight; if transposed, it is stored [N, K].
     weight_t, a_t = (letter == "t" for letter in signature["trans"])
     size = int(signature["n"]), int(signature["m"]), int(signature["k"])
     layout = not a_t, not weight_t
@@ -125,7 +125,7 @@ def _problem(operator: re.Match[str], signature: re.Match[str]) -> GemmProblem |
 
 
 def _is_padded(signature: re.Match[str]) -> bool:
-    """Whether a leading dimension is larger than the matrix is high: BLAS's matrices are column-major."""
+    """Return True if a leading dimension is larger than the matrix is high: BLAS's matrices are column-major."""
     if signature["ld_a"] is None:
         return False
     m, n, k = (int(signature[name]) for name in "mnk")

@@ -1,4 +1,4 @@
-"""vLLM's files for GEMMs with scales of blocks (block_json) and for mixtures of experts (moe_json), by their names."""
+"""vLLM's files for GEMMs with block scales (block_json) and mixtures of experts (moe_json)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ _ENDINGS = {"blocks": ",block_shape=[128,128]"}
 
 
 def is_named(name: str) -> bool:
-    """Whether it is a name of such a file; some of vLLM's own have SGLang's space in it."""
+    """Return True if such a file may have this name; names with SGLang's space are left to sglang."""
     return block_json.is_named(name) and ", " not in name
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Why such a file cannot speak of the problem."""
+    """Return why such a file cannot express the problem; "" if it can."""
     return moe_json.obstacle(problem) if problem.op == moe_json.OP else block_json.obstacle(problem)
 
 
 def render(sizes: Collection[TimedSize]) -> dict[str, str]:
-    """Files for vllm/model_executor/layers/quantization/utils/configs, and those of experts for
-    layers/fused_moe/configs, by name. Raises InputError.
+    """Return files for vllm/model_executor/layers/quantization/utils/configs, by name. Raises InputError.
+
+    Files of experts belong in layers/fused_moe/configs.
     """
     experts = [size for size in sizes if size.problem.op == moe_json.OP]
     others = [size for size in sizes if size.problem.op != moe_json.OP]
@@ -38,11 +39,11 @@ def render(sizes: Collection[TimedSize]) -> dict[str, str]:
 
 
 def file_of(problem: GemmProblem, device: str) -> str:
-    """The file in which vLLM looks for the problem's config. Raises InputError."""
+    """Return the name of the file in which vLLM looks for the problem's config. Raises InputError."""
     # get_device_name_as_file_name in vllm/utils/platform_utils.py.
     name = re.sub(r"[\s/]+", "_", block_json.device_name(problem, device))
     if problem.op == moe_json.OP:
-        # get_config_file_name of fused_moe.py: one file for all GPUs of the family, for experts only.
+        # get_config_file_name of fused_moe.py: experts have one file for all GPUs of the H200 family.
         name = _H200 if "H200" in name.split("_") else name
         return moe_json.name_of(problem, name, _ENDINGS)
     return block_json.name_of(problem, name, _file_name)

@@ -1,1 +1,1 @@
-"""The predictor's constants: those that are shipped, and those that a device's own kernels fit."""
+"""The constants of the cost model: shipped ones, and those fitted to measurements on the user's device."""

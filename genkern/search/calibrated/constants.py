@@ -1,8 +1,8 @@
-"""The predictor's constants of a GPU: what is shipped, or in its place what `genkern calibrate` has fitted there.
+"""The cost model's constants of a GPU: the shipped ones, or those that `genkern calibrate` fitted.
 
-They are those of the model that orders the GPU's configs: `Rates` where the GPU has them (`genkern.search.rates`), else
-`Constants` (`genkern.search.predict`). A model that was learned on top of the predictor (`genkern.search.guided`) sees
-the shipped ones alone: it was learned with them.
+They belong to the model that orders the GPU's configs: `Rates` if the GPU has rates (`genkern.search.rates`), else
+`Constants` (`genkern.search.predict`). A model that was learned on top of the cost model (`genkern.search.guided`)
+always uses the shipped constants, with which it was learned.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from genkern.gemm.gpus import Gpu
 
 @dataclass(frozen=True)
 class Constants:
-    """What the predictor counts with beside the figures of a GPU without rates. Times in microseconds, bytes of one
-    unit and clock.
+    """Constants of the cost model for GPUs without rates.
 
-    `matrix_efficiency` is the share of the stated peak that dense kernels sustain before power limits the clock, and
-    `memory_efficiency` that of the stated bandwidth (BabelStream: 0.80 to 0.93 on HBM parts). `latency_us` is from
-    issuing a load that misses L2 to its use; longer through Infinity Fabric. `kernel_us` is from first to last
-    timestamp of an empty kernel, `gap_us` from the end of one kernel to the start of the next in the same stream.
+    matrix_efficiency: share of the stated peak that dense kernels sustain before power limits the clock
+    memory_efficiency: share of the stated bandwidth that is reached (BabelStream: 0.80 to 0.93 on HBM parts)
+    l2_bytes_per_clock: bytes per clock that a unit gets from L2
+    shared_bytes_per_clock: bytes per clock that a unit reads from shared memory
+    latency_us: microseconds from issuing a load that misses L2 to its use; longer through Infinity Fabric
+    kernel_us: microseconds from first to last timestamp of an empty kernel
+    gap_us: microseconds from the end of a kernel to the start of the next one in the same stream
     """
 
     matrix_efficiency: float = 0.85
@@ -36,16 +38,16 @@ class Constants:
     gap_us: float = 1.0
 
 
-# What one of the predictor's models counts with.
+# The constants of either model.
 Counted = Constants | Rates
 Range = tuple[float, float]
 
-# NVIDIA's are an H200's, chosen as predict.py says; an SM gets 48 bytes of L2 a clock there. AMD's are scaled from
-# documents, not measured: L2 hands a compute unit a line of 64 bytes a clock (CDNA 3 white paper). Shared memory has 32
-# banks of 4 bytes on every target of the table.
+# NVIDIA's are an H200's, fitted as predict.py describes; an SM gets 48 bytes per clock from L2 there. AMD's are scaled
+# from documents, not measured: L2 delivers a line of 64 bytes per clock to a compute unit (CDNA 3 white paper). Shared
+# memory has 32 banks of 4 bytes on every GPU of the table.
 _SHIPPED = {"nvidia": Constants(), "amd": Constants(l2_bytes_per_clock=64.0, latency_us=1.0)}
 _LAUNCHES: Mapping[str, Range] = {"kernel_us": (0.2, 12.0), "gap_us": (0.1, 12.0)}
-# Those that a fit may move, from the least to the most: of rates all but the ratio of two instructions' cycles.
+# Constants that a fit may change, with their ranges: of rates all but the ratio of two instructions' cycles.
 _FREE: Mapping[type[Counted], Mapping[str, Range]] = {
     Constants: {
         "matrix_efficiency": (0.2, 1.0),
@@ -72,9 +74,9 @@ _given: ContextVar[Counted | None] = ContextVar("given constants", default=None)
 
 
 def ranges(gpu: Gpu) -> dict[str, Range]:
-    """By the name of each constant that is fitted on such a GPU the least and the most that it may be.
+    """Return the smallest and the largest value of each constant that is fitted on such a GPU, by name.
 
-    What is shipped is in its range, also that of a person's own file of GPUs.
+    Shipped values are within the range, including those of a user's own file of GPUs.
     """
     shipped = shipped_constants(gpu)
     return {
@@ -84,19 +86,19 @@ def ranges(gpu: Gpu) -> dict[str, Range]:
 
 
 def free_of(constants: Counted) -> dict[str, float]:
-    """By name those that a fit may move."""
+    """Return the constants that a fit may change, by name."""
     return {name: getattr(constants, name) for name in _FREE[type(constants)]}
 
 
 def shipped_constants(gpu: Gpu) -> Counted:
-    """Those that genkern comes with, or a person's own file of GPUs."""
+    """Return the constants in genkern or in a user's own file of GPUs."""
     return gpu.rates or _SHIPPED[gpu.vendor]
 
 
 def constants_for(gpu: Gpu) -> Counted:
-    """Those that the predictor uses: what `counting_with` gave, what was fitted on this GPU, else the shipped ones.
+    """Return the constants in use: those of `counting_with`, those fitted on this GPU, or the shipped ones.
 
-    Raises ResultsError for a damaged file of fitted ones, or one of another model than the GPU's.
+    Raises ResultsError if the file of fitted constants is damaged, or belongs to another model than the GPU's.
     """
     if (given := _given.get()) is not None:
         return given
@@ -104,14 +106,14 @@ def constants_for(gpu: Gpu) -> Counted:
 
 
 def constants_without_rates(gpu: Gpu) -> Constants:
-    """`constants_for` a GPU that has no rates."""
+    """Return `constants_for` a GPU without rates."""
     found = constants_for(gpu)
     assert isinstance(found, Constants), f"{gpu.name} has rates"
     return found
 
 
 def rates_for(gpu: Gpu) -> Rates:
-    """`constants_for` a GPU that has rates."""
+    """Return `constants_for` a GPU with rates."""
     found = constants_for(gpu)
     assert isinstance(found, Rates), f"{gpu.name} has no rates"
     return found
@@ -119,7 +121,7 @@ def rates_for(gpu: Gpu) -> Rates:
 
 @contextlib.contextmanager
 def counting_with(constants: Counted) -> Iterator[None]:
-    """While it lasts, the predictor counts with these, in this thread; it is asked of GPUs whose model has such."""
+    """Context in which the cost model uses these constants, in this thread, for GPUs whose model has such constants."""
     token = _given.set(constants)
     try:
         yield
@@ -128,7 +130,7 @@ def counting_with(constants: Counted) -> Iterator[None]:
 
 
 def _known(gpu: Gpu) -> Counted:
-    # Asked several times for each of thousands of configs; `Gpu` has many fields to hash.
+    # Called several times for each of thousands of configs; `Gpu` has many fields to hash.
     key = gpu.arch, gpu.name, gpu.compute_units, gpu.rates
     if key not in _fitted_here:
         from genkern.search.calibrated.store import read_calibration
@@ -142,5 +144,5 @@ _fitted_here: dict[tuple[str, str, int, Rates | None], Counted] = {}
 
 
 def forget_calibrations() -> None:
-    """Read the files anew from now on: one was written."""
+    """Read the files of fitted constants again from now on, since one was written."""
     _fitted_here.clear()

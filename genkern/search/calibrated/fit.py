@@ -1,9 +1,9 @@
-"""Fits the constants of the model that orders a GPU's configs to measured kernels; says how well an order is one. Pure.
+"""Fits the cost model's constants to measured kernels, and judges how well constants order kernels.
 
-What is minimised is about order: of each size the spread of log(predicted / measured) about its median, where fast
-kernels count most, and little of the median itself. A constant at a time is moved along its range, in steps that grow
-finer, until a round of all of them brings nothing: the predictor is a maximum of terms, which has no gradient where it
-matters.
+The loss is about order: for each size, the spread of log(predicted / measured) about its median, in which fast kernels
+    count most, plus a small part of the median itself. One constant at a time is moved along its range, in finer and
+    finer steps, until a round over all constants brings no gain. The cost model is a maximum of terms, so that it has
+    no useful gradient.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from genkern.gemm.records import Resources
 from genkern.search.calibrated.constants import Counted, counting_with, ranges
 from genkern.search.predict import predicted_us
 
-# Errors beyond this many octaves are no worse than linear (Huber): a kernel that the model does not understand.
+# Beyond this many octaves errors count linearly (Huber loss): the model does not understand such a kernel.
 _HUBER = 0.5
-# What a size's median error counts beside the spread about it.
+# Weight of a size's median error, relative to the spread about it.
 _OF_MEDIAN = 0.1
-# Each constant is multiplied by these and their inverses, the large ones first.
+# Each constant is multiplied by these factors and their inverses, large ones first.
 _FACTORS = (2.0, 1.4, 1.15, 1.05)
 _ROUNDS = 6
-# A round that lowers the loss by less than this share is the last.
+# The fit ends with a round that lowers the loss by less than this share.
 _ENOUGH = 0.002
-# By so much fitted constants have to order sizes better that they were not fitted on than shipped ones do. Noise of 2 %
-# to 7 % alone gave that in 5 of 96 fits on three sizes, and in none of 32 on six (simulated, sm_90 and gfx942).
+# Fitted constants must order held-out sizes better than shipped ones by this share. Noise of 2 % to 7 % alone caused
+# such a gain in 5 of 96 fits on three sizes, and in none of 32 on six (simulated, sm_90 and gfx942).
 _LEAST_GAIN = 0.05
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A kernel that was measured: what one call took, and what its binary needs."""
+    """A measured kernel: the time of one call, and the resources of its binary."""
 
     config: Config
     resources: Resources
@@ -49,10 +49,12 @@ Sizes = Mapping[GemmProblem, Sequence[Timed]]
 
 @dataclass(frozen=True)
 class Order:
-    """How good an order of one size's kernels is.
+    """How well one size's kernels are ordered.
 
-    `rank_correlation` is Spearman's; `best_place` where the fastest stands (0: first, 1: last); `best_of_ten` the best
-    time among the first ten over the best of all.
+    kernels: number of kernels
+    rank_correlation: Spearman's rank correlation of predicted and measured times
+    best_place: position of the fastest kernel (0: first, 1: last)
+    best_of_ten: best time of the first ten over the best of all
     """
 
     kernels: int
@@ -63,8 +65,9 @@ class Order:
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants with their loss, beside that of the shipped ones; `held_out` are both on sizes left out,
-    of their order alone.
+    """Fitted constants with their loss, beside that of the shipped ones.
+
+    `held_out` and `shipped_held_out` are losses on sizes that were left out of the fit, of the order only.
     """
 
     constants: Counted
@@ -75,27 +78,29 @@ class Fit:
 
     @property
     def is_better(self) -> bool:
-        """Whether they order sizes better that they were not fitted on."""
+        """True if the constants order held-out sizes better."""
         return self.held_out < self.shipped_held_out * (1 - _LEAST_GAIN)
 
 
 def modelled_us(problem: GemmProblem, timed: Sequence[Timed], gpu: Gpu, constants: Counted) -> list[float]:
-    """What the predictor says of these kernels, in microseconds, with these constants."""
+    """Return the predicted microseconds of these kernels with these constants."""
     with counting_with(constants):
         return predicted_us(problem, [each.config for each in timed], gpu, [each.resources for each in timed])
 
 
 def loss_of(sizes: Sizes, gpu: Gpu, constants: Counted, of_median: float = _OF_MEDIAN) -> float:
-    """How far predictions are off, in octaves or so, each size counting the same; with `of_median` 0 their order."""
+    """Return the error of predictions, roughly in octaves; sizes count equally. With `of_median` 0 only the order
+    counts."""
     return fmean(_loss_of_size(problem, timed, gpu, constants, of_median) for problem, timed in sizes.items())
 
 
 def fit(sizes: Sizes, gpu: Gpu, shipped: Counted) -> Fit:
-    """Fit on all sizes; and for each, on the others, to see what that is worth. Raises ValueError below two sizes."""
+    """Fit on all sizes, and for each size on the others, to judge the fit. Raises ValueError for fewer than two
+    sizes."""
     if len(sizes) < 2:
         raise ValueError("constants are fitted on two sizes at least")
 
-    # Fits of nearly the same sizes, from the same start, mostly ask for the same.
+    # Fits of nearly the same sizes, from the same start, evaluate mostly the same constants.
     @cache
     def of_size(problem: GemmProblem, tried: Counted) -> float:
         return _loss_of_size(problem, sizes[problem], gpu, tried, _OF_MEDIAN)
@@ -113,7 +118,7 @@ def fit(sizes: Sizes, gpu: Gpu, shipped: Counted) -> Fit:
 
 
 def order_of(problem: GemmProblem, timed: Sequence[Timed], gpu: Gpu, constants: Counted) -> Order:
-    """How well the predictor orders these kernels, two at least."""
+    """Return how well the cost model orders these kernels, at least two."""
     predicted = modelled_us(problem, timed, gpu, constants)
     measured = [each.duration_us for each in timed]
     ranked = sorted(range(len(timed)), key=predicted.__getitem__)
@@ -130,7 +135,7 @@ def _minimised(loss: Callable[[Counted], float], start: Counted, allowed: Mappin
         for name, (low, high) in allowed.items():
             for factor in _FACTORS:
                 for by in (factor, 1 / factor):
-                    # In one direction for as long as it helps.
+                    # Continue in one direction as long as it helps.
                     while True:
                         value = min(high, max(low, getattr(best, name) * by))
                         if value == getattr(best, name):
@@ -167,7 +172,7 @@ def _huber(error: float) -> float:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """The place of each in their order, equal ones in the middle of theirs."""
+    """Return the rank of each value; equal values get their mean rank."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     first = 0
@@ -182,7 +187,7 @@ def _ranks(values: Sequence[float]) -> list[float]:
 
 
 def _correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Pearson's; 0 where one of them is all the same."""
+    """Return Pearson's correlation; 0 if one of the sequences is constant."""
     means = fmean(one), fmean(other)
     both = sum((a - means[0]) * (b - means[1]) for a, b in zip(one, other, strict=True))
     squares = sum((a - means[0]) ** 2 for a in one) * sum((b - means[1]) ** 2 for b in other)

@@ -1,7 +1,8 @@
-"""The strategy spread[:N]: N kernels from all over a size's space, which show what its times hang on.
+"""The strategy spread[:N]: N kernels from all over a size's space, which show what its times depend on.
 
-They are drawn along the predicted order, more of them near its beginning, each as unlike those before it as there is
-one nearby; of a kernel that splits K at run time, several splits. `genkern calibrate` measures them.
+Kernels are drawn along the predicted order, more densely near its beginning. Each is the one nearby that differs most
+from those before it. For a kernel that splits K at run time, several splits are measured. `genkern calibrate` uses this
+strategy.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ from genkern.search.predict import promising_first
 from genkern.search.strategy import Strategy, Task, Unit, units_of
 
 USUAL = 24
-# How much thicker the kernels lie near the beginning of the order: their places are those of even steps to this power.
+# Exponent of the positions: kernels lie more densely near the beginning of the order.
 _THICKER = 1.7
-# Around each place so large a part of a step is looked through for the one that is most unlike those before.
+# The part of a step that is searched, around each position, for the kernel that differs most from those before.
 _NEARBY = 0.9
 _SPLITS = 3
-# A space of millions has its order of some of them.
+# Of larger spaces a sample of this size is ordered.
 _MOST_ORDERED = 20_000
 
 
 class Spread(Strategy):
-    """Asks for its kernels in the order of their places; it needs no answers."""
+    """Asks for its kernels in the order of their positions, whatever it is told."""
 
-    left_out = "others stand for it (spread:N)"
+    left_out = "it is not in the sample (spread:N)"
 
     def __init__(self, task: Task) -> None:
-        # The same kernels whatever an earlier start has tried: what is known is told, and not measured again.
+        # The choice does not depend on what an earlier start tried: known results are told, and not measured again.
         self._left = list(reversed(spread(task, task.number or USUAL)))
 
     def ask(self, n: int) -> Sequence[Unit]:
@@ -38,7 +39,7 @@ class Spread(Strategy):
 
 
 def spread(task: Task, count: int) -> list[Unit]:
-    """Up to `count` units, each with configs of several SPLIT_K and of one GROUP_SIZE_M each."""
+    """Return up to `count` units, each with configs of several SPLIT_K and one GROUP_SIZE_M."""
     step = -(-len(task.configs) // _MOST_ORDERED)
     units = units_of(promising_first(task.problem, task.configs[::step] if step else (), task.gpu))
     if len(units) <= count:
@@ -52,7 +53,7 @@ def spread(task: Task, count: int) -> list[Unit]:
         nearby = [place for place in range(first, min(len(units), first + width)) if place not in taken]
         if not nearby:
             nearby = [next(place for place in range(first, len(units)) if place not in taken)]
-        # So many values seen so often before; the first of equals, which is the more promising one.
+        # The kernel whose values were seen least often before; ties go to the more promising one.
         place = min(nearby, key=lambda each: sum(seen[value] for value in _values(units[each].configs[0])))
         taken.add(place)
         seen.update(_values(units[place].configs[0]))

@@ -1,6 +1,6 @@
-"""Where fitted constants are kept: a JSON file a device, in genkern's own folder; read as data, validated.
+"""Stores fitted constants: a JSON file per device, in genkern's own folder; read as data and validated.
 
-GENKERN_CALIBRATION names another file instead, say one that another machine with the same GPU wrote, or is `off`.
+GENKERN_CALIBRATION names another file instead, such as one from another machine with the same GPU, or is `off`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _MOST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Calibration:
-    """Constants that were fitted on a device, and what they were fitted on (JSON values, for people).
+    """Constants that were fitted on a device.
 
-    A file has those of the constants that a fit may move.
+    `fitted_on` describes the fit (JSON values, for people). A file has the constants that a fit may change.
     """
 
     arch: str
@@ -40,16 +40,16 @@ class Calibration:
 
 
 def calibration_path(gpu: Gpu) -> Path:
-    """The device's own file. Raises InputError where there is no folder for it."""
+    """Return the path of the device's file. Raises InputError if there is no folder for it."""
     name = re.sub(r"[^A-Za-z0-9]+", "_", f"{gpu.arch} {gpu.name} {gpu.compute_units}")
     return cache_folder(None) / "calibration" / f"{name}.json"
 
 
 def read_calibration(gpu: Gpu) -> Calibration | None:
-    """What was fitted on a device like this; None where nothing was, or it is not wanted.
+    """Return the calibration of a device like this; None if there is none, or GENKERN_CALIBRATION is `off`.
 
-    Raises ResultsError for a file that is damaged, is named and not there, or has constants of another model than the
-    GPU's. One that is named and is of another device is passed over.
+    Raises ResultsError for a file that is damaged, that GENKERN_CALIBRATION names and is missing, or that has constants
+    of another model than the GPU's. A named file of another device is ignored.
     """
     named = os.environ.get(VARIABLE, "")
     if named == _OFF:
@@ -61,7 +61,7 @@ def read_calibration(gpu: Gpu) -> Calibration | None:
 
 
 def write_calibration(calibration: Calibration, path: Path) -> None:
-    """Keep it. Raises OutputError where it cannot be written."""
+    """Write the calibration. Raises OutputError if that is not possible."""
     path.parent.mkdir(parents=True, exist_ok=True)
     said = {"schema": _SCHEMA, **asdict(calibration), "constants": free_of(calibration.constants)}
     write_whole(str(path), json.dumps(said, indent=2) + "\n")
@@ -74,7 +74,7 @@ def _parsed(text: str, path: str, gpu: Gpu) -> Calibration | None:
             raise ValueError("it is of another version of genkern")
         device = said["arch"], said["gpu"], said["compute_units"]
         if not all(map(isinstance, device, (str, str, int))):
-            raise TypeError("it does not say which GPU it is of")
+            raise TypeError("it does not name its GPU")
         if device != (gpu.arch, gpu.name, gpu.compute_units):
             return None
         fitted = replace(shipped_constants(gpu), **_numbers(said["constants"], gpu))  # type: ignore[arg-type]
@@ -82,16 +82,19 @@ def _parsed(text: str, path: str, gpu: Gpu) -> Calibration | None:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         reason = " ".join(str(error).split())[:120]
         raise ResultsError(
-            f"{shown_path(path)} holds no constants of a GPU ({reason}): move it away, then run genkern calibrate"
+            f"{shown_path(path)} does not hold constants of a GPU ({reason}): move it away, then run genkern calibrate"
         ) from None
 
 
 def _numbers(said: Mapping[str, Any], gpu: Gpu) -> dict[str, float]:
-    """Raises ValueError for a constant that the GPU's model has not, or lacks, is no number or is out of its range."""
+    """Return the validated constants.
+
+    Raises ValueError if one is unknown, missing, not a number, or out of its range.
+    """
     allowed = ranges(gpu)
     for name, value in said.items():
         if name not in allowed:
-            raise ValueError(f"the model of {gpu.name} fits no {name!r:.40}")
+            raise ValueError(f"the model of {gpu.name} has no constant {name!r:.40}")
         least, most = allowed[name]
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or not least <= value <= most:

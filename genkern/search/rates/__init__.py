@@ -1,1 +1,1 @@
-"""The predictor for GPUs whose rates are known: the time of many configs at once, from first principles."""
+"""The cost model for GPUs with known rates: predicts the times of many configs at once, from first principles."""

@@ -1,4 +1,4 @@
-"""Columns: what the model looks at, an array for each parameter of many configs."""
+"""The model's inputs as columns: an array per parameter, over many configs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ Columns = Mapping[str, Numbers]
 _CORE = tuple(parameter.name for parameter in CORE)
 _OTHERS = ("waves_per_eu", "matrix_instr_nonkdim")
 _OF_FORM = ("edge_m", "edge_n", "vector", "in_one_kernel")
-# What a binary says of itself, by its fields; 0 where there is none.
+# Properties of a binary, by the fields of Resources; 0 without a binary.
 _OF_BINARY = ("registers", "shared_bytes", "scratch_bytes")
 
 
 def columns_of(configs: Sequence[Config], needs: Sequence[Resources] | None = None) -> dict[str, Numbers]:
-    """[configs] by name: parameters, terms of the form's cost (`genkern.kernels.contract.cost`), and what `needs`
-    [configs] say of their binaries.
-    """
+    """Return arrays [configs] by name: parameters, terms of the form's cost (`genkern.kernels.contract.cost`), and the
+    resources of the binaries in `needs` [configs]."""
     columns = {name: np.array([getattr(config, name) for config in configs], dtype=np.float64) for name in _CORE}
-    # Few combinations of the other parameters stand for thousands of configs.
+    # Thousands of configs have few combinations of the other parameters.
     kinds: dict[object, int] = {}
     places = np.array([kinds.setdefault((config.family, config.others), len(kinds)) for config in configs], dtype=int)
     seen = np.array([_of_kind(*kind) for kind in kinds], dtype=np.float64)  # type: ignore[misc]
@@ -48,7 +47,7 @@ def _of_kind(family: str, others: tuple[tuple[str, Value], ...]) -> tuple[float,
 
 
 def each(values: Numbers, of: Callable[[int], int]) -> Numbers:
-    """[configs] what a function says of each of few different whole numbers."""
+    """Return `of(value)` for each value [configs]; it is called once per distinct value."""
     distinct, places = np.unique(values, return_inverse=True)
     said: Numbers = np.array([of(int(value)) for value in distinct], dtype=np.float64)[places]
     return said

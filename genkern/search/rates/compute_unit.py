@@ -1,4 +1,4 @@
-"""Compute unit: what a CU does in one step along K for one tile, and how many workgroups it runs at a time."""
+"""What a compute unit does in one step along K of a tile, and how many workgroups it runs at a time."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from genkern.ops.op import columns_of_b, element_bytes, has_exponents, operands_
 from genkern.search.predict_loads import is_pipelined, lane_bytes
 from genkern.search.rates.columns import Columns, Numbers
 
-# Registers of a thread besides accumulators and operands: addresses, masks, counters.
+# Registers per thread in addition to accumulators and operands: addresses, masks, counters.
 _OTHER_REGISTERS = 40
 # Multiplications and additions of a CU without matrix instructions: packed ones on four SIMDs (CDNA 3), or dual-issued.
 _VECTOR_FLOPS_PER_CLOCK = 256
-# Rows of the usual instruction. Of four, sixteen products at a time have half of the usual rate (v_mfma_f32_4x4x4_16b:
-# 8 cycles), of 16-bit types and where a tile has columns for all sixteen.
+# Rows of the usual instruction. The instruction for four rows computes sixteen products at a time at half the usual
+# rate (v_mfma_f32_4x4x4_16b: 8 cycles). It exists for 16-bit types, and is used if a tile has columns for all sixteen.
 _ROWS, _FEW_ROWS, _FEW_ROWS_RATE, _FEW_ROWS_COLUMNS = 16, 4, 0.5, 64
-# What stands for every config of a problem where they are asked how they load.
+# A config that represents all configs of a problem, which load alike.
 _ANY = Config("tiled", 16, 16, 16, num_stages=2)
 
 
 def tile_bytes(problem: GemmProblem, columns: Columns) -> Numbers:
-    """[configs] bytes of A and of B in a step, padding included: what LDS holds."""
+    """Return the bytes [configs] of A and B in a step, including padding, as LDS holds them."""
     size_a, size_b = element_bytes(problem)
     return (columns["BLOCK_SIZE_M"] * size_a + columns["BLOCK_SIZE_N"] * size_b) * columns["BLOCK_SIZE_K"]
 
 
 def depth(problem: GemmProblem, gpu: Gpu, columns: Columns) -> Numbers:
-    """[configs] later steps whose loads are under way while one is multiplied; 0 where the loop is not pipelined."""
+    """Return the number of later steps [configs] whose loads are under way during a step; 0 if it is not pipelined."""
     return np.where(is_pipelined(problem, _ANY, gpu), columns["num_stages"] - 1, 0.0)
 
 
 def matrix_clocks(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns, peak_tflops: float) -> Numbers:
-    """[configs] clocks in which all SIMDs multiply a step of a tile and apply its scales; `peak_tflops` is the GPU's.
+    """Return the clocks [configs] in which all SIMDs multiply one step of a tile and apply its scales.
 
-    Rows and columns are padded to the instruction's, and warps beyond a tile's instructions repeat what others do.
+    `peak_tflops` is the GPU's. Rows and columns are padded to the instruction's. Warps beyond the number of a tile's
+    instructions repeat the work of others.
     """
     block_m, block_n, block_k = (columns[f"BLOCK_SIZE_{side}"] for side in "MNK")
     takes_exponents = has_exponents(problem) and gpu.has.dot_scaled
     if takes_exponents and max(element_bytes(problem)) < 1:
         peak_tflops *= rates.packed_matrix_ratio
     elif has_exponents(problem) and not takes_exponents:
-        # Both operands are made bf16.
+        # Both operands are converted to bf16.
         peak_tflops = gpu.peak_tflops.get("bf16", peak_tflops)
     per_clock = peak_tflops / gpu.compute_units / gpu.clock_mhz * 1e6 * rates.matrix_share
     asked = columns["matrix_instr_nonkdim"]
@@ -62,13 +63,13 @@ def matrix_clocks(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns
     by_vector = 2 * block_m * block_n * block_k / _VECTOR_FLOPS_PER_CLOCK
     clocks = np.where(vector, by_vector, clocks)
     if not takes_exponents and any(each.role == "scale" and each.in_step for each in operands_of(problem)):
-        # Of each sum of the step: the scales' product, and its addition.
+        # Per sum and step: multiply the scales, and add the product.
         clocks = clocks + 4 * block_m * block_n / _VECTOR_FLOPS_PER_CLOCK
     return clocks * columns_of_b(problem)
 
 
 def lds_clocks(problem: GemmProblem, rates: Rates, columns: Columns) -> Numbers:
-    """[configs] clocks in which a step is written to LDS, and read by warps that tile the block squarely."""
+    """Return the clocks [configs] in which a step is written to LDS, and read by warps that tile the block squarely."""
     size_a, size_b = element_bytes(problem)
     warps_n = 2.0 ** (np.floor(np.log2(columns["num_warps"])) // 2)
     warps_m = np.maximum(1, columns["num_warps"] / warps_n)
@@ -77,14 +78,15 @@ def lds_clocks(problem: GemmProblem, rates: Rates, columns: Columns) -> Numbers:
 
 
 def loaded_bytes(problem: GemmProblem, columns: Columns) -> tuple[Numbers, Numbers]:
-    """[configs] bytes of A, and of B, that a step asks for; rows beyond the matrix are masked."""
+    """Return the bytes [configs] of A, and of B, that a step requests; rows beyond the matrix are masked."""
     size_a, size_b = element_bytes(problem)
     of_a = np.minimum(columns["BLOCK_SIZE_M"], problem.M) * columns["BLOCK_SIZE_K"] * size_a
     return of_a, np.minimum(columns["BLOCK_SIZE_N"], problem.N) * columns["BLOCK_SIZE_K"] * size_b
 
 
 def load_clocks(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns, registers: Numbers) -> Numbers:
-    """[configs] clocks in which a step's bytes arrive from L2, and what registers spill is written and read back."""
+    """Return the clocks [configs] in which a step's bytes arrive from L2, and spilled registers are written and
+    read."""
     arriving = zip(loaded_bytes(problem, columns), lane_bytes(problem, _ANY), strict=True)
     clocks: Numbers = sum(  # type: ignore[assignment]
         loaded / min(rates.load_bytes_per_clock, lane * gpu.has.lanes_per_clock) for loaded, lane in arriving
@@ -98,9 +100,10 @@ def load_clocks(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns, 
 
 
 def registers_of(problem: GemmProblem, gpu: Gpu, columns: Columns) -> Numbers:
-    """[configs] registers of a thread, AGPRs included: the binary's, or an estimate.
+    """Return the registers per thread [configs], including AGPRs: the binary's, or an estimate.
 
-    That is the accumulators, a step on its way to LDS where it goes through registers, and half of one that is read.
+    The estimate is the accumulators, one step on its way to LDS if loads go through registers, and half of a step that
+    is read from LDS.
     """
     threads = columns["num_warps"] * gpu.warp_size
     sums = columns["BLOCK_SIZE_M"] * columns["BLOCK_SIZE_N"] * columns_of_b(problem) / threads
@@ -111,11 +114,11 @@ def registers_of(problem: GemmProblem, gpu: Gpu, columns: Columns) -> Numbers:
 
 
 def resident(problem: GemmProblem, gpu: Gpu, columns: Columns, registers: Numbers) -> Numbers:
-    """[configs] workgroups that a CU runs at a time; 0 where what a binary needs is more than there is."""
+    """Return the number of workgroups [configs] that a CU runs at a time; 0 if a binary needs more than the CU has."""
     stages, warps, has_binary = columns["num_stages"], columns["num_warps"], columns["registers"] > 0
     held = tile_bytes(problem, columns) * np.where(stages <= 1, 0.5, stages - 1)
     # A loop that Triton does not pipeline keeps fewer tiles. The workgroups for which that leaves room are not counted,
-    # though narrow loads fill the queues of a unit (as in predict_loads).
+    # since narrow loads fill the unit's queues (as in predict_loads).
     narrow = (stages > 1) & (depth(problem, gpu, columns) == 0)
     lds = np.where(has_binary, np.maximum(columns["shared_bytes"], np.where(narrow, held, 0)), held)
     by_lds = gpu.shared_bytes_per_unit // np.maximum(lds, 1)
@@ -126,5 +129,5 @@ def resident(problem: GemmProblem, gpu: Gpu, columns: Columns, registers: Number
     found = np.minimum(np.minimum(by_lds, waves // warps), gpu.blocks_per_unit_max)
     over = columns["shared_bytes"] > gpu.shared_bytes_per_block
     refused = over | (has_binary & ((registers > gpu.registers_per_thread_max) | (waves < warps)))
-    # An estimate refuses nothing.
+    # Estimates are too rough to refuse a config.
     return np.where(refused, 0.0, np.maximum(found, 1))

@@ -1,9 +1,10 @@
-"""Times: the microseconds of many configs at once on a GPU whose rates are known (`genkern.gemm.gpu.Rates`).
+"""The times of many configs at once on a GPU with known rates (`genkern.gemm.gpu.Rates`).
 
-Per CU, rounds of resident workgroups step along K. A step takes as long as matrix instructions, LDS, loads, and the
-latency that neither the pipeline nor other workgroups hide, as far as these overlap. The kernel takes as long as its
-busiest CU and the traffic of L2, last-level cache and memory do, as far as these overlap. Launches, and split K's sums,
-are added. None of it was measured by genkern: it orders candidates, and its microseconds are worth no more.
+Per CU, rounds of resident workgroups step along K. A step combines the times of matrix instructions, LDS, loads, and of
+the latency that neither the pipeline nor other workgroups hide; these overlap in part. The kernel combines the time of
+its busiest CU with the traffic of L2, last-level cache and memory, which overlap in part too. Launches, and sums of a
+split K, are added. genkern has not measured any of it: the model orders candidates, and its times in microseconds have
+an unknown error.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from genkern.search.rates.compute_unit import (
 )
 from genkern.search.rates.traffic import behind_l2_us, splitting_us
 
-# What should overlap does so in part: of several times the p-norm counts, the longest alone for a large p. Chosen with
-# the rates (gpus.yaml).
+# Partial overlap: times are combined by the p-norm; for a large p only the longest counts. Chosen together with the
+# rates (gpus.yaml).
 _NORM_OF_STEP, _NORM_OF_KERNEL = 3.5, 2.3
 
 
 def times_us(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns, peak_tflops: float) -> Numbers:
-    """[configs] microseconds of a call, all kernels of the config included; infinite where its binary cannot launch.
+    """Return the microseconds [configs] of a call, including all kernels of the config; infinite if it cannot launch.
 
-    `rates` are the GPU's own, or what was fitted on it; `peak_tflops` is the GPU's for the type in which the problem is
-    multiplied.
+    rates: the GPU's own, or those fitted on it
+    peak_tflops: the GPU's peak for the type in which the problem is multiplied
     """
     block_m, split, warps = columns["BLOCK_SIZE_M"], columns["SPLIT_K"], columns["num_warps"]
     tiles = each(block_m, lambda block: row_tiles(problem, block)), np.ceil(problem.N / columns["BLOCK_SIZE_N"])
@@ -52,10 +53,10 @@ def times_us(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns, pea
     ahead = depth(problem, gpu, columns)
 
     def round_us(workgroups: Numbers) -> Numbers:
-        """Of so many workgroups of a CU, from their start to the last byte of their tiles."""
-        # Few waves leave SIMDs without any.
+        """Return the time of `workgroups` workgroups of a CU, from their start to the last byte of their tiles."""
+        # With few waves some SIMDs are idle.
         matrix_us = workgroups * matrix * gpu.simds_per_unit / np.minimum(gpu.simds_per_unit, workgroups * warps)
-        # Loads of a step come while another is multiplied; without a pipeline all stands in one chain.
+        # Loads of a step arrive while another step is multiplied; without a pipeline everything is in one chain.
         arrives_us = rates.latency_us + load
         chain_us = np.where(ahead > 0, arrives_us / np.maximum(ahead, 1), arrives_us + lds + matrix_us / workgroups)
         step_us = _overlapped(_NORM_OF_STEP, matrix_us, workgroups * lds, workgroups * load, chain_us)

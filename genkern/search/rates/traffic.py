@@ -1,4 +1,4 @@
-"""Traffic: what caches and memory are asked for, and what partial sums of a split K add."""
+"""Traffic of caches and memory, and the partial sums of a split K."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes
 from genkern.search.rates.columns import Columns, Numbers
 
-# The accumulator's type, fp32 or int32.
+# Bytes of the accumulator's type, fp32 or int32.
 _SUM_BYTES = 4
 
 
 def behind_l2_us(
     problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns, tiles: tuple[Numbers, Numbers], resident: Numbers
 ) -> tuple[Numbers, Numbers]:
-    """[configs] microseconds in which the last-level cache gives what all L2 caches ask for, and memory what it lacks.
+    """Return the microseconds [configs] of last-level cache and of memory, for the requests of all L2 caches.
 
-    `tiles` are those along M and along N. Those that run together on an XCD are as square a part of C as there is; the
-    XCD's L2 asks for each row and each column of it once.
+    `tiles` are the numbers of tiles along M and along N. Tiles that run together on an XCD cover as square a part of C
+    as possible; the XCD's L2 requests each row and each column of it once.
     """
     size_a, size_b = element_bytes(problem)
     block_m, block_n = columns["BLOCK_SIZE_M"], columns["BLOCK_SIZE_N"]
@@ -38,10 +38,11 @@ def behind_l2_us(
 
 
 def splitting_us(problem: GemmProblem, gpu: Gpu, rates: Rates, columns: Columns) -> Numbers:
-    """[configs] microseconds of partial sums: written, then read by a second kernel, or by a tile's last program."""
+    """Return the microseconds [configs] of partial sums: written, then read by a second kernel or a tile's last
+    program."""
     split = columns["SPLIT_K"]
     moved = 2 * split * problem.batch * columns_of_b(problem) * problem.M * problem.N * _SUM_BYTES
-    # Written ones are read from caches as long as these hold them; those of other XCDs are behind L2.
+    # Partial sums are read from caches if they fit; those of other XCDs are behind L2.
     cached = moved / 2 <= gpu.last_level_cache_mib * 2**20
     tb_per_s = np.where(cached, rates.last_level_tb_per_s, gpu.memory_tb_per_s * rates.memory_share)
     inside, apart = 2 * rates.latency_us, rates.gap_us + rates.kernel_us

@@ -1,12 +1,12 @@
-"""Variants: kernels of one tile that differ in warps, stages and options stand apart in an order, so that tiles mix.
+"""Spreads variants of one tile (warps, stages, options) in an order of configs, so that different tiles alternate.
 
-The model tells tiles apart better than their variants, and of these warps better than stages and options, which change
-little of what a kernel is bound by. So the first of each tile and number of warps come before the second of any that
-promises not much more. Of 1,621 winners that others publish for gfx942 and gfx950 the first 64 binaries have the tile
-of 0.79, and of 0.62 with the winner's warps; with one step of 0.05 for every variant these were 0.71 and 0.48. Both
-steps were chosen on these winners; by rates and steps that were chosen on other (N, K) the shares are 0.77 and 0.64
-(benchmarks/search/amd_rates.py). What this costs: AITER's winners with their very options, mostly another waves_per_eu,
-were there in 0.14, and are in 0.03.
+The model distinguishes tiles better than variants, and among variants warps better than stages and options, which
+hardly change what bounds a kernel. So the first variant of each tile and number of warps comes before second variants,
+unless these promise much more. Of 1,621 winners that other projects publish for gfx942 and gfx950, the first 64
+binaries contain the tile of 79 %, and tile and warps of 62 %; with one step of 0.05 for every variant these were 71 %
+and 48 %. Both steps were fitted to these winners; with rates and steps that were fitted to other (N, K) the shares are
+77 % and 64 % (benchmarks/search/amd_rates.py). The cost: the first 64 binaries contain AITER's winners with all their
+options, which mostly differ in waves_per_eu, for 3 % instead of 14 %.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Steps:
-    """By how many octaves variants count longer: `warps` for each better number of warps of the same tile, `options`
-    for all binaries of a tile and its warps but the best.
+    """Octaves (log2 of time) by which variants are moved back.
+
+    warps: for each better number of warps of the same tile
+    options: for all binaries of a tile and number of warps except for the best
     """
 
     warps: float = 0.15
@@ -36,8 +38,11 @@ class Steps:
 
 @dataclass(frozen=True, eq=False)
 class Variants:
-    """Of configs [configs] the numbers of their binaries, and of binaries [binaries] the numbers of their tiles with
-    warps; of these [tiles and warps] the numbers of tiles.
+    """Groups of configs, as index arrays.
+
+    binary [configs]: number of each config's binary
+    warps [binaries]: number of each binary's tile and warps
+    tile [tiles and warps]: number of the tile
     """
 
     binary: Places
@@ -45,7 +50,8 @@ class Variants:
     tile: Places
 
     def binaries_octaves(self, octaves: Numbers, steps: Steps) -> Numbers:
-        """[binaries] log2 of the time of each one's best config, and what is added to it; `octaves` is [configs]."""
+        """Return log2 of the time of each binary's best config, plus the octaves that are added; `octaves` is
+        [configs]."""
         of_binary = _least(octaves, self.binary, len(self.warps))
         of_warps = _least(of_binary, self.warps, len(self.tile))
         behind = steps.warps * _ranks(self.tile, of_warps)
@@ -53,14 +59,14 @@ class Variants:
         return found
 
     def added(self, octaves: Numbers, steps: Steps) -> Numbers:
-        """[configs] what is added to `octaves`: the same for configs that share a binary."""
+        """Return what is added to `octaves` [configs]; it is equal for configs that share a binary."""
         of_binary = _least(octaves, self.binary, len(self.warps))
         added: Numbers = (self.binaries_octaves(octaves, steps) - of_binary)[self.binary]
         return added
 
 
 def variants_of(configs: Sequence[Config]) -> Variants:
-    """Tiles with a split K are others than without."""
+    """Return the groups of `configs`; tiles with and without split K are different."""
     binaries: dict[Hashable, int] = {}
     warps: dict[Hashable, int] = {}
     tiles: dict[Hashable, int] = {}
@@ -80,19 +86,19 @@ def variants_of(configs: Sequence[Config]) -> Variants:
 
 
 def variants_octaves(configs: Sequence[Config], octaves: Numbers) -> Numbers:
-    """[configs] what is added to `octaves` [configs], log2 of times, for the variants of the same tile before each."""
+    """Return what is added to `octaves` [configs], log2 of times, due to better variants of the same tile."""
     return variants_of(configs).added(octaves, Steps())
 
 
 def _least(values: Numbers, group: Places, groups: int) -> Numbers:
-    """[groups] the least value of each."""
+    """Return the smallest value of each group [groups]."""
     least = np.full(groups, np.inf)
     np.minimum.at(least, group, values)
     return least
 
 
 def _ranks(group: Places, values: Numbers) -> Places:
-    """[values] how many of the same group come before each; equal ones come as they stand."""
+    """Return the rank of each value within its group; equal values keep their order."""
     order = np.lexsort((values, group))
     sorted_group = group[order]
     begins = np.searchsorted(sorted_group, sorted_group)

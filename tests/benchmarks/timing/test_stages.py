@@ -12,7 +12,7 @@ SIZES = [[0.4, 3.4, 1.0, 0.16, 0.3], [1.0, 2.0, 0.6, 0.2, 0.2], [0.0, 1.0, 0.6, 
 def log() -> str:
     """As `genkern -v` prints sizes; what stands between them says nothing of times."""
     names = ("prune", "compile and screen", "re-time", "check", "confirm")
-    lines = ["note: no key names the types"]
+    lines = ["note: no key has the types"]
     for size in SIZES:
         stages = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in zip(names, size, strict=True))
         lines += ["1x6144x4096: 23.92 us", f"  measured 4, pruned 901,776; {stages}; 5 % of the binaries"]

@@ -45,7 +45,7 @@ def test_imported_files_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[
     argv = ["import", tmp_path / VLLM_NAME, tmp_path / AITER_NAME, "-o", tmp_path / "r.yaml"]
     assert run_here(capsys, *argv).status == 0
     argv = ["export", tmp_path / "r.yaml", "--to", "vllm", "-o", tmp_path / "v", "--device", "NVIDIA H200"]
-    assert "nobody measured it" in run_here(capsys, *argv).refusal
+    assert "not measured" in run_here(capsys, *argv).refusal
     assert run_here(capsys, *argv, "--predicted").status == 0
     assert [path.name for path in (tmp_path / "v").iterdir()] == [VLLM_NAME]
     assert (tmp_path / "v" / VLLM_NAME).read_text() == VLLM

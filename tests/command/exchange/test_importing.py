@@ -62,7 +62,7 @@ def test_a_folder_stands_for_its_files(tmp_path: Path, capsys: pytest.CaptureFix
     ran = run_here(capsys, "import", tmp_path, "-o", tmp_path / "all.yaml")
     assert ran.status == 0
     assert "fused MoE" in ran.out
-    assert "left out: 1 configs of a size that has another one already" in ran.out
+    assert "left out: 1 configs of a size that already has another one" in ran.out
     rows = read_results(str(tmp_path / "all.yaml"))
     assert len(rows) == 9
     assert {row.arch for row in rows} == {"sm_90", "gfx950"}

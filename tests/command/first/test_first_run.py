@@ -121,7 +121,7 @@ def test_without_a_gpu_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     """A prediction is no first run; nor is there anything to calibrate."""
     for word in ("first-run", "calibrate"):
         ran = run_here(capsys, word, "-o", tmp_path / "out", env=machine(tmp_path))
-        assert "this machine has no GPU that it can measure on" in ran.refusal
+        assert "this machine has no GPU that genkern can measure on" in ran.refusal
 
 
 def test_a_folder_without_a_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,7 +200,7 @@ def test_others_kernels_are_told() -> None:
     """How many of AITER's calls are right; those that are not, and what could not be called, by name."""
     said = "a16w16 aiter ck: right\na16w16 aiter asm b: C[0] is off\nleft out: a8w8: this aiter has no call for it\n"
     assert peer_lines(said) == [
-        "1 of 2 calls are right; tuning races these.",
+        "1 of 2 calls are right; tuning times these.",
         "- a16w16 aiter asm b: C[0] is off",
         "- left out: a8w8: this aiter has no call for it",
     ]

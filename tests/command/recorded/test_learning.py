@@ -40,7 +40,7 @@ def test_a_model_is_judged_and_written(tables: Path, tmp_path: Path, capsys: pyt
     done = run_here(capsys, "train", tables, "--folds", "2", "-o", tmp_path / "model.npz")
     assert done.status == 0, done
     assert PROBLEM.size in done.out
-    assert "the model's first choice, without any measurement" in done.out
+    assert "the model's first choice reaches, without any measurement" in done.out
     assert "model.npz: 2 sizes" in done.out
     assert Learned.read(tmp_path / "model.npz").arch.startswith(("sm_", "gfx"))
     judged = Judged.read(str(tmp_path / "model.npz"))
@@ -118,7 +118,7 @@ def test_nothing_to_do_is_said(tables: Path, capsys: pytest.CaptureFixture[str])
 def test_another_file_is_not_replaced(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Only a model is."""
     (tmp_path / "notes").write_text("notes")
-    assert "holds no model of times" in run_here(capsys, "train", tables, "-o", tmp_path / "notes").refusal
+    assert "is not a model of times" in run_here(capsys, "train", tables, "-o", tmp_path / "notes").refusal
     assert (tmp_path / "notes").read_text() == "notes"
 
 

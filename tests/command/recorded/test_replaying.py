@@ -57,7 +57,7 @@ def test_strategies_are_compared(tables: Path, tmp_path: Path, capsys: pytest.Ca
     assert lines[2][7:10] == ["0.00%"] * 3
     assert lines[4][1:3] == ["8", "20"]
     assert second.startswith("last.py ")
-    assert "of 12.5% of the compiles nobody recorded" in notes
+    assert "the durations of 12.5% of the compiles were not recorded" in notes
     rows = list(csv.DictReader((tmp_path / "out.csv").open()))
     assert len(rows) == 4
     assert [row["best"] for row in rows[:2]] == [BEST.name] * 2

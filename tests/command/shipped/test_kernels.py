@@ -55,7 +55,7 @@ def test_a_run_starts_from_the_file(written: Path, tmp_path: Path, capsys: pytes
     assert "exists; --overwrite replaces it" in run_here(capsys, *command(written)).refusal
     assert run_here(capsys, *command(written, "--overwrite")).status == 0
     path.write_text("a letter")
-    assert "is no file of kernels, which alone" in run_here(capsys, *command(written, "--overwrite")).refusal
+    assert "is not a file of kernels; --overwrite" in run_here(capsys, *command(written, "--overwrite")).refusal
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_nodes_that_die_of_a_unit_do_not_go_on_dying(make: Callable[[Path], Made
     assert isinstance(plain, Binary)
     assert isinstance(killed, Failure)
     assert killed.from_outside
-    assert "again and again" in killed.message
+    assert "repeatedly" in killed.message
 
 
 def test_a_cluster_that_cannot_compile_is_refused(local: Any, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_cluster_that_takes_nothing_ends_the_run(lab: Lab, monkeypatch: pytest
     monkeypatch.setattr(dask_pool, "_REFUSES_S", 0.05)
     lab.nodes.client = Client(RuntimeError("closed"))
     for said in outcomes(lab.begin("plain_1", "plain_2")):
-        assert said == "--cluster: the cluster is gone, or cannot run genkern (RuntimeError: closed)"
+        assert said == "--cluster: the cluster is lost, or cannot run genkern (RuntimeError: closed)"
 
 
 @pytest.mark.parametrize("forgotten", [CancelledError(), asyncio.CancelledError()])
@@ -148,7 +148,7 @@ def test_a_unit_that_is_always_forgotten_fails(lab: Lab) -> None:
     for act in (lambda data: CancelledError(), lambda data: KilledWorker()):
         lab.nodes.client = Client(act)
         (future,) = lab.begin("plain_1")
-        assert outcomes([future]) == ["nodes were lost with it again and again"]
+        assert outcomes([future]) == ["nodes were lost with it repeatedly"]
         assert future.result().from_outside  # type: ignore[union-attr]
 
 
@@ -158,7 +158,7 @@ def test_a_unit_that_is_always_forgotten_fails(lab: Lab) -> None:
 def test_what_is_no_answer_ends_the_run(lab: Lab, answer: Any) -> None:
     lab.nodes.client = Client(lambda data: answer)
     for said in outcomes(lab.begin("plain_1", "plain_2")):
-        assert said.startswith("--cluster: the cluster is gone, or cannot run genkern (")
+        assert said.startswith("--cluster: the cluster is lost, or cannot run genkern (")
 
 
 @pytest.mark.parametrize("result", [NotBegun(), {}, {"genkern.json": b"{}"}])
@@ -166,7 +166,7 @@ def test_a_node_that_never_makes_a_unit(lab: Lab, result: Result) -> None:
     """It fails, however the node says so."""
     lab.nodes.client = Client(lambda data: answered([result for _ in read_task(data)]))
     assert set(outcomes(lab.begin("plain_1", "plain_2"))) <= {
-        "nodes were lost with it again and again",
+        "nodes were lost with it repeatedly",
         "its binary came back damaged",
     }
 

@@ -125,7 +125,7 @@ def test_each_thread_of_a_daemon_has_a_compile_process(
     ("change", "said"),
     [
         ({"triton": "3.6.1"}, f"it has Triton {TRITON_VERSION}, this run 3.6.1"),
-        ({"lowering": "0"}, "it has another genkern"),
+        ({"lowering": "0"}, "it has another version of genkern"),
         ({"environment": "TRITON_X=1"}, "it has other settings of Triton"),
         ({"target": "cuda 90", "cute": "0"}, ""),
     ],

@@ -187,13 +187,13 @@ def test_an_entry_under_another_key_is_not_believed(path: str, hostile_path: Pat
 @pytest.mark.parametrize(
     ("contents", "said"),
     [
-        (b"", "is no file of compiled kernels"),
-        (b"- {M: 1}\n", "is no file of compiled kernels"),
+        (b"", "is not a file of compiled kernels"),
+        (b"- {M: 1}\n", "is not a file of compiled kernels"),
         (None, "no such file; `genkern kernels -o FILE` writes one"),
         ({"schema": 7}, "is of another version of genkern .schema 7"),
-        ({"schema": 1, "made_for": {"target": "cuda 90"}, "blocks": []}, "is no file of compiled kernels"),
-        ({"schema": 1, "made_for": {}, "blocks": 3}, "is no file of compiled kernels"),
-        ([1], "is no file of compiled kernels"),
+        ({"schema": 1, "made_for": {"target": "cuda 90"}, "blocks": []}, "is not a file of compiled kernels"),
+        ({"schema": 1, "made_for": {}, "blocks": 3}, "is not a file of compiled kernels"),
+        ([1], "is not a file of compiled kernels"),
     ],
 )
 def test_what_is_no_such_file_is_refused(contents: object, said: str, hostile_path: Path) -> None:
@@ -215,12 +215,12 @@ def test_what_is_no_such_file_is_refused(contents: object, said: str, hostile_pa
     [
         ({}, ""),
         ({"target": "hip gfx942"}, "it is for hip gfx942, this run for cuda 90: none of its kernels fit"),
-        ({"triton": "3.6.0"}, "made with Triton 3.6.0, here 3.7.1: those kernels of it are not found"),
-        ({"lowering": "other"}, "made with another genkern: those kernels of it are not found"),
-        ({"environment": "TRITON_X=1"}, "made with other settings of Triton: those kernels of it are not found"),
+        ({"triton": "3.6.0"}, "made with Triton 3.6.0, here 3.7.1: the kernels made with it are not found"),
+        ({"lowering": "other"}, "made with another version of genkern: the kernels made with it are not found"),
+        ({"environment": "TRITON_X=1"}, "made with other settings of Triton: the kernels made with it are not found"),
         (
             {"triton": "3.6.0", "cute": "1.0"},
-            f"made with Triton 3.6.0, here 3.7.1 and CuTe DSL 1.0, here {MADE_FOR.cute}: those kernels of it are not "
+            f"made with Triton 3.6.0, here 3.7.1 and CuTe DSL 1.0, here {MADE_FOR.cute}: the kernels made with it are not "
             "found",
         ),
     ],

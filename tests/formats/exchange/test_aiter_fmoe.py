@@ -159,7 +159,7 @@ def test_a_table_without_a_row_for_genkern_says_why(rows: list[str], tmp_path: P
 
 def test_halves_are_refused() -> None:
     """A row needs both stages."""
-    for alone, reason in ((GATE, "has no row of stage down"), (DOWN, "has no row of stage gate_up")):
+    for alone, reason in ((GATE, "has no matching row of stage down"), (DOWN, "has no matching row of stage gate_up")):
         with pytest.raises(InputError, match=reason):
             aiter_fmoe.render([TimedSize(alone, {CONFIG: 1.0}, "gfx942")])
 

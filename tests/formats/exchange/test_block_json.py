@@ -118,9 +118,9 @@ def test_only_what_their_kernel_computes_is_written() -> None:
 
 REFUSED = {
     "[]": "instead of an object",
-    '{"one": {}}': "no number of rows",
-    '{"0": {}}': "no number of rows",
-    '{"1": []}': "is no object",
+    '{"one": {}}': "not a number of rows",
+    '{"0": {}}': "not a number of rows",
+    '{"1": []}': "is not an object",
     '{"1": {"BLOCK_SIZE_M": 16}}': "has no BLOCK_SIZE_N",
 }
 

@@ -85,5 +85,5 @@ def test_every_kind_has_a_name() -> None:
     """What --to takes; a name that no kind has is refused with those that are known."""
     triton = ["aiter_triton", "aiter_triton_flat", "aiter_triton_named"]
     assert list(PEERS) == ["vllm", "sglang", *triton, "aiter_fmoe", "tunableop"]
-    with pytest.raises(InputError, match="says no kind of file"):
+    with pytest.raises(InputError, match="is of no known kind of file"):
         read_peer("config.json", None)

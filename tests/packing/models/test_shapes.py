@@ -344,7 +344,7 @@ def test_more_gpus_than_kv_heads(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("config", "argv", "reason"),
     [
         ("{", (), "is not JSON"),
-        ("[1]", (), "is no model's configuration"),
+        ("[1]", (), "is not a model's configuration"),
         ("{}", (), "model_type = ''"),
         ({"model_type": "newest"}, (), "model_type = 'newest'"),
         ({"model_type": "llama"}, (), "has no hidden_size"),
@@ -352,7 +352,7 @@ def test_more_gpus_than_kv_heads(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ({**LLAMA, "hidden_size": True}, (), "hidden_size = 'True' is not a whole number"),
         ({**LLAMA, "attention_bias": 1}, (), "attention_bias = '1' is neither true nor false"),
         ({**LLAMA, "torch_dtype": "int4"}, (), "weights are 'int4'"),
-        ({**LLAMA, "quantization_config": 3}, (), "quantization_config is no object"),
+        ({**LLAMA, "quantization_config": 3}, (), "quantization_config is not an object"),
         ({**LLAMA, "num_hidden_layers": 10**6}, (), "num_hidden_layers = 1000000 is over 10000"),
         ({**LLAMA, "model_type": "qwen3_moe", "mlp_only_layers": 3}, (), "mlp_only_layers is no list"),
         ({**LLAMA, "num_key_value_heads": 3}, ("--tp", "4"), "num_key_value_heads = 3 does not divide 4 GPUs"),
