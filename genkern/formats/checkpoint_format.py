@@ -387,8 +387,8 @@ class _ExactOrPattern:
 class _SkipList:
     """transformers' lists of modules that are not quantised (`should_convert_module`).
 
-    An entry is the start of a name up to a dot, a regular expression for such a start, or the end of a name. An entry may end
-    with a dot.
+    An entry is the start of a name up to a dot, a regular expression for such a start, or the end of a name. An
+    entry may end with a dot.
     """
 
     def __init__(self, entries: Sequence[str], steps: Steps):
