@@ -51,7 +51,10 @@ def test_more_is_compiled_only_where_it_may_be(
 def test_a_machine_without_a_gpu_is_refused(work: WorkFolder, capsys: pytest.CaptureFixture[str]) -> None:
     """Unless predicted times are asked for."""
     assert "genkern measure needs a gfx942 GPU" in run_here(capsys, "measure", work.path).refusal
-    assert "--arch: the folder determines what is measured" in run_here(capsys, "measure", work.path, "--arch=sm_90").refusal
+    assert (
+        "--arch: the folder determines what is measured"
+        in run_here(capsys, "measure", work.path, "--arch=sm_90").refusal
+    )
 
 
 def test_kernels_that_would_not_be_found_are_refused(

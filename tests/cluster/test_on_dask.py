@@ -137,9 +137,7 @@ def test_a_stop_by_a_terminal_says_one_line(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    lines = [
-        line for line in said.splitlines() if not line.startswith(("note: no key has the types", "cluster: http"))
-    ]
+    lines = [line for line in said.splitlines() if not line.startswith(("note: no key has the types", "cluster: http"))]
     assert lines == ["genkern: stopped; run the same command again to go on"]
     assert_gone(lab.at)
 

@@ -83,7 +83,9 @@ def test_what_is_of_other_code_is_measured_anew(
     screened = sorted((event["size"], event["event"].split()[1]) for event in screens)
     again = [FIRST, SECOND] if winners == CHANGED else [SECOND]
     assert screened == sorted((size, name) for size in again for name in CHANGED)
-    assert ("1 row is of kernels that genkern now generates differently: tuned again" in ran.out) == (winners == CHANGED)
+    assert ("1 row is of kernels that genkern now generates differently: tuned again" in ran.out) == (
+        winners == CHANGED
+    )
     rows = read_results(str(results))
     assert [row.config.name if row.config else "" for row in rows] == [winners[0]] * 2
     old = [line.partition("'source': '")[2][:16] for line in before[1:]]

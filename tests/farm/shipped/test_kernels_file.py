@@ -220,8 +220,8 @@ def test_what_is_no_such_file_is_refused(contents: object, said: str, hostile_pa
         ({"environment": "TRITON_X=1"}, "made with other settings of Triton: the kernels made with it are not found"),
         (
             {"triton": "3.6.0", "cute": "1.0"},
-            f"made with Triton 3.6.0, here 3.7.1 and CuTe DSL 1.0, here {MADE_FOR.cute}: the kernels made with it are not "
-            "found",
+            f"made with Triton 3.6.0, here 3.7.1 and CuTe DSL 1.0, here {MADE_FOR.cute}: the kernels made with it are "
+            "not found",
         ),
     ],
 )

@@ -93,7 +93,9 @@ def test_constants_of_another_model_are_refused(gpu: Gpu, other: Gpu, monkeypatc
     assert constants_for(gpu) == shipped_constants(gpu)
     forget_calibrations()
     monkeypatch.setenv("GENKERN_CALIBRATION", str(named))
-    with pytest.raises(ResultsError, match=rf"sent\.json does not hold .* \(the model of {gpu.name} has no constant 'm") as error:
+    with pytest.raises(
+        ResultsError, match=rf"sent\.json does not hold .* \(the model of {gpu.name} has no constant 'm"
+    ) as error:
         constants_for(gpu)
     assert "\n" not in str(error.value)
     monkeypatch.setenv("GENKERN_CALIBRATION", "off")
