@@ -87,7 +87,7 @@ def test_an_n_and_k_become_a_file(cache_dir: Path, tmp_path: Path, capsys: pytes
         (["-n", 64, "-k", 64, "--arch", "sm_90"], "AMD's GPUs"),
         (["-n", 64, "-k", 64, "--arch", "gfx942", "--op", "a16w8"], "AITER's kernels"),
         (["-n", 64, "-k", 64, "--arch", "gfx942", "--bucket", "full"], "not written by --bucket"),
-        (["-n", 64, "-k", 64, "--arch", "gfx942", "--bucket", "full/file"], "is no folder"),
+        (["-n", 64, "-k", 64, "--arch", "gfx942", "--bucket", "full/file"], "is not a folder"),
         (["-n", 64, "-k", 64, "--bucket_keys", "many"], "invalid choice"),
     ],
 )

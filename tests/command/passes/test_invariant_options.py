@@ -9,8 +9,8 @@ from command import run_here
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--sums", "library"], "--sums is about --batch_invariant"),
-        (["--m_weights", "1:2"], "--m_weights is about --batch_invariant"),
+        (["--sums", "library"], "--sums belongs to --batch_invariant"),
+        (["--m_weights", "1:2"], "--m_weights belongs to --batch_invariant"),
         (["--batch_invariant", "--m_weights", "1:2,1:3"], "is not M:WEIGHT"),
         (["--batch_invariant", "--bucket", "x"], "--bucket does not"),
         (["--batch_invariant", "--explain"], "--explain does not"),
