@@ -84,9 +84,9 @@ def _head(said: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
         "",
         "Ratios are ratios of times, as geometric means over a file's sizes. If a ratio is over 1, the name after the",
         "slash is faster. *Least*: the smallest ratio of the column to its left. *Library*: the fastest of cuBLASLt's",
-        "algorithms and PyTorch's call. *Called*: what a program calls: genkern's kernel, or the library if no kernel was",
-        "faster. *Tied*: number of sizes at which neither was reliably faster. In brackets: number of rows with a library",
-        "call to compare with, if not all rows have one.",
+        "algorithms and PyTorch's call. *Called*: what a program calls: genkern's kernel, or the library if no kernel",
+        "was faster. *Tied*: number of sizes at which neither was reliably faster. In brackets: number of rows with a",
+        "library call to compare with, if not all rows have one.",
     ]
 
 
