@@ -1,4 +1,4 @@
-"""SGLang: a plugin (entry point sglang.srt.plugins) by which its layers call winners; docs/engines.md says which.
+"""SGLang: a plugin (entry point sglang.srt.plugins) by which its layers call winners. docs/engines.md lists them.
 
 Hooks go through SGLang's HookRegistry, which applies them when all plugins have registered. `parts` declares what is
 touched.

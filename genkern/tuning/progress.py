@@ -45,7 +45,7 @@ class Progress:
 
     @contextlib.contextmanager
     def problem(self, name: str, candidates: int, counts: FarmCounts) -> Iterator[Callable[[int], None]]:
-        """Show a bar for one problem while the block runs; yields a function that advances it by a number of candidates."""
+        """Show a bar while the block runs; yields a function that advances it by a number of candidates."""
         if (progress := self._progress) is None:
             yield lambda count: None
             return
