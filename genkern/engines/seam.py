@@ -205,6 +205,6 @@ def _field_names(owner: Any) -> frozenset[str]:
         found.update(getattr(each, "__dataclass_fields__", ()))
         initialiser = vars(each).get("__init__")
         code = None if initialiser is None else getattr(inspect.unwrap(initialiser), "__code__", None)
-        # Names of attributes that __init__ stores or reads, on self among others.
+        # Names of all attributes that __init__ stores or reads, on self or on another object.
         found.update(getattr(code, "co_names", ()))
     return frozenset(found)

@@ -228,7 +228,7 @@ def _expert_layer(module: Any, method: Any) -> Any:
     from genkern.engines.layers import MARK
 
     found = getattr(getattr(method, "moe_kernel", None), "fused_experts", None)
-    # Some of vLLM's kernels are two, of which Triton's serves few tokens.
+    # Some of vLLM's kernel objects contain a second one, TritonExperts, for small numbers of tokens.
     for kernel in (found, getattr(found, "fallback_experts", None)):
         if type(kernel) is resolved(_TRITON_EXPERTS):
             return experts.layer_in(module, kernel)
@@ -298,13 +298,13 @@ def _by_winners(kernel: Any, *given: Any, **named: Any) -> Any:
 def _is_plain(kernel: Any, w1: Any, said: dict[str, Any]) -> bool:
     """True if genkern has such a layer: gated by silu, all experts on this rank, weights without bias or LoRA."""
     biased = any(getattr(kernel, name) is not None for name in _EXTRAS)
-    # Newer releases keep the limit in activation_config too.
+    # Newer releases have the limit in activation_config too.
     limits = (
         kernel.quant_config.gemm1_clamp_limit,
         getattr(getattr(kernel, "activation_config", None), "clamp_limit", None),
     )
     elsewhere = said.get("expert_map") is not None or said.get("apply_router_weight_on_input")
-    # 0.33 may leave the experts' sum to another kernel; releases before have no such hook.
+    # vLLM 0.33 may leave the sum over experts to another kernel (post_gemm2_hook); older releases have no such hook.
     hooked = kernel._lora_context is not None or getattr(kernel, "post_gemm2_hook", None) is not None
     emulated = getattr(kernel, "quantization_emulation", False)
     if biased or limits != (None, None) or elsewhere or hooked or emulated:

@@ -109,7 +109,7 @@ class InterpreterChecker:
         self._closed = threading.Event()
 
     def can_check(self, config: Config) -> bool:
-        """Return False for kernels that the interpreter cannot run, such as those in Gluon."""
+        """Return False for kernels that the interpreter cannot run, such as Gluon kernels."""
         return form_of(config).interpreted
 
     def check(self, session: Session, candidate: Candidate) -> Check:
