@@ -14,14 +14,14 @@ import yaml
 from genkern.formats.kind import read_results
 
 FOLDER = Path(__file__).parent
-# Result rows as their files have them.
+# A result row as its file stores it.
 Row = Mapping[str, Any]
-# What makes two rows the same problem: all that is not said of the config, the device or the times.
+# The keys that identify a row's problem.
 _PROBLEM = ("M", "N", "K", "op", "rowMajorA", "rowMajorB", "dtype_a", "dtype_b", "dtype_c", "bias", "activation")
 
 
 def pages() -> dict[Path, str]:
-    """The page of each device that has results, as Markdown, by its path."""
+    """Return the Markdown page of each device that has results, by path."""
     said = _loaded(FOLDER / "provenance.yaml")
     made = (device for device in said if (FOLDER / device / "made.csv").exists())
     return {FOLDER / device / "README.md": _page(FOLDER / device, said[device]) for device in made}
@@ -29,7 +29,7 @@ def pages() -> dict[Path, str]:
 
 def _page(folder: Path, said: Mapping[str, Any]) -> str:
     made = {row["file"]: row for row in csv.DictReader((folder / "made.csv").read_text().splitlines())}
-    # Of a file that was never made there is nothing to say.
+    # Files that are planned but were never made have no rows.
     rows = {name: _loaded(folder / name) for name in said["files"] if name in made}
     models = [row for name, of_file in rows.items() if "_tp" in name for row in of_file]
     return "\n".join(
@@ -45,7 +45,7 @@ def _page(folder: Path, said: Mapping[str, Any]) -> str:
 
 
 def ratios(rows: Iterable[Row]) -> dict[str, list[float]]:
-    """Times of the library and of PyTorch over genkern's, and over those of what is called, where rows have both."""
+    """Return the ratios of each kind of the rows that have the times of both sides."""
     found: dict[str, list[float]] = {"library / genkern": [], "library / called": [], "torch / called": []}
     for row in rows:
         genkern, library = row["time_us"], row.get("vendor_us")
@@ -60,7 +60,7 @@ def ratios(rows: Iterable[Row]) -> dict[str, list[float]]:
 
 
 def _loaded(path: Path) -> Any:
-    # Three times as fast as yaml.SafeLoader, where libyaml is there.
+    # Three times as fast as yaml.SafeLoader, if libyaml is installed.
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
@@ -74,18 +74,19 @@ def _head(said: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     return [
         f"# {said['title']}",
         "",
-        "`make docs` writes this page from the files here, [made.csv](made.csv) (commits and dates) and",
-        "[provenance.yaml](../provenance.yaml). [docs/results.md](../../docs/results.md) has the keys of a row.",
+        "`make docs` writes this page from the files in this folder, [made.csv](made.csv) (commits and dates) and",
+        "[provenance.yaml](../provenance.yaml). [docs/results.md](../../docs/results.md) explains the keys of a row.",
         "",
         f"{len(rows):,} rows, measured on {' and '.join(devices)} with {listed}.",
         f"Tuned by {_commands(said)}. Conditions:",
         "",
         *(f"- {line}" for line in said["conditions"]),
         "",
-        "Ratios are of times, geometric means over a file's sizes; over 1, what stands behind the slash is faster.",
-        "*Least*: the smallest ratio to its left. *Library*: the fastest of cuBLASLt's algorithms and PyTorch's call.",
-        "*Called*: what a program gets, genkern's kernel, or the library's algorithm where no kernel was faster.",
-        "*Tied*: sizes where nobody can say who is. In brackets: rows with a library call to compare with, if not all.",
+        "Ratios are ratios of times, as geometric means over a file's sizes. If a ratio is over 1, the name after the",
+        "slash is faster. *Least*: the smallest ratio of the column to its left. *Library*: the fastest of cuBLASLt's",
+        "algorithms and PyTorch's call. *Called*: what a program calls: genkern's kernel, or the library if no kernel",
+        "was faster. *Tied*: number of sizes at which neither was reliably faster. In brackets: number of rows with a",
+        "library call to compare with, if not all rows have one.",
     ]
 
 
@@ -123,7 +124,7 @@ def _by_rows(folder: Path, rows: Iterable[Row]) -> list[str]:
 
 
 def _families(folder: Path, rows: Mapping[str, Sequence[Row]]) -> list[str]:
-    """Whose kernels are genkern's fastest, under the names that families have today."""
+    """Return the table of winning families, under the families' current names."""
     lists = {
         "models": [name for name in rows if "_tp" in name],
         "anchors and held out": [name for name in rows if name.startswith(("anchors", "held_out"))],
@@ -132,7 +133,12 @@ def _families(folder: Path, rows: Mapping[str, Sequence[Row]]) -> list[str]:
     won = {title: Counter(_families_of(folder, names)) for title, names in lists.items()}
     order = sorted({family for counts in won.values() for family in counts}, key=lambda f: (-won["models"][f], f))
     cells = [[family, *(won[title][family] for title in lists)] for family in order]
-    return ["", "Families of genkern's fastest kernels, in sizes:", "", *_table(["family", *lists], cells)]
+    return [
+        "",
+        "Number of sizes at which genkern's fastest kernel is of each family:",
+        "",
+        *_table(["family", *lists], cells),
+    ]
 
 
 def _families_of(folder: Path, names: Iterable[str]) -> list[str]:
@@ -164,13 +170,13 @@ def _means(rows: Sequence[Row]) -> list[str]:
         "" if least is None else f"{least:.3f}",
         means["library / called"],
         means["torch / called"],
-        # Files from before do not tell ties.
+        # Files of older releases do not record ties.
         str(tied or ""),
     ]
 
 
 def _older(folder: Path, said: Mapping[str, Any]) -> list[str]:
-    """Files whose rows genkern serves and does not quote: other programs were timed than it generates today."""
+    """Return the section on rows whose kernels have changed since. They are served, but documents do not quote them."""
     rows = sum(len(_loaded(path)) for path in (folder / "older").glob("*.yaml"))
     if not rows:
         return []
@@ -178,9 +184,9 @@ def _older(folder: Path, said: Mapping[str, Any]) -> list[str]:
         "",
         "## Winners of older kernels",
         "",
-        f"The {rows} rows in `older/` ({said['older']}) are of kernels that genkern does not generate any more, or",
-        "do not say of which: `make bundle` packs their configs as today's kernels, for `genkern verify` to prove and",
-        "time, and no document quotes their times.",
+        f"The {rows} rows in `older/` ({said['older']}) belong to kernels that genkern no longer generates, or",
+        "do not name their kernels. `make bundle` packs their configs as today's kernels, which `genkern verify` can",
+        "prove and time. No document quotes their times.",
     ]
 
 

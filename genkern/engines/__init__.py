@@ -1,4 +1,4 @@
-"""engines: programs that serve models, and how each calls winners: a file an engine, and what they share.
+"""Plugins by which inference engines call winners: one file per engine, and the code that they share.
 
-Nothing here is imported by a program that does not name a bundle (GENKERN_CONFIG).
+A program that names no bundle (GENKERN_CONFIG) imports nothing of this.
 """

@@ -1,11 +1,11 @@
-"""AITER: rows of its tables whose libtype is genkern are served by winners (aiter.tuned_gemm).
+"""AITER: winners serve the rows of its tables whose libtype is genkern (aiter.tuned_gemm).
 
     from genkern.engines import aiter
 
     aiter.register()
 
-Without it such a row is a KeyError where AITER looks for its function. Written after AITER's aiter/tuned_gemm.py of
-2026; never run on AMD hardware.
+Without this, AITER raises a KeyError for such a row. Written for AITER's aiter/tuned_gemm.py of 2026; never run on AMD
+hardware.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GIVEN = ("inp", "weights", "solidx", "bias", "otype", "scale_a", "scale_b", "sc
 
 
 def register() -> None:
-    """Put genkern among the libraries that AITER's rows may name; once, and whatever the rows are."""
+    """Add genkern to the libraries that AITER's rows may name. Idempotent."""
     install("aiter", [Part("rows of libtype genkern", (Touch("aiter.tuned_gemm.solMap"),), _put)])
 
 
@@ -49,10 +49,11 @@ def solution(
     bpreshuffle: bool = False,
     config: Any = None,
 ) -> Any:
-    """inp [M, K] by weights [N, K], with one scale for all of each where they are fp8: what a bundle has for it.
+    """Return inp [M, K] @ weights.T for weights [N, K], computed by the bundle's winner or else by PyTorch.
 
-    The row says that genkern is faster; which kernel, a bundle does, also for an M that AITER padded to that of the
-    row. Raises NotImplementedError for weights that are shuffled, and for a scale of the result.
+    fp8 operands have one scale each. The row only says that genkern is faster; the bundle decides which kernel runs,
+    also for an M that AITER rounded up to the row's M. Raises NotImplementedError for shuffled weights and for a scale
+    of the result.
     """
     from genkern.engines.called import SCALED, WIDE, operator
 

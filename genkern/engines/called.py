@@ -1,4 +1,4 @@
-"""What engines call: which format each of their products is, its operator, and whether it has winners."""
+"""The products that engines call: the number format of each, its operator, and the M for which it has winners."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ from genkern.runtime.given import row_majors
 from genkern.runtime.launch.prepared import LiveGpu
 from genkern.runtime.torch_ops import gemm_of
 
-# Operands in 16 bits; in 8 with a scale for all or for each row and column; in 8 with scales of blocks; batches in 16.
+# Formats: 16-bit operands; 8-bit operands with one scale each, or with scales of rows and columns; 8-bit operands with
+# scales of blocks; batches of 16-bit operands.
 WIDE, SCALED, IN_BLOCKS, BATCHED = DEFAULT_OP, "a8w8", "a8w8_blockscale", "batched_a16w16"
-# Who won where none of genkern's kernels did.
+# The choices in which the library is called.
 _LIBRARY = tuple(choice for choice in CHOICES if choice != CONFIG_WINS)
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product by one weight [N, K], whatever x's rows: what a layer of an engine computes.
+    """The product that a layer of an engine computes: x [M, K] by one weight [N, K], for any M.
 
-    `dtype_x` and `dtype_out` are PyTorch's, `own` the format's own fields as words.
+    op: the number format
+    dtype_x, dtype_out: PyTorch types
+    own: the format's own fields, as strings
     """
 
     op: str
@@ -46,7 +49,7 @@ class Product:
         return f"{n}x{k}"
 
     def problems(self) -> tuple[GemmProblem, ...]:
-        """Returns the product with M = 1, as bundles have it; nothing if genkern lacks one of its types."""
+        """Returns the product's problem with M = 1, as bundles store it; () if genkern lacks one of its types."""
         types = [BY_TORCH.get(str(each)) for each in (self.dtype_x, self.weight.dtype, self.dtype_out)]
         if None in types:
             return ()
@@ -61,18 +64,18 @@ class Product:
         return (problem,)
 
     def tuned(self) -> tuple[int, ...]:
-        """Returns the M for which a bundle of this process has a row, on the weight's GPU; () if no kernel won any."""
+        """Returns the M for which bundles have rows on the weight's GPU; () if genkern's kernels won for no M."""
         context = default_context()
         gpu, problems = context.gpu(self.weight.get_device()), self.problems()
         return () if gpu is None or not problems else tuned_of(context, gpu, *problems)
 
 
 def tuned_of(context: Context, gpu: LiveGpu, problem: GemmProblem) -> tuple[int, ...]:
-    """For which M the problem is tuned, where a kernel of genkern's won for any: else nothing is gained."""
+    """Returns the M for which the problem is tuned; () if the library won for every M, so that nothing is gained."""
     if get_op(problem.op).refuse(problem, gpu.identity.arch):
         return ()
     found = context.tuned(gpu, problem)
-    # A call for which few bits of a sum are good enough is served by winners with all of them too.
+    # Winners with `full` sums also serve calls that accept `fast` sums.
     if multiplies_float8(problem) and not get_op(problem.op).refuse(as_full(problem), gpu.identity.arch):
         found = [*found, *context.tuned(gpu, as_full(problem))]
     wins = any(who.partition(" ")[0] not in _LIBRARY for _, who in found)

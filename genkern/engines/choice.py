@@ -1,4 +1,4 @@
-"""Choice at run time, by M, between a winner and the engine's own kernel: one opaque operator in traced programs."""
+"""Choice between a winner and the engine's own kernel, by M at run time, in one operator that is opaque to tracing."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from genkern.runtime.given import Given
 from genkern.runtime.served import as_tuned
 from genkern.runtime.torch_ops import define_plain, gemm_of
 
-# Tensors of a product to its result [M, N]; as a hook it returns None if no winner serves that M.
+# Computes the result [M, N] of a product from its tensors. A hook returns None if no winner serves that M.
 Product = Callable[..., Any]
-# Tensors as a list, the result's columns and its type, to the result: what traced code calls.
+# What traced code calls: computes the result from a list of tensors, the result's number of columns and its type.
 Opaque = Callable[[list[Any], int, Any], Any]
 _MOST_KEPT = 2**16
 _known: dict[tuple[object, ...], bool] = {}
@@ -24,11 +24,11 @@ _made: list[Callable[..., Any]] = []
 
 
 def served_product(name: str, hook: Product, own: Product) -> Opaque:
-    """Returns one operator, which tracing does not look into: `hook` of the tensors, else `own` (served_or_own).
+    """Returns one operator, opaque to tracing, that calls `hook` with the tensors, or else `own` (served_or_own).
 
-    The result has the rows of the first tensor. Layers with an equal `name` share the operator's call, so `name` must
-    tell everything that `own` depends on besides its tensors. Compiled programs hold the name: an engine may load them
-    in another process, which must have registered the same name for the same product.
+    The result has as many rows as the first tensor. Layers with an equal `name` share the operator's call, so `name`
+    must contain everything that `own` depends on besides its tensors. Compiled programs contain the name: an engine may
+    load them in another process, which must have registered the same name for the same product.
     """
     _calls.setdefault(name, served_or_own(name, hook, own))
     if not _made:

@@ -1,4 +1,4 @@
-"""Experts: a mixture of experts of an engine by winners of both its products, or None if the engine serves it."""
+"""Mixtures of experts of engines, computed by winners of both products if there are any."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from genkern.runtime.routed.layer import Layer
 from genkern.runtime.routed.routed import routed_of, staged_op
 
 _MOST_KEPT = 4096
-# How many times the most tokens that were tuned.
+# Winners serve up to this multiple of the largest number of tokens that was tuned.
 _BEYOND = 2
 _found: dict[tuple[object, ...], bool] = {}
 
@@ -62,7 +62,7 @@ def by_winners(
         with genkern.batch_invariant():
             return _remember(key, True, calls(*given[:-1]))
     except GenkernError as error:
-        # Once it was served, another kernel would have other bits.
+        # The layer was served before; the engine's kernel would give other bits.
         if invariant and known:
             raise
         default_context().say(key, f"experts {tuple(gate_up.shape)}: {error}: they are the engine's own")
@@ -82,7 +82,7 @@ def _is_tuned(given: tuple[Any, ...]) -> bool:
     try:
         layer = Layer.of(get_op(staged_op()), *given)
     except GenkernError:
-        # What genkern cannot compute is the engine's.
+        # genkern cannot compute the layer, so the engine does.
         return False
     stages: list[GemmProblem | None] = [layer.first, layer.second]
     if gpu is None or None in stages:

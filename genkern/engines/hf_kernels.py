@@ -1,4 +1,4 @@
-"""Hugging Face kernels: a folder of layers that `kernelize` takes, and the mapping that names it.
+"""Hugging Face kernels: a folder of layers for `kernelize`, and the mapping that names it.
 
     from genkern.engines import hf_kernels
     from kernels import Mode, kernelize
@@ -6,7 +6,7 @@
     hf_kernels.register()
     model = kernelize(model, mode=Mode.INFERENCE)
 
-Written for kernels 0.17. The folder has a build for each backend, of a few lines.
+Written for kernels 0.17. The folder has a build of a few lines for each backend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from genkern import __version__
 from genkern.engines.seam import Misfit, Part, Touch, install, is_on
 
 LAYER = "GenkernLinear"
-# As kernels names devices, for which it looks layers up.
+# Device names of kernels, by which it looks up layers.
 _DEVICES = "cuda", "rocm", "cpu"
 _BUILD = (
     '"""Layers that call winners of genkern."""\n\n'
@@ -29,7 +29,7 @@ _BUILD = (
 
 
 def register() -> None:
-    """Let `kernelize` give winners to those nn.Linear layers that have any; nothing without a bundle."""
+    """Let `kernelize` replace nn.Linear layers that have winners. Does nothing without a bundle."""
     if is_on():
         touches = (
             Touch("kernels.replace_kernel_forward_from_hub", ("cls", "layer_name", "condition")),
@@ -49,7 +49,7 @@ def _put() -> None:
 
 
 def mapping() -> dict[str, dict[str, Any]]:
-    """The layer's folder for each device, for `use_kernel_mapping` too."""
+    """Return the layer's folder for each device, as `use_kernel_mapping` takes it."""
     from kernels import LocalLayerRepository
 
     repository = LocalLayerRepository(folder(), layer_name="Linear")
@@ -57,10 +57,9 @@ def mapping() -> dict[str, dict[str, Any]]:
 
 
 def folder() -> Path:
-    """The repository's folder for LocalLayerRepository, written if it is not there. It is imported, so that it lies in
-    genkern's cache only if no other user can write there.
+    """Return the folder for LocalLayerRepository, and write it if it does not exist.
 
-    Raises OutputError.
+    Its files are imported, so it is in genkern's cache only if no other user can write there. Raises OutputError.
     """
     from genkern.errors import OutputError
     from genkern.files import cache_folder, write_whole
@@ -86,7 +85,7 @@ def is_tuned(layer: Any) -> bool:
 
     from genkern.engines.called import WIDE, Product
 
-    # A subclass, or a weight that is one, does something else.
+    # Subclasses of nn.Linear, or of its weight's type, may compute something else.
     if type(layer) is not torch.nn.Linear or type(layer.weight) not in (torch.nn.Parameter, torch.Tensor):
         return False
     bias = layer.bias is not None
@@ -94,7 +93,7 @@ def is_tuned(layer: Any) -> bool:
 
 
 def layers_of() -> SimpleNamespace:
-    """The layers of the folder. kernelize takes their forward: they have no state, and nn.Linear's arguments."""
+    """Return the layers of the folder. kernelize uses only their forward, so they have no state."""
     import torch
 
     from genkern.engines.called import WIDE, operator

@@ -1,12 +1,12 @@
-"""Inductor: winners among what torch.compile(mode="max-autotune") times for a product, and calls if they are fastest.
+"""Inductor: torch.compile(mode="max-autotune") times winners among its choices for a product.
 
     from genkern.engines import inductor
 
     inductor.register()
     model = torch.compile(model, mode="max-autotune")
 
-By torch._inductor.config.external_matmul, which is private: for aten.mm alone, so for nn.Linear without a bias. Of one
-compiled with dynamic sizes a call looks at M when it runs.
+This uses torch._inductor.config.external_matmul, which is private. It covers only aten.mm, hence nn.Linear without a
+bias. In a program that is compiled with dynamic sizes, each call chooses by its M when it runs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 from genkern.engines.seam import Misfit, Touch, is_on, put_around, reason_text, resolved, taken_out, version_of
 
 _LOG = logging.getLogger("genkern")
-# Inductor makes a choice of each function of external_matmul here. Its own takes functions that write into an `out`,
-# which would cost winners a copy.
+# Inductor makes a choice of each function of external_matmul with this function. It expects functions that write into
+# `out`, which would cost winners a copy, so genkern replaces it for its own function.
 _MM, _CHOICE = "torch._inductor.kernel.mm", "lazy_register_extern_choice"
 _TOUCHES = (
     Touch(f"{_MM}.{_CHOICE}", ("fn",)),
@@ -28,7 +28,7 @@ _TOUCHES = (
 
 
 def genkern_matmul(a: Any, b: Any) -> Any:
-    """a [M, K] @ b [K, N]: by a winner, else by PyTorch. Programs that Inductor writes call it by this name."""
+    """Return a [M, K] @ b [K, N], by a winner or else by PyTorch. Inductor's programs call it by this name."""
     from genkern.engines.called import WIDE
     from genkern.errors import InputError
     from genkern.runtime.torch_ops import gemm_of
@@ -38,12 +38,12 @@ def genkern_matmul(a: Any, b: Any) -> Any:
     except InputError:
         import torch
 
-        # A type that genkern has not.
+        # genkern does not have this type.
         return torch.mm(a, b)
 
 
 def register() -> bool:
-    """Let Inductor time winners from now on; whether it does. Nothing is done without a bundle."""
+    """Let Inductor time winners from now on; return whether it will. Does nothing without a bundle."""
     if not is_on():
         _LOG.warning("no bundle is named (GENKERN_CONFIG): Inductor is left as it is")
         return False
@@ -57,13 +57,13 @@ def register() -> bool:
         return False
     if genkern_matmul not in config.external_matmul:
         config.external_matmul = [*config.external_matmul, genkern_matmul]
-    # Programs of an earlier process that lie in Inductor's cache call it before anything is compiled here.
+    # Cached programs of an earlier process call the function before anything is compiled in this process.
     _choice()
     return True
 
 
 def unregister() -> None:
-    """Undo it; programs that were compiled meanwhile stay as they are."""
+    """Undo `register`. Programs that are already compiled do not change."""
     config = _config()
     config.external_matmul = [each for each in config.external_matmul if each is not genkern_matmul]
     taken_out(resolved(_MM), _CHOICE)
@@ -88,7 +88,7 @@ _made: list[Any] = []
 
 
 def _choice() -> Any:
-    """What Inductor times: made once, since it knows functions by their names."""
+    """Return Inductor's choice, which is made once, because Inductor identifies functions by name."""
     if not _made:
         from torch._inductor.select_algorithm import ExternKernelChoice
 

@@ -1,12 +1,14 @@
-"""Products whose bits do not hang on the batch, for engines that have a switch for it: `matmul_persistent` and
-`bmm_batch_invariant`, as thinking-machines-lab's batch_invariant_ops has them, and vLLM and SGLang after it.
+"""Batch-invariant products for engines that have a switch for them: `matmul_persistent` and `bmm_batch_invariant`.
+
+These are the names of thinking-machines-lab's batch_invariant_ops, which vLLM and SGLang have adopted.
 
     from batch_invariant_ops import batch_invariant_ops
     from genkern.engines.invariant import take_over
 
     take_over(batch_invariant_ops)
 
-A weight for which genkern has no kernel that serves every M alike is multiplied by the engine's own, for all M.
+If genkern has no kernels that serve every M of a weight with equal bits, the engine's own kernel computes its products
+for all M.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from genkern.gemm.dtypes import BY_TORCH
 from genkern.runtime.torch_ops import define_plain, gemm_of
 
 _MATMUL, _BMM = "matmul_persistent", "bmm_batch_invariant"
-# What an engine had in their places: serves what genkern cannot.
+# The engine's own functions, which compute what genkern cannot.
 _engines: dict[str, Callable[..., Any]] = {}
-# For each weight's form whether genkern serves it, found at its first call: for all M and all calls.
+# Whether genkern serves a weight, by the key of `_form`. Decided at the first call, for all M and all later calls.
 _serves: dict[tuple[object, ...], bool] = {}
 
 
 class _Inside(threading.local):
-    """Whether this thread is in one of these products."""
+    """Counts the products of this module that are running in this thread."""
 
     depth = 0
 
@@ -46,15 +48,15 @@ _inside = _Inside()
 
 
 def matmul_persistent(a: Any, b: Any, bias: Any = None, out_dtype: Any = None) -> Any:
-    """a [M, K] @ b [K, N] + bias [N], in a's type or `out_dtype`; a row has the same bits whatever M is.
+    """Return a [M, K] @ b [K, N] + bias [N], in a's type or `out_dtype`. A row has the same bits for every M.
 
-    Raises what genkern.batch_invariant() raises where no kernel serves every M alike, and no engine has one.
+    Raises InvarianceError if genkern has no such kernel and no engine's function was taken over.
     """
     return _operators()[_MATMUL](a, b, bias, out_dtype)
 
 
 def bmm_batch_invariant(a: Any, b: Any, *, out: Any = None) -> Any:
-    """a [batch, M, K] @ b [batch, K, N], into `out` where it is given."""
+    """Return a [batch, M, K] @ b [batch, K, N], written to `out` if it is given."""
     found = _operators()[_BMM](a, b)
     return found if out is None else out.copy_(found)
 
@@ -104,12 +106,12 @@ def _served(name: str, op: str, of_genkern: tuple[Any, ...], of_engine: tuple[An
     x, weight, bias, out_dtype = of_genkern
     engine, form = _engines.get(name), _form(op, x, weight, bias, out_dtype)
     if engine is not None and x.numel() == 0:
-        # It has no rows with bits, and decides nothing for those that come.
+        # An empty x has no rows, so it must not decide for later calls.
         return engine(*of_engine)
     serves = _serves.get(form)
     if serves is None and engine is not None and not _is_known(x.dtype, weight.dtype, out_dtype):
         serves = _serves[form] = False
-    # PyTorch's own product, which a call may end in where a launch fails, comes back here.
+    # If a launch fails, genkern calls PyTorch's product, which the engine may have routed back to this function.
     if engine is not None and (serves is False or _inside.depth):
         return engine(*of_engine)
     try:
@@ -121,7 +123,7 @@ def _served(name: str, op: str, of_genkern: tuple[Any, ...], of_engine: tuple[An
         _serves[form] = False
         line = f"{reason_text(reason)}: the engine's own kernel computes products by this weight, for every M"
         if serves:
-            # The engine goes on: its rows have equal bits from here on, though not those of genkern's kernels.
+            # The engine continues. Its rows have equal bits from here on, but not the bits of genkern's kernels.
             line += "; rows that genkern computed before may have other bits"
         say_once(form, line, logging.WARNING if serves else logging.INFO)
         return engine(*of_engine)
@@ -130,7 +132,7 @@ def _served(name: str, op: str, of_genkern: tuple[Any, ...], of_engine: tuple[An
 
 
 def _form(op: str, x: Any, weight: Any, bias: Any, out_dtype: Any) -> tuple[object, ...]:
-    """What decides which kernels serve all M of a weight."""
+    """Return the key on which the choice of kernels for a weight depends."""
     lies = weight.shape, weight.stride(-1) == 1, x.stride(-1) == 1
     return op, *lies, x.dtype, weight.dtype, bias is None, out_dtype, x.get_device()
 
@@ -151,7 +153,7 @@ _made: dict[str, Callable[..., Any]] = {}
 
 
 def _operators() -> dict[str, Callable[..., Any]]:
-    """One operator each: tracing does not look into it, so that M is looked at when it runs."""
+    """Return one operator per product. Tracing does not enter it, so M is read when it runs."""
     if not _made:
         schema = "(Tensor a, Tensor b, Tensor? bias=None, ScalarType? out_dtype=None) -> Tensor"
         _made[_BMM] = define_plain(_BMM, "(Tensor a, Tensor b) -> Tensor", (), _bmm, _fake_bmm)

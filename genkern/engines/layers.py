@@ -1,6 +1,6 @@
-"""Layers: which of a loaded model's layers winners serve, what share of its weights that is, and why others are not.
+"""The layers of a loaded model that winners serve, their share of its weights, and why other layers are not served.
 
-GENKERN_SKIP_LAYERS leaves layers to the engine: patterns of module names or sizes (NxK, experts ExNxK), by commas.
+GENKERN_SKIP_LAYERS leaves layers to the engine: comma-separated patterns of module names or sizes (NxK, experts ExNxK).
 GENKERN_ENGINE_REPORT names a file that gets what mark() found, as JSON.
 """
 
@@ -22,18 +22,23 @@ _LOG = logging.getLogger("genkern.engines")
 SKIP, REPORT = "GENKERN_SKIP_LAYERS", "GENKERN_ENGINE_REPORT"
 # Attribute of a layer, or of the engine's kernel object in it: the operator that serves it; False if none does.
 MARK = "_genkern_product"
-# How many M a line of log names.
+# Largest number of M that a log line names.
 _MOST_NAMED = 12
 NO_WINNER = "no winner for its size, layout and types"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer that multiplies by weights of `bytes`, `size` NxK or ExNxK.
+    """One layer of a model that multiplies by weights.
 
-    `served` has the M for which there are winners; if it is empty, the engine's own code serves the layer, and `why`
-    says why. If the layer is served, `target` gets `product` as its MARK, and `prepare` is called. `problems` are what
-    the layer computes, with M = 1.
+    target: the module, or the engine's kernel object in it. It gets `product` as its MARK if the layer is served
+    bytes: size of the weights
+    served: the M for which there are winners; if empty, the engine's own code serves the layer
+    product: the operator that serves the layer
+    size: the weight's dimensions, NxK or ExNxK
+    why: why the layer is not served
+    problems: what the layer computes, with M = 1
+    prepare: called before the layer is served
     """
 
     target: Any
@@ -47,7 +52,7 @@ class Layer:
 
     @classmethod
     def of(cls, module: Any, product: Product | None, why: str = NO_WINNER) -> Layer:
-        """A linear layer, whose product is known, or None with the reason."""
+        """Returns a linear layer's Layer from its product, or from the reason `why` if the product is None."""
         served = () if product is None else product.tuned()
         found = cls(module, weight_bytes(module), served, size=size_of(module.weight), why="" if served else why)
         return found if product is None else replace(found, size=product.size, problems=product.problems())
@@ -66,9 +71,9 @@ def size_of(weight: Any) -> str:
 
 @dataclass(frozen=True)
 class Share:
-    """What share of a model's layers, and of the bytes of their weights, winners serve.
+    """The share of a model's layers, and of the bytes of their weights, that winners serve.
 
-    At few rows a product takes the time of reading its weight, so that the share of bytes is a share of time.
+    At small M the time of a product is the time to read its weight, so the share of bytes is a share of time.
     """
 
     layers: int

@@ -1,8 +1,9 @@
-"""Seam between genkern and an engine: what a plugin touches of the engine is declared, verified, and guarded.
+"""The interface between genkern and an engine. Everything that a plugin touches is declared, verified and guarded.
 
-Engines promise little of what a plugin uses. Each Part of a plugin declares every attribute that it touches; install()
-verifies them before the part is put in place, and leaves out a part that does not fit, with one line of log.
-served_or_own() guards each hook at run time: a hook that raises is switched off, and the engine's own code computes.
+Most of what plugins use are no stable interfaces of engines. Each Part of a plugin declares every attribute that it
+touches; install() verifies them before the part is put in place, and leaves out a part that does not fit, with one line
+of log. served_or_own() guards each hook at run time: a hook that raises is switched off, and the engine's own code
+computes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Touch:
     fields: tuple[str, ...] = ()
 
     def verify(self) -> Any:
-        """Returns the attribute. Raises Misfit if it is missing or has other parameters or fields; ImportError."""
+        """Returns the attribute. Raises Misfit if it is missing or has other parameters or fields, or ImportError."""
         found = resolved(self.path)
         if self.parameters is not None:
             require(found, self.path, self.parameters)
@@ -56,8 +57,8 @@ class Touch:
 class Part:
     """One part of a plugin: what it serves, everything that it touches, and the function that puts it in place.
 
-    `trial`, if there is one, runs after `touches` are verified and before `put`: it calls what a check of names cannot
-    tell, and raises if the result is not as expected.
+    `trial`, if there is one, runs after `touches` are verified and before `put`: it calls functions whose
+    behaviour their names do not guarantee, and raises if a result is not as expected.
     """
 
     serves: str
@@ -157,7 +158,7 @@ def require(function: object, name: str, parameters: Sequence[str]) -> None:
 
 
 def resolved(path: str) -> Any:
-    """Returns the module, or the attribute of one, at a dotted path. Raises Misfit if there is none; ImportError."""
+    """Returns the module, or the attribute of one, at a dotted path. Raises Misfit if there is none, or ImportError."""
     names = path.split(".")
     for end in range(len(names), 0, -1):
         try:
@@ -204,6 +205,6 @@ def _field_names(owner: Any) -> frozenset[str]:
         found.update(getattr(each, "__dataclass_fields__", ()))
         initialiser = vars(each).get("__init__")
         code = None if initialiser is None else getattr(inspect.unwrap(initialiser), "__code__", None)
-        # Names of attributes that __init__ stores or reads, on self among others.
+        # Names of all attributes that __init__ stores or reads, on self or on another object.
         found.update(getattr(code, "co_names", ()))
     return frozenset(found)

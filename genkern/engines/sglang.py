@@ -1,7 +1,7 @@
-"""SGLang: a plugin (entry point sglang.srt.plugins) by which its layers call winners; docs/engines.md says which.
+"""SGLang: a plugin (entry point sglang.srt.plugins) by which its layers call winners. docs/engines.md lists them.
 
-Hooks go through SGLang's HookRegistry, which applies them when all plugins have registered. `parts` declares what is
-touched.
+Hooks are added to SGLang's HookRegistry, which applies them when all plugins have registered. `parts` declares
+everything of SGLang that the plugin uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from genkern.engines.seam import Part, Touch, install, is_on, served_or_own, unh
 _ENGINE = "sglang"
 _LAYERS = "sglang.srt.layers"
 _APPLY = ("self", "layer", "x", "bias")
-# How a layer lets SGLang multiply, with all values that each flag may have.
+# Arguments of apply_fp8_linear by which a layer chooses how SGLang multiplies, with all values of each.
 _FLAGS = {
     "cutlass_fp8_supported": (False, True),
     "use_per_token_if_dynamic": (False, True),
@@ -32,11 +32,11 @@ _EXPERTS = (
     *("per_channel_quant", "w1_scale", "w2_scale", "w1_zp", "w2_zp", "a1_scale", "a2_scale", "block_shape"),
     *("no_combine", "routed_scaling_factor"),
 )
-# Arguments of fused_experts_impl that genkern's layers follow; any other one must be its default.
+# Arguments of fused_experts_impl that genkern supports. All other arguments must have their defaults.
 _FOLLOWED = (
     *("hidden_states", "w1", "w2", "topk_weights", "topk_ids", "inplace", "activation", "is_gated", "use_fp8_w8a8"),
     *("per_channel_quant", "w1_scale", "w2_scale", "block_shape", "routed_scaling_factor", "filter_expert"),
-    # How gate and up lie if an activation with a limit is given, which is another argument.
+    # Only matters with a limit of the activation. The limit is another argument, which must have its default.
     "gate_up_interleaved",
 )
 _UNQUANT, _FP8 = f"{_LAYERS}.quantization.unquant", f"{_LAYERS}.quantization.fp8_utils"
@@ -44,7 +44,7 @@ _FUSED_EXPERTS = f"{_LAYERS}.moe.moe_runner.triton_utils.fused_moe.fused_experts
 _LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 _INVARIANT = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
 
-# Targets with a hook of genkern's: SGLang would apply a second one too.
+# Targets that already have a hook of genkern's, since SGLang would apply a second one too.
 _registered: set[str] = set()
 
 
@@ -69,7 +69,8 @@ def parts() -> tuple[Part, ...]:
         Touch(f"{_UNQUANT}.Bf16GemmBackend", fields=("is_cutedsl", "is_gemv")),
         Touch(f"{_LAYERS}.vocab_parallel_embedding.VocabParallelEmbedding"),
     )
-    # The functions that quantise exist on GPUs alone: the first call finds them, or fails over to SGLang.
+    # The functions that quantise x exist only on GPUs, so they are not checked here: the first call looks them up, and
+    # SGLang's own code computes if they are missing.
     float8 = (
         Touch(f"{_FP8}.dispatch_w8a8_block_fp8_linear"),
         Touch(f"{_FP8}.apply_fp8_linear", _SCALED),
@@ -87,7 +88,7 @@ def parts() -> tuple[Part, ...]:
 
 
 def _around(hooks: Mapping[str, Callable[..., Any]]) -> None:
-    """Registers hooks around the functions at these paths, once each."""
+    """Registers each hook around the function at its path, unless it is registered already."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     for target, hook in hooks.items():
@@ -102,9 +103,9 @@ def _linears() -> None:
 
 
 def apply(before: Callable[..., Any], self: Any, layer: Any, x: Any, bias: Any = None) -> Any:
-    """Multiplies by a layer's weight in 16 bits. Tracing sees an attribute and one operator, which chooses by M."""
+    """Computes a 16-bit linear layer. Tracing sees an attribute and one operator, which chooses by M at run time."""
     product = getattr(layer, "_genkern_product", None)
-    # In that mode SGLang's products go to the functions that the part on it has replaced.
+    # In batch-invariant mode SGLang's products go to the functions that `_invariant` has replaced.
     if product and not _mode.is_batch_invariant_mode_enabled():
         weight = layer.weight
         return product([x, weight] if bias is None else [x, weight, bias], weight.shape[0], x.dtype)
@@ -112,7 +113,7 @@ def apply(before: Callable[..., Any], self: Any, layer: Any, x: Any, bias: Any =
 
 
 def load_model(before: Callable[..., Any], self: Any, *given: Any, **named: Any) -> Any:
-    """Switches winners on when the model is loaded."""
+    """Loads the model as SGLang does, then switches winners on in its layers."""
     found = before(self, *given, **named)
     served_or_own("its search for layers", lambda runner: mark(runner.model), lambda runner: None)(self)
     return found
@@ -155,7 +156,7 @@ def _wide() -> str:
 
 
 def _product(module: Any, method: Any, weight: Any) -> tuple[Any, str]:
-    """Returns what genkern would compute of a layer, or None and why it leaves the layer to SGLang."""
+    """Returns a layer's product and NO_WINNER, or None and the reason why SGLang computes the layer."""
     import torch
     from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
@@ -178,7 +179,7 @@ def _product(module: Any, method: Any, weight: Any) -> tuple[Any, str]:
     scale = getattr(module, "weight_scale", None)
     if scale is None:
         return unknown
-    # SGLang keeps it as [K, N], column by column.
+    # SGLang stores the weight as [K, N], column-major.
     scales = "per_tensor" if scale.numel() == 1 else "per_token"
     _serves(weight, weight.t(), out, scales)
     return Product(SCALED, weight.t(), weight.dtype, out, own=(("scales", scales),)), NO_WINNER
@@ -212,7 +213,7 @@ def _float8() -> None:
         "dynamic": quantised_product(SCALED, lambda x: _token_quant()(x), fields),
         "static": quantised_product(SCALED, lambda x, scale: _static_quant()(x, scale, repeat_scale=False), fields),
     }
-    # All of them now: none can be made while a layer is traced.
+    # All operators are made now, because none can be made while a layer is traced.
     for flags, (kind, hook) in itertools.product(itertools.product(*_FLAGS.values()), hooks.items()):
         for name, adapt in ((kind, _with_bias), (f"{kind} with bias", lambda call: call)):
             key = (name, *flags)
@@ -221,19 +222,19 @@ def _float8() -> None:
     _around({_LOAD_MODEL: load_model})
 
 
-# Operators by how x is quantised, whether there is a bias, and flags.
+# Operators, by the quantisation of x with or without bias, and the flags.
 _scaled: dict[tuple[Any, ...], Callable[..., Any]] = {}
-# Flags of a call that does not say them.
+# Default values of the flags.
 _usual: dict[str, Any] = {}
 
 
 def _with_bias(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the same function of tensors without a bias."""
+    """Returns a function without the parameter `bias`, which calls `call` with None for it."""
     return lambda x, weight, scale, *more: call(x, weight, scale, None, *more)
 
 
 def block_linear(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Returns the function that SGLang chose for layers with scales of blocks, with winners before it."""
+    """Returns SGLang's function for layers with scales of blocks, wrapped so that winners are tried first."""
     library = before(*given, **named)
     return served_or_own("its hook of layers in fp8 blocks", _block_linear, lambda library: library)(library)
 
@@ -248,7 +249,7 @@ def _block_linear(library: Callable[..., Any]) -> Callable[..., Any]:
     def own(x: Any, weight: Any, scale: Any) -> Any:
         return library(x, weight, [128, 128], scale, None, None)
 
-    # SGLang may choose several functions in one process.
+    # SGLang may choose several functions in one process, and each needs its own name.
     _block_libraries.append(library)
     name = f"fp8 linear layers in blocks, {len(_block_libraries)}"
     product = served_product(name, _with_bias(quantised_product(IN_BLOCKS, quantise, {})), own)
@@ -289,9 +290,9 @@ def scaled_linear(
     *more: Any,
     **named: Any,
 ) -> Any:
-    """Multiplies by a weight with a scale for each row and column, or one for all of both.
+    """Computes an fp8 linear layer with scales of rows and columns, or with one scale for each operand.
 
-    SGLang serves an M without a winner, with the call's own flags, and calls with any other argument.
+    SGLang's own function, with the call's flags, serves an M without a winner and calls with other arguments.
     """
     flags = {**_usual, **dict(zip(_FLAGS, more, strict=False)), **named}
     n = weight.shape[1]
@@ -301,7 +302,7 @@ def scaled_linear(
     known = (dynamic or static) and input.dtype.itemsize == 2 and input_scale_ub is None
     name = ("dynamic" if dynamic else "static") + " with bias" * (bias is not None)
     product = _scaled.get((name, *flags.values())) if len(more) <= len(_FLAGS) else None
-    # With one scale for all of x, which it looks for in x.
+    # With these flags SGLang computes one scale for all of x from x.
     if dynamic and flags["compressed_tensor_quant"] and not flags["use_per_token_if_dynamic"]:
         product = None
     if not (known and product is not None and _serves(weight, weight.t(), input.dtype, scales)):
@@ -318,7 +319,7 @@ _known: dict[tuple[object, ...], bool] = {}
 def _serves(weight: Any, as_stored: Any, out: Any, scales: str) -> bool:
     """Returns whether a layer's weight [N, K] has winners.
 
-    Found when its model is loaded, or at its first call, but not while the layer is traced: that cannot look for them.
+    This is looked up when the model is loaded or at the layer's first call, but not during tracing, which cannot do it.
     """
     import torch
 
@@ -366,12 +367,12 @@ def _experts() -> None:
     _around({_FUSED_EXPERTS: fused_experts, _LOAD_MODEL: load_model})
 
 
-# By weights' shape and type, so that a failure switches off no other layers.
+# One function for each shape and type of weights, so that a failure does not switch off other layers.
 _expert_calls: dict[tuple[object, ...], Callable[..., Any]] = {}
 
 
 def fused_experts(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Computes a layer of experts, inside SGLang's operator for it: tracing never sees it."""
+    """Computes a layer of experts. It runs inside SGLang's operator for the layer, so tracing never sees it."""
     weight = named.get("w1", given[1] if len(given) > 1 else None)
     key = getattr(weight, "shape", None), getattr(weight, "dtype", None)
     if key not in _expert_calls:
@@ -417,7 +418,7 @@ def _differs(value: Any, usual: Any) -> bool:
 
 def _is_plain(said: dict[str, Any]) -> bool:
     """True if genkern has such a layer: gated by silu, all experts on this rank, scales of blocks, rows or none."""
-    # Rows of experts that are on other ranks are left out of the sum.
+    # filter_expert leaves rows of experts on other ranks out of the sum, which genkern does not do.
     if not said["is_gated"] or said["activation"] != "silu" or said.get("filter_expert", True):
         return False
     if not said["use_fp8_w8a8"]:
@@ -426,7 +427,7 @@ def _is_plain(said: dict[str, Any]) -> bool:
     return by_blocks or (said["block_shape"] is None and bool(said["per_channel_quant"]))
 
 
-# SGLang's module with the mode of equal bits; traced code reads it.
+# SGLang's module with the batch-invariant mode. Traced code reads it.
 _mode: Any = None
 
 
@@ -436,7 +437,7 @@ def _find_mode() -> None:
 
 
 def _invariant() -> None:
-    """Takes over what SGLang's --enable-deterministic-inference sends to batch_invariant_ops."""
+    """Replaces the functions of batch_invariant_ops that SGLang calls with --enable-deterministic-inference."""
     from genkern.engines.invariant import take_over
 
     take_over(importlib.import_module(_INVARIANT))

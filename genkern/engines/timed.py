@@ -2,7 +2,7 @@
 
     python -m genkern.engines.timed REQUEST.json
 
-REQUEST.json holds a Request as a dict. The result, a dict, is written to its `output` when all is measured.
+REQUEST.json holds a Request as a dict. The result, a dict, is written to its `output` at the end.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Top log-probabilities that are compared, of the first two tokens: one by the prefill, one by a decode step.
+# Number of top log-probabilities that are compared, and number of tokens: the first comes from the prefill, the second
+# from a decode step.
 LOGPROBS, COMPARED = 20, 2
-# Tokens of the shorter of two runs whose difference is the time of decode steps.
+# Number of tokens of the shorter run. The time of decode steps is the difference of a longer and a shorter run.
 SHORT = 8
 
 
@@ -42,7 +43,7 @@ class Request:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures what the request file says."""
+    """Runs the request of the file named in argv, and writes the result."""
     with open(argv[0], encoding="utf-8") as file:
         data = json.load(file)
     request = Request(**{**data, "batches": tuple(data["batches"]), "prefill": tuple(data["prefill"])})

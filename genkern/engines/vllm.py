@@ -1,7 +1,8 @@
-"""vLLM: a plugin (entry point vllm.general_plugins) by which its layers call winners; docs/engines.md says which.
+"""vLLM: a plugin (entry point vllm.general_plugins) by which its layers call winners. docs/engines.md lists the layers.
 
 vLLM calls `register` in each of its processes, more than once. It is idempotent, touches no GPU, and does nothing if no
-bundle is named. All ranks load the same files, so that all call the same kernels. `parts` declares what is touched.
+bundle is named. All ranks load the same files, so that all call the same kernels. `parts` declares everything of vLLM
+that the plugin uses.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _UNQUANTIZED = f"{_LAYERS}.linear.UnquantizedLinearMethod"
 _EMBEDDING = f"{_LAYERS}.vocab_parallel_embedding.UnquantizedEmbeddingMethod"
 _LOAD_MODEL = "vllm.model_executor.model_loader.base_loader.BaseModelLoader.load_model"
 _TRITON_EXPERTS = f"{_LAYERS}.fused_moe.experts.triton_moe.TritonExperts"
-# Releases up to 0.27 have the second.
+# Releases up to 0.27 have the second path.
 _INVARIANT = "vllm.model_executor.determinism.batch_invariant", f"{_LAYERS}.batch_invariant"
 _APPLY = ("self", "layer", "x", "bias")
 _EXPERTS = (
@@ -84,7 +85,7 @@ def parts() -> tuple[Part, ...]:
 
 
 def _key() -> None:
-    """Makes vLLM recompile its programs if the bundle or genkern's environment is another."""
+    """Makes vLLM recompile its programs if the bundle or genkern's environment changes."""
     safe = served_or_own("the key of compiled programs", digest, lambda: "unknown")
     resolved("vllm.envs.environment_variables").setdefault(_VARIABLE, safe)
 
@@ -96,7 +97,7 @@ def _key_trial() -> None:
 
 @functools.cache
 def digest() -> str:
-    """Returns the sha256 of the files that the environment names for genkern, and of what else it says."""
+    """Returns the sha256 of genkern's environment variables and of the files that they name."""
     from genkern.engines.layers import REPORT
     from genkern.runtime.process.configuration import named_paths
 
@@ -227,7 +228,7 @@ def _expert_layer(module: Any, method: Any) -> Any:
     from genkern.engines.layers import MARK
 
     found = getattr(getattr(method, "moe_kernel", None), "fused_experts", None)
-    # Some of vLLM's kernels are two, of which Triton's serves few tokens.
+    # Some of vLLM's kernel objects contain a second one, TritonExperts, for small numbers of tokens.
     for kernel in (found, getattr(found, "fallback_experts", None)):
         if type(kernel) is resolved(_TRITON_EXPERTS):
             return experts.layer_in(module, kernel)
@@ -297,13 +298,13 @@ def _by_winners(kernel: Any, *given: Any, **named: Any) -> Any:
 def _is_plain(kernel: Any, w1: Any, said: dict[str, Any]) -> bool:
     """True if genkern has such a layer: gated by silu, all experts on this rank, weights without bias or LoRA."""
     biased = any(getattr(kernel, name) is not None for name in _EXTRAS)
-    # Newer releases keep the limit in activation_config too.
+    # Newer releases have the limit in activation_config too.
     limits = (
         kernel.quant_config.gemm1_clamp_limit,
         getattr(getattr(kernel, "activation_config", None), "clamp_limit", None),
     )
     elsewhere = said.get("expert_map") is not None or said.get("apply_router_weight_on_input")
-    # 0.33 may leave the experts' sum to another kernel; releases before have no such hook.
+    # vLLM 0.33 may leave the sum over experts to another kernel (post_gemm2_hook); older releases have no such hook.
     hooked = kernel._lora_context is not None or getattr(kernel, "post_gemm2_hook", None) is not None
     emulated = getattr(kernel, "quantization_emulation", False)
     if biased or limits != (None, None) or elsewhere or hooked or emulated:

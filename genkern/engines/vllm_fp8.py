@@ -1,4 +1,4 @@
-"""vLLM's fp8 linear layers: the kernel objects that vLLM chose call winners, and compute themselves for other M."""
+"""vLLM's fp8 linear layers: the kernel objects that vLLM chose call winners, or compute themselves without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KERNELS = "vllm.model_executor.kernels.linear"
 _SCALED, _BLOCKS = "apply_scaled_mm", "apply_block_scaled_mm"
 _SCALED_OPERANDS = ("self", "A", "B", "out_dtype", "As", "Bs", "bias", "output_shape")
 _BLOCK_OPERANDS = ("self", "A", "B", "As", "Bs")
-# vLLM's kernels whose weights stay [N, K], and the method that multiplies. The last quantises x itself.
+# vLLM's kernels that keep weights as [N, K], and the method that multiplies. The last kernel quantises x itself.
 _HOOKED = {
     "CutlassFP8ScaledMMLinearKernel": _SCALED,
     "PerTensorTorchFP8ScaledMMLinearKernel": _SCALED,
@@ -28,7 +28,7 @@ _QUANT = "vllm.model_executor.layers.quantization.utils"
 _KEYS = f"{_QUANT}.quant_utils"
 _GROUP = "is_per_tensor", "is_per_token", "is_per_channel", "is_per_group"
 _BLOCK = 128
-# A kernel's attribute: a weight's one scale, repeated for each of its columns.
+# Attribute of a kernel: the only scale of its weight, repeated for each column.
 _COLUMNS = "_genkern_columns"
 
 TOUCHES = (
@@ -58,7 +58,7 @@ TOUCHES = (
 
 
 def trial() -> None:
-    """Raises Misfit unless vLLM's own keys of quantisation read as expected: names alone do not tell that."""
+    """Raises Misfit unless vLLM's own keys of quantisation read as expected: their names do not guarantee it."""
     keys = resolved(_KEYS)
     names = {
         ("kFp8DynamicTokenSym", "kFp8StaticChannelSym"): "per_token",
@@ -72,7 +72,7 @@ def trial() -> None:
 
 
 def put() -> None:
-    """Hooks the methods that multiply."""
+    """Replaces the methods that multiply."""
     for name, method in _HOOKED.items():
         around(f"{_KERNELS}.{name}.{method}", _scaled if method == _SCALED else _in_blocks)
 
@@ -133,7 +133,7 @@ def _unfit(module: Any, kernel: Any) -> str:
 
 
 def _name(kernel: Any, product: Any, more: str = "") -> str:
-    """What an operator's own kernel depends on besides its tensors: layers with an equal name share one."""
+    """Returns everything that an operator's own kernel depends on besides its tensors; see served_product."""
     keys = kernel.config.activation_quant_key, kernel.config.weight_quant_key
     return f"{type(kernel).__name__} {product.size} {product.dtype_out} {keys[0]} {keys[1]}{more}"
 
@@ -156,7 +156,7 @@ def _scaled_layer(module: Any, kernel: Any) -> Any:
         return found
     n = weight.shape[1]
     if scales == "per_token" and scale.numel() == 1:
-        # genkern's kernels read one scale a column.
+        # genkern's kernels read one scale per column.
         setattr(kernel, _COLUMNS, scale.detach().float().reshape(1).expand(n).contiguous().view(n, 1))
     elif scale.numel() not in (1, n):
         return Layer.of(module, None, "its weight has several scales")
@@ -166,7 +166,7 @@ def _scaled_layer(module: Any, kernel: Any) -> Any:
         named = {"A": x, "B": weight.t(), "As": scale_a, "Bs": scale_b, "bias": bias}
         return before(kernel, out_dtype=config.out_dtype, output_shape=[x.shape[0], weight.shape[0]], **named)
 
-    # vLLM's CUTLASS kernels add up fast (KernelTmaWarpSpecializedPingpongFP8FastAccum).
+    # vLLM's CUTLASS kernels use fast accumulation too (KernelTmaWarpSpecializedPingpongFP8FastAccum).
     hook = scaled_product(SCALED, config.out_dtype, {"accumulate": "fast"})
     return replace(found, product=served_product(_name(kernel, product), hook, own))
 
@@ -179,7 +179,7 @@ def _block_layer(module: Any, kernel: Any) -> Any:
     config = kernel.config
     params = kernel._get_layer_params(module)
     weight = params.weight
-    # Fp8LinearMethod names it weight_scale_inv, compressed-tensors weight_scale.
+    # Fp8LinearMethod names the scale weight_scale_inv, compressed-tensors names it weight_scale.
     scale = params.weight_scale if params.weight_scale_inv is None else params.weight_scale_inv
     blocks = tuple(-(-size // _BLOCK) for size in weight.shape)
     if tuple(weight.shape) != tuple(config.weight_shape) or not weight.is_contiguous():
@@ -238,7 +238,7 @@ def _scaled(before: Callable[..., Any]) -> Callable[..., Any]:
         self: Any, *, A: Any, B: Any, out_dtype: Any, As: Any, Bs: Any, bias: Any, output_shape: list[int]
     ) -> Any:
         product = getattr(self, MARK, None)
-        # PyTorch's kernels may get x with rows of padding.
+        # PyTorch's kernels may receive x with padding rows.
         if product and A.shape[0] == _rows(output_shape):
             of_weight = getattr(self, _COLUMNS, Bs)
             tensors = [A, B.t(), As, of_weight] if bias is None else [A, B.t(), As, of_weight, bias]

@@ -60,46 +60,48 @@ PROBLEM = (
     Column("own", Kind.WORD, "the format's own fields, name=value"),
 )
 RUN = (
-    Column("run", Kind.WORD, "its name in the file's metadata (`genkern`, JSON), which has its provenance"),
+    Column(
+        "run", Kind.WORD, "name of the run in the file's metadata (`genkern`, JSON), which has the run's provenance"
+    ),
     Column("arch", Kind.WORD, "the GPU's architecture"),
-    Column("device", Kind.WORD, "the GPU, as its driver names it"),
-    Column("space", Kind.WHOLE, "configs that pruning left"),
-    Column("whole", Kind.FLAG, "each of them has an outcome"),
+    Column("device", Kind.WORD, "the GPU's name, as its driver reports it"),
+    Column("space", Kind.WHOLE, "number of configs after pruning"),
+    Column("whole", Kind.FLAG, "true if each of these configs has an outcome"),
 )
 CONFIG = (
     Column("config", Kind.NAME, "the config, or the library's call"),
-    Column("unit", Kind.WORD, "its binary's content address"),
-    Column("outcome", Kind.WORD, "how its measurement ended, or why none"),
-    Column("copy_of", Kind.NAME, "of an identical config: which one it equals"),
-    Column("screen_us", Kind.NUMBER, "us of a call, first measurement", digits=5),
-    Column("samples_us", Kind.EXACTS, "its samples, unless just this"),
-    Column("took_ms", Kind.NUMBER, "wall ms that measuring took", decimals=2),
-    Column("final_us", Kind.EXACT, "median us in the finals"),
-    Column("final_samples_us", Kind.EXACTS, "their samples"),
-    Column("final_outcome", Kind.WORD, "how the finals ended for it"),
-    Column("usual_mhz", Kind.EXACT, "usual clock during the finals"),
-    Column("watts", Kind.EXACT, "power at their end"),
-    Column("right", Kind.FLAG, "its output is right, if checked"),
+    Column("unit", Kind.WORD, "content address of the config's binary"),
+    Column("outcome", Kind.WORD, "how the measurement ended, or why there was none"),
+    Column("copy_of", Kind.NAME, "for an identical config: the config that it equals"),
+    Column("screen_us", Kind.NUMBER, "microseconds per call, first measurement", digits=5),
+    Column("samples_us", Kind.EXACTS, "samples of the first measurement, if there was more than one"),
+    Column("took_ms", Kind.NUMBER, "milliseconds that the measurement took", decimals=2),
+    Column("final_us", Kind.EXACT, "median of the finals, in microseconds"),
+    Column("final_samples_us", Kind.EXACTS, "samples of the finals, in microseconds"),
+    Column("final_outcome", Kind.WORD, "how the finals ended for this config"),
+    Column("usual_mhz", Kind.EXACT, "usual clock during the finals, in MHz"),
+    Column("watts", Kind.EXACT, "power at the end of the finals, in watts"),
+    Column("right", Kind.FLAG, "true if the output was right; null if it was not checked"),
 )
 # Needs of the main binary.
 _NEEDS = (
-    Column("registers", Kind.WHOLE, "registers of a thread"),
-    Column("accumulator_registers", Kind.WHOLE, "of them AGPRs (AMD)"),
+    Column("registers", Kind.WHOLE, "registers per thread"),
+    Column("accumulator_registers", Kind.WHOLE, "accumulation registers among these (AMD)"),
     Column("scalar_registers", Kind.WHOLE, "scalar registers (AMD)"),
-    Column("spills", Kind.WHOLE, "registers spilled"),
-    Column("shared_bytes", Kind.WHOLE, "shared memory of a block"),
-    Column("scratch_bytes", Kind.WHOLE, "local memory of a thread"),
-    Column("loop_instructions", Kind.WHOLE, "instructions of the main loop"),
-    Column("loop_matrix", Kind.WHOLE, "of them on matrix units"),
-    Column("loop_fma", Kind.WHOLE, "fused multiply-adds"),
-    Column("loop_shared", Kind.WHOLE, "accesses to shared memory"),
-    Column("loop_loads", Kind.WHOLE, "loads and copies from global memory"),
-    Column("loop_syncs", Kind.WHOLE, "barriers and waits"),
+    Column("spills", Kind.WHOLE, "spilled registers"),
+    Column("shared_bytes", Kind.WHOLE, "shared memory per block, in bytes"),
+    Column("scratch_bytes", Kind.WHOLE, "local memory per thread, in bytes"),
+    Column("loop_instructions", Kind.WHOLE, "instructions in the main loop"),
+    Column("loop_matrix", Kind.WHOLE, "matrix instructions in it"),
+    Column("loop_fma", Kind.WHOLE, "fused multiply-adds in it"),
+    Column("loop_shared", Kind.WHOLE, "accesses to shared memory in it"),
+    Column("loop_loads", Kind.WHOLE, "loads and copies from global memory in it"),
+    Column("loop_syncs", Kind.WHOLE, "barriers and waits in it"),
 )
 _KNOWN = {field.name for field in fields(Resources)}
 # Columns that this version reads from binaries.
 NEEDS = tuple(column for column in _NEEDS if column.name in _KNOWN)
-COMPILED = (Column("compile_s", Kind.NUMBER, "seconds of its compile", decimals=3), *NEEDS)
+COMPILED = (Column("compile_s", Kind.NUMBER, "seconds that the compile took", decimals=3), *NEEDS)
 COLUMNS = (*PROBLEM, *RUN, *CONFIG, *COMPILED)
 BY_NAME = {column.name: column for column in COLUMNS}
 # Columns without nulls.

@@ -1,10 +1,10 @@
-"""autotune_gemm: NVIDIA's guide to autotuning CuTe DSL GEMMs, as a function of three tensors.
+"""autotune_gemm: the loop of NVIDIA's guide to autotuning CuTe DSL GEMMs, as a function of three tensors.
 
 The guide (docs.nvidia.com/cutlass, "Guidance for Auto-Tuning") loops over mma_tiler_mn, cluster_shape_mn,
-use_2cta_instrs and use_tma_store, and keeps winners by (m, n, k), or by each rounded up to a power of two. Here its
-lists are arguments, and the loop is genkern's own command, in processes of its own: what does not compile, hangs or
-lies costs its config only, finals are interleaved with the library's calls, and the winner is proved right before it is
-called.
+use_2cta_instrs and use_tma_store, and keeps winners by (m, n, k), or by sizes rounded up to powers of two. Here its
+lists are arguments, and genkern's own command runs the loop in separate processes: a config that does not compile,
+hangs or computes wrongly costs only itself, the finals alternate with the library's calls, and the winner's output is
+checked before it is called.
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ from genkern.runtime.table import Table
 from genkern.space.guide_names import TCGEN05, WGMMA, in_guide_names
 
 KEYS = ("exact", "power_of_two")
-# By what they multiply with, of which tcgen05 is what the guide is about: the family, and its schedules.
+# The family and its schedules, by matrix instruction. The guide itself is about tcgen05.
 _PING_PONG = "ping_pong"
 _SCHEDULES = {"wgmma": (WGMMA, (_PING_PONG, "cooperative")), "tcgen05": (TCGEN05, ("",))}
-# By what the caller's tensors are called in PyTorch.
+# Type names by the names of PyTorch's dtypes.
 _TYPES = {f"torch.{dtype.torch}": name for name, dtype in DTYPES.items() if name in ("bf16", "fp16")}
-# Runs genkern's command with arguments, its output in a file; raises ResultsError where it fails.
+# Runs genkern's command with arguments and writes its output to a file; raises ResultsError if it fails.
 Run = Callable[[Sequence[str], Path], None]
 
 
 @dataclass
 class Autotuned:
-    """The kernel that won for `problem`, called with tensors of its sizes: `tuned(a, b, c)` writes c.
+    """The kernel that won for `problem`. Call it with tensors of this size: `tuned(a, b, c)` writes c.
 
-    `time_us` is of one call, `torch_us` of PyTorch's own in the same rounds. With the key "power_of_two",
-    `power_of_two_loss` is how much longer this config takes than the one that wins for the exact sizes (0.05: 5 %),
-    None where it was not asked for. `folder` has results, bundle and logs.
+    time_us: microseconds of one call
+    torch_us: microseconds of PyTorch's own call, in the same rounds
+    power_of_two_loss: with the key "power_of_two", how much longer this config takes than the winner of the exact size
+        (0.05: 5 %); None if it was not measured
+    folder: contains results, bundle and logs
     """
 
     problem: GemmProblem
@@ -61,7 +63,7 @@ class Autotuned:
     _calls: dict[object, PreparedCall] = field(default_factory=dict, repr=False)
 
     def __call__(self, a: Any, b: Any, c: Any, gpu: LiveGpu | None = None) -> Any:
-        """Compute c = a @ b.T on the current stream, and return it. Raises InputError for tensors of other sizes."""
+        """Compute c = a @ b.T on the current stream and return c. Raises InputError for tensors of another size."""
         if (problem := problem_of(a, b, c)) != self.problem:
             raise InputError(f"these are {problem.name}, the kernel was tuned for {self.problem.name}: tune it too")
         tensors = {"a": a, "b": b.T, "c": c}
@@ -103,16 +105,20 @@ def autotune_gemm(
     folder: str | Path | None = None,
     run: Run | None = None,
 ) -> Autotuned:
-    """Tune c [M, N] = a [M, K] @ b [N, K].T over these lists, and return the winner, ready to be called.
+    """Tune c [M, N] = a [M, K] @ b [N, K].T over the lists; return the winner, ready to be called.
 
-    a, b and c are PyTorch tensors of one 16-bit type; a and b may be contiguous along either side, c along N. Each
-    config is launched `warmup_iterations` times before it is sampled (5 to 10 in the guide), the best are timed in up
-    to `iterations` rounds (100 to 1,000). `key`: "exact" tunes these sizes; "power_of_two" those rounded up, whose
-    winner then serves all sizes that round to them: unless `measure_loss` is False the exact sizes are tuned as well,
-    and what is lost is in the result and in loss.json beside it. What was tuned before is taken from `folder` (by
-    default in genkern's cache). `options` are more of the command's; compiled kernels are in `cache_dir`, by default in
-    genkern's cache too. Raises InputError for tensors and lists that do not fit, ResultsError with the command's own
-    line where nothing was found.
+    a, b, c: PyTorch tensors of one 16-bit type; a and b contiguous along either dimension, c along N
+    warmup_iterations: number of launches of each config before its sample (5 to 10 in the guide)
+    iterations: largest number of rounds of the finals (100 to 1,000 in the guide)
+    key: "exact" tunes this size; "power_of_two" tunes the size rounded up to powers of two, whose winner then serves
+        all sizes that round to it
+    measure_loss: with "power_of_two", also tune the exact size; the loss is in the result and in loss.json
+    options: further options of genkern's command
+    cache_dir: folder of compiled kernels (default: genkern's cache)
+    folder: folder of results, which are used again if the same was tuned before (default: in genkern's cache)
+    run: runs genkern's command
+
+    Raises InputError for unsuitable tensors or lists, and ResultsError with the command's message if no config won.
     """
     if key not in KEYS:
         raise InputError(f"key is {key!r}, none of {', '.join(KEYS)}")
@@ -140,7 +146,7 @@ def autotune_gemm(
 
 
 def problem_of(a: Any, b: Any, c: Any) -> GemmProblem:
-    """What a [M, K], b [N, K] and c [M, N] are. Raises InputError where they do not belong together."""
+    """Return the problem of a [M, K], b [N, K] and c [M, N]. Raises InputError if they do not fit together."""
     shapes = f"a {tuple(a.shape)}, b {tuple(b.shape)}, c {tuple(c.shape)}"
     if not all(x.dim() == 2 for x in (a, b, c)):
         raise InputError(f"{shapes}: each must have two dimensions")
@@ -160,7 +166,7 @@ def problem_of(a: Any, b: Any, c: Any) -> GemmProblem:
 
 
 def _along_second(name: str, x: Any) -> bool:
-    """Whether memory runs along the second dimension, rather than along the first."""
+    """Return whether a tensor is contiguous along its second dimension. Raises InputError if along neither."""
     if x.stride(1) == 1:
         return True
     if x.stride(0) == 1:
@@ -175,9 +181,9 @@ def _count(name: str, value: int) -> int:
 
 
 def _arch_of(tensor: Any) -> str:
-    """Of the device that it lies on, the first with wgmma where that is none.
+    """Return the architecture of the tensor's device, or the first one with wgmma for a CPU tensor.
 
-    Raises InputError for one without such families.
+    Raises InputError for an architecture without warpgroup instructions.
     """
     if not tensor.is_cuda:
         return archs_with("wgmma")[0]
@@ -191,7 +197,7 @@ def _arch_of(tensor: Any) -> str:
 
 
 def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: object) -> dict[str, Any]:
-    """A space file of these lists, for every schedule, with every number of stages that fits."""
+    """Return a space file of these lists, with every schedule and number of stages."""
 
     def listed(value: Any) -> list[Any]:
         return [list(item) if isinstance(item, tuple) else item for item in value]
@@ -207,7 +213,7 @@ def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: o
     families: list[dict[str, Any]] = []
     family, schedules = _SCHEDULES["wgmma" if capabilities_of(arch).wgmma else "tcgen05"]
     for schedule in schedules:
-        # Tiles of 256 rows are no ping-pong's.
+        # ping_pong does not support tiles of 256 rows.
         fit = [pair for pair in entry["mma_tiler_mn"] if schedule != _PING_PONG or pair[:1] < [256]]
         if fit:
             said = {"schedule": [schedule]} if schedule else {}
@@ -216,7 +222,7 @@ def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: o
 
 
 def _only(arch: str, config: Config) -> dict[str, Any]:
-    """A space file of one config."""
+    """Return a space file with one config."""
     return _file(arch, [in_guide_names(config)], [])
 
 
@@ -225,14 +231,14 @@ def _file(arch: str, families: list[dict[str, Any]], rules: list[str]) -> dict[s
 
 
 def rounded_up(problem: GemmProblem) -> GemmProblem:
-    """What the key "power_of_two" tunes for `problem`: M, N and K each the next power of two that is no less."""
+    """Return `problem` with M, N and K each rounded up to a power of two."""
     m, n, k = (1 << (size - 1).bit_length() for size in (problem.M, problem.N, problem.K))
     return replace(problem, M=m, N=n, K=k)
 
 
 @dataclass(frozen=True)
 class _Bench:
-    """Runs of genkern's command, each with its files in a folder of its own."""
+    """Runs genkern's command, each run with its own folder below `root`."""
 
     root: Path
     cache: Path
@@ -240,7 +246,7 @@ class _Bench:
     run: Run
 
     def tuned(self, problem: GemmProblem, space: dict[str, Any], key: str) -> tuple[Path, TunedRow]:
-        """Where the run's files are, and the winner's row: an earlier run's where that was the same."""
+        """Tune, unless an earlier run used the same space; return the folder and the winner's row."""
         at = self.root / f"{problem.name}_{key}"
         at.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump({**space, "default": False}, sort_keys=False)
@@ -270,10 +276,10 @@ class _Bench:
         return at, rows[0]
 
     def packed(self, at: Path) -> None:
-        """The bundle beside the results."""
+        """Pack the bundle beside the results, unless it is up to date."""
         bundle = at / "winner.genkern"
         older = not bundle.exists() or bundle.stat().st_mtime < (at / "results.yaml").stat().st_mtime
-        # Without its kernels it is of a run that could not compile them: this one may have what was missing.
+        # A bundle without kernels was packed without a working compiler, which may be there now.
         if older or not any(winner.calls for winner in read_bundle(str(bundle)).winners):
             self.run(pack_arguments(at / "results.yaml", bundle, self.cache), at / "pack.log")
 
@@ -286,7 +292,7 @@ def _autotuned(bench: _Bench, at: Path, row: TunedRow, key: str, loss: float | N
 
 
 def _loss(row: TunedRow, best: TunedRow) -> float:
-    """By PyTorch's own call, which both runs have timed in the rounds of their finals: clocks differ between runs."""
+    """Return how much slower `row` is than `best`, relative to PyTorch's call in each run, since clocks differ."""
     assert row.duration_us is not None
     assert best.duration_us is not None
     ratio = row.duration_us / best.duration_us

@@ -1,4 +1,4 @@
-"""Checking a config's output: on the GPU when there is one, else under Triton's interpreter on a reduced size."""
+"""Checks of a config's output: on the GPU if there is one, else under Triton's interpreter on a reduced size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from genkern.profiling.supervisor import Exit, run_supervised
 from genkern.python_child import child_environment, module_argv
 from genkern.timing.session import TOLERANCE, Budget, Session
 
-# The interpreter does about 2e8 multiply-adds a second here, and every tile costs it some milliseconds.
+# Limits of reduced sizes: the interpreter computes about 2e8 multiply-adds per second, and each tile takes some
+# milliseconds.
 _INTERPRETED_K_BLOCKS = 3
 _INTERPRETED_BATCH = 3
 _INTERPRETED_GROUPS = 4
@@ -35,39 +36,40 @@ CallCheck = Callable[[Session, str], Check]
 
 
 class Rows(Protocol):
-    """Compares rows of C to the bit."""
+    """Compares rows of C bit by bit."""
 
     def check(self, session: Session, name: str, candidate: Candidate | None, reference: Candidate | None) -> Check:
-        """Whether rows have the same bits in all calls of a candidate, or of a library's call of that name, and those
-        of `reference`.
+        """Check that rows have the same bits in all calls of a candidate, or of the library's call `name`, and the same
+        bits as those of `reference`.
         """
 
     def alike(self, session: Session, calls: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, str]:
-        """Of calls of libraries the first of these candidates, by name, that gives all rows the same bits."""
+        """Return, by library call, the name of the first candidate whose rows have the same bits as the call's."""
 
 
 class Checker(Protocol):
-    """Says whether a candidate computes the product of its problem. `rows` compares rows to the bit, if anything can.
+    """Checks whether a candidate computes the product of its problem.
 
-    `quick`: a further check of a size costs next to nothing, so that the runner-up is checked as well.
+    quick: True if a further check of a size takes little time, so that the runner-up is checked too
+    rows: compares rows bit by bit; None if this is not possible
     """
 
     quick: bool
     rows: Rows | None
 
     def can_check(self, config: Config) -> bool:
-        """Whether `check` can tell; a config that nobody can check does not win where winners are checked."""
+        """Return whether `check` can check this config."""
 
     def check(self, session: Session, candidate: Candidate) -> Check: ...
 
     def check_call(self, session: Session, name: str) -> Check:
-        """The same of a library's call that was among the finals, by its name there."""
+        """Check a library call that took part in the finals, by its name there."""
 
 
 class DeviceChecker:
-    """On the GPU, with the very binaries that were measured.
+    """Checks on the GPU, with the very binaries that were measured.
 
-    `err_ratio` is the largest share of elements outside AITER's tolerance; 1 sets no limit besides the check itself.
+    `err_ratio` is the largest share of elements outside AITER's tolerance; 1 adds no limit to the check itself.
     """
 
     quick = True
@@ -91,15 +93,15 @@ class DeviceChecker:
 
 
 class InterpreterChecker:
-    """Without a GPU: the generated kernels under Triton's interpreter, in a process of its own.
+    """Checks without a GPU: runs the generated kernels under Triton's interpreter, in a separate process.
 
-    The size is reduced to a few tiles with the same overhang, so that the same kernel text runs;
-    `Check.problem_size` says which size that was. Needs PyTorch and NumPy.
+    The size is reduced to a few tiles that overhang in the same way, so that the same kernel text runs;
+    `Check.problem_size` names the reduced size. Needs PyTorch and NumPy.
     """
 
-    # A process for each, which takes seconds.
+    # Each check starts a process, which takes seconds.
     quick = False
-    # What is computed there is no instruction's.
+    # The interpreter does not compute with the GPU's instructions, so bits of its rows prove nothing.
     rows: Rows | None = None
 
     def __init__(self, err_ratio: float = 1.0) -> None:
@@ -107,11 +109,11 @@ class InterpreterChecker:
         self._closed = threading.Event()
 
     def can_check(self, config: Config) -> bool:
-        """Gluon's kernels do not run under the interpreter."""
+        """Return False for kernels that the interpreter cannot run, such as Gluon kernels."""
         return form_of(config).interpreted
 
     def check(self, session: Session, candidate: Candidate) -> Check:
-        """Several threads may check at once."""
+        """Check a candidate. Thread-safe."""
         config = candidate.config
         if not self.can_check(config):
             size, why = session.problem.size, f"{config.family} kernels can be checked on a GPU only"
@@ -124,15 +126,15 @@ class InterpreterChecker:
             return self._run(path, problem, config, session.budget)
 
     def check_call(self, session: Session, name: str) -> Check:
-        """Libraries' calls are timed, and checked, on a GPU only."""
+        """Return a check that says that library calls run on a GPU only."""
         return Check(name, False, 1.0, math.inf, session.problem.size, NOT_CHECKED, "it runs on a GPU only")
 
     def close(self) -> None:
-        """End the checks that other threads have under way: nobody knows how they would have ended."""
+        """End the checks that run in other threads, with an unknown result."""
         self._closed.set()
 
     def trial(self, work_dir: str) -> str:
-        """Why Triton's interpreter does not work here, by a kernel that no template has made; "" if it works."""
+        """Run a kernel that no template generates; return why the interpreter does not work here, or ""."""
         with tempfile.TemporaryDirectory(prefix="interpreted_", dir=work_dir) as folder:
             ended, answer = self._ended(["genkern.profiling.checking.trial"], Path(folder))
         if answer is None:
@@ -140,7 +142,7 @@ class InterpreterChecker:
         return str(answer)
 
     def _ended(self, argv: Sequence[str], folder: Path) -> tuple[Exit, Any]:
-        """How a Python process under the interpreter ended, and the JSON of its last line; None if it failed."""
+        """Run a module under the interpreter; return its exit and the JSON of its last line (None on failure)."""
         environment = {**child_environment(), "TRITON_INTERPRET": "1"}
         out = folder / "answer"
         ended = run_supervised(
@@ -179,7 +181,7 @@ class InterpreterChecker:
 
 
 def limited(check: Check, err_ratio: float, budget: Budget) -> Check:
-    """`check`, failed as well where its error ratio is above the limit that was asked for."""
+    """Return `check`, as failed if its error ratio is above `err_ratio`."""
     if not check.passed or check.error_ratio <= err_ratio:
         return check
     message = f"error ratio {check.error_ratio:.3g} is above --errRatio {err_ratio:g}"
@@ -189,9 +191,9 @@ def limited(check: Check, err_ratio: float, budget: Budget) -> Check:
 
 
 def reduced(problem: GemmProblem, config: Config) -> GemmProblem:
-    """About two tiles in M and in N and a few blocks of K, overhanging exactly where `problem` does.
+    """Return a problem of about two tiles in M and N and a few blocks of K, with overhangs exactly where `problem` has.
 
-    Where several elements share a scale, the blocks of these are whole, or overhang, where those of `problem` do.
+    If several elements share a scale, the blocks that share one are whole, or overhang, as in `problem`.
     """
     rows, columns, along_k = get_op(problem.op).shared_scale(problem)
     k_blocks = _INTERPRETED_K_BLOCKS * max(1, config.SPLIT_K // 2)
@@ -204,7 +206,7 @@ def reduced(problem: GemmProblem, config: Config) -> GemmProblem:
 
 
 def _few_products(problem: GemmProblem, config: Config) -> GemmProblem:
-    """With fewer products in a batch, and fewer groups of fewer rows."""
+    """Return the problem with fewer products in a batch, or with fewer groups of fewer rows."""
     if (groups := groups_of(problem)) is None:
         return problem.with_most(batch_size=_INTERPRETED_BATCH)
     few, rows = max(_INTERPRETED_GROUPS, groups.top_k), 2 * config.BLOCK_SIZE_M + 1
@@ -212,9 +214,9 @@ def _few_products(problem: GemmProblem, config: Config) -> GemmProblem:
 
 
 def _shrink(size: int, block: int, blocks: int, shared: int) -> int:
-    """`blocks` whole blocks and the overhang of `size`, or two blocks more than one when there is no overhang.
+    """Return a size of `blocks` whole blocks and the overhang of `size`, or one more block if there is no overhang.
 
-    Rounded up to what is a whole number of blocks and of the `shared` elements with one scale.
+    The whole blocks are rounded up to a multiple of the `shared` elements that have one scale.
     """
     unit = math.lcm(block, shared)
     rest = size % unit

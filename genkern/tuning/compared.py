@@ -1,4 +1,4 @@
-"""Compared: a winner and what it is compared with, in the rounds that chose it and in those that say how fast it is."""
+"""A winner and the calls that it is compared with, as timed in the finals and again in the confirmation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from genkern.timing.profiler import Profiler
 
 @dataclass(frozen=True)
 class Compared:
-    """The measurements of some rounds: the winner's, the runner-up's, those of the vendor library's best call, of
-    PyTorch's own, of the config that was the winner before, and of the library's call that is the fastest of all where
-    `vendor` is chosen by its order of sums. None: there is none, or it could not be timed.
+    """Measurements from the same rounds. A field is None if there is no such call, or if it could not be timed.
+
+    winner: the chosen config
+    runner_up: the next best config
+    vendor: the library's best call
+    torch: PyTorch's own call
+    incumbent: the config that won before
+    fastest: the fastest library call, if `vendor` was chosen by its order of sums and may be slower
     """
 
     winner: Measurement
@@ -28,7 +33,7 @@ class Compared:
     fastest: Measurement | None = None
 
     def __iter__(self) -> Iterator[Measurement]:
-        """Those that have a time; one that is two of these once."""
+        """Yield each measurement that has a time; a call that fills two fields is yielded once."""
         found = (getattr(self, field.name) for field in fields(self))
         return iter({m.config: m for m in found if m is not None and m.outcome is Outcome.MEASURED}.values())
 
@@ -38,9 +43,10 @@ class Compared:
 
 
 def confirmed(profiler: Profiler, journal: Facts, job: Job, facts: ProblemFacts, chosen: Compared) -> Compared:
-    """The same from rounds that chose none of them, which the journal may know from an earlier start.
+    """Return `chosen` with times from new rounds, which did not decide the choice (the confirmation).
 
-    As it is where the winner's binaries are lost, which an earlier start timed and checked.
+    Times that an earlier start of the run wrote to the journal are used again. Return `chosen` unchanged if this start
+    has no binaries of the winner, which an earlier start timed and checked.
     """
     if chosen.winner.config not in job.ready:
         return chosen

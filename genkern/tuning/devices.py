@@ -1,4 +1,4 @@
-"""Problems shared out among the tuners of several devices, whose number may shrink."""
+"""Distribution of problems over the tuners of several devices, which may be lost during the run."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from genkern.errors import ProfilerError
 from genkern.gemm.problem import GemmProblem
 from genkern.tuning.tune import Report
 
-# So many sizes are prepared while a device measures another. With a strategy that asks for 22 binaries and then three
-# times for 9, 16 workers, compiles of 0.2 to 0.5 s and finals of 0.9 s (all but pruning and searching simulated, on 2
-# cores) a size took 4.0 s with none ahead, 3.2 s with one, and 3.2 s with two.
+# Number of sizes that are prepared while a device measures another size. In a simulation with 16 workers (compiles of
+# 0.2 to 0.5 s, finals of 0.9 s; only pruning and the search were real) a size took 4.0 s without preparation, 3.2 s
+# with one size ahead, and 3.2 s with two.
 SIZES_AHEAD = 1
 
 
 class TunesProblems(Protocol):
-    """A Tuner, or what stands for one in another process. Any thread may call `prepare` and `forget`."""
+    """A Tuner, or a proxy for a Tuner in another process. Any thread may call `prepare` and `forget`."""
 
     @property
     def device_index(self) -> int: ...
 
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:
-        """As Tuner.tune."""
+        """See Tuner.tune."""
 
     def prepare(self, problem: GemmProblem) -> None:
-        """As Tuner.prepare."""
+        """See Tuner.prepare."""
 
     def forget(self, problem: GemmProblem) -> None:
-        """As Tuner.forget."""
+        """See Tuner.forget."""
 
 
 def tune_all(
@@ -40,12 +40,15 @@ def tune_all(
     finished: Callable[[Report], None],
     lost: Callable[[int, ProfilerError, int], None],
 ) -> None:
-    """Hand the problems to whichever tuner is free, largest first; `finished` sees each report, one at a time.
+    """Hand the problems to the tuners as they become free, largest first (for a single device in the given order).
 
-    A tuner prepares the next while it has one. What it prepares is its own, unless another has nothing else to do.
-    A tuner whose device is lost (ProfilerError) gives its problems to the others. `lost` is told the device's index,
-    the error and how many devices are left; when there is none to take the problem, the error is raised instead.
-    Any other error ends them all. Tuners of a single device take the problems as they come; it is lost with the last.
+    finished: called with each report, by one thread at a time
+    lost: called with the index of a lost device, its error, and the number of devices that are left
+
+    A tuner prepares its next problem while it tunes another. Another tuner takes over that problem only if it has
+    nothing else to do. If a tuner raises ProfilerError, its problems go to the other tuners; a device counts as lost
+    when its last tuner is. Raises the last ProfilerError if problems are left but no tuner is. Any other error ends all
+    tuners and is raised.
     """
     if len(tuners) > 1:
         _Shift(tuners, problems, finished, lost).work()
@@ -65,7 +68,7 @@ def tune_all(
 
 
 class _Shift:
-    """Tuners at work, each in a thread, on what is left of the problems."""
+    """Tuners in threads that share a list of problems."""
 
     def __init__(
         self,
@@ -77,14 +80,15 @@ class _Shift:
         self._tuners = tuners
         self._finished = finished
         self._lost = lost
-        # The next last: where several devices are to end at the same time the largest come first.
+        # Problems are popped from the end. With several devices the largest problems come first, so that the devices
+        # finish at about the same time.
         order = {problem: -place for place, problem in enumerate(problems)}
         is_one = len({tuner.device_index for tuner in tuners}) == 1
         self._key: Callable[[GemmProblem], float] = order.__getitem__ if is_one else _size
         self._left = sorted(problems, key=self._key)
-        # What each prepares, by its place among the tuners.
+        # The problems that each tuner prepares, by the tuner's index.
         self._ahead: list[list[GemmProblem]] = [[] for _ in tuners]
-        # Held while these change, and while somebody is told of it.
+        # Held while the state below changes, and during the callbacks.
         self._changed = threading.Condition()
         self._under_way: set[GemmProblem] = set()
         self._losses: list[ProfilerError] = []
@@ -93,7 +97,7 @@ class _Shift:
         self._is_stopped = False
 
     def work(self) -> None:
-        # Before the first of them takes a second one.
+        # Each tuner gets one problem before any tuner prepares a second one.
         for ahead in self._ahead[: len(self._left)]:
             ahead.append(self._left.pop())
         places = range(len(self._tuners))
@@ -104,7 +108,7 @@ class _Shift:
             for thread in threads:
                 thread.join()
         except BaseException:
-            # Stopped: no tuner begins another problem, and the caller's files are its own again.
+            # Interrupted: no tuner begins another problem, and no callback touches the caller's files any more.
             self._stop()
             raise
         if self._fatal:
@@ -126,9 +130,9 @@ class _Shift:
             self._changed.notify_all()
 
     def _next(self, place: int) -> GemmProblem | None:
-        """What the tuner in this place is to tune; None where nothing is left, and nothing can come back."""
+        """Wait for a tuner's next problem; None if none is left and none can come back from a lost device."""
         with self._changed:
-            # What is under way comes back when its device is lost.
+            # A problem that is being tuned comes back if its device is lost.
             self._changed.wait_for(lambda: self._left or any(self._ahead) or not self._under_way or self._is_stopped)
             if self._is_stopped:
                 return None
@@ -144,7 +148,7 @@ class _Shift:
             return problem
 
     def _taken_over(self) -> GemmProblem:
-        """The largest of what others prepare: they are busy."""
+        """Take over the largest problem that another tuner prepares."""
         place = max(
             (place for place, ahead in enumerate(self._ahead) if ahead), key=lambda p: self._key(self._ahead[p][-1])
         )
@@ -153,14 +157,14 @@ class _Shift:
         return problem
 
     def _prepare(self, place: int) -> None:
-        """Have the tuner in this place prepare what it is to tune next, where something is left."""
+        """Let a tuner prepare its next problem, if one is left."""
         with self._changed:
             while self._left and len(self._ahead[place]) < SIZES_AHEAD and not self._is_stopped:
                 self._ahead[place].append(problem := self._left.pop())
                 self._tuners[place].prepare(problem)
 
     def _tune(self, place: int, problem: GemmProblem) -> bool:
-        """Whether the device may take another."""
+        """Tune a problem. False if the device was lost."""
         tuner = self._tuners[place]
         try:
             report = tuner.tune(problem, functools.partial(self._prepare, place))
@@ -176,7 +180,7 @@ class _Shift:
                 self._losses.append(error)
                 self._gone.add(place)
                 left = {each.device_index for at, each in enumerate(self._tuners) if at not in self._gone}
-                # A device of which others still measure is not lost yet.
+                # A device is lost only when none of its tuners is left.
                 if left and tuner.device_index not in left and not self._is_stopped:
                     self._lost(tuner.device_index, error, len(left))
             return False

@@ -1,7 +1,7 @@
-"""What a size's result keeps for other programs: times of configs that their kernels can run, vLLM's for example.
+"""Times of configs that kernels of other programs, such as vLLM's, can run. Results keep them for `genkern export`.
 
-A winner is often of a family that is genkern's own. So that `genkern export` has something to write for every size, a
-few of the configs that such a program can run are measured when the search has ended, unless it has tried some anyway.
+A winner often belongs to a family that only genkern has. So that `genkern export` has a config for every size, a few
+configs that other programs can run are measured at the end of a search, unless the search has measured enough of them.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 
-# So many are measured at least, each with another tile: the model's first often differ in num_stages alone.
+# Smallest number of such configs that are measured. Each has another tile, since the configs that the model ranks first
+# often differ only in num_stages.
 AT_LEAST = 6
-# So many are kept, of as many as were measured. Experts' two products need one that both have.
+# Number of times that a result keeps. More than one is kept because both products of experts need the same config.
 _KEPT = 12
 
 
 def besides(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, measured: Collection[str]) -> list[Config]:
-    """What is to be measured of `configs` for the sake of other programs, where these `measured` are, by name.
+    """Return the configs that should also be measured, given the names of the configs that were `measured`.
 
-    The best of each of the tiles that the model prefers; none where enough of them were measured, or nobody wants any.
+    These are the best config of each tile, in the model's order. The list is empty if enough configs were measured, or
+    if no other program has a kernel for the problem.
     """
     able = run_elsewhere(problem, configs, gpu.vendor)
     missing = AT_LEAST - sum(config.name in measured for config in able)
     if not able or missing <= 0:
         return []
     of_tile: dict[tuple[int, ...], Config] = {}
-    # NumPy, which a run that has nothing to tune does without.
+    # Imported here because it imports NumPy, which a run that has nothing to tune does not need.
     from genkern.search.guided.model import ranked
 
     for config in ranked(problem, [config for config in able if config.name not in measured], gpu):
@@ -41,8 +43,9 @@ def besides(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, measured:
 def times_kept(
     problem: GemmProblem, screened: Iterable[Measurement], ends: Mapping[str, Measurement], gpu: Gpu
 ) -> tuple[tuple[str, float], ...]:
-    """The fastest of the measured configs that other programs can run, with the times of their screening in
-    microseconds; without those that were found wrong since (`ends`).
+    """Return the fastest measured configs that other programs can run: pairs of name and microseconds.
+
+    The times are those of the screening. Configs that a later step found wrong (`ends`) are left out.
     """
     times = {
         Config.parse(m.config): m.duration_us

@@ -1,4 +1,4 @@
-"""Triton's interpreter as a checker: whether it works here is found out before a run relies on it."""
+"""Checks under Triton's interpreter, which is tried out before a run relies on it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from genkern.tuning.check import InterpreterChecker
 
 
 def interpreter_checker(err_ratio: float, module_dir: str) -> InterpreterChecker:
-    """A checker, after a trial of the interpreter with one small kernel, in about two seconds; its files go to
-    `module_dir`.
+    """Return a checker, after a trial of the interpreter with one small kernel, which takes about two seconds.
 
-    No template makes that kernel, so that a broken template shows as a config that is wrong. Raises ProfilerError if
-    PyTorch or NumPy is missing, or if this Triton's interpreter does not work with them: every config would look wrong.
+    The trial's files go to `module_dir`. No template generates the trial's kernel, so a broken template is still
+    reported as a wrong config. Raises ProfilerError if PyTorch or NumPy is missing, or if this Triton's interpreter
+    does not work with them; every config would then look wrong.
     """
     missing = [name for name in ("torch", "numpy") if not installed(name)]
     if missing:

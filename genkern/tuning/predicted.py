@@ -1,5 +1,6 @@
-"""Choosing without a GPU: prune, take the model's first choice, and say its predicted time. Nothing is compiled or
-measured, and a check never changes the choice unless it finds a wrong result.
+"""Choice of winners without a GPU: prune the space and take the config that the model of times ranks first.
+
+Nothing is compiled or measured. A check changes the choice only if it finds a wrong output.
 """
 
 from __future__ import annotations
@@ -24,15 +25,19 @@ from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
 from genkern.tuning.search import Confidence
 from genkern.tuning.tune import Provenance, Report, wrong_text
 
-# Configs of a size of which a check may find all wrong before the size has no winner.
+# Number of configs that are checked, if all are wrong, before the size ends without a winner.
 _MOST_TRIED = 8
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """Predicts winners. `incumbents` are winners of earlier runs, which only sizes without a search keep (`orders`).
-    `with_candidates`: reports have the predicted time of every config, not of the winner alone. `checker` needs no
-    binaries (None: nothing is checked); modules that it generates go to `module_dir`.
+    """Predicts winners.
+
+    incumbents: winners of earlier runs; only sizes that are not searched (`orders.decided`) keep them
+    orders: the order of sums that winners must have
+    with_candidates: reports contain the predicted time of every config, not only of the winner
+    checker: checks outputs without binaries; None: no check
+    module_dir: folder for the modules that the checker generates
     """
 
     spaces: Mapping[str, Space]
@@ -46,7 +51,7 @@ class Predictor:
     module_dir: str = ""
 
     def report(self, problem: GemmProblem) -> Report:
-        """How one size ended. A bug of genkern ends the size, and is in the report."""
+        """Predict the winner of one size. A bug in genkern ends only this size, and is in the report."""
         try:
             with bugs_told():
                 return self._report(problem)
@@ -99,7 +104,7 @@ class Predictor:
         return report
 
     def _besides(self, problem: GemmProblem) -> list[Config]:
-        """Configs that may win beside the pruned space: the reference and the known best of an order of sums."""
+        """Return further configs that may win: the reference and the known best config of an order of sums."""
         known = self.orders.besides(problem, self.gpu)
         if problem in self.orders.decided and problem in self.incumbents:
             known = [self.incumbents[problem], *known]
@@ -113,7 +118,7 @@ class Predictor:
     def _first_right(
         self, problem: GemmProblem, ranked: Sequence[Config], report: Report
     ) -> tuple[Config | None, Check | None]:
-        """The first choice that no check finds wrong, and its check; None for what nothing here can check."""
+        """Return the first config that the check does not find wrong, and its check (None if it cannot be checked)."""
         for config in ranked:
             if self.checker is None:
                 return config, None

@@ -1,4 +1,4 @@
-"""Prepared: a size up to its first orders; and Ahead, which prepares sizes while another one is being measured."""
+"""Preparation of sizes, up to the first orders of compiles, while another size is being measured."""
 
 from __future__ import annotations
 
@@ -31,20 +31,24 @@ from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
 from genkern.tuning.processes.foresight import Foresight, foreseen
 from genkern.tuning.search import Search
 
-# Preparing is Python, and whoever feeds the measured process meanwhile is too: so soon, in seconds, may the one take
-# turns with the other. On a host of 2 cores, with a process that answers every 0.4 ms, preparing a size of 7,000
-# configs made 10 % fewer answers with Python's own 5 ms, and no fewer with this.
+# Python's switch interval in seconds while sizes are prepared, so that the thread that feeds the measured process does
+# not have to wait. On a host with 2 cores and a process that answers every 0.4 ms, preparing a size of 7,000 configs
+# cost 10 % of the answers with Python's default of 5 ms, and none with this value.
 _TURN_S = 0.001
 
 
 @dataclass
 class Prepared:
-    """A problem that is pruned, and whose strategy was asked: its first binaries are on order.
+    """A problem that is pruned, whose strategy has been asked, and whose first binaries are ordered.
 
-    Nothing is measured or told yet. `close` gives up what it holds.
+    Nothing of it has been measured. `close` releases its resources.
 
-    `configs` are those that pruning left, and the incumbent where it is legal: `illegal` says why not. Without configs
-    there are no `bench` and `search`.
+    pruned: the result of pruning
+    configs: the configs that pruning left, the incumbent if it is legal, and configs of an order of sums
+    incumbent: the config that the results file had before; None if there is none or it is not legal
+    illegal: why the incumbent is not legal, or ""
+    held: the resources to release
+    bench, search: None if there are no configs
     """
 
     pruned: Pruned
@@ -61,9 +65,11 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What preparing takes, for any problem. Nothing of it is told to the journal before the problem's turn.
+    """Prepares problems. The journal records nothing about a problem before its turn.
 
-    `tuned` are winners that the results file had before the run, `orders` those of sums that winners must have.
+    tuned: winners that the results file had before the run
+    orders: the order of sums that winners must have
+    shares: processes that prune a problem whose turn has come
     """
 
     workshop: Workshop
@@ -78,13 +84,16 @@ class Preparation:
     shares: Shares | None = None
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
-        """Prune, write the module, make the strategy, order what it wants first; `behind` what others order or not."""
+        """Prune, write the module, make the strategy and order its first units.
+
+        `behind`: compile these units only when no size in its turn needs the workers.
+        """
         facts, gpu = self.journal.of(problem), self.workshop.gpu
         what = self.orders.space_of(problem, space), problem, gpu, self.strategy.foresees
         if behind and self.foresight is not None:
             seen = self.foresight.of(*what)
         else:
-            # In this size's turn the driver has nothing else to do, nor have others.
+            # In this size's turn this process has nothing else to do, so it may use all pruning processes.
             seen = foreseen(*what, None if behind else self.shares)
         pruned = seen.pruned
         configs, illegal = list(pruned.kept), ""
@@ -97,7 +106,7 @@ class Preparation:
         prepared = Prepared(pruned, configs, incumbent, illegal, contextlib.ExitStack())
         if not configs:
             return prepared
-        # What an earlier run measured, or found best, is measured rather than a copy of it.
+        # Of configs with equal machine code, the one that an earlier run measured or found best is measured.
         raced = [config.name for config in ([incumbent] if incumbent is not None else []) + besides]
         first = {*facts.screened, *raced}
         with contextlib.ExitStack() as held:
@@ -112,7 +121,7 @@ class Preparation:
         return prepared
 
     def _outdated(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config]) -> list[str]:
-        """The configs for which genkern generates other code than an earlier start measured, or may."""
+        """Return the measured configs whose code, as genkern generates it today, differs or may differ."""
         if not (known := facts.configs):
             return []
         of_today = {config.name: config for config in configs}
@@ -127,14 +136,14 @@ class Preparation:
     def _search(
         self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], raced: Collection[str], model: object = None
     ) -> Search:
-        """The search of what an earlier start did not find unfit.
+        """Make the search over the configs that an earlier start did not find unfit.
 
-        That stays so in a run that goes on: the others have been screened, or timed, without it.
+        These stay unfit when a run continues, since the other configs were screened or timed without them.
         """
         problem = bench.job.session.problem
 
         def on_unfit(names: Sequence[str], unfit: Unfit) -> None:
-            # One that is screened was fit, and is tried again by the next run that goes on.
+            # A screened config was fit before; the next start tries it again.
             if new := [name for name in names if name not in facts.screened]:
                 self.journal.unfit(problem, new, unfit, bench.code_of(Config.parse(new[0])))
 
@@ -142,7 +151,7 @@ class Preparation:
         if facts.unfit:
             bench.leave_out({c.name: facts.unfit[c.name] for c in configs if c.name in facts.unfit})
         times_us = [measurement.duration_us for measurement in facts.screened.values()]
-        # The measured process tells by it what is hopeless, and the best were measured first.
+        # The measured process stops timing configs that are much slower than the best time so far.
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
         winners = {**self.tuned, **{winner.problem: winner.config for winner in self.journal.winners()}}
@@ -154,28 +163,28 @@ class Preparation:
 
 
 class Ahead:
-    """Sizes on their way to their turn. Any thread may begin and forget them, the one that measures takes them."""
+    """Sizes that are being prepared. Any thread may call `begin` and `forget`; the tuner calls `take`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._on_the_way: dict[GemmProblem, _OnTheWay] = {}
 
     def begin(self, problem: GemmProblem, make: Callable[[], Prepared]) -> None:
-        """Have `make` prepare the problem, which it will until `take` or `forget`."""
+        """Start preparing the problem with `make`, in a thread."""
         sys.setswitchinterval(min(_TURN_S, sys.getswitchinterval()))
         with self._lock:
             self._on_the_way[problem] = _OnTheWay(make)
 
     def take(self, problem: GemmProblem) -> Prepared | None:
-        """What was prepared, once it is; None where nobody began. Raises what ended the preparation."""
+        """Wait for a prepared problem and return it; None if `begin` was not called. Raises its error."""
         with self._lock:
             on_the_way = self._on_the_way.pop(problem, None)
         return None if on_the_way is None else on_the_way.result()
 
     def forget(self, problem: GemmProblem | None = None, *, wait: bool = False) -> None:
-        """The problem (None: each) is not wanted here: what was prepared goes away, at once or when it is there.
+        """Give up preparing the problem (None: every problem), and close it as soon as it is prepared.
 
-        With `wait` it has gone when this returns.
+        With `wait`, return only when it is closed.
         """
         with self._lock:
             gone = [each for each in list(self._on_the_way) if problem in (None, each)]
@@ -185,7 +194,7 @@ class Ahead:
 
 
 class _OnTheWay:
-    """One size that is being prepared, or waits for its turn."""
+    """One size that is being prepared, or is prepared and waits for its turn."""
 
     def __init__(self, make: Callable[[], Prepared]) -> None:
         self._make = make
@@ -214,7 +223,7 @@ class _OnTheWay:
     def _prepare(self) -> None:
         try:
             prepared = self._make()
-        except BaseException as error:  # told when its turn comes, whatever it is
+        except BaseException as error:  # raised by result()
             self._error = error
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""Progress on the terminal: how much is compiled and measured, how fast, how much failed, and how long it will take."""
+"""Progress bars on the terminal: candidates measured, kernels compiled, failures, rate and remaining time."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.progress import Progress as RichProgress
 
 from genkern.farm.farm import FarmCounts
 
-# From this width on there is room for the farm's counts beside the bar.
+# Width of the terminal from which on the farm's counts fit beside the bar.
 _ROOMY_COLUMNS = 110
 
 
 class Progress:
-    """A bar for each problem under way, on a terminal; silence elsewhere, where the report's lines say it all."""
+    """A bar for each problem that is being tuned. Prints nothing if the output is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._progress: RichProgress | None = None
@@ -45,7 +45,7 @@ class Progress:
 
     @contextlib.contextmanager
     def problem(self, name: str, candidates: int, counts: FarmCounts) -> Iterator[Callable[[int], None]]:
-        """A bar for one problem, gone when the problem is done; yields what counts candidates."""
+        """Show a bar while the block runs; yields a function that advances it by a number of candidates."""
         if (progress := self._progress) is None:
             yield lambda count: None
             return
@@ -61,6 +61,6 @@ class Progress:
 
 
 def farm_text(counts: FarmCounts) -> str:
-    """For example `compiled 320 (34.5/s), cached 12`."""
+    """Return the farm's counts as text, such as `compiled 320 (34.5/s), cached 12`."""
     rate = f" ({counts.compiled / counts.compile_s:.1f}/s)" if counts.compile_s else ""
     return f"compiled {counts.compiled}{rate}, cached {counts.cached}"

@@ -1,6 +1,7 @@
-"""Replay: a strategy is asked and told what a run's own was, in the same order; the same one then decides the same.
+"""Replay of a recorded search: a strategy gets the same calls of `ask` and `tell`, in the same order, as in the run.
 
-`genkern.tuning.simulated` has any strategy search what a run measured of every config.
+The strategy of the run then makes the same decisions. `genkern.tuning.simulated` lets any strategy search a problem
+whose every config was recorded.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from genkern.search.strategy import MakesStrategy, Task
 
 
 def task_of(searched: Searched, problem: GemmProblem, gpu: Gpu) -> Task:
-    """The task of a search as its journal has it."""
+    """Return the task of a search, as recorded in the journal."""
     cached = {compiled_of(config) for config in searched.cached}
     known = searched.number, searched.best_us, searched.tried, searched.most, searched.near
     return Task(problem, gpu, searched.configs, lambda unit: unit.compiled in cached, *known)
 
 
 def decided_again(make: MakesStrategy, searched: Searched, problem: GemmProblem, gpu: Gpu) -> tuple[Step, ...]:
-    """The steps of `searched` with what this strategy names in them: its own where it decides the same."""
+    """Return the steps of `searched` with the decisions of a new strategy; equal to its own if they are the same."""
     strategy = make(task_of(searched, problem, gpu))
     steps: list[Step] = []
     for step in searched.steps:

@@ -1,8 +1,8 @@
-"""Search: a strategy at work on one size. What it asks for is made and measured, what comes of it is told.
+"""The search of one size: asks the strategy for units, has them compiled and measured, and tells it the outcomes.
 
-The farm and the profiler are queues between: units are ordered by the place at which they were asked for, several at a
-time, and those that are ready are measured in that order too. Every step is noted for the journal, so that a strategy
-can be replayed (`genkern.tuning.replay`).
+A unit is a set of configs that share their binaries. Compile farm and profiler are queues: units are ordered with the
+place at which the strategy asked for them, several at a time, and units that are ready are measured in that order.
+Every step is recorded for the journal, so that a strategy can be replayed (`genkern.tuning.replay`).
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ from genkern.search.strategy import (
 from genkern.search.told import brief, event_of, refused_before
 from genkern.timing.profiler import Profiler
 
-# Units that are being made at a time, for each worker of the farm: enough that none is ever without one, and few enough
-# that what is asked for later, knowing more, need not wait long.
+# Units in flight per compile worker. With fewer, workers would become idle; with more, the strategy would react later
+# to new measurements.
 AT_A_TIME = 4
-# Digits of shares.
 _SHARE_DIGITS = 6
 
 
 @dataclass(frozen=True)
 class Confidence:
-    """How much of a size's space was searched, and what the rest may hold; None where nobody says it.
+    """How thoroughly a size was searched; None if unknown.
 
-    `searched_share` is the share of its binaries that were tried: measured, or found to be no candidates.
-    `expected_loss` is `Strategy.expected_loss`, and 0 where nothing was left out.
+    expected_loss: `Strategy.expected_loss`, and 0 if no config was left out
+    searched_share: share of the space's binaries that were tried: measured, or found to be no candidates
     """
 
     expected_loss: float | None = None
@@ -60,12 +59,12 @@ NOTHING_SAID = Confidence()
 
 
 class Search:
-    """Has the configs of `bench` measured as the chosen strategy wants them.
+    """Drives one search: asks the strategy for units, has them compiled and measured, and reports the outcomes back.
 
-    Units with a config that is named in `first` are made ahead of what the strategy asks for, and none of them is its
-    to ask for. What `known` has, and what an earlier start found unfit, is not measured again: the strategy, which is
-    asked from the beginning, is told of it when it asks for it. Several threads may be in it: the one that measures
-    tells, and whoever pulls what is ready asks.
+    Units with a config that is named in `first` are compiled before the units that the strategy asks for, and the
+    strategy cannot ask for them. Configs in `known`, and configs that an earlier start found unfit, are not measured
+    again: the strategy starts from the beginning and is told the known outcome when it asks for such a config.
+    Thread-safe: the thread that measures calls `tell`, another thread may pull units that are ready.
     """
 
     def __init__(
@@ -79,27 +78,32 @@ class Search:
         limit: Limit = NO_LIMIT,
         besides: Callable[[Collection[str]], Sequence[Config]] = lambda measured: (),
     ) -> None:
-        """`task` says what the strategy is to search, given the configs that are its to ask for. `besides` says what is
-        measured when it has ended, of which it is not told, given the names of what was; not where anything limits it.
+        """Prepare the search; nothing is ordered yet.
 
-        What is `known` is made ahead too, since it may win. Its binaries count where `limit` counts binaries, and so do
-        those of `first`.
+        configs: the candidates of the problem
+        chosen: makes the strategy
+        task: makes the strategy's task from the configs that it may ask for and a test whether a unit is cached
+        known: measurements of an earlier start. These configs are compiled again too, since they may win
+        first: names of configs that are compiled and measured in any case
+        limit: ends the search; binaries of `known` and `first` count too
+        besides: returns configs to measure after the strategy has ended, given the names of the configs that have a
+            time. The strategy is not told about them. Not called if the search is limited
         """
         self._bench = bench
         self._known = known
         self._depth = AT_A_TIME * bench.farm.jobs
-        # Called, by whichever thread asks, when nothing is under way and nothing more is wanted for the time being.
+        # Called in the thread that pulls units, when no unit is in flight and the strategy asks for none.
         self.on_made: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         space, configs = configs, bench.worth_making(configs)
         self._by_name = {config.name: config for config in configs}
-        # What is compiled once: all of it, and what was measured or turned out to be no candidate.
+        # Keys of the binaries of the space, and of those that were measured or turned out to be no candidates.
         self._binaries = {compiled_of(config) for config in space}
         self._tried = {compiled_of(c) for c in space if c.name in known or c.name not in self._by_name}
         named = [self._by_name[name] for name in self._by_name if name in first]
         ahead = {compiled_of(config) for config in named}
         theirs = tuple(config for config in space if not ahead or compiled_of(config) not in ahead)
-        # Those that are named come before the others of their binary.
+        # Configs that are named in `first` come before the other configs of their binary.
         others = (config for config in configs if ahead and compiled_of(config) in ahead)
         of_before = [self._by_name[name] for name in known if name in self._by_name]
         self._ahead = units_of([*named, *others, *of_before])[::-1]
@@ -108,12 +112,12 @@ class Search:
         self._besides = besides if has_besides else None
         self._is_beside = False
         self._allowance = Allowance(limit.binaries, ahead | {compiled_of(config) for config in of_before})
-        # Of what is known, what the strategy may ask for, and of that what it did not ask for yet.
+        # Known configs that the strategy has not requested yet.
         self._unasked = {config: None for config in of_before if compiled_of(config) not in ahead}
         self._before = set(self._unasked)
         self._is_told_all = not self._before
         self._unfit = {name: why.outcome for name, why in bench.job.unfit.items() if name not in self._by_name}
-        # The places of the strategy's units begin here.
+        # The first place of the strategy's own units.
         self._place_of_theirs = len(self._ahead)
         self._cached: dict[object, tuple[Config, bool]] = {}
         most = None if limit.binaries is None else max(0, limit.binaries - len(ahead))
@@ -121,29 +125,30 @@ class Search:
         self.strategy: Strategy = chosen.make(self.task)
         self._name = chosen.name
         self._steps: list[Step] = []
-        # What multiplies in each unit that was made, by the name of the unit's first config.
+        # The main binary of each unit that was compiled, by the name of the unit's first config.
         self.made: dict[str, MadeBinary] = {}
-        # What was asked for, in that order, and its places: of each config, of what is made, and of what is dropped.
+        # The requested units in order. A unit's place is its index in this list: the place of each config, and the
+        # places of units that were compiled or dropped.
         self._units: list[Unit] = []
         self._places: dict[Config, int] = {}
         self._made: set[int] = set()
         self._dropped: set[int] = set()
         self._ready: list[tuple[int, Sequence[Candidate]]] = []
-        # Of what was made, what is not measured after all.
+        # Configs that were compiled but will not be measured.
         self._put_back: set[Config] = set()
-        # How many units were ordered before anything was to be measured.
+        # Number of units that `begin` ordered.
         self._ordered_ahead = 0
         self._timed_names = {name for name, measurement in known.items() if measurement.duration_us is not None}
         self.confidence = NOTHING_SAID
 
     def begin(self) -> None:
-        """Order what is wanted first, before anything can be measured: then `measurements` need not."""
+        """Order the first units before measuring can start, so that they are compiled by then."""
         self._ordered_ahead = self._order_more()
 
     def measurements(self, profiler: Profiler) -> Iterator[Measurement]:
-        """The first measurement of every candidate that is not known, until the strategy wants nothing any more.
+        """Yield the first measurement of every candidate that is not known, until the strategy asks for no more units.
 
-        A round ends when it wants nothing before it is told what the candidates took that are being measured.
+        A round ends when the strategy asks for nothing until it is told the times of the candidates in flight.
         """
         rounds = 0
         with self._timed():
@@ -158,12 +163,12 @@ class Search:
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
-        """From here on the seconds count, if there is a limit to them."""
+        """Start the time limit, if there is one."""
         if (seconds := self._limit.seconds) is None:
             yield
             return
         self._begun_s = time.monotonic()
-        # Whoever waits for a compile does not look at a clock.
+        # A thread that waits for a compile does not check the time, hence a timer.
         timer = threading.Timer(seconds, self._end_in_time)
         timer.daemon = True
         timer.start()
@@ -173,7 +178,7 @@ class Search:
             timer.cancel()
 
     def _end_in_time(self) -> None:
-        """Drop all that is under way and ask for nothing more, where the time is up and there is one of a config."""
+        """End the search: drop all units in flight, if the time is up and at least one config has a time."""
         with self._lock:
             is_up = time.monotonic() - self._begun_s >= (self._limit.seconds or math.inf)
             if not is_up or not self._timed_names or self._is_over:
@@ -184,10 +189,10 @@ class Search:
                 self._drop(place)
 
     def _units_ready(self) -> Iterator[Sequence[Candidate]]:
-        """Candidates that share their binaries, as they become ready, the most wanted first."""
+        """Yield the candidates of each unit that is ready, earliest requested unit first."""
         while not self._bench.is_closed:
             asked, self._ordered_ahead = self._ordered_ahead or self._order_more(), 0
-            # All that is ready, of which the most wanted comes first.
+            # Take all compiled units before choosing, so that the earliest requested one comes first.
             while (made := self._bench.made(wait=not self._ready and not asked)) is not None:
                 self._take(made)
             if (ready := self._next_ready()) is not None:
@@ -197,12 +202,12 @@ class Search:
                 return
 
     def tell(self, event: Event) -> None:
-        """Tell the strategy, and drop what it then wants no more."""
+        """Tell the strategy an event, and drop the units that it no longer wants."""
         with self._lock:
             self._tell(event)
 
     def left_out(self) -> dict[str, Unfit]:
-        """Why the configs have no measurement that nobody asked for, or that were dropped."""
+        """Return, by name, why configs that were not requested, or were dropped, have no measurement."""
         ended = self._is_over or self._allowance.leaves_out
         said = f"the search ended before it (--budget {self._limit.said})" if ended else self.strategy.left_out
         why = Unfit(Outcome.PREDICTED_OUT, said)
@@ -214,7 +219,7 @@ class Search:
         }
 
     def searched(self) -> Searched:
-        """What was asked and told so far, for the journal."""
+        """Return the steps of the search so far, for the journal."""
         task = self.task
         cached = tuple(config for config, is_cached in self._cached.values() if is_cached)
         known = task.number, task.best_us, task.configs, cached, tuple(self._steps), task.tried, task.most, task.near
@@ -230,7 +235,7 @@ class Search:
         return bool(self._order_more() or self._ready or self._bench.under_way)
 
     def _asks_besides(self) -> bool:
-        """Once, when the strategy has ended: whether anything is measured besides."""
+        """Order the further configs once the strategy has ended; True if there are any, and only once."""
         if (besides := self._besides) is None or self._bench.is_closed:
             return False
         self._besides, self._is_beside = None, True
@@ -240,7 +245,7 @@ class Search:
         return self._asks_on()
 
     def _order_more(self) -> int:
-        """Order what is wanted next, as far as there is room; returns how many units that is."""
+        """Order the next units up to the limit in flight; return the number of units that were requested."""
         with self._lock:
             room = self._depth - self._bench.under_way
             asked = [self._ahead.pop() for _ in range(min(room, len(self._ahead)))]
@@ -251,14 +256,15 @@ class Search:
             theirs = (unit for unit in fit if self._places[unit.configs[0]] >= self._place_of_theirs)
             new = (config for unit in theirs for config in unit.configs if config.name not in self._known)
             if not self._is_told_all and any(True for _ in new):
-                # Told in another order, the strategy asked for other units before.
+                # The strategy decides differently than in the earlier start, because events came in another order. Tell
+                # it the remaining known measurements, since it may never ask for them.
                 self._is_told_all = True
                 for config in self._unasked:
                     self._tell(event_of(config, self._known[config.name]))
         return len(asked)
 
     def _without_unfit(self, unit: Unit) -> Unit:
-        """What is to be made of a unit; the strategy is told what an earlier start has found out of the rest."""
+        """Remove configs that an earlier start found unfit from a unit, and tell the strategy their outcomes."""
         fit, refused = refused_before(unit, self._unfit)
         for event in refused:
             self._tell(event)
@@ -272,11 +278,11 @@ class Search:
         return asked
 
     def _place_of(self, unit: Unit) -> int:
-        """The place of a unit that is new. Raises InputError for one that a strategy must not ask for."""
+        """Add a new unit and return its place. Raises InputError if the strategy must not ask for it."""
         place = len(self._units)
         for config in unit.configs:
             if place >= self._place_of_theirs and config in self._unasked:
-                # It was made ahead, and is the strategy's to ask for once more.
+                # The config was compiled ahead, so the strategy may still ask for it once.
                 self._places[config] = place
                 del self._unasked[config]
             if self._places.setdefault(config, place) != place or config.name not in self._by_name:
@@ -286,7 +292,7 @@ class Search:
         return place
 
     def _take(self, made: Made) -> None:
-        """Tell what was made, and have its candidates measured in their turn."""
+        """Tell the strategy about a compiled unit, and queue its candidates to be measured."""
         with self._lock:
             place, unit = made.rank, self._units[made.rank]
             self._made.add(place)
@@ -295,7 +301,7 @@ class Search:
             candidates: Sequence[Candidate] = made.candidates
             known = [self._known[each.config.name] for each in candidates if each.config.name in self._known]
             if place < self._place_of_theirs and unit.configs[0] in self._before:
-                # The strategy is told when it asks for it.
+                # The strategy is told later, when it asks for the unit.
                 return
             if made.binary is not None and candidates:
                 self._tell(Compiled(unit, made.binary.key, made.cached))
@@ -351,7 +357,7 @@ class Search:
             self._allowance.unmeasured(self._units[place])
 
     def _leave(self, configs: Iterable[Config]) -> None:
-        """These were made, and are not measured after all."""
+        """Mark configs as compiled but not measured."""
         for config in configs:
             self._put_back.add(config)
             self._bench.put_back(config.name)
@@ -364,7 +370,7 @@ class Search:
 
 
 class _Units(Iterator[Sequence[Candidate]]):
-    """What a search has ready, one unit after another, until it wants nothing more or is cancelled."""
+    """Iterator over the units of a search that are ready, which can be cancelled."""
 
     def __init__(self, pull: Iterator[Sequence[Candidate]], bench: Bench) -> None:
         self._pull = pull
@@ -379,6 +385,6 @@ class _Units(Iterator[Sequence[Candidate]]):
             raise
 
     def cancel(self) -> None:
-        """Where this has not ended, nothing more is made: whoever waits for the next, in another thread, comes back."""
+        """Close the bench unless the iterator has ended, so that a thread that waits for the next unit returns."""
         if not self._has_ended:
             self._bench.close()

@@ -1,9 +1,9 @@
-"""A search without machines: a strategy on a problem of which every config was recorded, and the time it would take.
+"""Simulation of a search, without compiling or measuring, on a problem of which every config was recorded.
 
-As in `genkern.tuning.search` so many units are under way at a time; a farm compiles them in the order in which they
-were asked for, and one measured process takes what is ready in that order. Both take what they took when it was
-recorded, from an empty cache. Not on this clock: what a process needs to start, the strategy's own thinking (`own_s`),
-the finals.
+As in `genkern.tuning.search`, several units are in flight at a time. A farm compiles them in the order in which they
+were requested, and one measured process measures the units that are ready, in that order. Both take the recorded times,
+with an empty cache. The simulated clock does not include the start of processes, the strategy's own computing
+(`own_s`) and the finals.
 """
 
 from __future__ import annotations
@@ -28,19 +28,24 @@ from genkern.search.strategy import Compiled, Event, Lost, Measured, Refused, Ta
 from genkern.timing.session import Screening
 from genkern.tuning.search import AT_A_TIME
 
-# Compiles at a time where nobody says how many: of the machines that the documents' figures are of.
+# Default number of compile workers, as on the machines of the documents' figures.
 JOBS = 16
 _REFUSED = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.OVER_RESOURCES, Outcome.IDENTICAL)
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a strategy asked for, in its order, how many units were compiled for it, and which configs were timed.
+    """Result of a simulated search.
 
-    `seconds` is when the last of them was. `best` is the fastest of them whose result is right, None without any.
-    `loss` is the share by which it is slower than the fastest of all that were recorded, by first measurements;
-    `final_loss` the same by the finals, of those measured that were in them. `own_s` is what the strategy itself took
-    on this machine, `expected_loss` what it says of its loss.
+    asked: the units that the strategy requested, in order
+    compiled: number of units that were compiled
+    measured: the configs that were timed
+    seconds: simulated time of the last measurement
+    best: the fastest measured config whose output is right; None without any
+    loss: by which share `best` is slower than the fastest recorded config, by first measurements
+    final_loss: the same by times of the finals, among the measured configs that took part in them
+    own_s: seconds that the strategy itself computed on this machine
+    expected_loss: the loss that the strategy expects
     """
 
     asked: tuple[Unit, ...]
@@ -63,11 +68,11 @@ def simulated(
     limit: Limit = NO_LIMIT,
     at_a_time: int = AT_A_TIME,
 ) -> Simulated:
-    """Have a strategy search what is recorded, with `at_a_time` units under way for each of so many workers.
+    """Let a strategy search a recorded problem, with `at_a_time` units in flight for each of `jobs` workers.
 
-    Where the `limit` is reached, what is under way is dropped, and what is being measured is measured to its end.
-    What a measured process leaves out by itself (`SCREENING`) is left out here, unless the strategy wants every config.
-    Raises InputError for a strategy that asks for what it must not.
+    When `limit` is reached, units in flight are dropped, and the unit that is being measured is measured to its end.
+    Configs that a measured process would skip by itself (`SCREENING`) are skipped, unless the strategy wants every
+    config. Raises InputError if the strategy asks for units that it must not ask for.
     """
     simulation = _Simulation(chosen, recorded, charges or charges_of([recorded]), limit)
     return simulation.run(_Farm(jobs), at_a_time * jobs)
@@ -75,15 +80,15 @@ def simulated(
 
 @dataclass
 class _Farm:
-    """Workers that compile in the order of the orders; whoever orders what another has ordered waits for the same.
+    """Simulated workers that compile in the order of requests. Two requests for the same binary share one compile.
 
-    `under_way` are the places of what was ordered and is neither made nor dropped.
+    `under_way` are the places of units that were ordered and are neither compiled nor dropped.
     """
 
     jobs: int
     orders: deque[tuple[Hashable, float]] = field(default_factory=deque)
     waiting: dict[Hashable, list[int]] = field(default_factory=dict)
-    # By when it is there, and a number that no other has.
+    # Heap of (end of the compile, unique number, binary).
     compiling: list[tuple[float, int, Hashable]] = field(default_factory=list)
     made: set[Hashable] = field(default_factory=set)
     under_way: set[int] = field(default_factory=set)
@@ -100,7 +105,7 @@ class _Farm:
         self.under_way.discard(place)
 
     def begin(self, now_s: float) -> None:
-        """Give workers that have nothing to do what is wanted first."""
+        """Give idle workers the next compiles."""
         while self.orders and len(self.compiling) < self.jobs:
             what, seconds = self.orders.popleft()
             if self.under_way.isdisjoint(self.waiting[what]):
@@ -111,11 +116,11 @@ class _Farm:
 
     @property
     def next_s(self) -> float:
-        """When something is there next; never, where nobody wants anything."""
+        """Return the time at which the next compile ends; infinity if no unit is in flight."""
         return self.compiling[0][0] if self.compiling and self.under_way else math.inf
 
     def take(self) -> list[int]:
-        """The places of what is there next that are still wanted."""
+        """Finish the next compile; return the places of its units that were not dropped."""
         _, _, what = heapq.heappop(self.compiling)
         self.made.add(what)
         places = [place for place in self.waiting.pop(what) if place in self.under_way]
@@ -140,7 +145,7 @@ class _Simulation:
         self._dropped: set[int] = set()
         self._refused: set[Config] = set()
         self._first_copy: dict[Config, Config] = {}
-        # What the measured process has, and when it has measured the first of that.
+        # The configs that the measured process has, and the time at which the first of them is measured.
         self._measuring: deque[Config] = deque()
         self._measured_s = math.inf
         self._measured: list[Config] = []
@@ -157,10 +162,10 @@ class _Simulation:
                 self._now_s, self._end_s, self._is_over = max(self._now_s, self._end_s), math.inf, True
                 for place in [*farm.under_way, *self._ready]:
                     self._drop(place, farm)
-            # At one moment the farm comes first: what is there then can be the most wanted.
+            # At equal times the compile comes first, since its unit may precede the other ready units.
             if farm.next_s <= self._measured_s:
                 if farm.next_s == math.inf and has_asked:
-                    # All of it was refused at once, of a binary that was made before.
+                    # All requested units were refused at once, because their binaries were compiled before.
                     continue
                 if farm.next_s == math.inf:
                     return self._result(farm.begun)
@@ -172,7 +177,7 @@ class _Simulation:
                 self._finish(farm)
 
     def _ask(self, farm: _Farm, room: int) -> bool:
-        """Whether the strategy wanted anything."""
+        """Ask the strategy for units and order them; False if it asks for none."""
         if room <= 0 or self._is_over:
             return False
         with self._thinking():
@@ -191,7 +196,7 @@ class _Simulation:
         return bool(asked)
 
     def _make(self, place: int, farm: _Farm, *, cached: bool) -> None:
-        """What was made is told; what can be measured waits for its turn."""
+        """Tell the strategy about a compiled unit, and queue its candidates to be measured."""
         unit = self._units[place]
         refused: dict[Outcome, list[Config]] = {}
         for config in unit.configs:
@@ -208,13 +213,14 @@ class _Simulation:
             self._allowance.unmeasured(unit)
 
     def _refusal(self, config: Config) -> Outcome | None:
-        """Why a config that was made is no candidate, as a bench says it; None for one that is measured.
+        """Return why a compiled config is no candidate, as a `Bench` decides it; None if it is measured.
 
-        Of copies the first that is made is measured, whichever that was when it was recorded.
+        Of configs with equal machine code the one that is compiled first is measured, as in a run.
         """
         original = self._original(config)
         if self._outcomes[original] in _REFUSED and original not in self._recorded.took_ms:
-            # What took the measured process no time never came to it: a device refuses for lack of room too.
+            # The config has no measuring time, so the measured process never had it. (A device may also refuse a config
+            # for lack of resources, after the measured process has tried it.)
             return self._outcomes[original]
         first = self._first_copy.setdefault(original, config)
         return None if first == config or self._every else Outcome.IDENTICAL
@@ -223,7 +229,7 @@ class _Simulation:
         return self._recorded.copies.get(config, config)
 
     def _launch(self) -> None:
-        """A measured process that has nothing to do takes the most wanted of what is ready, to its last config."""
+        """If the measured process is idle, give it all configs of the earliest requested unit that is ready."""
         while not self._measuring and self._ready:
             place = heapq.heappop(self._ready)
             configs = [config for config in self._units[place].configs if config not in self._refused]
@@ -232,7 +238,7 @@ class _Simulation:
                 self._measuring.extend(configs)
                 continue
             for config in configs:
-                # It is not measured after all, and copies of it may be.
+                # The config is not measured, so an identical config may be measured instead.
                 self._first_copy.pop(self._original(config), None)
         if self._measuring and self._measured_s == math.inf:
             config = self._measuring[0]
@@ -302,6 +308,6 @@ class _Simulation:
 
 
 def _loss(found: Iterable[Config], us: dict[Config, float], wrong: frozenset[Config]) -> float | None:
-    """The best time of these over the best of all that are right, less 1; None where none of them has one."""
+    """Return the best time of `found` over the best time of all right configs, minus 1; None without a time."""
     best_us = min((us[config] for config in found if config in us), default=None)
     return None if best_us is None else best_us / min(us[config] for config in us if config not in wrong) - 1

@@ -1,4 +1,4 @@
-"""Tuning, from a problem to its winner: read `Tuner.tune` from top to bottom."""
+"""Tuning, from a problem to its winner. Start with `Tuner._tuned`, which calls the steps in their order."""
 
 from __future__ import annotations
 
@@ -65,7 +65,12 @@ _LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
 
 @dataclass(frozen=True)
 class Provenance:
-    """What every winner of a run says of its origin; `shared`: another program worked on the GPU meanwhile."""
+    """The origin that every winner of a run records.
+
+    arch, device: the GPU
+    versions: name and version of the driver and of each package
+    shared: True if another program used the GPU at the same time
+    """
 
     arch: str
     device: str
@@ -75,14 +80,23 @@ class Provenance:
 
 @dataclass
 class Report:
-    """How one problem ended: its winner, or why there is none, and every candidate's outcome.
+    """How one problem ended.
 
-    `incumbent` is how the config that the results file had for the problem did this time, `vendor` how the best call of
-    the vendor library did in the finals, where the profiler says, `torch` how PyTorch's own did, and `sums` in which
-    order each call of a library adds up K. `table` has the candidates as text where the report comes from another
-    process (`candidates_file.condensed`). `confidence` says how much of the space was searched. `unchecked` says why a
-    winner that was to be checked was not. `bug` is what ended the size when genkern itself is at fault. `warnings` are
-    lines for the user.
+    winner: None if there is none; `message` then says why
+    outcomes: number of candidates by outcome
+    pruned: the legal configs that the rules left, and the number of dropped configs by reason
+    candidates: the last measurement of each candidate, by config name
+    binaries: compiled kernels, by name
+    stage_s: wall-clock seconds of each stage
+    incumbent: measurement of the config that the results file had for the problem before
+    vendor: measurement of the library's best call, in the finals or, if there is a winner, in the confirmation
+    torch: the same for PyTorch's own call
+    sums: the order in which each library call adds up K, by call name
+    table: the candidates as text, if the report comes from another process (`candidates_file.condensed`)
+    confidence: how much of the space was searched
+    unchecked: why a winner that should have been checked was not
+    bug: the bug in genkern that ended the size, if one did
+    warnings: lines for the user
     """
 
     problem: GemmProblem
@@ -105,7 +119,7 @@ class Report:
 
     @property
     def time_source(self) -> str:
-        """Where the times of its candidates come from; "" where there are none."""
+        """Return the source of the candidates' times, or "" if there are no candidates."""
         known = (m.time_source for m in ([self.winner] if self.winner else self.candidates.values()))
         return next(known, "")
 
@@ -121,14 +135,19 @@ class Report:
 
 @dataclass(frozen=True)
 class Tuner:
-    """Tunes problems on one device; tuners of several devices share workshop, journal and progress.
+    """Tunes problems on one device. Tuners of several devices share workshop, journal and progress.
 
-    `strategy` says what is compiled and measured, and when that is enough (None: the default), and `limit` ends it.
-    `incumbents` are winners of earlier runs. Each is measured and a finalist again, whatever the space holds: so tuning
-    a problem anew does not lose a better config, and old and new are compared under the same conditions. `check_all`
-    has every finalist checked, not only those that would win, or be the runner-up. `ahead` has what comes next, on its
-    way to its turn, and `foresight` is the process that prunes it (None: this one does). `orders` say in which order of
-    sums winners must be, of which rows are compared to the bit. `shares` prune what was not prepared.
+    spaces: returns the space of a format
+    checker: checks outputs; None: no check
+    strategy: decides which candidates are compiled and measured, and when to stop; None: the default strategy
+    limit: ends a search
+    incumbents: winners of earlier runs. Each is measured and a finalist again, even if the space does not contain it,
+        so that tuning again does not lose a better config, and both are compared under the same conditions
+    check_all: check every finalist, not only the winner and the runner-up
+    ahead: the next problems, which are being prepared
+    foresight: the process that prunes the next problems; None: this process prunes them
+    orders: the order of sums that winners must have; rows of such winners are compared bit by bit
+    shares: processes that prune a problem that was not prepared
     """
 
     spaces: Callable[[str], Space]
@@ -150,11 +169,12 @@ class Tuner:
     shares: Shares | None = None
 
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
-        """Prune, compile, screen, re-time, check, choose. Facts of an earlier run are not made again.
+        """Prune, compile, screen, time the finals, check and choose; return the report.
 
-        `may_prepare` is called once the first binaries are on order: then is the time to `prepare` what comes next.
-        A bug of genkern ends the size, and is in the report. Raises GenkernError when the run itself cannot go on (a
-        full disk, a device that stays broken).
+        Facts that an earlier run wrote to the journal are used instead of being measured again.
+        `may_prepare` is called once the first binaries are ordered: from then on the next problem can be prepared.
+        A bug in genkern ends only this size, and is in the report. Raises GenkernError if the run cannot continue (a
+        full disk, a broken device).
         """
         try:
             with bugs_told():
@@ -165,15 +185,15 @@ class Tuner:
             return report
 
     def prepare(self, problem: GemmProblem) -> None:
-        """Prune, ask and order ahead of the problem's turn, in a thread; what ends that is raised in its turn."""
+        """Prune the problem and order its first binaries in a thread. `tune` raises the error if this fails."""
         self.ahead.begin(problem, functools.partial(self._prepared, problem, behind=True))
 
     def forget(self, problem: GemmProblem) -> None:
-        """The problem that was to be prepared is another's."""
+        """Give up preparing a problem, which another tuner took over."""
         self.ahead.forget(problem)
 
     def close(self) -> None:
-        """Give up what was prepared."""
+        """Give up all prepared problems, and wait until their resources are freed."""
         self.ahead.forget(wait=True)
 
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
@@ -220,7 +240,8 @@ class Tuner:
                 if found.outcome is Outcome.WRONG:
                     search.tell(Lost(Config.parse(name), found.outcome))
         if facts.winner is not None:
-            # Decided by an earlier run, whose neighbours were others: a file that says so may be in use.
+            # An earlier run chose this winner and may have written it to a results file that is in use. Today's choice
+            # could differ, because wins of neighbouring sizes break ties.
             report.winner = facts.winner
         if incumbent is not None and report.incumbent is None:
             report.incumbent = report.candidates[incumbent.name]
@@ -232,7 +253,7 @@ class Tuner:
         return report
 
     def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:
-        """Every candidate's first measurement, from the journal where it is known."""
+        """Yield every candidate's first measurement, taken from the journal if it is known."""
         problem, job = bench.job.session.problem, bench.job
         known = dict(facts.screened)
         search.on_made = lambda: self.journal.compiled(problem, Compiled(*bench.counts))
@@ -243,8 +264,8 @@ class Tuner:
                 in_a_row = [*in_a_row, measurement.config] if measurement.outcome in _LOSSES else []
                 yield measurement
         except ProfilerError:
-            # The first loss may be what broke the device, so nobody measures that one again. Those after it had no
-            # device to run on.
+            # The first lost config may have broken the device, so its loss stands. The configs after it ran on a broken
+            # device, so their losses are taken back.
             self.journal.retracted(problem, in_a_row[1:])
             raise
         self.journal.searched(problem, search.searched())
@@ -255,14 +276,17 @@ class Tuner:
             yield Measurement(name, unfit.outcome, self.profiler.time_source, message=unfit.message)
 
     def _choose(self, job: Job, facts: ProblemFacts, report: Report) -> Winner | None:
-        """Re-time the best, then take the first of the ranking whose result is correct."""
+        """Time the best candidates again, then return the first one of the ranking whose output is right.
+
+        Return None, and set the report's message, if there is none.
+        """
         incumbent = self.incumbents.get(job.session.problem)
         if not facts.finals:
             with contextlib.ExitStack() as alone:
                 with report.stage("wait for its turn"):
                     alone.enter_context(self.profiler.alone())
                 with report.stage("re-time"):
-                    # Thousands have none.
+                    # Thousands of candidates have no time.
                     able = [m for m in report.candidates.values() if m.outcome is Outcome.MEASURED]
                     finals = self._finals(job, able, incumbent)
             if finals is None:
@@ -301,7 +325,7 @@ class Tuner:
         return None
 
     def _finals(self, job: Job, able: Collection[Measurement], incumbent: Config | None) -> list[Measurement] | None:
-        """The finals among the best of those that are able to win; None where there is nobody."""
+        """Time the best of the candidates `able` to win, and the incumbent, in the finals; None if `able` is empty."""
         names = semifinalists(able, self.budget.finalists)
         if len(names) > self.budget.finalists:
             ready = [job.ready[name] for name in names]
@@ -321,9 +345,10 @@ class Tuner:
     def _runner_up(
         self, job: Job, facts: ProblemFacts, report: Report, others: Sequence[Measurement]
     ) -> Measurement | None:
-        """The fastest of those behind the winner, where those tied with it stand by merit; checked where that is quick.
+        """Return the fastest of the other contenders. If checks are quick, skip contenders that the check finds wrong.
 
-        A wrong one would make the winner's margin a figure about nothing.
+        A wrong runner-up would make the winner's margin meaningless. The ranking cannot be used as it is: contenders
+        that are tied with the winner are not sorted by time there.
         """
         for other in sorted(others, key=lambda m: m.duration_us or 0.0):
             if self.checker is None or not self.checker.quick or self._passes(job, facts, report, other):
@@ -331,9 +356,10 @@ class Tuner:
         return None
 
     def _vendor(self, job: Job, facts: ProblemFacts, report: Report) -> Measurement | None:
-        """The library's fastest call that may win and is right; the first that was not measured where none was.
+        """Return the library's fastest call that may win and is right, or None.
 
-        PyTorch's own call is what everybody uses, and taken at its word; an algorithm that was found here is checked.
+        If no call was measured, return the first one. PyTorch's own call is not checked, since all programs use it; an
+        algorithm that genkern found is checked.
         """
         calls = library_calls(facts.finals, self.budget)
         for call in self.orders.calls(job.session.problem, calls, facts.sums):
@@ -348,7 +374,7 @@ class Tuner:
         return None
 
     def _passes(self, job: Job, facts: ProblemFacts, report: Report, final: Measurement) -> bool:
-        """True if a finalist is right, or if nothing here checks it; otherwise its outcome says what it is."""
+        """Return True if a finalist passes the check or cannot be checked; otherwise record its outcome."""
         with report.stage("check"):
             check = self._check(job, facts, final.config)
             if check is not None and check.passed:
@@ -367,8 +393,8 @@ class Tuner:
             return None
         if (check := facts.checks.get(name)) is None:
             if name not in job.ready:
-                # Timed by an earlier run; this one has no binary of it, and decides the size without it. No fact of it:
-                # nothing was found out about its result.
+                # An earlier run timed the config, and this run has no binary of it, so it cannot win. The journal gets
+                # no fact, because nothing is known about its output.
                 unfit = job.unfit.get(name, Unfit(Outcome.NOT_SEEN, "it is no config of this size any more"))
                 why = f"timed before, but not checked: {unfit.message}"
                 return Check(name, False, 1.0, math.inf, "", NOT_CHECKED, why, unfit.outcome)
@@ -413,7 +439,7 @@ class Tuner:
 
 
 def wrong_text(check: Check) -> str:
-    """Why a check found a result wrong."""
+    """Return the reason why a check failed."""
     return check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
 
 

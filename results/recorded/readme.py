@@ -1,4 +1,4 @@
-"""Write results/recorded/README.md, what the columns of recorded tables are, from the code: `make docs`."""
+"""Write results/recorded/README.md, which documents the columns of recorded tables, from the code: `make docs`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from genkern.recorded.columns import COLUMNS, PROBLEM
 PAGE = Path(__file__).with_name("README.md")
 _HEAD = """# Recorded spaces
 
-A row is one config, or library call, of one problem in one run (`make docs` writes this page):
+Tables with the time of every config of a problem, on which searches are replayed without a GPU. A row is one config,
+or one library call, of one problem in one run. `make docs` writes this page.
 
-    genkern record RESULTS -o results/recorded
-    genkern replay results/recorded --search NAME
-    genkern.recorded.reading.load("results/recorded")
+    genkern record RESULTS -o results/recorded             # writes tables from a run's journal
+    genkern replay results/recorded --search NAME          # replays a search on them
+    genkern.recorded.reading.load("results/recorded")      # loads them in Python
 
-[searched](searched) has 5,601 sizes measured in part (`--also`).
+The folder [searched](searched) has 5,601 further sizes, at which a search measured only a part of the configs
+(`--also`).
 
 Column | Meaning
 ---|---
@@ -24,7 +26,7 @@ Column | Meaning
 
 
 def page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     said = {column.name: column.meaning for column in COLUMNS if column not in PROBLEM}
     rows = {", ".join(f"`{column.name}`" for column in PROBLEM): "the problem, as in results", **_quoted(said)}
     return _HEAD + "".join(f"{name} | {meaning}\n" for name, meaning in rows.items())

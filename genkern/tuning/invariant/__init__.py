@@ -1,4 +1,4 @@
-"""Batch invariant: sizes that differ in M alone, whose winners add up K in one order.
+"""Batch invariance: tuning of sizes that differ only in M, so that their winners add up K in one order.
 
 May import: what genkern.tuning may.
 """

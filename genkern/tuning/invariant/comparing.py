@@ -1,4 +1,4 @@
-"""Comparing: what bits of rows tell a tuner: whether a config has its order of sums, and which one libraries have."""
+"""Comparison of rows bit by bit: whether a config has its order of sums, and which orders library calls have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from genkern.tuning.invariant.asked_orders import Orders, fastest_by_order, loss
 
 @dataclass(frozen=True)
 class Comparing:
-    """The comparisons of a run on one device; without `rows` nothing can be compared."""
+    """The comparisons of a run on one device. If `rows` is None, nothing can be compared."""
 
     rows: Rows | None
     orders: Orders
@@ -28,8 +28,9 @@ class Comparing:
     arch: str
 
     def check(self, job: Job, facts: ProblemFacts, name: str, workshop: Workshop) -> Check | None:
-        """Whether a config's rows have the bits of its order in all calls; None where that is not asked, or nobody can
-        say.
+        """Check that a config's rows have the bits of its order in all calls.
+
+        Return None if no order is required, or if the config cannot be compared.
         """
         problem = job.session.problem
         if self.rows is None or problem not in self.orders.asked:
@@ -42,8 +43,9 @@ class Comparing:
         return check
 
     def sums_of_calls(self, job: Job, facts: ProblemFacts, measured: Iterable[Measurement]) -> dict[str, str]:
-        """In which order calls of libraries among the finals add up K; "" where that is no order of what was measured,
-        and nothing of those that nobody compares.
+        """Return the order of sums of each library call in the finals.
+
+        The value is "" if no measured config has the call's order. Calls that cannot be compared are left out.
         """
         calls = [m.config for m in facts.finals if library_of(m.config) not in OURS and m.duration_us is not None]
         new = [call for call in calls if call not in facts.sums]
@@ -56,7 +58,7 @@ class Comparing:
         return facts.sums
 
     def chosen(self, compared: Compared, facts: ProblemFacts, job: Job, budget: Budget) -> tuple[str, float | None]:
-        """Who is called, of a config and the library, and what its order costs where one is asked."""
+        """Return the choice (config, vendor or tie), and the loss by the required order (None if none is required)."""
         problem, vendor = job.session.problem, compared.vendor
         who = choice(compared.winner, vendor, budget)
         if problem not in self.orders.asked:
@@ -67,7 +69,7 @@ class Comparing:
 
 
 def with_rows(check: Check | None, facts: ProblemFacts, name: str) -> Check | None:
-    """A config's check with what comparing its rows has told."""
+    """Return a config's check with the result of comparing its rows added."""
     if check is None or (rows := facts.rows.get(name)) is None:
         return check
     return replace(check, rounds=(*check.rounds, *rows.rounds), row_bits=rows.row_bits)

@@ -1,4 +1,4 @@
-"""Groups of sizes that differ in M alone, and which order of sums all winners of one have. Pure functions of times."""
+"""Groups of sizes that differ only in M, and the choice of a group's order of sums. Pure functions of times."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from genkern.gemm.records import CONFIG_WINS, Winner
 
 Group = tuple[GemmProblem, ...]
 LEAST, LIBRARY = KINDS = ("least", "library")
-# Totals so near the least are a tie, which the library's order wins: times of runs differ by as much.
+# Totals within this factor of the least are a tie, which the library's order wins: times of runs differ by as much.
 _TIE = 1.005
-# Before its sizes are tuned an order is worth it whose total is so near the least.
+# Before tuning: an order is a contender if its total is within _NEAR of the least. _UNKNOWN is the assumed time of an
+# order without a measured time, relative to the best.
 _NEAR, _UNKNOWN = 1.03, 1.10
-# So many orders of a group are tried at most.
+# Largest number of orders that a group is tuned in.
 MOST = 3
 _LARGEST_WEIGHT = 1e6
 
 
 def groups_of(problems: Iterable[GemmProblem]) -> list[Group]:
-    """The problems by all but M, in their order; of each group by M."""
+    """Group problems that differ only in M; each group is sorted by M."""
     found: dict[GemmProblem, list[GemmProblem]] = {}
     for problem in problems:
         found.setdefault(replace(problem, M=1), []).append(problem)
@@ -30,7 +31,7 @@ def groups_of(problems: Iterable[GemmProblem]) -> list[Group]:
 
 
 def parse_weights(text: str) -> dict[int, float]:
-    """How often calls have these M, `M:WEIGHT` with commas between them; 1 for any other. Raises InputError."""
+    """Parse weights of M, `M:WEIGHT,M:WEIGHT`; any other M has the weight 1. Raises InputError."""
     weights: dict[int, float] = {}
     for part in text.split(","):
         m, _, weight = part.partition(":")
@@ -47,14 +48,14 @@ def parse_weights(text: str) -> dict[int, float]:
 
 
 def called_us(winner: Winner) -> float:
-    """What is called takes so many microseconds: the config, or the library where `choice` says so."""
+    """Return the microseconds of what is called: the config, or the library according to `choice`."""
     if winner.choice == CONFIG_WINS or winner.vendor_us is None:
         return winner.duration_us
     return winner.vendor_us
 
 
 def usually_slower(problem: GemmProblem, order: str) -> float:
-    """What an order takes of which no time is known, as a share of the best: what a search finds for nothing else."""
+    """Return the assumed time, relative to the best, of an order of which no time is known."""
     return _UNKNOWN
 
 
@@ -64,10 +65,12 @@ def contenders(
     library: str = "",
     unknown: Callable[[GemmProblem, str], float] = usually_slower,
 ) -> list[str]:
-    """The orders that a group is worth tuning in, the most promising first: some, and `library` where it is known.
+    """Return the orders that a group should be tuned in, most promising first, with `library` if it is known.
 
-    `known` has for each problem the best time of each order that was measured, "" for those that are no class;
-    `unknown` says what others take, as a share of the best.
+    known: for each problem the best time of each order that was measured; "" stands for configs without an order
+    weights: weight of each M
+    library: the order of the library's calls, or ""
+    unknown: returns the assumed time of an order that was not measured, relative to the problem's best time
     """
     best = {problem: min(times.values()) for problem, times in known.items() if times}
 
@@ -103,10 +106,11 @@ def choice(
     library: str = "",
     kind: str = LEAST,
 ) -> Chosen | str:
-    """The order whose winners take the least time over all M, by `weights`; or why there is none.
+    """Return the order whose winners take the least total time over all M, by `weights`; or why there is none.
 
-    `found` has by order the winners that are proved. Of orders that are nearly as fast the `library`'s is taken, and
-    with the kind LIBRARY that one whatever it takes.
+    found: for each order the winners whose output was proved
+    library: the library's order, which is taken if it is nearly as fast as the best
+    kind: LIBRARY takes the library's order in any case
     """
     if kind == LIBRARY and not library:
         return "the library adds up in no order that a kernel here has, as far as bits show: --sums least takes another"
@@ -131,7 +135,7 @@ def choice(
 
 
 def _other_bits(winners: Sequence[Winner]) -> str:
-    """Which two winners gave rows other bits that are the same for all M, "" where none did."""
+    """Name two winners that gave different bits for rows that are the same for all M; "" if there are none."""
     told = [(winner, winner.check.row_bits) for winner in winners if winner.check and winner.check.row_bits]
     if not told:
         return ""

@@ -1,4 +1,4 @@
-"""The reference of an order of sums: its plainest kernel, which others are compared with to the bit."""
+"""The reference of an order of sums: its simplest kernel, with which other kernels are compared bit by bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from genkern.kernels.legality import legal
 from genkern.search.predict import predict_us
 from genkern.tuning.invariant.group import usually_slower
 
-# tune_gemm's kernel, which has no ring, no copies and no cluster, in the smallest tiles that have each instruction.
+# The simplest family: no ring of stages, no copy engine, no clusters. The tiles are the smallest that use each
+# instruction.
 _FAMILY = "tiled"
 _TILES = ((64, 64), (64, 16), (16, 64), (16, 16))
 _DEPTHS = (64, 128, 32, 256, 16)
@@ -24,7 +25,7 @@ _MOST_PARTS = 64
 
 
 def reference_of(problem: GemmProblem, order: str, gpu: Gpu) -> Config | None:
-    """A config of that order that is legal for the problem; None where only other kernels have it."""
+    """Return a legal config of the order for the problem; None if only other kernels have the order."""
     named = alone(order)
     configs = _plainest(_parts(order)) if named is None else [named.having(SPLIT_K=_parts(order))]
     for config in configs:
@@ -34,15 +35,16 @@ def reference_of(problem: GemmProblem, order: str, gpu: Gpu) -> Config | None:
 
 
 def alone(order: str) -> Config | None:
-    """The config whose kernels alone have an order; None where the order says of others too."""
+    """Return the only config that has the order; None if the order is not bound to one config."""
     name = order.partition("; as ")[2].partition(";")[0]
     return Config.parse(name) if name else None
 
 
 def slower(problem: GemmProblem, order: str, best: Config, gpu: Gpu) -> float:
-    """How many times the best's time the one config takes whose kernels alone have an order, as the model predicts it.
+    """Return the assumed time of an order relative to the time of `best`.
 
-    Of another order that is not the model's to say: a search will find something.
+    If only one config has the order, the cost model predicts its time. Otherwise a search is expected to find a good
+    config, and the default of `usually_slower` is returned.
     """
     if alone(order) is None:
         return usually_slower(problem, order)
@@ -53,7 +55,7 @@ def slower(problem: GemmProblem, order: str, best: Config, gpu: Gpu) -> float:
 
 
 def _parts(order: str) -> int:
-    """Into how many parts of K an order says that sums are divided."""
+    """Return the number of parts of K in an order."""
     said = re.search(r"(?:^|; )([0-9]{1,5}) parts\b", order)
     return int(said[1]) if said else 1
 
