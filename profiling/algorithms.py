@@ -180,7 +180,10 @@ def told(name: str, sampler: Sampler, tell: Callable[[dict[str, Any]], None]) ->
 
 
 def to_sample(launch_us: Mapping[str, float]) -> list[str]:
-    """Return the names of the calls to sample, by the time of one launch of each; shortest first."""
+    """Return the names of the calls to sample, shortest first.
+
+    These are at most `_SAMPLED` calls whose one launch took no more than `_SAMPLED_RATIO` times the shortest one.
+    """
     return _nearest(launch_us, _SAMPLED, _SAMPLED_RATIO)
 
 

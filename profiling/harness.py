@@ -123,10 +123,11 @@ def _launch_all(job: dict[str, Any], log: IO[str]) -> None:
 
 
 class _Library:
-    """Calls of the vendor library between fences.
+    """Calls of libraries (PyTorch's own, cuBLASLt, hipBLASLt, AITER) between fences.
 
     Each call is made once without fences before: it loads the library, allocates workspaces, and is refused if it
-    cannot run. `named` maps the places in a job to the algorithms that took them.
+    cannot run. A job may name a place, such as a library's second-best call, instead of an algorithm; `named` maps each
+    place to the algorithm that it turned out to be.
     """
 
     def __init__(self, gemm: LoadedGemm) -> None:

@@ -272,7 +272,8 @@ class Server:
                 calls[name] = call
             except Exception as error:
                 self._failed(name, error)
-        # As long as samples of the finals, since a device that idles between launches stays cool and clocks higher.
+        # Samples are as long as those of the finals, since a device that idles between launches stays cool and clocks
+        # higher.
         copies = self._all_copies(gemm, fastest_us)
         samplers: dict[str, Sampler] = {}
         for name, call in calls.items():

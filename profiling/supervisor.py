@@ -62,7 +62,7 @@ class ChildDied(SupervisorError):
 
 
 class ChildGarbled(SupervisorError):
-    """The child wrote a line that is not JSON where only JSON lines may be."""
+    """The child's answer is not JSON, or is not an answer to the request."""
 
 
 @dataclass(frozen=True)

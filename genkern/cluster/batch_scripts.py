@@ -54,7 +54,9 @@ def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
     check_search(options)
     # Options that `genkern measure` would refuse are refused here.
     if taken := sorted(given_names(options.tuning) & TAKEN):
-        raise InputError(f"{taken[0]}: the folder of each task determines what is measured: give -i and --space")
+        raise InputError(
+            f"{taken[0]} cannot be passed on to the tasks: say what to measure with -i and --space of genkern sbatch"
+        )
     said = parse([*options.tuning, "-i", options.gemm_size_file[0], "-o", "results.yaml", "--arch", options.arch])
     if not said.tunes:
         mode = next(name for name in ("--compare_wo_tuning", "--benchmark", "--explain") if name in said.given)

@@ -1,4 +1,7 @@
-"""`LabSizes`: the sizes that are still to be tuned, and the GPU on which each is; independent of Dask."""
+"""`LabSizes`: the sizes of a lab's run. Independent of Dask.
+
+Sizes wait by architecture, are under way on a GPU, or were given up.
+"""
 
 from __future__ import annotations
 

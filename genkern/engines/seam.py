@@ -97,8 +97,8 @@ def install(engine: str, parts: Sequence[Part]) -> tuple[str, ...]:
 def served_or_own(what: str, hook: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that calls `hook`, and `own` with the same arguments if `hook` returns None or raises.
 
-    `own` is the engine's code. After `hook` has raised once, it is never called again, and one warning says in `what`
-    it failed and why. `hook` must not write to its arguments before it can no longer raise.
+    `own` is the engine's code. After `hook` has raised once, it is never called again, and one warning gives the
+    place (`what`) and the reason. `hook` must not write to its arguments before it can no longer raise.
     """
     failed = False
 
@@ -205,6 +205,6 @@ def _field_names(owner: Any) -> frozenset[str]:
         found.update(getattr(each, "__dataclass_fields__", ()))
         initialiser = vars(each).get("__init__")
         code = None if initialiser is None else getattr(inspect.unwrap(initialiser), "__code__", None)
-        # Names of all attributes that __init__ stores or reads, on self or on another object.
+        # The attributes that __init__ stores or reads, on self or on another object, and the globals that it names.
         found.update(getattr(code, "co_names", ()))
     return frozenset(found)

@@ -61,7 +61,7 @@ def _mark_used(folder: Path) -> None:
     """
     path = f"{folder}/{_RECORD}"
     with contextlib.suppress(OSError):
-        # The difference is absolute: a time in the future, from a wrong clock, would otherwise keep the entry for ever.
+        # The difference is absolute, so that a time in the future, from a wrong clock, is corrected too.
         if abs(time.time() - os.stat(path).st_mtime) > MARKED_EVERY_S:
             os.utime(path)
 

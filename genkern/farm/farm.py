@@ -217,10 +217,11 @@ class Farm:
             tell(key, result)
 
     def stand(self, owner: Hashable, *, behind: bool) -> None:
-        """Put an owner behind all owners that do not stand behind, or give it equal priority again. Call this before it
-        orders.
+        """Give an owner lower priority than all others (`behind`), or equal priority again. Call this before its first
+        `order`.
 
-        One worker in `_SPARED` never works for owners that stand behind, since a job that has begun is not stopped.
+        Of every `_SPARED` workers one is kept free of jobs of owners with lower priority (none if there are fewer
+        workers), since a job that has begun is not stopped.
         """
         with self._changed:
             self._orders.stand(owner, behind=behind)

@@ -1,6 +1,6 @@
 """The farm's pool of worker processes. It is joblib's, changed so that workers ignore Ctrl-C and can be killed at once.
 
-Imported only when something is to be compiled, since joblib takes as long to import as all of genkern.
+Imported only if worker processes are needed, since joblib takes as long to import as all of genkern.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.records import Binary
 
-# All parameters that are fields of Config, except for the two that `compiled_of` treats itself.
+# All fields of Config, except GROUP_SIZE_M, which is not compiled in, and SPLIT_K and others, which `compiled_of` adds.
 _FIELDS = operator.attrgetter(*(name for name in CONFIG_FIELDS if name not in ("GROUP_SIZE_M", "SPLIT_K", "others")))
 
 

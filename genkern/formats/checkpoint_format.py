@@ -416,7 +416,7 @@ def _ends_at_dot(pattern: NamePattern, name: str) -> bool:
 
 
 class _Globs:
-    """Lists of names with * and ? (fnmatch), each with a value."""
+    """Names and fnmatch patterns (*, ?, [...]), each with a value. An exact name comes before the patterns."""
 
     def __init__(self, entries: Mapping[str, Any]):
         self.exact = entries
@@ -440,9 +440,12 @@ class _Globs:
 
 def _whole(values: Mapping[str, Any], *keys: str, default: int | None = None) -> int:
     """Return the whole number under the first of these keys that is there. Raises Unread."""
-    value = next((values[key] for key in keys if values.get(key) is not None), default)
+    found = next((key for key in keys if values.get(key) is not None), None)
+    value = default if found is None else values[found]
+    if value is None:
+        raise Unread(f"{' or '.join(keys)} is missing")
     if isinstance(value, bool) or not isinstance(value, int):
-        raise Unread(f"{keys[0]} = {str(value)[:40]!r} is not a whole number")
+        raise Unread(f"{found} = {str(value)[:40]!r} is not a whole number")
     return value
 
 

@@ -133,7 +133,7 @@ def _own_keys(ops: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def of_format(op: str, values: Mapping[str, object]) -> dict[str, object]:
-    """Return the values without own fields of other formats."""
+    """Return the values without fields that only other formats have."""
     known = {field.name for field in fields_of(get_op(op).fields)}
     return {key: value for key, value in values.items() if key in known or key not in own_keys()}
 

@@ -86,7 +86,7 @@ class Capabilities:
         if self.wgmma and self.tcgen05:
             raise InputError("wgmma and tcgen05 are of different architectures: set one of them")
         if self.of_warpgroups and not (self.tma and self.matrix_warps > 1):
-            raise InputError("wgmma and tcgen05 need tma, and matrix_warps of a warpgroup (4)")
+            raise InputError("wgmma and tcgen05 need tma, and matrix_warps above 1 (a warpgroup has 4)")
         if self.tcgen05 != (self.tensor_memory_columns > 0):
             raise InputError("tcgen05 and tensor_memory_columns belong together")
         if not 1 < self.fp8_sum_bits <= FLOAT32_BITS:

@@ -182,7 +182,7 @@ def is_outside(name: str) -> bool:
 
 
 def op_folder(name: str) -> Path:
-    """Return the folder of a format, which may also hold its spaces."""
+    """Return the folder of a format, which may also hold its search spaces (*.yaml)."""
     return op_folders().get(name) or Path(genkern.ops.__path__[0]) / name
 
 

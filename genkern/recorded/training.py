@@ -52,9 +52,10 @@ Sample = tuple[Mapping[str, Numbers], Numbers]
 
 
 def sampled(recorded: RecordedProblem) -> Sample:
-    """Return the features of configs with times, and by how many octaves each is slower than the size's best.
+    """Return the features of a sample of at most `_ROWS` timed configs, and by how many octaves each is slower than the
+    size's best, at most `_FAR_OCTAVES`.
 
-    The random seed depends only on the size. Raises InputError for a problem without times.
+    The sample's random seed depends only on M, N and K. Raises InputError for a problem without times.
     """
     us = recorded.us
     if not us:

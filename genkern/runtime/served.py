@@ -211,7 +211,9 @@ def by_library(given: Given) -> Function:
 
 
 def linear_like(op: Op, x: Any, weight: Any, out_dtype: Any) -> Function | None:
-    """Return PyTorch's function of x, weight and bias for operands of these types; None if the format has none."""
+    """Return the single PyTorch function (such as F.linear) that computes the format's whole product of x, weight and
+    bias for these types; None if there is none.
+    """
     a, b, c = (BY_TORCH.get(str(dtype), "") for dtype in (x.dtype, weight.dtype, out_dtype or x.dtype))
     return linear_of(GemmProblem(1, 1, 1, op.name, a, b, c)) if a and b and c else None
 

@@ -74,7 +74,7 @@ def barren_families(measured: Iterable[Measurement]) -> list[str]:
 
 
 def _form_said(name: str) -> tuple[str, str]:
-    """Return the family of a config, and the part of its name with the parameters that change the text."""
+    """Return the family of a config, and the part of its name with the parameters that change the kernel's text."""
     family, _, rest = name.partition("_BM")
     return _form_of_rest(family, rest.partition("_nS")[2].lstrip("0123456789"))
 

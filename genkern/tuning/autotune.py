@@ -197,7 +197,10 @@ def _arch_of(tensor: Any) -> str:
 
 
 def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: object) -> dict[str, Any]:
-    """Return a space file of these lists, with every schedule and number of stages."""
+    """Return a space file of these lists, with the schedules that take the tiles and 3 to 12 stages.
+
+    Its rules keep the largest number of stages that fits.
+    """
 
     def listed(value: Any) -> list[Any]:
         return [list(item) if isinstance(item, tuple) else item for item in value]

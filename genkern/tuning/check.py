@@ -214,9 +214,10 @@ def _few_products(problem: GemmProblem, config: Config) -> GemmProblem:
 
 
 def _shrink(size: int, block: int, blocks: int, shared: int) -> int:
-    """Return a size of `blocks` whole blocks and the overhang of `size`, or one more block if there is no overhang.
+    """Return a smaller size with the same overhang, at most `size`.
 
-    The whole blocks are rounded up to a multiple of the `shared` elements that have one scale.
+    The unit is the least common multiple of `block` and of the `shared` elements that have one scale. The result is
+    `blocks` blocks, rounded up to whole units, plus the remainder of `size` by the unit, or one unit if there is none.
     """
     unit = math.lcm(block, shared)
     rest = size % unit

@@ -92,7 +92,7 @@ def choose_alphabet(operands: Sequence[Operand], largest: int = LARGEST, float8_
     square = (sum(4**exponent for exponent in INNER_EXPONENTS) / len(INNER_EXPONENTS)) ** inside
     limit = sum_limit(operands, float8_bits)
     together = _with_one_scale(operands) if _is_float8(operands) else 1
-    # Largest sum such that it and its neighbours differ in C's type.
+    # C's type represents every integer up to this magnitude.
     shown = min(DTYPES[operands[2].dtype].exact, 2 * _FLOAT32_SUM)
     integers = range(1, min(largest, LARGEST, *(DTYPES[operand.dtype].exact for operand in operands[:2])) + 1)
 

@@ -47,7 +47,10 @@ def fault_together(
 def _ways(
     launch: Callable[[Tensors], object], lanes: Sequence[Tensors], buffers: Sequence[str]
 ) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yield the description of each way to make the calls, and a function that makes them and waits for their end."""
+    """Yield the description of each way to make the calls, and a function that makes them.
+
+    The results may be read in the current stream afterwards.
+    """
     import torch
 
     first, on_gpu = {name: lanes[0][name] for name in buffers}, lanes[0]["c"].device.type == "cuda"

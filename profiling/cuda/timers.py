@@ -139,7 +139,7 @@ class BusyStream:
         return max(1, round(_BUSY_CYCLES * _BUSY_US / max(spell_us, 1.0)))
 
     def _sweep_cache(self) -> None:
-        """Write twice the cache's size, since repeated work would find its weights in the cache."""
+        """Write twice the cache's size, on HIP at least `_HIP_SWEEP_BYTES`, so that no weights stay cached."""
         import torch
 
         if self._sweep is None:

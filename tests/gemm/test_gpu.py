@@ -43,7 +43,7 @@ def test_what_is_not_said_is_not_there() -> None:
         ({"fp8": "e4m3"}, "not one of ocp, fnuz"),
         ({"wgmma": True, "tcgen05": True}, "different architectures"),
         ({"wgmma": True, "matrix_warps": 4}, "need tma"),
-        ({"wgmma": True, "tma": True}, "matrix_warps of a warpgroup"),
+        ({"wgmma": True, "tma": True}, "need tma, and matrix_warps above 1"),
         ({"tensor_memory_columns": 512}, "belong together"),
         ({"fp8_sum_bits": 25}, "not from 2 to the 24"),
         ({"fp8_sum_bits": 0}, "not from 2 to the 24"),

@@ -227,7 +227,7 @@ class Choosing:
         work.tune(list(asked), self)
 
     def _best(self, problem: GemmProblem, order: str, facts: ProblemFacts | None) -> Config | None:
-        """Return the fastest config of an order that the search has measured."""
+        """Return the fastest measured config that sums in this order; None if there is none."""
         measured = () if facts is None else facts.screened.values()
         times = sorted(
             (m.duration_us, m.config) for m in measured if m.outcome is Outcome.MEASURED and m.duration_us is not None

@@ -15,7 +15,7 @@ ROWS, WARP_ROWS = 64, 16
 WIDTH_STEP, WIDEST, WIDEST_OF_TWO = 8, 256, 400
 # Warps of a warpgroup; warps of the warpgroup that loads.
 GROUP_WARPS, LOADING_WARPS = 4, 4
-# Most parts of C that a warp may store at the same time, if shared memory has room.
+# Largest number of parts of C that a warp may store at the same time, if shared memory has room.
 MOST_BUFFERS = 2
 # Columns of a part of C that is swizzled: 128 bytes of 16-bit elements.
 SWIZZLED_PART = 64

@@ -18,7 +18,10 @@ _FUNCTIONS = {
 
 
 def calls(aiter: Any, problem: GemmProblem) -> dict[str, AiterCall]:
-    """Return AITER's calls by their names in results. Scales of A are the same memory in the shape [M, K / 128]."""
+    """Return AITER's calls by their names in results.
+
+    genkern's column-major scales of A are passed without a copy, as a tensor of shape [M, K / 128].
+    """
     if problem.bias or not has_usual_blocks(problem) or dict(problem.own).get("layout", "n16k16") != "n16k16":
         return {}
     return calls_of(aiter, problem, _FUNCTIONS, lambda of: (_turned(of["scale_a"]), of["scale_b"], of["c"]))

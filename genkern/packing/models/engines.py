@@ -81,5 +81,5 @@ ENGINES = {
     "sglang": Engine("sglang", _SGLANG, _powers(_SGLANG), most_decoding=512),
     "transformers": Engine("transformers", _PLAIN, _PLAIN, vocabulary_step=1, absorbs=False, full_sums=True),
 }
-# The default: merged layers as in engines, for the rows of a plain loop.
+# The default: layers are merged as in servers; M is that of a loop without padding.
 SERVERS = Engine("", _PLAIN, _PLAIN)

@@ -101,7 +101,10 @@ class CudaDriver:
         return launch
 
     def enter(self, device: int) -> None:
-        """Make device number `device` usable in this thread, in which PyTorch may not have used the device yet."""
+        """If this thread has no context yet, make the primary context of device number `device` current.
+
+        PyTorch's current device must be `device` already: PyTorch creates its context only when it is first used.
+        """
         context, handle = c_void_p(), c_int()
         if not self.current():
             self._require(self.library.cuDeviceGet(byref(handle), c_int(device)), f"device {device}")

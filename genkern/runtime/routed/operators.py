@@ -1,6 +1,6 @@
-"""Grouped products and mixtures of experts as PyTorch operators, with the library's gradients.
+"""Grouped products and mixtures of experts as PyTorch operators, whose gradients PyTorch's own functions compute.
 
-The backward pass is an operator, too: the library reads values on the host in it, which torch.compile cannot trace.
+The backward pass is an operator, too: these functions read values on the host, which torch.compile cannot trace.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def merge_layers(
             ("merged", id(model)), f"{len(made.names)} groups of layers are called as one product each: {size}{more}"
         )
     if device is not None and device.type == "cuda":
-        # The old buffers of the weights are too small for any other group.
+        # Return the freed buffers of the old weights, which PyTorch would keep reserved, to the device.
         torch.cuda.empty_cache()
     return made
 

@@ -37,15 +37,14 @@ _LEARNED_FIRST, _PREDICTED_FIRST, _NEAR = (20, 12), (8, 14), 2
 _BATCH, _WAITING = 4, 8
 # No fewer binaries, whatever is promised, and no more: the first are what the model is corrected by.
 _LEAST, _MOST = 28, 96
-# So many that are refused cost no tries; where more are, something else is wrong.
+# Number of refused binaries that do not count as tries. If more are refused, something else is wrong.
 _FREE = 256
-# What promises less than this share of the time is let be.
+# A binary whose expected gain is below this share of the best time is not asked for.
 _PROMISE = 0.003
-# Where nothing else is wanted, what is under way is wanted no more that promises less than this share, once so many
-# have a time: whoever waits for one size would wait for the compiles that take longest. On 168 recorded sizes, 16
-# compiles at a time, with an earlier model, batches of 8 at 4, a promise of 0.0025 and nothing dropped lost 0.089 %
-# after 45.5 binaries, this 0.089 % after 42.9 and in three quarters of the time; dropped while others are asked for,
-# 0.10 to 0.12 % (2026-11-27).
+# If there is nothing left to ask for and _TIMED binaries have times, binaries under way whose expected gain is below
+# _VAIN are dropped, since the run would otherwise wait for the slowest compiles. On 168 recorded sizes with 16 compiles
+# at a time this lost 0.089 % after 42.9 binaries in three quarters of the time of a run that dropped nothing (0.089 %
+# after 45.5); dropping while there is more to ask for lost 0.10 to 0.12 %.
 _VAIN, _TIMED = 0.0005, 28
 # What is left promises together so many times what the binary does that promises most. On the recorded sizes (H200
 # and H100, 2026-11-27; by models that did not know them, `genkern train --folds 8`) 0.17 % is expected in the mean,

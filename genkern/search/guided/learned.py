@@ -33,7 +33,7 @@ class Learned:
 
     @property
     def arch(self) -> str:
-        """The architecture whose times it was made of."""
+        """The architecture on whose times the model was trained."""
         return str(self.trees.arch)
 
     def octaves(self, columns: Mapping[str, Numbers], of_trees: Numbers) -> Numbers:

@@ -70,11 +70,11 @@ def known_part(features: Mapping[str, Numbers]) -> Numbers:
 class Times:
     """Absolute times of an architecture.
 
-    `trees` give octaves of the best kernel's time, less `known_part`. A config whose octaves by the model are o loses
-    max(0, `slope` * (o - `best_octaves`)) octaves. `low` and `high` [kinds] are the octaves from a prediction to the
-    ends of its interval by format and layout (`kinds`, "" for all others), measured on sizes that the trees had not
-    seen; `widening` moves both ends apart for each octave that is lost. `devices` are the GPUs on which times were
-    recorded: no interval is known of others.
+    `trees` give octaves of the best kernel's time, less `known_part`. A config to which the model gives o octaves
+    is max(0, `slope` * (o - `best_octaves`)) octaves slower than the best. `low` and `high` [kinds] are the octaves
+    from a prediction to the ends of its interval by format and layout (`kinds`, "" for all others), measured on
+    sizes that the trees had not seen; `widening` moves both ends apart for each octave that is lost. `devices` are
+    the GPUs on which times were recorded: no interval is known of others.
     """
 
     trees: Trees

@@ -10,8 +10,9 @@ from genkern.search.strategy import Strategy, Task, Unit, units_of
 
 
 class Cached(Strategy):
-    """Asks for every unit whose binaries are there, and for no other: where kernels were compiled elsewhere, for what
-    was thought of there, that is all there is.
+    """Asks only for units whose binaries are in the cache: all of them, or the first N in predicted order.
+
+    It is for machines that do not compile, with a cache that another machine has filled.
     """
 
     left_out = "it was not compiled before (cached)"

@@ -1,4 +1,6 @@
-"""The strategy patience:N: the most promising first, until so many binaries in a row brought nothing faster."""
+"""The strategy patience:N: four binaries of each form, then the others, each time the most promising first, until N
+binaries in a row brought nothing faster.
+"""
 
 from __future__ import annotations
 

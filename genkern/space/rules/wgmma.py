@@ -25,7 +25,7 @@ _SLACK_BYTES = 1024
 _DEEP_RING = 12
 # Share of the last wave's programs that must have a tile, for widths that exist only to fill it.
 _LEAST_FILL = 0.85
-# Largest share of the last wave's SMs that may have a whole tile for SPLIT_K to pay.
+# SPLIT_K pays only if at most this share of the last wave's SMs has a tile.
 _MOST_FILL = 0.9
 # Tiles smaller than this are dropped if they make more than _MANY_WAVES waves.
 _SQUARE_TILE = 128 * 128

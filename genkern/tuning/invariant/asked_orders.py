@@ -67,7 +67,8 @@ class Orders:
         return calls[0] if problem in self.asked and calls else None
 
     def may_win_call(self, problem: GemmProblem, name: str, sums: Mapping[str, str]) -> bool:
-        """Return whether a library call has the required order, as its bits have shown.
+        """Return whether a library call may win: always if no order of sums is required. Otherwise genkern must be able
+        to find the same algorithm again, and the comparison of bits must have shown the required order.
 
         PyTorch's own call may not win: PyTorch chooses the kernel at each call, so its order may change.
         """
