@@ -1,4 +1,4 @@
-"""Plugins by which inference engines call winners: one file per engine, and the code that they share.
+"""Plugins by which inference engines and PyTorch's Inductor call winners, and the code that the plugins share.
 
-A program that names no bundle (GENKERN_CONFIG) imports nothing of this.
+If no bundle is named (GENKERN_CONFIG), the plugins that engines load by themselves (vLLM, SGLang) change nothing.
 """

@@ -51,9 +51,9 @@ def solution(
 ) -> Any:
     """Return inp [M, K] @ weights.T for weights [N, K], computed by the bundle's winner or else by PyTorch.
 
-    fp8 operands have one scale each. The row only says that genkern is faster; the bundle decides which kernel runs,
-    also for an M that AITER rounded up to the row's M. Raises NotImplementedError for shuffled weights and for a scale
-    of the result.
+    fp8 operands have one scale each; a scale that is None counts as 1. The row only says that genkern is faster; the
+    bundle decides which kernel runs, also for an M that AITER rounded up to the row's M. Raises NotImplementedError for
+    shuffled weights and for a scale of the result.
     """
     from genkern.engines.called import SCALED, WIDE, operator
 

@@ -49,7 +49,7 @@ class Product:
         return f"{n}x{k}"
 
     def problems(self) -> tuple[GemmProblem, ...]:
-        """Returns the product's problem with M = 1, as bundles store it; () if genkern lacks one of its types."""
+        """Returns a tuple with the product's problem for M = 1; () if genkern has no name for one of its types."""
         types = [BY_TORCH.get(str(each)) for each in (self.dtype_x, self.weight.dtype, self.dtype_out)]
         if None in types:
             return ()
@@ -71,7 +71,7 @@ class Product:
 
 
 def tuned_of(context: Context, gpu: LiveGpu, problem: GemmProblem) -> tuple[int, ...]:
-    """Returns the M for which the problem is tuned; () if the library won for every M, so that nothing is gained."""
+    """Returns the M for which the problem is tuned; () if only the library won, or if the format refuses it."""
     if get_op(problem.op).refuse(problem, gpu.identity.arch):
         return ()
     found = context.tuned(gpu, problem)

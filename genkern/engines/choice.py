@@ -47,16 +47,19 @@ def _fake(tensors: Any, columns: int, dtype: Any, call: str) -> Any:
 
 
 def plain_product(op: str) -> Product:
-    """Returns a hook: x by weight [N, K], and a bias [N] if there is one. The library serves M without a winner."""
+    """Returns a hook that multiplies x by weight [N, K] and adds a bias [N], if there is one.
+
+    If no winner serves M, the hook calls the library.
+    """
     gemm = gemm_of(op)
     return lambda x, weight, bias=None: gemm.direct(x, weight, bias, None, None, None, None, {})
 
 
 def scaled_product(op: str, out_dtype: Any, fields: Mapping[str, int | str]) -> Product:
-    """Returns a hook: x [M, K] by weight [N, K], both in 8 bits, with the scales of both, and a bias if there is one.
+    """Returns a hook that multiplies x [M, K] by weight [N, K], both in 8 bits with scales, and adds a bias if given.
 
-    For an M without a winner an engine's own kernel is better than genkern's library call: cuBLASLt, for example, has
-    no product with scales of blocks unless M is a multiple of 4.
+    The hook returns None for an M without a winner: the engine's own kernel is then better than genkern's library call.
+    cuBLASLt, for example, has no product with scales of blocks unless M is a multiple of 4.
     """
     gemm = gemm_of(op)
 
@@ -68,9 +71,10 @@ def scaled_product(op: str, out_dtype: Any, fields: Mapping[str, int | str]) -> 
 
 
 def quantised_product(op: str, quantise: Callable[..., Any], fields: Mapping[str, int | str]) -> Product:
-    """Returns a hook: x [M, K] in 16 bits, quantised first, by weight [N, K] in 8 bits with its scale, to x's type.
+    """Returns a hook that quantises x [M, K] from 16 bits and multiplies it by an 8-bit weight [N, K] with scales.
 
-    `quantise` is given x and all arguments behind the bias, and returns x in 8 bits and its scale.
+    The result has x's type; it is None for an M without a winner. `quantise` gets x and all arguments after the bias,
+    and returns x in 8 bits and its scales.
     """
     gemm = gemm_of(op)
     known: dict[tuple[object, ...], bool] = {}
@@ -89,7 +93,7 @@ def quantised_product(op: str, quantise: Callable[..., Any], fields: Mapping[str
 
 
 def has_winner(op: str, x: Any, weight: Any, bias: Any, out: Any, scale_a: Any, scale_b: Any, *more: Any) -> bool:
-    """True if a kernel of genkern's, or a raced algorithm of the library's, serves such a call."""
+    """Returns True if a genkern kernel, or a library algorithm that won, serves a call with these arguments."""
     given = x, weight, bias, out, scale_a, scale_b, *more
     lies = weight.stride(-1) == 1, scale_a.numel() == 1, scale_b.numel() == 1
     sizes, types = (x.shape, weight.shape), (x.dtype, weight.dtype, out)

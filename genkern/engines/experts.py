@@ -1,4 +1,4 @@
-"""Mixtures of experts of engines, computed by winners of both products if there are any."""
+"""Engines' mixtures of experts, computed by winners if both products of a layer have winners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from genkern.runtime.routed.layer import Layer
 from genkern.runtime.routed.routed import routed_of, staged_op
 
 _MOST_KEPT = 4096
-# Winners serve up to this multiple of the largest number of tokens that was tuned.
+# Winners serve up to this multiple of the largest tuned number of tokens (of the two products' largest numbers, the
+# smaller one).
 _BEYOND = 2
 _found: dict[tuple[object, ...], bool] = {}
 
@@ -41,9 +42,10 @@ def by_winners(
 ) -> Any:
     """Returns a layer's result [tokens, K]; genkern.runtime.routed.experts describes the arguments.
 
-    Returns None if one of the products has no winner for that number of tokens; with `invariant`, if no kernels serve
-    all numbers alike. Engines run a layer as one operator, which tracing does not look into: a choice at each call is
-    safe.
+    Returns None, so that the engine's own kernel computes the layer, if genkern cannot compute such a layer or one of
+    the products has no winner for this number of tokens; with `invariant`, if no kernels serve all numbers of tokens
+    with equal bits. With `invariant`, an error after a served call is raised. Engines run a layer as one operator,
+    which tracing does not look into: a choice at each call is safe.
     """
     calls = cast(Experts, routed_of(staged_op()))
     tensors = x, gate_up, down, routing_weights, ids, gate_up_scale, down_scale
@@ -88,7 +90,7 @@ def _is_tuned(given: tuple[Any, ...]) -> bool:
     if gpu is None or None in stages:
         return False
     found = [set(tuned_of(context, gpu, each)) for each in stages if each is not None]
-    # Far beyond what was tuned the engine's own choice is as good as a winner of other rows.
+    # Far beyond the tuned numbers of tokens, the engine's own kernel is assumed to be as good as a winner.
     reaches = all(found) and layer.tokens <= _BEYOND * min(map(max, found))
     return reaches and all(context.find(gpu, each).call is not None for each in stages if each is not None)
 
@@ -96,7 +98,10 @@ def _is_tuned(given: tuple[Any, ...]) -> bool:
 def stages(
     gate_up: Any, down: Any, dtype_x: Any, top_k: int, scales: tuple[Any, Any] = (None, None)
 ) -> tuple[GemmProblem, ...]:
-    """Returns both products of such a layer for one token, whose x is in `dtype_x`; () if genkern has no such layer."""
+    """Returns the problems of both products of a layer with these weights and one token of type `dtype_x`.
+
+    () if genkern cannot compute such a layer.
+    """
     x = gate_up.new_empty((1, gate_up.shape[-1]), dtype=dtype_x)
     ids = gate_up.new_zeros((1, top_k), dtype=torch.int32)
     weights = gate_up.new_zeros((1, top_k), dtype=dtype_x)
@@ -110,7 +115,7 @@ def stages(
 def tuned_for(
     gate_up: Any, down: Any, dtype_x: Any, top_k: int, scales: tuple[Any, Any] = (None, None)
 ) -> tuple[int, ...]:
-    """Returns the numbers of tokens for which both products of such a layer have rows."""
+    """Returns the numbers of tokens for which bundles have rows of both products of a layer with these weights."""
     context = default_context()
     gpu = context.gpu(gate_up.get_device())
     found = () if gpu is None else stages(gate_up, down, dtype_x, top_k, scales)
@@ -121,9 +126,10 @@ def tuned_for(
 
 
 def layer_in(module: Any, target: Any, why: str = "") -> EngineLayer:
-    """Returns the experts of a module as vLLM and SGLang have them, whose weights are w13_weight and w2_weight.
+    """Returns the Layer of a module of experts with the weights w13_weight and w2_weight, as in vLLM and SGLang.
 
-    `target` is what gets the layer's mark. The engine's own code serves the layer if there is a reason `why`.
+    `target` is the object that gets the MARK. A `why` that is not empty is the reason why the engine's own code serves
+    the layer.
     """
     first, second = module.w13_weight, module.w2_weight
     found = EngineLayer(target, weight_bytes(module), size=size_of(first), why=why)
@@ -135,7 +141,7 @@ def layer_in(module: Any, target: Any, why: str = "") -> EngineLayer:
 
 
 def _known_of(module: Any, first: Any, second: Any) -> Any:
-    """Returns what tuned_for() takes of a module; None if genkern has no experts with such weights."""
+    """Returns tuned_for()'s arguments for a module; None if genkern has no experts with such weights."""
     top_k = int(getattr(module, "top_k", 0) or 0)
     if top_k < 1 or first.dim() != 3 or second.dim() != 3:
         return None

@@ -57,9 +57,10 @@ def mapping() -> dict[str, dict[str, Any]]:
 
 
 def folder() -> Path:
-    """Return the folder for LocalLayerRepository, and write it if it does not exist.
+    """Return the folder for LocalLayerRepository; write its files if they are missing or differ.
 
-    Its files are imported, so it is in genkern's cache only if no other user can write there. Raises OutputError.
+    Its files are imported, so no other user may be able to write to it: it is in genkern's cache folder if that is
+    private, else in another private folder. Raises OutputError.
     """
     from genkern.errors import OutputError
     from genkern.files import cache_folder, write_whole

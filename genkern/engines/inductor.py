@@ -57,7 +57,8 @@ def register() -> bool:
         return False
     if genkern_matmul not in config.external_matmul:
         config.external_matmul = [*config.external_matmul, genkern_matmul]
-    # Cached programs of an earlier process call the function before anything is compiled in this process.
+    # Create the choice now: programs that Inductor cached in an earlier process call the function by its name, perhaps
+    # before this process compiles anything.
     _choice()
     return True
 
@@ -88,7 +89,7 @@ _made: list[Any] = []
 
 
 def _choice() -> Any:
-    """Return Inductor's choice, which is made once, because Inductor identifies functions by name."""
+    """Return Inductor's choice for genkern_matmul. It is created once, since Inductor identifies choices by name."""
     if not _made:
         from torch._inductor.select_algorithm import ExternKernelChoice
 

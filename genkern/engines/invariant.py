@@ -28,7 +28,8 @@ from genkern.runtime.torch_ops import define_plain, gemm_of
 _MATMUL, _BMM = "matmul_persistent", "bmm_batch_invariant"
 # The engine's own functions, which compute what genkern cannot.
 _engines: dict[str, Callable[..., Any]] = {}
-# Whether genkern serves a weight, by the key of `_form`. Decided at the first call, for all M and all later calls.
+# Whether genkern serves a weight, by the key of `_form`. The first call decides for all M and all later calls; after a
+# failure the engine's own function serves them.
 _serves: dict[tuple[object, ...], bool] = {}
 
 
@@ -62,10 +63,12 @@ def bmm_batch_invariant(a: Any, b: Any, *, out: Any = None) -> Any:
 
 
 def take_over(module: ModuleType) -> None:
-    """Replaces both functions in a module of this kind; the originals compute what genkern has no kernel for.
+    """Replaces the module's matmul_persistent, and its bmm_batch_invariant if it has one.
 
-    `module` is the one that defines them: batch_invariant_ops.batch_invariant_ops, for example. Idempotent. Raises
-    Misfit, and replaces nothing, if the module has other functions.
+    The originals compute products for which genkern has no kernel.
+
+    `module` is the module that defines the functions: batch_invariant_ops.batch_invariant_ops, for example. Idempotent.
+    Raises Misfit, and replaces nothing, if matmul_persistent is missing or a function has other parameters.
     """
     functions: dict[str, Callable[..., Any]] = {_MATMUL: matmul_persistent}
     require(getattr(module, _MATMUL, None), f"{module.__name__}.{_MATMUL}", ("a", "b", "bias"))
@@ -79,7 +82,7 @@ def take_over(module: ModuleType) -> None:
             _serves.clear()
             function = functions[name]
 
-            # A function for each module, since the original is kept on it.
+            # A new function for each module: put_around() stores the original as an attribute of it.
             def replaced(*given: Any, **named: Any) -> Any:
                 return function(*given, **named)
 
@@ -102,7 +105,7 @@ def _bmm(a: Any, b: Any) -> Any:
 
 
 def _served(name: str, op: str, of_genkern: tuple[Any, ...], of_engine: tuple[Any, ...]) -> Any:
-    """Returns the product: by genkern if it serves that weight for every M, else by the engine, for all calls alike."""
+    """Returns the product: by genkern if it serves the weight for every M, else by the engine's own function."""
     x, weight, bias, out_dtype = of_genkern
     engine, form = _engines.get(name), _form(op, x, weight, bias, out_dtype)
     if engine is not None and x.numel() == 0:

@@ -1,7 +1,7 @@
 """The layers of a loaded model that winners serve, their share of its weights, and why other layers are not served.
 
 GENKERN_SKIP_LAYERS leaves layers to the engine: comma-separated patterns of module names or sizes (NxK, experts ExNxK).
-GENKERN_ENGINE_REPORT names a file that gets what mark() found, as JSON.
+GENKERN_ENGINE_REPORT names a file, which must not exist yet, to which mark() writes the layers as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from genkern.gemm.problem import GemmProblem
 
 _LOG = logging.getLogger("genkern.engines")
 SKIP, REPORT = "GENKERN_SKIP_LAYERS", "GENKERN_ENGINE_REPORT"
-# Attribute of a layer, or of the engine's kernel object in it: the operator that serves it; False if none does.
+# Attribute of a layer, or of the engine's kernel object in it: the operator that serves it (True for experts); False if
+# the engine's own code serves it.
 MARK = "_genkern_product"
 # Largest number of M that a log line names.
 _MOST_NAMED = 12
@@ -52,20 +53,20 @@ class Layer:
 
     @classmethod
     def of(cls, module: Any, product: Product | None, why: str = NO_WINNER) -> Layer:
-        """Returns a linear layer's Layer from its product, or from the reason `why` if the product is None."""
+        """Returns a linear layer's Layer. `why` is the reason if the product is None or has no winner."""
         served = () if product is None else product.tuned()
         found = cls(module, weight_bytes(module), served, size=size_of(module.weight), why="" if served else why)
         return found if product is None else replace(found, size=product.size, problems=product.problems())
 
 
 def weight_bytes(module: Any) -> int:
-    """Returns the bytes of a module's own matrices."""
+    """Returns the bytes of a module's own weights, without vectors such as biases."""
     weights = (each for each in module.parameters(recurse=False) if each.dim() > 1)
     return sum(int(each.numel() * each.element_size()) for each in weights)
 
 
 def size_of(weight: Any) -> str:
-    """Returns a weight's dimensions, NxK."""
+    """Returns a weight's dimensions, NxK or ExNxK."""
     return "x".join(map(str, weight.shape))
 
 
@@ -73,7 +74,8 @@ def size_of(weight: Any) -> str:
 class Share:
     """The share of a model's layers, and of the bytes of their weights, that winners serve.
 
-    At small M the time of a product is the time to read its weight, so the share of bytes is a share of time.
+    At small M the time of a product is about the time to read its weight, so the share of bytes is about the share of
+    time.
     """
 
     layers: int
@@ -99,7 +101,7 @@ class Share:
 
 
 def mark(engine: str, model: Any, layer_of: Callable[[Any], Layer | None]) -> Share:
-    """Switches winners on in the model's layers that have any, logs what share that is, and returns it.
+    """Switches winners on in the layers that have winners; logs and returns their Share of the model.
 
     `layer_of` returns the Layer of a module, None if it multiplies by no weight. A module at which `layer_of` raises is
     left to the engine; one warning names the first.
@@ -143,7 +145,7 @@ def is_skipped(name: str, size: str) -> bool:
 
 
 def _report(path: str, engine: str, found: Iterable[tuple[str, Layer]]) -> None:
-    """Writes what serves each layer; a file that cannot be written is logged, and the engine goes on."""
+    """Writes the layers to a new file; an existing file is left as it is, and an error is only logged."""
     layers = [
         {
             "name": name,

@@ -1,9 +1,9 @@
 """The interface between genkern and an engine. Everything that a plugin touches is declared, verified and guarded.
 
-Most of what plugins use are no stable interfaces of engines. Each Part of a plugin declares every attribute that it
-touches; install() verifies them before the part is put in place, and leaves out a part that does not fit, with one line
-of log. served_or_own() guards each hook at run time: a hook that raises is switched off, and the engine's own code
-computes.
+Most attributes that plugins use are not stable interfaces of the engines. Each Part of a plugin declares every
+attribute that it touches; install() verifies them before the part is put in place, and leaves out a part that does not
+fit, with one line of log. served_or_own() guards each hook at run time: a hook that raises is switched off, and the
+engine's own code computes.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def install(engine: str, parts: Sequence[Part]) -> tuple[str, ...]:
     """
     from genkern.runtime.default import show_log
 
-    # Engines configure only their own loggers. Show the lines of this one; genkern's others, one a size, stay hidden.
+    # Engines configure only their own loggers. Show the lines of this logger; genkern's other loggers, which write a
+    # line per size, stay hidden.
     show_log(_LOG)
     fitting = []
     for part in parts:
@@ -98,7 +99,8 @@ def served_or_own(what: str, hook: Callable[..., Any], own: Callable[..., Any]) 
     """Returns a function that calls `hook`, and `own` with the same arguments if `hook` returns None or raises.
 
     `own` is the engine's code. After `hook` has raised once, it is never called again, and one warning gives the
-    place (`what`) and the reason. `hook` must not write to its arguments before it can no longer raise.
+    place (`what`) and the reason. `hook` may write to its arguments only when it can no longer raise, since `own` gets
+    the same arguments.
     """
     failed = False
 
@@ -164,7 +166,8 @@ def resolved(path: str) -> Any:
         try:
             found = importlib.import_module(".".join(names[:end]))
         except ModuleNotFoundError as error:
-            # A module that exists and lacks one of its own imports is another fault than a path beyond a module.
+            # Continue only if the module itself, or a package above it, is missing. If it exists and one of its own
+            # imports is missing, raise that error.
             if not ".".join(names[:end]).startswith(error.name or " "):
                 raise
             continue
@@ -177,7 +180,7 @@ def resolved(path: str) -> Any:
 
 
 def is_on(environ: Mapping[str, str] = os.environ) -> bool:
-    """True if a bundle or results are named for any format; without one a plugin does nothing."""
+    """True if GENKERN_CONFIG, or GENKERN_CONFIG_<FORMAT> for any format, names a bundle or results file."""
     return any(value.strip() and (name == _NAMES or name.startswith(f"{_NAMES}_")) for name, value in environ.items())
 
 
@@ -190,7 +193,7 @@ def version_of(engine: str) -> str:
 
 
 def reason_text(reason: BaseException) -> str:
-    """Returns an exception as one line; its type is named if the message alone would not say what happened."""
+    """Returns an exception as one line, with its type unless it is a Misfit or ImportError with a message."""
     said = " ".join(str(reason).split())[:_MOST_SAID]
     return said if isinstance(reason, (Misfit, ImportError)) and said else f"{type(reason).__name__}: {said}"
 

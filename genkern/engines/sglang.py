@@ -1,4 +1,4 @@
-"""SGLang: a plugin (entry point sglang.srt.plugins) by which its layers call winners. docs/engines.md lists them.
+"""SGLang: a plugin (entry point sglang.srt.plugins) by which its layers call winners. docs/engines.md lists the layers.
 
 Hooks are added to SGLang's HookRegistry, which applies them when all plugins have registered. `parts` declares
 everything of SGLang that the plugin uses.
@@ -44,7 +44,7 @@ _FUSED_EXPERTS = f"{_LAYERS}.moe.moe_runner.triton_utils.fused_moe.fused_experts
 _LOAD_MODEL = "sglang.srt.model_executor.model_runner.ModelRunner.load_model"
 _INVARIANT = "sglang.srt.batch_invariant_ops.batch_invariant_ops"
 
-# Targets that already have a hook of genkern's, since SGLang would apply a second one too.
+# Paths of functions that already have a genkern hook. If a hook were registered twice, SGLang would apply it twice.
 _registered: set[str] = set()
 
 
@@ -127,7 +127,7 @@ def mark(model: Any) -> Any:
 
 
 def layer_of(module: Any) -> Any:
-    """Returns what a module multiplies by as a genkern.engines.layers.Layer; None if it multiplies by no weight."""
+    """Returns a module's genkern.engines.layers.Layer; None if the module multiplies by no weight."""
     from sglang.srt.layers.vocab_parallel_embedding import VocabParallelEmbedding
 
     from genkern.engines import experts
@@ -317,9 +317,10 @@ _known: dict[tuple[object, ...], bool] = {}
 
 
 def _serves(weight: Any, as_stored: Any, out: Any, scales: str) -> bool:
-    """Returns whether a layer's weight [N, K] has winners.
+    """Returns whether a layer's weight [N, K] has winners; False in batch-invariant mode.
 
-    This is looked up when the model is loaded or at the layer's first call, but not during tracing, which cannot do it.
+    Winners are looked up when the model is loaded or at the layer's first call. Tracing cannot look them up: there, a
+    weight that was not looked up before counts as one without winners.
     """
     import torch
 
@@ -367,7 +368,7 @@ def _experts() -> None:
     _around({_FUSED_EXPERTS: fused_experts, _LOAD_MODEL: load_model})
 
 
-# One function for each shape and type of weights, so that a failure does not switch off other layers.
+# One function for each shape and type of weights, so that a failure does not switch off layers with other weights.
 _expert_calls: dict[tuple[object, ...], Callable[..., Any]] = {}
 
 
@@ -382,7 +383,7 @@ def fused_experts(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
 
 
 def _by_winners(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Hook: returns the layer's result if both products have winners, None otherwise."""
+    """Hook: returns the layer's result; None if a product has no winner, or an argument is not supported."""
     usual = _defaults(before)
     said = {**usual, **dict(zip(usual, given, strict=False)), **named}
     if any(_differs(said[name], usual[name]) for name in set(said) - {*_FOLLOWED}):

@@ -1,4 +1,4 @@
-"""Child process of `genkern engine-check`: starts vLLM on one model, times decode steps and a prefill, keeps tokens.
+"""Child process of `genkern engine-check`: starts vLLM on one model, times decoding and a prefill, and records tokens.
 
     python -m genkern.engines.timed REQUEST.json
 
@@ -15,18 +15,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Number of top log-probabilities that are compared, and number of tokens: the first comes from the prefill, the second
-# from a decode step.
+# Number of top log-probabilities that are compared per token, and number of tokens for which they are compared: the
+# first token comes from the prefill, the second from a decode step.
 LOGPROBS, COMPARED = 20, 2
-# Number of tokens of the shorter run. The time of decode steps is the difference of a longer and a shorter run.
+# Number of tokens of the shorter run. The time of the decode steps is a longer run's time minus the shorter run's.
 SHORT = 8
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure: `tokens` decode steps a batch, `repeats` times, after prompts of `prompt` tokens.
+    """What to measure: `tokens` decode steps per batch size, `repeats` times, after prompts of `prompt` tokens.
 
-    `prefill` is a number of prompts and the tokens of each; `batches` may be empty, `prefill` zeros.
+    `prefill` is a number of prompts and the number of tokens of each. If `batches` is empty or `prefill` has a zero,
+    that part is not measured.
     """
 
     model: str
@@ -56,7 +57,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def measured(request: Request) -> dict[str, Any]:
-    """Returns milliseconds of each repetition, tokens and log-probabilities by batch, and seconds of the start."""
+    """Returns the result: seconds of the start, and per batch size milliseconds, tokens and log-probabilities.
+
+    Also milliseconds of the prefills, the largest number of tokens in a step, and the version of vLLM.
+    """
     began = time.perf_counter()
     # Imported here: the import is a part of the start.
     from vllm import LLM, SamplingParams
@@ -87,7 +91,7 @@ def measured(request: Request) -> dict[str, Any]:
 
 
 def arguments(request: Request) -> dict[str, Any]:
-    """Returns the arguments of vllm.LLM; those that the user named replace genkern's."""
+    """Returns the arguments of vllm.LLM. Arguments that the user gave (`engine_args`) replace genkern's."""
     most = max((*request.batches, request.prefill[0], 1))
     lengths = request.prompt + SHORT + request.tokens, request.prefill[1] + 1
     usual: dict[str, Any] = {
@@ -141,7 +145,7 @@ def _prompts(count: int, length: int, vocabulary: int, factor: int) -> list[dict
 
 
 def _most_tokens(llm: Any) -> int:
-    """Returns the most tokens of one step, which are the rows of a prefill's products; 0 if vLLM does not say."""
+    """Returns the largest number of tokens in a step, the largest M of a prefill; 0 if vLLM does not say."""
     try:
         return int(llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens)
     except AttributeError:

@@ -1,8 +1,8 @@
 """vLLM: a plugin (entry point vllm.general_plugins) by which its layers call winners. docs/engines.md lists the layers.
 
 vLLM calls `register` in each of its processes, more than once. It is idempotent, touches no GPU, and does nothing if no
-bundle is named. All ranks load the same files, so that all call the same kernels. `parts` declares everything of vLLM
-that the plugin uses.
+bundle is named. All ranks load the files that the environment names, so that all call the same kernels. `parts`
+declares everything of vLLM that the plugin uses.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _EXPERTS = (
 _SCALES = "w1_scale", "w2_scale"
 _EXTRAS = "w1_bias", "w2_bias", "w1_zp", "w2_zp"
 _QUANTIZATION = "quant_dtype", "block_shape", "per_act_token_quant", "per_out_ch_quant"
-# An environment variable that vLLM's keys of compiled programs get, so that these depend on the bundle.
+# Name of an environment variable that is added to vLLM's keys of compiled programs, so that the keys depend on the
+# bundle.
 _VARIABLE = "VLLM_GENKERN_BUNDLES"
 
 
@@ -97,7 +98,7 @@ def _key_trial() -> None:
 
 @functools.cache
 def digest() -> str:
-    """Returns the sha256 of genkern's environment variables and of the files that they name."""
+    """Returns the sha256 of genkern's environment variables, except the report's, and of the files that they name."""
     from genkern.engines.layers import REPORT
     from genkern.runtime.process.configuration import named_paths
 
@@ -159,7 +160,7 @@ def mark(model: Any) -> Any:
 
 
 def layer_of(module: Any) -> Any:
-    """Returns what a module multiplies by as a genkern.engines.layers.Layer; None if it multiplies by no weight."""
+    """Returns a module's genkern.engines.layers.Layer; None if the module multiplies by no weight."""
     from genkern.engines import vllm_fp8
 
     method = getattr(module, "quant_method", None)
@@ -177,7 +178,8 @@ def layer_of(module: Any) -> Any:
 def _multiplies(module: Any) -> bool:
     from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-    # An embedding looks rows up. If it is tied to the head, the head calls apply() with the embedding's module.
+    # An embedding looks rows up. A head that is tied to it, and calls apply() with the embedding's module, is left to
+    # vLLM.
     return isinstance(module, ParallelLMHead) or not isinstance(module, VocabParallelEmbedding)
 
 
@@ -203,7 +205,10 @@ def _linear_layer(module: Any, method: Any, weight: Any) -> Any:
 
 
 def linear_layer(module: Any, product: Any) -> Any:
-    """Returns a layer in 16 bits, computed by PyTorch if a winner fails; `product` as genkern.engines.called has it."""
+    """Returns the Layer of a 16-bit linear layer that computes `product` (genkern.engines.called.Product).
+
+    If genkern's operator fails, torch.nn.functional.linear computes the layer.
+    """
     from dataclasses import replace
 
     import torch
@@ -298,7 +303,7 @@ def _by_winners(kernel: Any, *given: Any, **named: Any) -> Any:
 def _is_plain(kernel: Any, w1: Any, said: dict[str, Any]) -> bool:
     """True if genkern has such a layer: gated by silu, all experts on this rank, weights without bias or LoRA."""
     biased = any(getattr(kernel, name) is not None for name in _EXTRAS)
-    # Newer releases have the limit in activation_config too.
+    # Limits of the activation. Newer releases have the limit in activation_config too.
     limits = (
         kernel.quant_config.gemm1_clamp_limit,
         getattr(getattr(kernel, "activation_config", None), "clamp_limit", None),
@@ -320,7 +325,10 @@ def _is_plain(kernel: Any, w1: Any, said: dict[str, Any]) -> bool:
 
 
 def _invariant() -> None:
-    """Takes over what VLLM_BATCH_INVARIANT=1 calls: mm, bmm and linear layers. _apply_experts() serves experts."""
+    """Takes over vLLM's functions for mm, bmm and linear layers under VLLM_BATCH_INVARIANT=1.
+
+    _apply_experts() serves experts.
+    """
     from genkern.engines.invariant import take_over
 
     for path in _INVARIANT:

@@ -1,4 +1,4 @@
-"""vLLM's fp8 linear layers: the kernel objects that vLLM chose call winners, or compute themselves without one."""
+"""vLLM's fp8 linear layers: vLLM's own kernel objects call winners, and compute the product if there is none."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ TOUCHES = (
 
 
 def trial() -> None:
-    """Raises Misfit unless vLLM's own keys of quantisation read as expected: their names do not guarantee it."""
+    """Raises Misfit unless scales_of() returns what is expected for vLLM's own quantisation keys."""
     keys = resolved(_KEYS)
     names = {
         ("kFp8DynamicTokenSym", "kFp8StaticChannelSym"): "per_token",
@@ -72,7 +72,7 @@ def trial() -> None:
 
 
 def put() -> None:
-    """Replaces the methods that multiply."""
+    """Replaces the methods of vLLM's kernels that multiply (_HOOKED)."""
     for name, method in _HOOKED.items():
         around(f"{_KERNELS}.{name}.{method}", _scaled if method == _SCALED else _in_blocks)
 
@@ -133,7 +133,7 @@ def _unfit(module: Any, kernel: Any) -> str:
 
 
 def _name(kernel: Any, product: Any, more: str = "") -> str:
-    """Returns everything that an operator's own kernel depends on besides its tensors; see served_product."""
+    """Returns an operator's name: all that vLLM's kernel depends on besides tensors, as served_product() requires."""
     keys = kernel.config.activation_quant_key, kernel.config.weight_quant_key
     return f"{type(kernel).__name__} {product.size} {product.dtype_out} {keys[0]} {keys[1]}{more}"
 
@@ -215,9 +215,10 @@ def _block_layer(module: Any, kernel: Any) -> Any:
 
 
 def _unpad_scales(kernel: Any, served: tuple[int, ...]) -> None:
-    """Lets vLLM quantise x without padding the scales for TMA, which costs winners a copy; DeepGEMM pads them itself.
+    """Makes vLLM quantise x without padding the scales for TMA: winners would have to copy padded scales.
 
-    vLLM pads them to a multiple of four rows (VLLM_USE_DEEP_GEMM_TMA_ALIGNED_SCALES=0 does the same for all layers).
+    vLLM pads them to a multiple of four rows, so nothing changes if every M in `served` is one. DeepGEMM pads the
+    scales itself if necessary. VLLM_USE_DEEP_GEMM_TMA_ALIGNED_SCALES=0 turns the padding off for all layers.
     """
     if any(m % 4 for m in served):
         kernel.quant_fp8.tma_aligned_scales = False
@@ -238,7 +239,7 @@ def _scaled(before: Callable[..., Any]) -> Callable[..., Any]:
         self: Any, *, A: Any, B: Any, out_dtype: Any, As: Any, Bs: Any, bias: Any, output_shape: list[int]
     ) -> Any:
         product = getattr(self, MARK, None)
-        # PyTorch's kernels may receive x with padding rows.
+        # vLLM may pad x with rows for PyTorch's kernels; its own method then computes the product.
         if product and A.shape[0] == _rows(output_shape):
             of_weight = getattr(self, _COLUMNS, Bs)
             tensors = [A, B.t(), As, of_weight] if bias is None else [A, B.t(), As, of_weight, bias]

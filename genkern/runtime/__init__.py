@@ -1,5 +1,5 @@
 """What a user's program imports: bundles, the launch of their kernels, the dispatcher, PyTorch operators and `patch`.
 
-May import gemm, ops, the launch plans of kernels, and for one rule about sizes that were not tuned the predictor of
-search. Must not import Triton, Jinja or the compile farm.
+May import gemm, timing, ops, the launch plans and specs of kernels, and the farm's reader of binaries (farm.binary).
+Must not import Jinja or the rest of the farm, nor Triton except for its version, when a results file is packed.
 """

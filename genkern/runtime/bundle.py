@@ -40,7 +40,8 @@ _MOST_MANIFEST, _MOST_BINARY = 2**26, 2**26
 # A member may unpack to the first number of bytes, or to its packed size times the second number. Winners that differ
 # in only a few numbers compress by half of that factor.
 _PLAIN_BYTES, _MOST_PACKING = 2**20, 500
-# A manifest must have at least this number of bytes per list or mapping: each takes up to 232 bytes once it is parsed.
+# A manifest must have at least this number of bytes per list or mapping, each of which takes up to 232 bytes once it is
+# parsed. A manifest of less than _PLAIN_BYTES counts as one of _PLAIN_BYTES.
 _LEAST_SPREAD = 16
 # Largest dictionary of LZMA in bytes; genkern itself packs with 8 MiB.
 _MOST_DICTIONARY = 2**26
@@ -68,7 +69,7 @@ class Bundle:
         return self.contents.winners
 
     def image(self, sha256: str) -> bytes:
-        """Return the file of a binary. Raise ResultsError if its digest is not `sha256`."""
+        """Return the content of a binary's file. Raise ResultsError if its digest is not `sha256`."""
         data = _member(self._archive, sha256, _MOST_BINARY, self.where)
         if hashlib.sha256(data).hexdigest() != sha256:
             raise ResultsError(f"{self.where}: binary {sha256[:12]} is damaged: pack it again")
@@ -173,7 +174,10 @@ def parse_bundle(data: bytes, where: str) -> Bundle:
 
 
 def _dictionary_bytes(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> int:
-    """Return the size of the dictionary that LZMA allocates to unpack the member. Raises struct.error, ValueError."""
+    """Return the size of the dictionary that LZMA allocates to unpack the member; 0 if LZMA did not pack it.
+
+    Raises struct.error or ValueError.
+    """
     assert archive.fp is not None
     if info.compress_type != zipfile.ZIP_LZMA:
         return 0

@@ -185,8 +185,7 @@ class Context:
         raise InvarianceError(f"{_named(problem)}: no batch-invariant kernel: {why}")
 
     def row_kernel(self, gpu: LiveGpu, op: str, name: str) -> tuple[Bundle, str] | None:
-        """Return a bundle with the row kernel `name` for the GPU, and the sha256 of its binary; None if no bundle has
-        it.
+        """Return a bundle with the GPU's row kernel `name`, and the sha256 of its binary; None if there is none.
 
         A row kernel runs beside products (genkern.runtime.routed.row_kernels).
         """
@@ -259,12 +258,15 @@ class Context:
             return False
 
     def on_change(self, forget: Callable[[], None]) -> Callable[[], None]:
-        """Call `forget` whenever earlier results may no longer hold. Return a function that unregisters it."""
+        """Call `forget` whenever the bundles are read again. Return a function that unregisters it."""
         self._listeners.append(forget)
         return lambda: self._listeners.remove(forget)
 
     def let_forget(self, kept: Forgetful) -> None:
-        """Call `kept.forget` likewise, without keeping `kept` alive: a program may patch its model in every step."""
+        """Call `kept.forget` whenever the bundles are read again, without keeping `kept` alive.
+
+        A program may patch its model in every step, and every patch creates such objects.
+        """
         weak = weakref.ref(kept)
 
         def forget() -> None:

@@ -74,13 +74,13 @@ _has_gradients = torch.is_grad_enabled
 class Found:
     """What calls have found in one mode (Context.mode).
 
-    Tables are dropped whole, since a running call may still read them.
+    When the bundles are read again, a new Found replaces this one, since a running call may still read its tables.
 
     mode: the name of the Mode.
     before: implementations that were found before the bundles were read again, by call key.
     kept: implementations that were found since, by call key.
     guards: the guard of each call key.
-    known: guard and function, by the place that `_called` and `Gemm.__call__` compute.
+    known: guard and function, by the key (`place`) that `_called` and `Gemm.__call__` compute.
     trained: whether a product, or a gradient of it, is served by a winner.
     """
 
@@ -184,7 +184,8 @@ class Calls:
         if served is None or (wants and not (served.differentiable and not self._is_trained(key, given))):
             assert self.operator is not None
             return self.operator(*given[:-1], **given[-1])
-        # What was returned only because a graph is being captured is not in `kept`, and gets no guard.
+        # An implementation from `found.before`, which is returned only while a graph is captured, is not in `kept` and
+        # gets no guard.
         if _GUARDS and kept.get(key) is served:
             guard = guards.get(key)
             if guard is None or not guard(*tensors):
@@ -196,7 +197,11 @@ class Calls:
         return served.call(*tensors)
 
     def _by_pytorch(self, why: str, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Any:
-        """Serve the call with PyTorch's functions. Raise InvarianceError if calls must be batch-invariant."""
+        """Serve the call with PyTorch's functions.
+
+        Raises InvarianceError if calls must be batch-invariant (in the mode "warn", logs a warning instead), and
+        InputError for sparse and nested tensors.
+        """
         if self._context.mode.is_on:
             self._context.leave(self.__name__, why)
         odd = next((each for each in tensors if each.is_nested or each.layout is not torch.strided), None)
@@ -254,9 +259,10 @@ class Gemm(Calls):
     ) -> Any:
         """Compute activation(scale_a * scale_b * (x @ weight.T) + bias) by the fastest known kernel.
 
-        A winner of the bundles that GENKERN_CONFIG names serves the call if it was measured to be faster for this size,
-        layout, types and GPU; otherwise PyTorch's own function does. Works under autograd, torch.compile, torch.export,
-        CUDA graphs, torch.func and autocast as torch.nn.functional.linear does.
+        A winner of the bundles that GENKERN_CONFIG names serves the call if measurements of this M, or of other M, show
+        that it is faster for this N, K, layout, types and GPU. Otherwise the library does: the algorithm that won, if
+        any, else PyTorch's own function. Works under autograd, torch.compile, torch.export, CUDA graphs, torch.func and
+        autocast as torch.nn.functional.linear does.
 
         Args:
             x (Tensor): shape [..., K]; [batch, M, K] for batched formats. Rows or columns are contiguous; tensors
@@ -397,7 +403,7 @@ class Gemm(Calls):
         return problem is not None and is_tuned(self._context, given.device, problem)
 
     def _have_rows(self, given: Given, wanted: tuple[bool, bool]) -> bool:
-        """Return True if a winner serves a gradient that is wanted: `wanted` says so for x and for the weight."""
+        """Return True if a winner serves a wanted gradient. `wanted` has one flag for x and one for the weight."""
         gradients = () if given.problem is None else gradients_of(given.problem)
         chosen = [each for each, is_wanted in zip(gradients, wanted, strict=False) if is_wanted]
         # Not any(): watches must be told of both gradients.
@@ -422,7 +428,7 @@ def _is_compiled() -> bool:
 
 
 def is_plain_call(tensors: tuple[Any, ...]) -> bool:
-    """Return True if a call needs only gradients of PyTorch's dispatcher: no tracing, no mode, plain tensors."""
+    """Return True if a call needs nothing of PyTorch's dispatcher but gradients: no tracing, no mode, plain tensors."""
     if torch.compiler.is_compiling() or _modes() or _is_transformed():
         return False
     return all(map(is_plain, tensors))

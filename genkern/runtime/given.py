@@ -162,7 +162,11 @@ def _in_layouts(op: Op, problem: GemmProblem, layouts: Iterable[tuple[bool, bool
 
 
 def _own_values(op: Op, own: Mapping[str, object]) -> Iterator[Own]:
-    """Yield the format's own fields. A field with words that the call leaves out takes each word, default first."""
+    """Yield values of the format's own fields to try. Raises InputError for an unknown field.
+
+    A field with words that the call leaves out has its default for calls, if it has one (`in_calls`); else it takes
+    each of its words in turn, the default first.
+    """
     fields = fields_of(op.fields)
     if unknown := set(own) - {field.name for field in fields}:
         raise InputError(f"{op.name} has no {', '.join(sorted(unknown))}")

@@ -156,8 +156,8 @@ def patch_model(
             torch.nn.functional.linear = linear
 
     def linear(input: Any, weight: Any, bias: Any = None) -> Any:
-        # Compiled programs call the operator of layers. For other weights they call what was traced, unless calls must
-        # be batch-invariant.
+        # While a program is compiled, patched layers call genkern's operator themselves. Products with other weights
+        # stay PyTorch's, unless calls must be batch-invariant.
         if torch.compiler.is_compiling() and not context.mode.is_on:
             return library(input, weight, bias)
         if (layer := by_weight.get(id(weight))) is None:
@@ -202,7 +202,7 @@ def patch_model(
 
 
 def report_model(model: torch.nn.Module, context: Context) -> list[LayerReport]:
-    """Return what each linear layer of the model would call, then layers that are computed as one product."""
+    """Return what each linear layer would call, then what each group of layers that is one product would call."""
     named = [(name, [layer]) for name, layer in _linears(model)]
     is_invariant = context.mode.is_on
     named += [(name, [each]) for name, each in _others(model).items() if is_invariant or _is_tuned(each, context)]
@@ -259,15 +259,15 @@ def _is_tuned(layer: Any, context: Context) -> bool:
 
 
 def _is_served(layer: Any, context: Context) -> bool:
-    """Return True if genkern serves the layer's calls in every mode."""
+    """Return True if the layer calls `gemm` in every mode: it has a winner, or calls are recorded or logged."""
     return _is_tuned(layer, context) or (context.is_watched and str(layer.weight.dtype) in BY_TORCH)
 
 
 def _forward(gemm: Gemm, context: Context, place: Place | None, is_served: bool) -> Callable[..., Any]:
     """Return a layer's forward.
 
-    A layer with a `place` in a shared product returns its part of that. If it `is_served`, or calls must be
-    batch-invariant, it calls `gemm`, else the library.
+    A layer with a `place` returns its part of the shared product, if the layers can be computed as one. Otherwise it
+    calls `gemm` if it `is_served` or calls must be batch-invariant, else the library.
     """
     shared, number = (None, 0) if place is None else (place.shared, place.number)
 
@@ -306,8 +306,8 @@ def _is_librarys(input: Any, weight: Any, context: Context) -> bool:
     """Return True if torch.nn.functional.linear must serve the call.
 
     That is the case under autocast, which casts operands; for tensors that define their own product (quantised,
-    sharded, sparse, nested); for types that no kernel multiplies; and for operands of two types. Raises InvarianceError
-    if calls must be batch-invariant.
+    sharded, sparse, nested); for types that no kernel multiplies; and for operands of two types. If calls must be
+    batch-invariant, raises InvarianceError then, or warns in the mode "warn".
     """
     why = ""
     traced = is_traced()

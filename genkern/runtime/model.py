@@ -46,14 +46,16 @@ def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
     """Let the linear layers of a model, and the experts modules of transformers, call tuned kernels.
 
     Args:
-        model (torch.nn.Module): a model on its device, in place. Layers that are nn.Linear and have winners for their N
+        model (torch.nn.Module): a model on its device; it is changed in place. Layers that are nn.Linear and have
+        winners for their N
             and K are patched; quantised and sharded weights, layers with hooks or with another forward are not. Calls
             that are not plain (autocast, sparse, nested and subclassed tensors) stay PyTorch's.
-        gated (bool): compute silu(gate) * up behind a product of both by one kernel, if bundles have it. Default: True.
+        gated (bool): compute silu(gate) * up after a common product of gate and up by one kernel, if bundles have it.
+        Default: True.
 
     Returns:
         Patch: `layers` names the patched layers, `merged` the groups of layers that are one product; `undo()`, or the
-        end of a `with` block, gives the model back what it had.
+        end of a `with` block, restores the model's own forwards.
     """
     context, op = default_context(), staged_op()
     gemm = gemm_of(DEFAULT_OP)

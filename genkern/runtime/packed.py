@@ -25,9 +25,9 @@ _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,250}")
 _TEXTS = ("arch", "device", "config", "choice", "vendor", "time_source", "check", "code")
 # CUDA's limits: bytes of a kernel's parameter, threads of a program; shared memory with room for later GPUs.
 _MOST_PARAMETERS, _MOST_THREADS, _MOST_SHARED = 512, 1024, 2**20
-# Most compute units (streaming multiprocessors) of a device.
+# Largest number of compute units (streaming multiprocessors) of a device.
 _MOST_UNITS = 2**16
-# Most M for which one call lists a proof.
+# Largest number of M for which a call lists a proof.
 _MOST_PROVED = 64
 
 
@@ -194,7 +194,7 @@ class Contents:
 
     @property
     def proofs(self) -> tuple[int, int]:
-        """The number of calls and row kernels that were proved for everything they serve, and of all of them."""
+        """Two numbers: calls and row kernels that were proved for every M they serve, and all calls and row kernels."""
         calls = [
             call.is_proved or (call.least_m == call.most_m and winner.is_proved(call, call.least_m))
             for winner in self.winners

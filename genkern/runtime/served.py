@@ -21,7 +21,7 @@ from genkern.runtime.launch.parameters import ALIGNMENT, Layout
 from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
 from genkern.runtime.table import Choice
 
-# A function of x, weight, and the given ones of bias, scale_a and scale_b in this order, which returns the result.
+# A function of x, weight, and those of bias, scale_a and scale_b that are given, in this order. It returns the result.
 Function = Callable[..., Any]
 _ORDER = ("bias", "scale_a", "scale_b")
 
@@ -89,7 +89,7 @@ def _without_gaps(weight: Any) -> Any:
 
 
 def as_tuned(context: Context, given: Given) -> GemmProblem | None:
-    """Return the call's problem; if operands have several layouts at once, the problem of the tuned layout."""
+    """Return the call's problem; if operands have several layouts at once, the problem of the first tuned layout."""
     gpu = context.gpu(given.device) if given.others else None
     if given.problem is None or gpu is None:
         return given.problem

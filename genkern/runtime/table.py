@@ -67,10 +67,11 @@ NO_CLASS = (
 class Table:
     """Winners for `device` from several bundles, by problem.
 
-    If two winners have one problem, the more reliable one is kept, else the faster one (genkern.timing.standing); the
-    other one goes to `doubled`. Measured times decide: a predicted row serves only its own M, and only if no larger M
-    was measured. With `only_proved`, problems whose calls have no proof are left to the library. `library` is the
-    version of cuBLASLt of this process, if known: messages mark algorithms that were measured with another version.
+    If two winners have one problem, the more reliable one is kept, else the faster one (genkern.timing.standing);
+    `doubled` lists the other one, unless the two differ in `batch_invariant`. Measured times decide: a predicted row
+    serves only its own M, and only if no larger M was measured. With `only_proved`, problems whose calls have no proof
+    are left to the library. `library` is the version of cuBLASLt or hipBLASLt in this process, if known: messages mark
+    algorithms that were measured with another version.
     """
 
     def __init__(
@@ -127,8 +128,7 @@ class Table:
         """Return what serves the problem: its own row, else a row of another M by the rule, else the library.
 
         A float8 problem that accepts fast sums is also served by a kernel with full sums if that is more reliable or
-        faster. `why` names the other devices for which a problem without a row for this
-        device was tuned.
+        faster. If a problem has no row for this device, `why` names the devices for which it was tuned.
         """
         chosen = self._whatever_sums(problem)
         if chosen.why == _UNTUNED and (devices := self._elsewhere.get(replace(problem, M=1))):
@@ -279,7 +279,7 @@ class InvariantTable:
             rows[m] = winner, bundle
 
     def find(self, problem: GemmProblem, *, kernels_alone: bool = False) -> Choice:
-        """Return what serves the problem: the call of its own row, else of another M, else neither with the reason.
+        """Return what serves the problem: the call of its own row, else of another M's row, else only the reason.
 
         With `kernels_alone` no algorithm of the library is returned.
         """
@@ -327,7 +327,7 @@ class InvariantTable:
 
 
 def rank(winner: PackedWinner) -> tuple[Standing, float]:
-    """Return the sort key of a winner; the smaller is the better."""
+    """Return the sort key of a winner; a smaller key is better."""
     return standing(winner.choice, winner.check, winner.time_source), winner.time_us or float("inf")
 
 

@@ -1,8 +1,8 @@
-"""The `cublaslt` backend: all algorithms that NVIDIA's cuBLASLt offers for a GEMM.
+"""The `cublaslt` backend: algorithms that NVIDIA's cuBLASLt offers for a GEMM, up to a limit.
 
-It calls the libcublasLt that PyTorch has loaded through ctypes, so the library that is raced is the very one whose
-torch.mm is timed beside it. nvmath-python's bindings would be a dependency for 17 functions, and would have to find the
-same library, too.
+It calls, through ctypes, the libcublasLt that this process has loaded: the algorithms that are raced belong to the
+library that torch.mm, which is timed beside them, calls. nvmath-python's bindings would be a dependency for 18
+functions, and would have to find the same library, too.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 The heuristic (CUBLASLT_SEARCH_BEST_FIT) returns about eight algorithms, even if 256 are requested, best first by its
 own model. An algorithm is an id with a config (AlgorithmConfig), and only a check of each config tells whether it runs.
-Enumeration therefore starts from the heuristic's algorithms: first configs that differ from one of them in one field,
-then ids that the heuristic did not return. The number of checks, which take microseconds of host time each, and the
-number of results are limited.
+Enumeration therefore takes, in turn, configs that differ from one of the heuristic's algorithms in one field, and
+configs of ids that the heuristic did not return. The number of checks, which take microseconds of host time each, and
+the number of results are limited.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from genkern.runtime.backends.cublaslt_api import Algo, Api, HeuristicResult
 from genkern.runtime.backends.lt_api import REDUCTION_NONE, STATUS_SUCCESS, Attribute
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Matmul, Pointers
 
-# Far more than the heuristic has ever been seen to return.
+# Algorithms that are requested from the heuristic: far more than it has been seen to return.
 ASKED = 256
 _IDS = 256
 MOST_CHECKS = 4096
@@ -185,7 +185,7 @@ def neighbours(config: AlgorithmConfig, able: Capabilities) -> Iterator[Algorith
 
 
 def _configs(matmul: Matmul, known: Sequence[Algorithm]) -> Iterator[AlgorithmConfig]:
-    """Yield configs to check, the most promising first."""
+    """Yield configs to check: in turn one neighbour of each known algorithm and one config of each other id."""
     configs = [config_of(_library(matmul), algorithm.algo) for algorithm in known]
     named = list(dict.fromkeys(config.id for config in configs))
     able = {id_: found for id_ in named if (found := capabilities(matmul, id_)) is not None}
@@ -198,7 +198,8 @@ def _configs(matmul: Matmul, known: Sequence[Algorithm]) -> Iterator[AlgorithmCo
 
 
 def _of_id(id_: int, able: Capabilities) -> Iterator[AlgorithmConfig]:
-    """Yield configs of an id that the heuristic did not return: every tile, large ones first, and every depth."""
+    """Yield configs of an id that the heuristic did not return: every tile, the last in the library's list first, with
+    every number of stages."""
     for tile in reversed(able.tiles):
         for stages in reversed(able.stages):
             yield AlgorithmConfig(id_, tile=tile, stages=stages)

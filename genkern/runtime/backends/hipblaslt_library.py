@@ -1,4 +1,5 @@
-"""Finds libhipblaslt: the one that this process has loaded, else PyTorch's, else ROCm's."""
+"""Finds libhipblaslt: the one that this process has loaded, else PyTorch's, else ROCm's, else the one that the loader
+finds."""
 
 from __future__ import annotations
 

@@ -15,6 +15,6 @@ def backend_of(vendor: str) -> Backend:
 
 
 def is_found_again(name: str, version: int | None = None) -> bool:
-    """Return True if `name` is an algorithm in results that `Backend.finds_again`."""
+    """Return True if `name` is an algorithm, and later calls get exactly its kernel (`Backend.finds_again`)."""
     kept = kept_algorithm(name)
     return kept is not None and BACKENDS[kept.library].finds_again(kept, version)

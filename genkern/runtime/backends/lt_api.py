@@ -33,7 +33,7 @@ Attribute = tuple[int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """Names and numbers of one library. An attribute that it lacks is None.
+    """Names and numbers of one library. An attribute that it lacks is None or empty.
 
     name: the library's name in results.
     prefix: prefix of its functions.

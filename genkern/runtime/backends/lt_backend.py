@@ -1,4 +1,4 @@
-"""Backend: from a problem to the algorithms of cuBLASLt or hipBLASLt, and the one that was found fastest.
+"""Backend: lists the algorithms of cuBLASLt or hipBLASLt for a problem, and finds the algorithm of a result again.
 
     matmul = backend.prepare(problem, device_index)              raises NotCovered
     algorithms = backend.candidates(matmul, pointers, most=32)
@@ -86,7 +86,8 @@ class Backend:
     def finds_again(self, kept: KeptAlgorithm, version: int | None = None) -> bool:
         """Return True if later calls get exactly this kernel.
 
-        That holds for a library of the algorithm's version; `version` is the library's, None if it is the same.
+        That holds if the library has the algorithm's version, and a version identifies a build (`version_is_build`).
+        `version` is the library's version; None means the algorithm's.
         """
         return self.version_is_build and kept.library == self.name and version in (None, kept.version)
 

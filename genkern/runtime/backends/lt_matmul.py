@@ -1,7 +1,7 @@
 """Matmul: one operation of cuBLASLt or hipBLASLt with everything that a call needs: handle, descriptors and layouts.
 
-It can be captured into a graph after an algorithm was called once outside of a capture: a call allocates nothing, and
-the workspace is the caller's. It can be used by several threads: a call changes nothing that it reads.
+A call can be captured into a graph after its algorithm was called once outside of a capture: a call allocates nothing,
+and the workspace is the caller's. It can be used by several threads: a call changes nothing that it reads.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Matmul:
     def launch(
         self, algorithm: Algorithm, pointers: Pointers, workspace: int, workspace_bytes: int, stream: int
     ) -> None:
-        """Enqueue one call. Nothing else may use the memory at `workspace` meanwhile.
+        """Enqueue one call. Until it has run, nothing else may use the memory at `workspace`.
 
         Raises LtError; then nothing was enqueued.
         """

@@ -167,7 +167,7 @@ def _fp8_refusal(problem: GemmProblem, dialect: Dialect) -> str:
 
 
 def _fast_accum(problem: GemmProblem) -> bool:
-    """Return True if sums with few bits are acceptable. With scales per block the sums of each block are promoted."""
+    """Return True if sums with few bits are acceptable; False with scales per block, whose sums are promoted."""
     blocks = any(operand.in_step for operand in get_op(problem.op).operands(problem))
     return multiplies_float8(problem) and not is_full(problem) and not blocks
 
