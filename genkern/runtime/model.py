@@ -47,11 +47,10 @@ def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
 
     Args:
         model (torch.nn.Module): a model on its device; it is changed in place. Layers that are nn.Linear and have
-        winners for their N
-            and K are patched; quantised and sharded weights, layers with hooks or with another forward are not. Calls
-            that are not plain (autocast, sparse, nested and subclassed tensors) stay PyTorch's.
+            winners for their N and K are patched; quantised and sharded weights, layers with hooks or with another
+            forward are not. Calls that are not plain (autocast, sparse, nested and subclassed tensors) stay PyTorch's.
         gated (bool): compute silu(gate) * up after a common product of gate and up by one kernel, if bundles have it.
-        Default: True.
+            Default: True.
 
     Returns:
         Patch: `layers` names the patched layers, `merged` the groups of layers that are one product; `undo()`, or the

@@ -71,7 +71,7 @@ def define_calls(
     def run(*given: Any) -> Any:
         common = len(given) - len(names)
         own = zip(names, given[common:], strict=True)
-        # A field with words that is not given is None; the dispatcher derives it from the tensors.
+        # A field with words that is not given is None: it is left out, and the dispatcher derives it from the tensors.
         return calls.direct(*given[:common], {name: value for name, value in own if value is not None})
 
     return define_plain(name, schema, fields, run, fake, backward, setup)

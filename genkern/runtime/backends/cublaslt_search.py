@@ -198,8 +198,7 @@ def _configs(matmul: Matmul, known: Sequence[Algorithm]) -> Iterator[AlgorithmCo
 
 
 def _of_id(id_: int, able: Capabilities) -> Iterator[AlgorithmConfig]:
-    """Yield configs of an id that the heuristic did not return: every tile, the last in the library's list first, with
-    every number of stages."""
+    """Yield configs of an id that the heuristic did not return: every tile, largest first, and number of stages."""
     for tile in reversed(able.tiles):
         for stages in reversed(able.stages):
             yield AlgorithmConfig(id_, tile=tile, stages=stages)

@@ -1,5 +1,4 @@
-"""Finds libhipblaslt: the one that this process has loaded, else PyTorch's, else ROCm's, else the one that the loader
-finds."""
+"""Finds libhipblaslt: the one that this process has loaded, else PyTorch's, else ROCm's, else the loader's."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-/* Launches: the launches of one call, which genkern.runtime.launch.launcher prepares and this makes in less host time.
+/* Launches: makes the launches of one call, which genkern.runtime.launch.launcher prepares. It takes less host time than
+ * Python.
  * Call, in _native_call.h, is a whole eager call after its kernel has been found.
  *
  * The GIL is released only during the driver's own call, which blocks if a stream's queue is full. Therefore each launch
- * has its arguments on its own stack. Built against the stable ABI of Python 3.10; without a compiler genkern does the
+ * has its arguments on its own stack. Built against the stable ABI of Python 3.10; if it was not built, genkern does the
  * same through ctypes. Functions of the driver are passed as addresses, so that nothing is linked, and tests can pass
  * their own.
  */
@@ -17,7 +18,7 @@
 #define WAYS 8
 #define MAP_BYTES 128
 #define ALIGNMENT 16
-/* Constants of cuda.h, and the bit that small tensors must not have. A test compares them with cuda_driver.py. */
+/* Constants of cuda.h, and the bit that maps of small tensors must not have. A test compares them with cuda_driver.py. */
 #define CLUSTER_DIMENSION 4
 #define CLUSTER_SCHEDULING 5
 #define STARTS_EARLY 6
@@ -25,7 +26,8 @@
 #define L2_128B 2
 #define BIT (1ull << 21)
 
-/* Limits per kernel; genkern's have up to 104 and 20: a tile of 184 rows that 8 programs store is 17 boxes of C. */
+/* Limits per kernel; genkern's have up to 104 parameters and 20 maps: a tile of 184 rows that 8 programs store is 17
+ * boxes of C. */
 #define MOST_PARAMETERS 192
 #define MOST_MAPS 32
 

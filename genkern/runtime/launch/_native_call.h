@@ -1,8 +1,8 @@
 /* Call: an eager call whose kernel is known (genkern.runtime.launch.native_call); a part of _native.c.
  *
  * It checks that the device is this thread's current one, that no graph is captured if a workspace is needed, and that
- * operands are aligned; then it allocates the output and launches. If a check fails, nothing has been done, and the call
- * is passed on to a Python function.
+ * operands are aligned; then it allocates the output, checks its alignment and launches. If a check fails, nothing has
+ * been launched, and the call is passed on to a Python function.
  */
 
 #define MOST_ROOMS 4

@@ -1,4 +1,4 @@
-"""The HIP runtime through ctypes, with the methods of cuda_driver. It has never run on AMD hardware."""
+"""The HIP runtime through ctypes, with CudaDriver's methods. It has never run on AMD hardware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches of one call, prepared for one problem and layout, which can be made with operands at any addresses.
+"""Launches of one call, prepared for one problem and layout, which can be made with operands at any aligned addresses.
 
 The C extension makes them if it was built, else ctypes does; tests check that both behave alike.
 torch._C._StaticCudaLauncher supports neither tensor maps nor clusters; cuda-core and tvm-ffi would be further
@@ -67,7 +67,7 @@ class Launches(Protocol):
     """The launches of a call, in order."""
 
     def launch(self, stream: int, addresses: tuple[int, ...]) -> bool:
-        """Launch with tensors at these addresses. Return False, with nothing launched, if one is not 16-byte aligned.
+        """Launch with tensors at these addresses; False, with nothing launched, if an operand is not 16-byte aligned.
 
         Raises LaunchError if the driver refuses a tensor map or a launch.
         """
@@ -77,7 +77,7 @@ def make_launches(driver: Driver, launches: Sequence[PreparedLaunch], names: Seq
     """Return the launches of a call.
 
     names: the tensors in the order of their addresses.
-    operands: the number of the first of them that are the call's own operands.
+    operands: how many of the first `names` are operands of the call, whose addresses must be aligned.
     """
     slots = {name: place for place, name in enumerate(names)}
     if _native is None:

@@ -46,9 +46,9 @@ def native_call(
 ) -> NativeCall:
     """Return a call that the C extension makes, for tensors with the layouts for which `prepared` was prepared.
 
-    The extension passes these calls on to `otherwise`: operands that are misaligned or on another device than the
-    thread's current one, and calls that need a workspace that is not kept (captured into graphs, on streams that may
-    end, or beyond the limit per device).
+    The extension passes calls on to `otherwise` if operands are misaligned, if the thread's current device is another
+    one, or if the call needs a workspace that cannot be kept (it is captured into a graph, its stream may end, or the
+    limit per device is reached).
 
     After a failed launch, which is reported to `failed`, or after `stop`, it passes all calls on. A caller whose own
     launch failed must call `stop`, too: further launches could write wrong results unnoticed.

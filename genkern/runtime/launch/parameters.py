@@ -153,7 +153,7 @@ def unmet(argument: Argument, layouts: Mapping[str, Layout]) -> str:
 
 
 def broken(argument: Argument, known: Mapping[str, int]) -> str:
-    """Return why the value of an integer argument breaks the multiple that the kernel assumes; "" if it does not.
+    """Return why an integer argument is no multiple of the number that the kernel assumes; "" if it is.
 
     Such an argument is the M of a column-major A, whose rows in memory have M elements.
     """

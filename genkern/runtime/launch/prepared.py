@@ -28,9 +28,11 @@ from genkern.runtime.launch.workspaces import Workspaces
 from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
 from genkern.runtime.table import Choice, Device
 
-# A workspace grows with M and is kept. For an M that was not tuned it must not exceed cuBLASLt's workspace here.
+# A workspace grows with M and is kept. For an M that was not tuned it must not exceed the workspace that genkern gives
+# cuBLASLt (lt_matmul).
 _MOST_UNTUNED_BYTES = 64 * 2**20
-# Elements of a workspace, which kernels count in 32 bits, and counters: one per tile, of 16 x 16 at 131072 x 131072.
+# Largest number of elements of a workspace, which kernels count in 32 bits, and of counters: one for each tile
+# of 16 x 16 in a C of 131072 x 131072.
 _MOST_ELEMENTS, _MOST_COUNTERS = INT32, 2**26
 
 
@@ -66,7 +68,7 @@ def _changed(winner: PackedWinner) -> str:
 
 
 def _require_code(call: PackedCall, images: Sequence[bytes]) -> None:
-    """Raise ResultsError unless these binaries have the machine code with which the call was measured and proved."""
+    """Raise ResultsError unless these binaries have the machine code that the bundle states for the call, if any."""
     # Imported here, since a program that calls no winner needs no reader of binaries.
     from genkern.farm.binary.code_object import code_sha256
 
@@ -85,7 +87,10 @@ def _require_within(parameters: Sequence[Parameter], workspace_bytes: int) -> No
 
 
 def memory_refused(plan: LaunchPlan, known: Mapping[str, int], *, exact: bool) -> str:
-    """Return why the plan's workspace is too large for a call, or "". `exact`: M is the winner's own."""
+    """Return why the plan's workspace is too large for a call; "" if it is not.
+
+    With `exact`, the limit for an M that was not tuned does not apply.
+    """
     elements, counters = plan.workspace_elements(known)
     if not (0 <= elements <= _MOST_ELEMENTS and 0 <= counters <= _MOST_COUNTERS):
         return f"plan asks for {elements} elements and {counters} counters"
@@ -138,7 +143,7 @@ class ReadyCall:
             return self._launched(addresses)
 
     def _launched(self, addresses: tuple[int, ...]) -> bool:
-        """Do the same with this GPU as the current one."""
+        """Launch as __call__ does, with this GPU as the current one."""
         raise NotImplementedError
 
 
@@ -159,7 +164,8 @@ class PreparedCall(ReadyCall):
         assert choice.call is not None
         assert choice.bundle is not None
         for name, layout in layouts.items():
-            # For a matrix that is this large without gaps, kernels count in 64 bits (families/offsets.py).
+            # Kernels count in 64 bits if a matrix has INT32 or more elements (families/offsets.py), but not if a
+            # smaller one spans them because of gaps between its rows.
             if layout.rows * layout.columns < INT32 <= layout.rows * layout.pitch and layout.pitch != layout.columns:
                 raise ResultsError(f"{name} spans {layout.rows * layout.pitch} elements, beyond 32-bit offsets")
         if choice.winner is not None and (reason := _changed(choice.winner)):

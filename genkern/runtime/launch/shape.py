@@ -24,7 +24,7 @@ class LaunchShape:
     threads: threads per program.
     shared_bytes: dynamic shared memory per program, in bytes.
     cluster: programs per cluster.
-    starts_early: True if the kernel may start before the kernel before it has ended.
+    starts_early: True if the kernel may start before the preceding kernel on the stream has ended.
     """
 
     function: int

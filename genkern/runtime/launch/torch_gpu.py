@@ -62,7 +62,7 @@ class TorchGpu:
 
     @cached_property
     def stream_of(self) -> Callable[[int], int]:
-        """A function that returns the handle of the current stream of the GPU with an index."""
+        """A function that returns the handle of the current stream of the GPU with a given index."""
         of: Callable[[int], int] = self._torch._C._cuda_getCurrentRawStream
         return of
 
@@ -117,7 +117,7 @@ class TorchGpu:
         try:
             return self.driver.memory(size_bytes)
         except LaunchError:
-            # PyTorch may cache free memory. During a capture it must not be emptied.
+            # PyTorch's allocator may hold free memory, which must not be released during a capture.
             if self._torch.cuda.is_current_stream_capturing():
                 raise
             self._torch.cuda.empty_cache()

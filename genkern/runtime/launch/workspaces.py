@@ -10,10 +10,10 @@ graph trees warm up inside a pool and refuse tensors that stay alive there. A te
 as workspace, which belongs to the graph and costs a replay nothing. Its counters, a few KB, are allocated once per
 capture and never freed, since the last replay of a graph is unknown.
 
-A device keeps at most MOST_BYTES. Beyond that, pieces without an owner are freed first, then those of the thread on
-other streams; if that is not enough, the call takes temporary tensors. Sizes fall into few classes, so that a piece
-that a thread outgrows, or leaves when it ends, can serve other threads on the same stream, whose work is ordered after
-its own.
+A device keeps at most MOST_BYTES. Beyond that, pieces without an owner are freed first, then the calling thread's
+pieces on other streams; if that is not enough, the call takes temporary tensors. Sizes fall into few classes, so that a
+piece that a thread outgrows, or leaves when it ends, can serve other threads on the same stream, whose work is ordered
+after its own.
 
 The default stream and the streams of PyTorch's pools live as long as the process. Other streams may end, and a new
 stream may get the handle of an old one whose work is still running. Each call therefore asks the driver for the
@@ -56,7 +56,7 @@ def class_bytes(needed: int) -> int:
 
 @dataclass(frozen=True)
 class Kept:
-    """The memory that is kept of a device.
+    """The memory that calls keep on a device.
 
     bytes: everything that is kept.
     most_bytes: the limit of `bytes`.
@@ -88,7 +88,7 @@ class _Rooms:
 
     def __del__(self) -> None:
         # The thread of the operating system may go on as another Python thread, for which the C extension must not
-        # reuse them.
+        # reuse these pieces.
         forget_workspaces()
         for stream, room in self.eager.items():
             for is_counters, piece in enumerate(room.pieces):
@@ -173,7 +173,7 @@ class Workspaces:
             self._give_back([spoiled])
 
     def kept(self) -> Kept:
-        """Return what is kept now."""
+        """Return how much memory is kept now."""
         with self._lock:
             return Kept(self._kept_bytes, self._most_bytes, self._free_bytes(), self._captured_bytes)
 
@@ -251,7 +251,7 @@ class Workspaces:
         return True
 
     def _dispensable(self, rooms: _Rooms, stream: int) -> Iterator[list[Piece]]:
-        """Yield pieces that may be freed: those without an owner, then those of this thread on other streams."""
+        """Yield pieces that may be freed: pieces without an owner, then this thread's pieces on other streams."""
         for key in list(self._free):
             while pieces := self._free.get(key):
                 yield [pieces.pop(0)]

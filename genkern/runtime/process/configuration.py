@@ -43,14 +43,14 @@ class Configuration:
     paths: bundles or results files for all formats.
     own_paths: further ones by format.
     log_choices: log what serves each problem.
-    record: record problems without a row of their own in `record_dir`.
+    record: append problems without a row of their own to a file in `record_dir`.
     online: tune these problems at run time.
     online_options: options of the tuning command.
     record_dir: folder of recorded sizes; "" means the default folder.
     pins: sha256 of the bundles that may be used; empty means any bundle.
     only_proved: leave calls without a proof to the library.
     batch_invariant: the initial mode (one of MODES).
-    notes: a line for each variable whose value is invalid.
+    notes: lines about variables whose values are invalid or have no effect.
     """
 
     paths: tuple[str, ...] = ()
@@ -71,7 +71,11 @@ class Configuration:
 
 
 def configuration(environ: Mapping[str, str]) -> Configuration:
-    """Return the configuration in `environ`. Never raises: invalid values are ignored and reported in `notes`."""
+    """Return the configuration in `environ`. Invalid values are reported in `notes`.
+
+    They are ignored, with two exceptions: an invalid GENKERN_BATCH_INVARIANT counts as 1, and an invalid word of
+    GENKERN_BUNDLE_SHA256 matches no bundle. Never raises.
+    """
     notes: list[str] = []
     own: dict[str, tuple[str, ...]] = {}
     for prefix in (OF_FORMAT[0], AITER_CONFIG):
@@ -145,7 +149,7 @@ def _mode(environ: Mapping[str, str], notes: list[str]) -> str:
 
 
 def _flag(names: tuple[str, ...], environ: Mapping[str, str], notes: list[str]) -> bool:
-    """Return the value of the first of these variables that is set."""
+    """Return the value of the first of these variables that is set; False if none is set or the value is invalid."""
     name = next((name for name in names if name in environ), None)
     text = environ[name].strip().lower() if name is not None else ""
     if text not in _YES + _NO:

@@ -36,7 +36,10 @@ def nothing_known(arch: str) -> Mapping[str, str]:
 
 @lru_cache(maxsize=4)
 def versions_here(arch: str, modules: str = "/sys/module") -> Mapping[str, str]:
-    """Return the versions of this process and machine as far as files tell them. No program is started."""
+    """Return the versions of this process and machine as far as files and the vendor's library tell them.
+
+    No program is started.
+    """
     found = {"genkern": __version__, "triton": triton_version(), "driver": _driver(arch, Path(modules))}
     backend = backend_of(arch_vendor(arch))
     with contextlib.suppress(LtError):

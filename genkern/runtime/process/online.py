@@ -35,20 +35,20 @@ _PREFIX = "online_"
 _LOOK_AGAIN_S = 0.1
 # Limit for the tuning of one problem, far above any real time. A command that takes longer hangs.
 _MOST_S = 3600.0
-# New winners take effect when no more problems wait, or this long after the last change: each change makes all shapes
-# be looked up again.
+# New winners take effect when no more problems wait, or this long after the last change, since after each change all
+# shapes are looked up again.
 _CHANGE_EVERY_S = 30.0
-# After this number of failures in a row, nothing more is tuned: the machine may be unable to.
+# After this number of failures in a row, nothing more is tuned: perhaps this machine cannot tune.
 _MOST_FAILURES = 3
 
-# A problem that waits. Problems that are not tuned for any M come first, then in the order of their arrival.
+# A problem that waits. Problems that no winner serves come first; otherwise the order is that of their arrival.
 _Entry = tuple[bool, int, "LiveGpu | None", "GemmProblem | None"]
 
 
 class Online:
-    """A watch of the Context in `context` that has problems tuned, and the bundles with their winners.
+    """A watch that has the problems of calls tuned in the background, and holds the bundles with their winners.
 
-    No error of its ever reaches a call.
+    `context` is the Context that is renewed when new winners take effect. Errors never reach a call.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Online:
         self._agreed = agreed
 
     def __call__(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
-        """Have the problem tuned, unless a row of its own serves it, or it was requested before."""
+        """Have the problem tuned, unless a row of its own M decides the choice, or it was requested before."""
         if gpu is None or choice is None or choice.exact or problem in self._seen or os.getpid() != self._pid:
             return
         self._seen.add(problem)

@@ -44,7 +44,7 @@ class SizeRecorder:
         self._seen: set[GemmProblem] = set()
 
     def __call__(self, gpu: LiveGpu | None, problem: GemmProblem, choice: Choice | None) -> None:
-        """Record the problem, unless a row of its own serves it, or this process has recorded it before."""
+        """Record the problem, unless a row of its own M decides the choice, or this process has recorded it before."""
         if problem in self._seen or (choice is not None and choice.exact):
             return
         self._seen.add(problem)

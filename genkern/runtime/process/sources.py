@@ -33,12 +33,14 @@ _Sign = tuple[int, int, int] | None
 
 
 class Sources:
-    """Bundles by their paths. Never raises: what cannot be used is reported to `say`, once per state of a file.
+    """Loads bundles by their paths. `bundles` and `check` never raise: files that cannot be used are reported.
+
+    Each file is reported to `say` once per state of the file.
 
     say: logs a line.
     folder: returns the cache folder, in which results files are packed.
     pins: the sha256 of the bundles that may be used; empty means any bundle.
-    named: True if a user named the paths. Otherwise only files are used that no other user can have written
+    named: True if a user named the paths. Otherwise only files that no other user can have written are used
         (genkern.runtime.process.trust).
     """
 
@@ -140,7 +142,7 @@ class Sources:
                 # The process that held the lock before may have packed it.
                 if (known := _whole(made)) is not None:
                     return known
-                # A file that is there is no bundle, and the command would refuse to replace it.
+                # A file at this path is no bundle that may be used, and the command might refuse to replace it.
                 made.unlink(missing_ok=True)
                 self._pack(where, data, made, made.with_name(f"{digest[:32]}-{os.getpid()}{kind}"))
                 # Whatever the umask: other users must not be able to write to it (genkern.runtime.process.trust).
@@ -168,7 +170,10 @@ class Sources:
 
 
 def _require_own_rows(path: str) -> None:
-    """Raise ResultsError if the file has no results, or only winners of other libraries. Saves starting the command."""
+    """Raise ResultsError if the file has no results, or only winners of other libraries' kernels.
+
+    This saves starting `genkern pack` in vain.
+    """
     from genkern.formats.kind import read_results
 
     rows = read_results(path)

@@ -36,8 +36,9 @@ class Experts(Calls):
         """Compute a mixture of experts: for each token t the sum over k of
         routing_weights[t, k] * (activation(x @ gate.T) * (x @ up.T)) @ down.T by the weights of expert ids[t, k].
 
-        Winners that GENKERN_CONFIG names serve both products, otherwise PyTorch's own functions. No value is read on
-        the host, so that calls go into CUDA graphs with any routing.
+        A winner of the bundles that GENKERN_CONFIG names computes each product, otherwise PyTorch's own functions do.
+        Winners read no value on the host: a call whose products winners compute can be captured into a CUDA graph, for
+        any routing.
 
         Args:
             x (Tensor): shape [tokens, K], of 16 bits; or of 8 bits, quantised by the caller (then with `x_scale`).

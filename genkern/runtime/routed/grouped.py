@@ -38,7 +38,7 @@ class Grouped(Calls):
         the device alone: its values may change from call to call, in a CUDA graph too.
 
         Args:
-            x (Tensor): contiguous layout: shape [M, K], the rows of each group behind those of the group before. Masked
+            x (Tensor): contiguous layout: shape [M, K], the rows of each group after those of the group before. Masked
                 layout: [groups, capacity, K].
             weight (Tensor): shape [groups, N, K].
             rows (Tensor): shape [groups], int32. Contiguous: where the rows of each group end (`offs` of
@@ -48,13 +48,13 @@ class Grouped(Calls):
                 [groups, N / 128, K / 128].
             out_dtype (torch.dtype, optional): type of the result. Default: the type of x, bfloat16 if x has 8 bits.
             activation (str, optional): "relu", "gelu" or "silu". Default: none.
-            expected_m (int, optional): masked layout: how many rows of a group count, about, by which a winner is
-                chosen. Default: capacity.
+            expected_m (int, optional): masked layout: about how many rows of each group count; a winner is chosen
+                for this number. Default: capacity.
             **own: fields of the format by name.
 
         Returns:
-            Tensor: shape [M, N], or [groups, capacity, N], of which rows that do not count hold anything. Products
-            without scales are differentiable once.
+            Tensor: shape [M, N], or [groups, capacity, N], in which rows that do not count have arbitrary values.
+            Products without scales are differentiable once.
 
         Raises:
             InputError: a ValueError, in one line, if shapes, types or devices do not belong together.

@@ -1,7 +1,7 @@
 """Experts modules of transformers' models, by winners.
 
-Only modules are replaced that @use_experts_implementation has marked and whose weights are two tensors as a Layer takes
-them.
+A module is replaced only if @use_experts_implementation has marked it and its weights are two 16-bit tensors with the
+shapes that a Layer takes.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from genkern.runtime.plain import PLAIN, is_pytorchs
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.shared.own_forward import give_forward, has_own_forward
 
-# Attributes of such a module (integrations/moe.py of transformers 5.23): the gate is stored before up, [N, K] as in
-# nn.Linear.
+# Attributes that must be true, and attributes that must be false (integrations/moe.py of transformers 5.23): the gate
+# is stored before up, [N, K] as in nn.Linear.
 _HAS = "has_gate", "is_concatenated"
 _HAS_NOT = "has_bias", "is_transposed", "has_post_expert_norm", "_is_expert_parallel"
 

@@ -29,7 +29,7 @@ _TOLD = ("stage", "experts", "top_k", "scales"), ("groups", "capacity")
 
 
 def define(calls: Experts | Grouped, name: str = "") -> Any:
-    """Define and return the operator torch.ops.genkern.gemm_OP (or `name`), and the operator of its gradients."""
+    """Define the operator torch.ops.genkern.gemm_OP (or `name`) and that of its gradients; return the first."""
     name = name or calls.__name__
     is_layer = isinstance(calls, Experts)
     schema, told = (_EXPERTS, _TOLD[0]) if is_layer else (_GROUPED, _TOLD[1])

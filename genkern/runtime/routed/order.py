@@ -1,4 +1,4 @@
-"""A router's choices in the form that kernels take, computed by PyTorch's functions without the host."""
+"""Order of rows by expert, and quantisation of rows, by PyTorch's functions that read no value on the host."""
 
 from __future__ import annotations
 

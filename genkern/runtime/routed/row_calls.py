@@ -15,8 +15,8 @@ from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, ordering, quantizi
 Order = Callable[[Any], tuple[Any, Any]]
 # Maps x [rows, K] to the result of `quantized`; scales of blocks are column-major.
 Quantize = Callable[[Any], tuple[Any, Any]]
-# Each expert's program reads all ids twice, in at most 32 steps. The limit is estimated, not measured: PyTorch's sort
-# is faster for more.
+# Each expert's program reads all ids twice, in at most 32 steps. The limit is an estimate, not measured: PyTorch's sort
+# is expected to be faster for more ids.
 MOST_ORDERED = 2**15
 
 

@@ -22,8 +22,9 @@ def linears_of(gemm: Gemm) -> Any:
 
 
 def define_linears(gemm: Gemm, name: str = "linears") -> Any:
-    """Define and return the operator, which returns [..., sum of N] of x [..., K], weights [N, K] and biases [N] or
-    none.
+    """Define and return the operator, which multiplies x [..., K] by several weights [N, K] and adds their biases.
+
+    Its result is [..., sum of N]. `biases` has one tensor [N] per weight, or is empty.
 
     If the weights are adjacent in memory, as in a patched model, one call of `gemm` multiplies them; else PyTorch
     multiplies each of them, so that a compiled program still works after a weight has moved. If calls must be

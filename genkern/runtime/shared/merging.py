@@ -53,7 +53,7 @@ class Groups:
         self._opened.append(Opened(parent, shared, gated))
 
     def look(self) -> None:
-        """Determine how each group is called in the current mode now: a program that torch.compile traces cannot."""
+        """Determine now how each group is called in the current mode: torch.compile cannot trace that."""
         for each in self._shared:
             each.way()
 

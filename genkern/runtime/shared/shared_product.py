@@ -66,9 +66,9 @@ class _Traced:
 
 
 class Shared:
-    """Layers in the order of their calls, computed as one product if `gemm` has a winner for their merged weight.
+    """Layers in the order of their calls, computed as one product if their merged weight has a winner.
 
-    In every other case each layer is called by itself: also if gradients are required, under autocast, modes and
+    In every other case each layer is called by itself: also if gradients are enabled, under autocast, modes and
     transforms of PyTorch, for subclasses of tensors, during export, and after a weight was replaced or moved. Programs
     that torch.compile traces call `operator`, if it is given.
 

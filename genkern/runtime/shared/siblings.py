@@ -1,4 +1,4 @@
-"""Finds linear layers of a module that get the same tensor, by running the module on a few numbers."""
+"""Finds linear layers of a module that get the same tensor, by running the module on a few rows of zeros."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def alike(parent: torch.nn.Module) -> Iterator[dict[str, torch.nn.Linear]]:
 def given_the_same(parent: torch.nn.Module, layers: dict[str, torch.nn.Linear]) -> list[tuple[str, ...]]:
     """Return groups of the layers, by name in the order of their calls, that get one unchanged tensor.
 
-    The module's forward is run on zeros, with None for every other required argument, until each layer was called or
-    the forward fails. A layer that is called more than once belongs to no group. Each layer's result is a part of a
-    wider tensor, as it is in a shared product.
+    The module's forward is run on zeros, with None for every other required argument, until there were as many calls of
+    the layers as there are layers, or the forward ends or fails. A layer that is called more than once belongs to no
+    group. Each layer's result is a part of a wider tensor, as it is in a shared product.
     """
     for rows in _TRIED:
         seen = _tried(parent, layers, rows)

@@ -46,7 +46,7 @@ known = weakref.WeakKeyDictionary()
 
 
 def groups_of(model: torch.nn.Module, context: Context) -> Iterator[Group]:
-    """Yield every group whose merged weight has a winner, in the model's order.
+    """Yield every group whose weights can be merged and whose merged weight has a winner, in the model's order.
 
     If calls are recorded or logged, also groups of which no layer has a winner. The groups do not depend on the mode:
     merged weights stay in place, since graphs may read them.
@@ -103,7 +103,7 @@ def _asked(
 ) -> tuple[LiveGpu | None, GemmProblem | None]:
     """Return the weights' GPU and the problem of their common product for one row of x.
 
-    The problem is None for types that no kernel multiplies.
+    The problem is None for types that no kernel multiplies, and for weights that are not matrices.
     """
     weight = weights[0]
     dtype, gpu = BY_TORCH.get(str(weight.dtype)), context.gpu(weight.get_device())
