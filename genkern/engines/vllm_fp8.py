@@ -28,7 +28,7 @@ _QUANT = "vllm.model_executor.layers.quantization.utils"
 _KEYS = f"{_QUANT}.quant_utils"
 _GROUP = "is_per_tensor", "is_per_token", "is_per_channel", "is_per_group"
 _BLOCK = 128
-# Attribute of a kernel: the only scale of its weight, repeated for each column.
+# Attribute of a kernel object: the weight's only scale, repeated for each of the N columns.
 _COLUMNS = "_genkern_columns"
 
 TOUCHES = (

@@ -63,7 +63,7 @@ _undone: dict[Callable[..., Any], Callable[..., Any]] = {}
 class Patch:
     """A model whose linear layers call winners until `undo`, or until the `with` block ends.
 
-    layers: names of the layers that call winners.
+    layers: names of the patched layers, and of other modules whose weights are multiplied by winners.
     merged: one name per group of layers that are computed as one product.
     merged_bytes: bytes of the weights of these groups. They take no more memory than before, in one buffer per group.
     gated: names of the modules in which such a product is followed by one kernel for silu and multiplication.
@@ -109,7 +109,8 @@ def patch_model(
     """Replace the forward of the model's linear layers by calls of `gemm`, and torch.nn.functional.linear likewise.
 
     A layer is replaced if its N and K have a winner, if calls are recorded or logged, or while calls must be
-    batch-invariant. torch.nn.functional.linear calls `gemm` for weights of the model. Layers that a module calls with
+    batch-invariant. torch.nn.functional.linear is replaced for the whole process: it calls `gemm` for weights of the
+    model, but not while a program is compiled, unless calls must be batch-invariant. Layers that a module calls with
     the same tensor become one product if their merged weight has a winner; `linears` returns the operator of that
     product for compiled programs. With `gated`, silu(gate) * up after such a product is one kernel.
 

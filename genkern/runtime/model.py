@@ -54,7 +54,7 @@ def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
 
     Returns:
         Patch: `layers` names the patched layers, `merged` the groups of layers that are one product; `undo()`, or the
-        end of a `with` block, restores the model's own forwards.
+        end of a `with` block, restores the model's own forwards. Merged weights stay in their buffers.
     """
     context, op = default_context(), staged_op()
     gemm = gemm_of(DEFAULT_OP)

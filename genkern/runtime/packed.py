@@ -124,7 +124,7 @@ class PackedWinner:
     problem: the problem that was tuned.
     arch, device, compute_units: the device on which it was tuned.
     config: the name of the config.
-    choice: "config" if the config won (see CHOICES); else the library serves the problem, and calls serve other M.
+    choice: "config" if the config won (see CHOICES); else the library serves the problem, and `calls` serve other M.
     vendor: name of the library's best call (genkern.timing.libraries); "" if unknown.
     time_us, library_us, torch_us: microseconds per call of the config, of the library's best call and of PyTorch's own.
     time_source: how the times were measured.

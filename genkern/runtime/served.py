@@ -101,7 +101,7 @@ def as_tuned(context: Context, given: Given) -> GemmProblem | None:
 
 
 def is_tuned(context: Context, device: int, problem: GemmProblem) -> bool:
-    """Return True if a winner, or a library algorithm that won, serves the problem on the device. Watches are told."""
+    """Return True if a winner, or a library algorithm that won, serves the problem; report the problem to watches."""
     gpu = context.gpu(device)
     choice = None if gpu is None else context.find(gpu, problem)
     context.watched(gpu, problem, choice)

@@ -38,7 +38,7 @@ class Choice:
 
     why: the reason for the choice, as a phrase for messages.
     winner, call, bundle: the winner, its call, and the bundle that holds it; None if the library serves the problem.
-    exact: True if the choice is based on a row of the problem's own M.
+    exact: True if the choice is based on a measured row of the problem's own M.
     algorithm: the library's algorithm (genkern.timing.libraries); "" if PyTorch's own call serves the problem.
     sums: the order of sums that all calls of the layer share; "" if calls need not be batch-invariant.
     """

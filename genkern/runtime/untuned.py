@@ -1,4 +1,4 @@
-"""Rules for an M that was not tuned: which tuned M's winner serves it, by measured times."""
+"""Rules that choose, for an M that was not tuned, the tuned M whose winner serves it, by measured times."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def least_library_us(m: int, rows: Sequence[PackedWinner]) -> float | None:
 
 
 def nearest(m: int, options: Sequence[Option]) -> Option | None:
-    """Return the option with the nearest M; of two, the larger one."""
+    """Return the option with the nearest M; of two that are equally near, the one with the larger M."""
     return min(options, key=lambda option: (abs(option.m - m), -option.m), default=None)
 
 

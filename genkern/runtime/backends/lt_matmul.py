@@ -32,7 +32,7 @@ class Algorithm:
 
     data: its opaque structure.
     workspace_bytes: the workspace that it needs.
-    waves: how often it fills the device, as the library states it.
+    waves: number of waves, as the library states it; 0 if unknown.
     source: "heuristic", "enumerated" or "kept" (from results).
     """
 

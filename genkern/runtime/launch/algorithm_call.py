@@ -21,7 +21,7 @@ _ALIGNMENT = 256
 
 
 class AlgorithmCall(ReadyCall):
-    """The library's algorithm that results call `name`, prepared for operands with these layouts.
+    """The library's algorithm that has the name `name` in results, prepared for operands with these layouts.
 
     If this library has another version, or refuses the algorithm for these layouts, its heuristic's first algorithm is
     used; with `exactly`, LaunchError is raised instead.

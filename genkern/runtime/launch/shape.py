@@ -71,7 +71,7 @@ class Entries:
     plain: True for HIP.
     current: cuCtxGetCurrent or hipGetDevice.
     capture: cuStreamGetCaptureInfo_v2; if `plain`, hipStreamGetCaptureInfo.
-    exchange: cuThreadExchangeStreamCaptureMode, or HIP's function of the same arguments.
+    exchange: cuThreadExchangeStreamCaptureMode, or HIP's function with the same arguments.
     """
 
     launch: int

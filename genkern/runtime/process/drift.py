@@ -69,7 +69,8 @@ def is_concerned(winner: PackedWinner, version: int | None) -> bool:
 def drifted(winners: Iterable[PackedWinner], here: Mapping[str, str]) -> dict[str, list[str]]:
     """Return, by name, the versions with which winners were measured if they differ from this process's.
 
-    Versions that are unknown on either side are left out, as are winners that leave a call to this process's library.
+    Versions that are unknown on either side are left out, and so are winners that leave a call to this process's
+    library (`is_concerned`).
     """
     found: dict[str, set[str]] = {}
     for winner in winners:

@@ -119,7 +119,7 @@ def gating(dtype: str) -> RowKernel | None:
 
 
 def needed(problem: GemmProblem) -> tuple[RowKernel, ...]:
-    """Return the row kernels that a layer launches beside this product."""
+    """Return the row kernels that a layer may launch beside this product."""
     groups = groups_of(problem)
     if problem.op == DEFAULT_OP and problem.dtype_a == problem.dtype_c:
         # It may be the product of gate and up of a gated layer (genkern.runtime.shared.gated).

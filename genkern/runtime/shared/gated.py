@@ -150,7 +150,7 @@ class Gated:
         self._calls = {}
 
     def call_for(self, module: torch.nn.Module, x: Any) -> GateCall | None:
-        """Return the kernel's launch for such an x; None if the module's own forward must be called.
+        """Return the kernel's launch for x of this shape and type; None if the module's own forward must be called.
 
         The launch takes the product of both layers twice, [..., 2 N], and returns [..., N]. None if no bundle has the
         kernel, if calls must be batch-invariant (the kernel might serve some M only), if a child was replaced or has
@@ -170,7 +170,7 @@ class Gated:
             return call
 
     def _made(self, x: Any) -> GateCall | None:
-        """Return the kernel's launch for contiguous products of such an x; None if there is none."""
+        """Return the kernel's launch for contiguous products of an x like this one; None if there is none."""
         weight, columns, context = self._layers[0].weight, self._columns, self._context
         kernel, rows = gating(BY_TORCH[str(weight.dtype)]), math.prod(x.shape[:-1])
         if kernel is None or x.dim() not in self._dimensions or x.dtype != weight.dtype or x.device != weight.device:
