@@ -222,8 +222,10 @@ class Bench:
         return self._made_of(self._complete.popleft())
 
     def drop(self, rank: int) -> None:
-        """Withdraw the set of configs of this rank. A binary whose compile has not begun is not compiled, unless another
-        set needs it."""
+        """Withdraw the set of configs of this rank.
+
+        A binary whose compile has not begun is not compiled, unless another set needs it.
+        """
         with self._lock:
             if (order := self._under_way.pop(rank, None)) is None:
                 return

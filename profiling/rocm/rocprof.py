@@ -218,7 +218,7 @@ class _LaunchProfiler(Unshared, ABC):
         return self._raced(session, finalists, list(dict.fromkeys([VENDOR, *map(finals_name, calls)])))
 
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        """Return the first `most` names: a process under the profiler would cost more than a better ranking is worth."""
+        """Return the first `most` names: a process under the profiler would cost more than its ranking is worth."""
         return [candidate.config.name for candidate in candidates[:most]]
 
     def close(self) -> None:
