@@ -72,8 +72,7 @@ class AmdSmiClock:
     """The graphics clock of the current device, read through PyTorch and the amdsmi library in this process.
 
     The program amd-smi takes so long to start that the device would be idle, and its clock low, when it reads. The
-    library needs ROCm's Python package amdsmi; some versions
-    return no clock, or 0, for an MI300X.
+    library needs ROCm's Python package amdsmi; some versions return no clock, or 0, for an MI300X.
     """
 
     def mhz(self) -> float | None:
@@ -129,8 +128,8 @@ def throttled_rounds(readings_mhz: Mapping[int, float]) -> frozenset[int]:
 class ThrottleGuard:
     """Recognises samples taken at a throttled clock, below 75 % of the device's usual clock.
 
-    The usual clock is the median of the last 1000 readings that were not throttled, since `accept` was called. Without
-    a clock no sample is throttled.
+    The usual clock is the median of the last 1000 readings that were not throttled; `accept` discards them. Without a
+    clock no sample is throttled.
     """
 
     def __init__(self, clock: Clock | None) -> None:

@@ -212,7 +212,7 @@ def wait_and_become(*, with_context: bool) -> None:
 
 
 def _make_context() -> None:
-    """Create the first device's primary context, which PyTorch uses too. Errors are left to later uses."""
+    """Create the first device's primary context, which PyTorch uses too. Errors are ignored."""
     with contextlib.suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")
         device, context = ctypes.c_int(), ctypes.c_void_p()

@@ -204,7 +204,9 @@ class LoadedGemm:
     def faults_of_timed(
         self, calls: Mapping[str, tuple[Call, Callable[[], object]]], copy: int, tell: Callable[[dict[str, Any]], None]
     ) -> dict[str, str]:
-        """Return an error message for each config whose C, when launched as timed, differs from C of a single call.
+        """Return by name what is wrong with the configs as they are timed.
+
+        C must equal the C of a single call, and all counters must be zero afterwards.
 
         calls: for each config its call, and a function that launches it as timed; both use `copy` last
         copy: number of the copy of the weights

@@ -1,4 +1,4 @@
-"""Watcher process between genkern and a measured process: ends the measured process group when genkern ends.
+"""Watcher process between genkern and a measured process: kills the process and its children if genkern ends.
 
 Run by path, as `python -I -S process_guard.py PARENT_PID PIPE PROGRAM ARGS...`, in a session of its own (see
 `supervisor`). It starts PROGRAM in its own process group, waits, writes the wait status to the descriptor PIPE (unless

@@ -402,7 +402,10 @@ class Server:
         return max(least, min(_MAX_REPEATS, int(_SAMPLE_US / call_us)))
 
     def _copies(self, count: int) -> list[int]:
-        """Return the numbers of the next `count` copies of the weights, which all launches of this process rotate."""
+        """Return the numbers of the next `count` copies of the weights.
+
+        All launches of this process take the copies in turn.
+        """
         first, self._next_copy = self._next_copy, self._next_copy + count
         return list(range(first, first + count))
 

@@ -1,8 +1,8 @@
 """SupervisedProfiler: times and checks candidates in one long-lived supervised process, with a timer of cuda/timers.py.
 
 A config that hangs, faults or ends the process loses only its own measurement and costs a restart, at every stage; the
-other requests in flight are sent again. In screening, the culprit is the first candidate without an
-answer. In the finals, it is the name last reported as running, if it also fails alone or ends a second process.
+other requests in flight are sent again. In screening, the culprit is the first candidate without an answer. In the
+finals, it is the name last reported as running, if it also fails alone or ends a second process.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ class Bench:
     """Turns configs of one problem into candidates, on a farm that other benches use at the same time.
 
     One thread calls `order` and `made`; any other thread may call `drop` or `close`. `on_unfit(names, unfit)` is called
-    for configs that are unfit for the same reason. It is not called for identical copies, nor for
-    failures that say nothing about the kernel (`Failure.from_outside`). Configs named in `first` become candidates even
-    if they are copies of another config; with `copies`, all configs do.
+    for configs that are unfit for the same reason. It is not called for identical copies, nor for failures that say
+    nothing about the kernel (`Failure.from_outside`). Configs named in `first` become candidates even if they are
+    copies of another config; with `copies`, all configs do.
     """
 
     def __init__(

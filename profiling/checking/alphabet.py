@@ -83,8 +83,7 @@ def choose_alphabet(operands: Sequence[Operand], largest: int = LARGEST, float8_
 
     The magnitudes are as large as the sums allow. K is divided into enough parts that nearly all results are also exact
     in C's type, so that each single product changes a result; for an output type of few bits, at most
-    `_MOST_ROUNDS_FOR_OUTPUT` parts. `float8_bits`: significant bits that the accumulator
-    keeps of sums of fp8 products.
+    `_MOST_ROUNDS_FOR_OUTPUT` parts. `float8_bits`: significant bits that the accumulator keeps of sums of fp8 products.
     """
     K = operands[0].shape[-1]
     inside = len(scales_inside(operands))

@@ -9,9 +9,9 @@ generates its inputs, places them between guard bands (`guard`), fills C with Na
 are compared to the bit, except for the sign of zeros. The random round, and activations whose last bits are not
 determined, are compared by the bound in `bound`.
 
-The check goes through C in bands of rows, so that its memory beside the operands stays below the size of C,
-or below 2 GiB if C is smaller (`_most_bytes`). References are kept as long as they fit in that memory, so one
-`Checking` serves all candidates of a problem.
+The check goes through C in bands of rows, so that its memory beside the operands stays below the size of C, or below 2
+GiB if C is smaller (`_most_bytes`). References are kept as long as they fit in that memory, so one `Checking` serves
+all candidates of a problem.
 """
 
 from __future__ import annotations

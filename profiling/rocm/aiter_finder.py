@@ -62,8 +62,7 @@ class AiterFinder:
 def _launch(call: AiterCall, operands: Any) -> None:
     """Launch the call.
 
-    Any exception from AITER's code counts as a refusal; a device fault is raised again at the next
-    synchronisation.
+    Any exception from AITER's code counts as a refusal; a device fault is raised again at the next synchronisation.
     """
     try:
         call.launch(operands)

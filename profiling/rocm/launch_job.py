@@ -120,9 +120,9 @@ def final_visits(session: Session, finalists: Sequence[Candidate | str]) -> list
 def spread_symbols(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Order the candidates so that neighbours share no kernel symbol if possible.
 
-    Then a dispatch that the profiler loses makes only its own config uncertain. Deterministic: of the
-    eight largest groups, takes the next candidate from the largest that shares no symbol with the previous candidate,
-    or from the largest of all if each shares one.
+    Then a dispatch that the profiler loses makes only its own config uncertain. Deterministic: of the eight largest
+    groups, takes the next candidate from the largest that shares no symbol with the previous candidate, or from the
+    largest of all if each shares one.
     """
     groups: dict[frozenset[str], list[Candidate]] = {}
     for candidate in candidates:
