@@ -35,7 +35,7 @@ class Early:
         self._device: dict[str, str] | None = None
 
     def begin(self, arguments: Sequence[str]) -> None:
-        """Start the process if NVIDIA's driver is present; on AMD GPUs a profiler starts the measured process.
+        """Start the process if nvidia-smi is on PATH; on AMD GPUs a profiler starts the measured process.
 
         `arguments`: the command's arguments.
         """
