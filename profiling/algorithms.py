@@ -1,8 +1,8 @@
-"""Algorithms: the algorithms of cuBLASLt or hipBLASLt for an open session's GEMM, as calls, and which of them race.
+"""Launches the algorithms of cuBLASLt or hipBLASLt on an open session's operands, and chooses those that race.
 
-The screening is short, since there are few algorithms and only the best of them matter: one launch of each, a few
-rounds of samples of the fastest, and the best of these become finalists. Long calls are sampled until the power
-management has reacted, and more of them race, because the ranking at the power limit differs from the one before it.
+The screening is short, since there are few algorithms and only the best of them matter. Each algorithm is launched
+once, the fastest are sampled in a few rounds, and the best of these become finalists. Long calls are sampled until the
+power management has reacted, and more of them become finalists, because their ranking changes at the power limit.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from genkern.runtime.backends.lt_api import LtError
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Pointers
 from genkern.timing.libraries import VENDOR, kept_algorithm
 
-# Maximum number of algorithms that are sampled, and the largest ratio of their one launch to the shortest.
+# Maximum number of algorithms that are sampled, and the largest ratio of an algorithm's one launch to the shortest
+# launch.
 _SAMPLED = 6
 _SAMPLED_RATIO = 1.15
-# Rounds of samples, taken alternately. Calls longer than `_LONG_US` microseconds are sampled for `_LONG_S` seconds at
-# least; the power management reacts within a window of 0.1 s (finals.py).
+# Rounds of samples; each round samples every call once. If all calls take at least `_LONG_US` microseconds, the rounds
+# last at least `_LONG_S` seconds; the power management reacts within a window of 0.1 s (finals.py).
 _ROUNDS = 3
 _LONG_US = 100.0
 _LONG_S = 0.25
-# Maximum number of finalists, and the largest ratio of their sample to the library's shortest, PyTorch's own call
-# included. Each costs as much as any finalist, which is nearly all the cost of racing a library.
+# Maximum number of library calls in the finals, and the largest ratio of a call's sample to the shortest sample, that
+# of PyTorch's own call included. The finals are nearly all of the time that a library takes, and grow with each call.
 BEST = 2
 _BEST_RATIO = 1.01
 LONG_BEST = 4
@@ -190,9 +191,10 @@ def to_sample(launch_us: Mapping[str, float]) -> list[str]:
 def sampled_us(
     samplers: Mapping[str, Callable[[], float]], *, now: Callable[[], float] = time.monotonic
 ) -> dict[str, float]:
-    """Return the median sample of each in microseconds.
+    """Return the median sample of each sampler in microseconds, by name.
 
-    All take turns, for longer if calls are long; failures are left out.
+    The samplers take turns for `_ROUNDS` rounds, and for at least `_LONG_S` seconds if all calls are long. A sampler
+    that raises SampleFailed is left out.
     """
     started_s = now()
     samples_us: dict[str, list[float]] = {name: [] for name in samplers}
@@ -212,7 +214,7 @@ def _are_long(samples_us: Mapping[str, list[float]]) -> bool:
 
 
 def to_race(sample_us: Mapping[str, float], torch_us: float | None) -> list[str]:
-    """Return the names of the finalists, by their samples and that of PyTorch's own call; shortest first."""
+    """Return the names of the finalists, shortest first: the calls near the shortest sample, PyTorch's own included."""
     least_us = min([*sample_us.values(), *([] if torch_us is None else [torch_us])], default=0.0)
     if least_us >= _LONG_US:
         return _nearest(sample_us, LONG_BEST, _LONG_BEST_RATIO, least_us)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 THROTTLED_SHARE = 0.75
 _READINGS = 1000
 _NVML = "libnvidia-ml.so.1"
-# No package, no driver, a package that does not match its library, or an answer that is not a number.
+# Errors if the package or the driver is missing, the package does not match its library, or the answer is no number.
 _NO_CLOCK = (ImportError, OSError, RuntimeError, AttributeError, LookupError, ValueError)
 _NVML_CLOCK_SM = 1  # nvmlClockType_t, nvml.h
 
@@ -72,7 +72,7 @@ class AmdSmiClock:
     """The graphics clock of the current device, read through PyTorch and the amdsmi library in this process.
 
     The program amd-smi takes so long to start that the device would be idle, and its clock low, when it reads. The
-    library needs ROCm's Python package amdsmi; some versions give no answer for an MI300X, or 0.
+    library needs ROCm's Python package amdsmi; some versions return no clock, or 0, for an MI300X.
     """
 
     def mhz(self) -> float | None:
@@ -92,13 +92,13 @@ class AmdSmiClock:
 
 
 def _amdsmi_errors() -> tuple[type, ...]:
-    """Return the base class of amdsmi's exceptions if amdsmi is imported; it derives from no builtin that is caught."""
+    """Return the base class of amdsmi's exceptions, which is not derived from `_NO_CLOCK`; () if amdsmi is missing."""
     error = getattr(sys.modules.get("amdsmi"), "AmdSmiException", None)
     return (error,) if isinstance(error, type) else ()
 
 
 def open_clock(uuid: str) -> Clock | None:
-    """Return NVML's clock of the device, or None if it cannot be read."""
+    """Return NVML's clock of the device, or None if NVML cannot read it or reports 0 MHz."""
     clock: Clock | None = None
     with contextlib.suppress(OSError):
         clock = NvmlClock(uuid)
@@ -114,7 +114,7 @@ def throttled_rounds(readings_mhz: Mapping[int, float]) -> frozenset[int]:
     """Return the finished rounds with a reading before or after them below 75 % of the usual clock.
 
     Reading i is the one before round i and after round i - 1. If half of the rounds or more would be throttled, returns
-    none: then the low clock is the usual one, or the readings are meaningless.
+    an empty set: then the low clock is the usual one, or the readings are meaningless.
     """
     usual = usual_mhz(readings_mhz)
     if usual is None:
@@ -128,7 +128,8 @@ def throttled_rounds(readings_mhz: Mapping[int, float]) -> frozenset[int]:
 class ThrottleGuard:
     """Recognises samples taken at a throttled clock, below 75 % of the device's usual clock.
 
-    The usual clock is the median of all readings that were not throttled. Without a clock no sample is throttled.
+    The usual clock is the median of the last 1000 readings that were not throttled; `accept` discards them. Without a
+    clock no sample is throttled.
     """
 
     def __init__(self, clock: Clock | None) -> None:
@@ -144,7 +145,10 @@ class ThrottleGuard:
         return self._clock.watts() if self._clock is not None else None
 
     def read(self) -> float | None:
-        """Take a reading in MHz."""
+        """Return the current clock in MHz, or None if it is not reported.
+
+        The reading counts for the usual clock unless it is throttled.
+        """
         mhz = self._clock.mhz() if self._clock is not None else None
         if mhz and not self.throttled(mhz):
             self._readings.append(mhz)
@@ -156,5 +160,5 @@ class ThrottleGuard:
         return usual is not None and any(mhz is not None and mhz < THROTTLED_SHARE * usual for mhz in readings)
 
     def accept(self) -> None:
-        """Accept a clock that stays low: later readings define the usual clock."""
+        """Accept a clock that stays low: only later readings determine the usual clock."""
         self._readings.clear()

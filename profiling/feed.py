@@ -10,15 +10,15 @@ from typing import Any
 from genkern.gemm.records import Candidate
 
 _CLOSE_WAIT_S = 5.0
-# Maximum number of units in the queue: enough that the consumer never waits for this thread, and few, since the
-# producer learns later which candidates are most wanted.
+# The thread pauses when the queue holds more than this many units. The consumer then need not wait for the thread. A
+# longer queue would hold older choices: the producer chooses better once it has seen more measurements.
 _AHEAD = 4
 
 
 class Feed:
-    """Hands out what an iterable yields (candidates that share their binaries), and raises what it raises.
+    """Hands out the items of an iterable, each a list of candidates that share binaries, and raises its errors.
 
-    `close` stops the pulling. If the iterable has a method `cancel`, it is called to release a thread that waits in it.
+    `close` stops the thread. If the iterable has a method `cancel`, it is called to release a thread that waits in it.
     A generator is closed in the thread in which it runs, so that its resources are released if the consumer ends early.
     """
 

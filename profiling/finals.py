@@ -21,9 +21,9 @@ from genkern.timing.statistics import beaten, estimate, relative_spread, stop_re
 
 Sampler = Callable[[], float]
 
-# Steady state: the median rounds of this many windows in a row agree within this ratio. A window is long enough for the
-# power management to react in it. Rounds of a few milliseconds agree with their neighbours while the clock still
-# drifts.
+# The device is steady when the median rounds of this many windows in a row agree within this ratio. A window is long
+# enough for the power management to react in it: single rounds of a few milliseconds agree with the next ones even
+# while the clock drifts.
 _STEADY_WINDOWS = 3
 _STEADY_RATIO = 1.005
 _WINDOW_S = 0.1
@@ -33,7 +33,8 @@ _WARM_UP_MOST_WINDOWS = 20
 _WARM_UP_CAP_S = 2.0
 # Warm-up of a device that was under load immediately before.
 _HOT_WARM_S = 0.1
-# Time limit of a confirmation after its minimum of rounds: 60 rounds of short calls take 0.05 to 0.3 s.
+# Time limit of a confirmation, which ends at the limit if it has its minimum of rounds. 60 rounds of short calls take
+# 0.05 to 0.3 s.
 _CONFIRM_S = 0.6
 # Semi-finals: seconds of warm-up rounds, and the number of rounds that count.
 _SEMIFINAL_WARM_S, _SEMIFINAL_ROUNDS = 0.3, 5
@@ -44,7 +45,8 @@ _REST_S = 0.05
 _LONGEST_REST_S = 0.4
 # ... and after this many in a row, about 2 s, the low clock is accepted as usual.
 _MOST_DISCARDED_IN_A_ROW = 8
-# A clock that rises and falls all the time would restart the rounds forever; after this many restarts it is accepted.
+# A clock that rises and falls all the time would restart the rounds forever. After this many restarts, throttled rounds
+# count too.
 _MOST_STARTS_ANEW = 3
 
 
@@ -82,7 +84,7 @@ class Finals:
     """The result of the finals.
 
     samples_us: times in microseconds by name
-    discarded: number of throttled samples by name
+    discarded: number of discarded samples by name: throttled ones, and all samples before a restart
     errors: error message by name of the racers that failed
     rounds: number of rounds that counted
     stopped: what ended the rounds
@@ -96,11 +98,11 @@ class Finals:
 
 
 def semifinal(samplers: Mapping[str, Sampler], most: int, *, now: Callable[[], float] = time.monotonic) -> list[str]:
-    """Return the names of the `most` fastest once the device is warm, fastest first, without those whose sampler fails.
+    """Return the names of the `most` fastest candidates, fastest first. A candidate whose sampler fails is left out.
 
-    They are ranked by medians of a few rounds, after warm-up rounds that bring the clock to its value in the finals.
-    After each round the slower half drops out as long as more than twice `most` are left: 160 of the longest calls take
-    0.3 s a round.
+    The candidates are ranked by medians of a few rounds, after warm-up rounds that bring the clock to its value in the
+    finals. After each round the slower half drops out, but twice `most` candidates always stay: a round of 160 very
+    long calls takes 0.3 s.
     """
     rounds = Finals({name: [] for name in samplers}, {})
     racing, shuffle, started_s = dict(samplers), random.Random(0), now()
@@ -122,10 +124,10 @@ def run_finals(
     now: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
 ) -> Finals:
-    """Warm up, then time all samplers in shuffled rounds until `stop_reason` holds or the rounds are used up.
+    """Warm up, then time all samplers in shuffled rounds until `stop_reason` holds or rounds or time are used up.
 
     Except in a confirmation, candidates that are clearly beaten drop out and keep their samples. PyTorch's own call of
-    the vendor library never drops out; another library call drops out if a call of the same libraries clearly beats it.
+    the vendor library never drops out; another library call drops out only if a library call clearly beats it.
     A sampler that raises SampleFailed is removed, and its error is recorded. Samplers return microseconds.
     """
     finals = Finals({name: [] for name in samplers}, dict.fromkeys(samplers, 0))
@@ -167,7 +169,7 @@ def run_finals(
 
 
 def _start_anew(samplers: Mapping[str, Sampler], finals: Finals) -> dict[str, Sampler]:
-    """Discard all samples, since those at the earlier clock do not compare with later ones; return the racers."""
+    """Discard all samples, which were taken at an earlier clock, and return all racers that did not fail."""
     for name, samples in finals.samples_us.items():
         finals.discarded[name] += len(samples)
         samples.clear()
@@ -221,7 +223,7 @@ def _round(racing: dict[str, Sampler], finals: Finals, shuffle: random.Random) -
 
 
 def _warm_up(racing: dict[str, Sampler], finals: Finals, guard: ThrottleGuard, now: Callable[[], float]) -> None:
-    """Run whole rounds until three windows in a row have the same median round within 0.5 %."""
+    """Run whole rounds until three windows in a row agree within 0.5 %, at most 20 windows or 2 s."""
     started_s = now()
     order = random.Random(0)
     medians: list[float] = []
@@ -235,7 +237,7 @@ def _warm_up(racing: dict[str, Sampler], finals: Finals, guard: ThrottleGuard, n
 
 
 def _warm_again(racing: dict[str, Sampler], finals: Finals, guard: ThrottleGuard, now: Callable[[], float]) -> None:
-    """Run whole rounds for one window."""
+    """Run whole rounds for 0.1 s, at most 50."""
     started_s, order = now(), random.Random(0)
     for _ in range(_WINDOW_ROUNDS[1]):
         _round(racing, finals, order)

@@ -7,8 +7,8 @@
                                                      first device meanwhile
 
 The server exchanges JSON lines over standard input and output: one answer to each request, in order ("screen" has one
-for each of its configs), preceded by any number of {"running": NAME}. A fault of the device ends the process: the first
-config without an answer is the one that caused it, and so is the name last reported as running.
+for each of its configs), preceded by any number of {"running": NAME}. A fault of the device ends the process. The
+config that caused it is the first without an answer, or the name last reported as running.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SAMPLED_CALLS = 8
 
 def serve(requests: IO[str], answers: IO[str], time_source: str, make: Callable[[str], Server] = Server) -> None:
     """Answer requests until they end. An error that leaves the device unusable ends the process."""
-    # Most of the start-up time is spent here, before anything touches the device. A reserve process has it behind it.
+    # This import takes most of the start-up time and does not touch the device. A reserve process has already done it.
     import torch
 
     def write(answer: dict[str, Any]) -> None:
@@ -140,7 +140,7 @@ class _Library:
     def fenced(self, name: str) -> Call:
         """Return VENDOR's call, an algorithm's call by its name, or the call of a place.
 
-        Raises what the library refuses.
+        Raises the library's error if it refuses the call.
         """
         import torch
 
@@ -200,7 +200,7 @@ def serve_parent(time_source: str, make: Callable[[str], Server] = Server) -> No
 def wait_and_become(*, with_context: bool) -> None:
     """Continue with the arguments and the environment in the first input line; end if there is none."""
     if with_context:
-        # Takes half a second in the driver and needs nothing of PyTorch.
+        # The driver takes half a second to create a context; PyTorch is imported meanwhile.
         threading.Thread(target=_make_context, daemon=True).start()
     import torch  # noqa: F401
 
@@ -212,7 +212,7 @@ def wait_and_become(*, with_context: bool) -> None:
 
 
 def _make_context() -> None:
-    """Create the first device's primary context, which PyTorch uses too. Errors are found by the code that needs it."""
+    """Create the first device's primary context, which PyTorch uses too. Errors are ignored."""
     with contextlib.suppress(OSError, AttributeError):
         driver = ctypes.CDLL("libcuda.so.1")
         device, context = ctypes.c_int(), ctypes.c_void_p()

@@ -31,7 +31,7 @@ _OFF_ALIGNMENT = f"operands are not aligned to {ALIGNMENT} bytes"
 
 
 def rotating_copies(bytes_per_copy: int, rotating_mb: float) -> int:
-    """Return the number of copies that together exceed `rotating_mb` MiB (tune_gemm's rule, rounded up); at least 1."""
+    """Return the number of copies, 1 to 512, that together have at least `rotating_mb` MiB (tune_gemm's rule)."""
     return max(1, min(_MAX_COPIES, -(-int(rotating_mb * 2**20) // bytes_per_copy))) if rotating_mb else 1
 
 
@@ -54,7 +54,7 @@ class Launchable:
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> Launchable:
-        """Build it from a request. The vendor library's name comes without a plan."""
+        """Build it from a request; a request that names the vendor library has no plan."""
         binaries, codes = tuple(request["binaries"]), tuple(request.get("codes", ()))
         return cls(request["config"], binaries, request.get("plan", ""), request.get("run_time", {}), codes)
 
@@ -71,7 +71,7 @@ class Launchable:
 
 
 class Prepares(Protocol):
-    """A call's launches, for operands in any layout that its kernels support (CachedCall)."""
+    """Prepares the launches of a call for operands in any layout that its kernels support (CachedCall)."""
 
     @property
     def operands(self) -> tuple[str, ...]: ...
@@ -92,7 +92,7 @@ class SharedWorkspace:
 
         elements, counters = plan.workspace_elements(known)
         dtype = getattr(torch, DTYPES[plan.workspace_dtype].torch)
-        # A larger buffer stays in use; a new one replaces the smaller.
+        # Only a larger buffer replaces a buffer.
         if self._size("workspace") < max(elements, _LEAST_ELEMENTS):
             self._tensors["workspace"] = torch.empty(max(elements, _LEAST_ELEMENTS), dtype=dtype, device=self._device)
         if self._size("counters") < max(counters, _LEAST_ELEMENTS):
@@ -204,7 +204,9 @@ class LoadedGemm:
     def faults_of_timed(
         self, calls: Mapping[str, tuple[Call, Callable[[], object]]], copy: int, tell: Callable[[dict[str, Any]], None]
     ) -> dict[str, str]:
-        """Return by name the faults of launches as they are timed: where C differs from a single call's C.
+        """Return by name what is wrong with the configs as they are timed.
+
+        C must equal the C of a single call, and all counters must be zero afterwards.
 
         calls: for each config its call, and a function that launches it as timed; both use `copy` last
         copy: number of the copy of the weights

@@ -1,4 +1,4 @@
-"""MeasuredProcess: the process that measures on one device, and its replacement after a crash.
+"""MeasuredProcess: starts the process that measures on one device, and replaces it after a crash.
 
 This module also builds its requests and parses its answers.
 """
@@ -29,7 +29,7 @@ from genkern.timing.session import Session
 _OPEN_TIMEOUT_S = 180.0
 # Additional time for a check, which computes the reference product once per problem, in float32.
 REFERENCE_S = 60.0
-# A process that dies before its session is open does not incriminate a candidate. Number of attempts to open one.
+# Number of attempts to open a session. If the process dies before its session is open, no candidate is the cause.
 _OPEN_ATTEMPTS = 3
 _TAIL_LINES = 3
 _MESSAGE_CHARACTERS = 300
@@ -200,7 +200,7 @@ class MeasuredProcess:
 
 
 def environment_of(visible: str, device_index: int, cache_dir: str) -> dict[str, str]:
-    """Return the environment of the process, in which only the GPU of that number is visible."""
+    """Return the environment of the process: its variable `visible` makes only GPU `device_index` visible."""
     environment = child_environment()
     environment.pop("TRITON_INTERPRET", None)
     shown = environment.get(visible)
@@ -232,7 +232,7 @@ def samples_of(values: Any) -> tuple[float, ...]:
 
 
 def measured_of(name: str, stage: str, samples: tuple[float, ...], time_source: str, note: str = "") -> Measurement:
-    """Return the measurement of these samples, in microseconds: their median counts."""
+    """Return a Measurement whose duration is the median of `samples`, in microseconds."""
     median_us = statistics.median(samples)
     return Measurement(name, Outcome.MEASURED, time_source, stage, median_us, samples, note)
 

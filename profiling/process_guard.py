@@ -1,8 +1,8 @@
-"""Watcher process between genkern and a measured process: nothing that it started outlives genkern.
+"""Watcher process between genkern and a measured process: kills the process and its children if genkern ends.
 
 Run by path, as `python -I -S process_guard.py PARENT_PID PIPE PROGRAM ARGS...`, in a session of its own (see
 `supervisor`). It starts PROGRAM in its own process group, waits, writes the wait status to the descriptor PIPE (unless
-that is -), and ends exactly as PROGRAM did: with its exit code, or by its signal. If the parent dies, even by SIGKILL,
+PIPE is -), and ends exactly as PROGRAM did: with its exit code, or by its signal. If the parent dies, even by SIGKILL,
 the group ends too. The kernel's parent death signal reaches only a direct child and is not inherited by fork, so the
 watcher receives it and kills the group, grandchildren included. A process that leaves the group (setsid) is not killed.
 
@@ -48,8 +48,8 @@ def main() -> None:
     libc = ctypes.CDLL(None)
 
     def end_group_if_orphaned(*_: object) -> None:
-        # The death signal also arrives when only the *thread* that started this process ended. The parent is then the
-        # same.
+        # The death signal also arrives when only the *thread* that started this process has ended. The parent process
+        # then still runs.
         if os.getppid() != parent_pid:
             os.killpg(0, signal.SIGKILL)
 

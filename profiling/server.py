@@ -32,10 +32,12 @@ from genkern.profiling.same_bits.row_bits import RowChecking
 from genkern.timing.libraries import AITER, OURS, VENDOR, library_of
 from genkern.timing.session import Session
 
-# A graph of calls runs about this long, so that an event's 1 to 2 us are below 2 %. Short calls are repeated.
+# A sample is one graph of calls. Calls are repeated until the graph runs about this long, at most `_MAX_REPEATS` times,
+# so that the 1 to 2 us of an event are some 2 % of the sample.
 _SAMPLE_US = 100.0
 _MAX_REPEATS = 32
-# Long calls vary little: screening launches no more calls than fit in this time, whatever the budget says.
+# Long calls vary little: a sample needs no more calls than fit in this time, but at least one, whatever the budget
+# says.
 _ENOUGH_US = 1000.0
 # Calls in one sample when each follows a flush of the instruction caches.
 _FLUSHED_CALLS = 8
@@ -176,7 +178,7 @@ class Server:
         return {"config": name, "samples_us": [sample_us]}
 
     def _sample(self, gemm: LoadedGemm, timer: Timer, call: Call) -> tuple[float, bool]:
-        """Return the microseconds of a call, and True if that is a single launch so slow that measuring stopped."""
+        """Return the microseconds of a call, and True if one launch was so slow that no sample followed."""
         import torch
 
         # The operands may have been filled in another stream than the one that uses them.
@@ -343,7 +345,7 @@ class Server:
     def _rehearse(self, gemm: LoadedGemm, what: str) -> Answer:
         """Run the check, or the library's algorithms, once.
 
-        Only the `Checking` object is kept. A refusal occurs again later.
+        Of its results only the `Checking` object is kept. A refusal is ignored, since the real request meets it again.
         """
         if what == CHECK:
             self._check(gemm, {"config": VENDOR, "binaries": []})
@@ -400,7 +402,10 @@ class Server:
         return max(least, min(_MAX_REPEATS, int(_SAMPLE_US / call_us)))
 
     def _copies(self, count: int) -> list[int]:
-        """Return the next `count` copies of the weights; they rotate over everything that this process launches."""
+        """Return the numbers of the next `count` copies of the weights.
+
+        All launches of this process take the copies in turn.
+        """
         first, self._next_copy = self._next_copy, self._next_copy + count
         return list(range(first, first + count))
 

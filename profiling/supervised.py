@@ -1,8 +1,8 @@
 """SupervisedProfiler: times and checks candidates in one long-lived supervised process, with a timer of cuda/timers.py.
 
 A config that hangs, faults or ends the process loses only its own measurement and costs a restart, at every stage; the
-other requests in flight are sent again. In screening, the culprit is the first request without an answer. In the
-finals, it is the name last reported as running, if it also fails alone.
+other requests in flight are sent again. In screening, the culprit is the first candidate without an answer. In the
+finals, it is the name last reported as running, if it also fails alone or ends a second process.
 """
 
 from __future__ import annotations
@@ -43,12 +43,14 @@ from genkern.timing.time_sources import vendor_of, visible_variable
 from genkern.timing.turns import Turn, in_turn
 
 Answered = TypeVar("Answered")
-# Candidates that may be in flight at the same time: enough that the measured process never waits for this process.
+# Another request is sent while fewer candidates than this are in flight, so that the measured process need not wait for
+# this process.
 _WINDOW = 16
 # After this many losses in a row, the vendor library's call must succeed to show that the device is not at fault.
 _LOSSES_IN_A_ROW = 5
 _ROUNDS_ALONE = 3
-# Number of times that a finalist may end the process among others but not alone; also the attempts at a semi-final.
+# A finalist that does not end the process alone is removed when it has ended the finals this many times. Also the
+# number of attempts at a semi-final.
 _CHANCES = 2
 
 
@@ -56,7 +58,7 @@ class SupervisedProfiler:
     """Profiler for one device, used for problem after problem. `time_source`: name of a timer in cuda/timers.py.
 
     The environment variable of the GPU vendor makes only this device visible to the measured process. Methods raise
-    ProfilerError if the device itself cannot be used any more; the device is then left alone.
+    ProfilerError if the device itself cannot be used any more.
     """
 
     def __init__(
@@ -211,7 +213,7 @@ class SupervisedProfiler:
         left = {candidate.name: candidate for candidate in finalists}
         lost: list[Measurement] = []
         chances = Counter(dict.fromkeys(("", TORCH, *self._one_by_one, *left), _CHANCES))
-        # Libraries race without finalists only if there were none from the start.
+        # Without finalists the libraries race only if the caller gave no finalists.
         while left or (libraries and not finalists):
             try:
                 rounds = session.budget.min_rounds, session.budget.final_rounds
@@ -238,7 +240,7 @@ class SupervisedProfiler:
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
         """Return the names of the `most` fastest candidates under load, without those that end the process.
 
-        If the process is lost in every attempt, returns the first of the remaining candidates.
+        If no attempt gives a result, returns the first `most` of the remaining candidates.
         """
         left = {candidate.config.name: candidate for candidate in candidates}
         fastest: list[str] = []
@@ -263,8 +265,8 @@ class SupervisedProfiler:
     def check(self, session: Session, candidate: Candidate) -> Check:
         """Check the candidate's binaries on the device (profiling/checking).
 
-        The result is NOT_CHECKED if the process is lost twice, hangs, or runs out of memory: none of these shows that
-        the output is wrong.
+        The method of the result is NOT_CHECKED if the process dies twice, hangs, sends no valid answer, runs out of
+        memory, or cannot open the session: none of these shows that the output is wrong.
         """
         return self.check_request(session, candidate.name, candidate.request)
 
@@ -288,7 +290,7 @@ class SupervisedProfiler:
     ) -> Answered:
         """Send `request` and return `read(answer)`, or `lost(message, outcome)` if there is no answer."""
         outcome, message = Outcome.LAUNCH_FAILED, ""
-        # Two attempts, since the cause of the first loss may have had nothing to do with this request.
+        # If the process dies, a second attempt, since something other than this request may have ended the first.
         for _ in range(2):
             try:
                 self._process.open(session)

@@ -259,7 +259,7 @@ class StreamChild:
     def _died(self) -> ChildDied:
         """Return ChildDied for a child that closed its pipe.
 
-        Waits for its own end first, so that its exit code is known.
+        First waits up to 5 s for the child to end by itself, so that its own exit code is known.
         """
         group = self._alive()
         group.ends_within(_END_WAIT_S)
@@ -274,8 +274,8 @@ class StreamChild:
 class _Group:
     """One child below its watcher, and the process group of both.
 
-    A process forked from the one that started the child may use this object too: the watcher writes to a pipe how the
-    child ended, which otherwise only the parent could ask the kernel.
+    A process forked from the one that started the child may use this object too. The kernel tells only a parent how its
+    child ended, so the watcher writes it to a pipe.
     """
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], **streams: Any) -> None:
@@ -373,7 +373,7 @@ class _Group:
 
 
 def group_members(group_id: int) -> list[int]:
-    """Return the process ids of a group that still run. Zombies, which hold no resources, are not counted."""
+    """Return the ids of a group's processes that still run. Zombies, which hold no resources, are not counted."""
     try:
         os.killpg(group_id, 0)
     except ProcessLookupError:

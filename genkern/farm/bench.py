@@ -31,7 +31,7 @@ Together = Sequence[Config]
 
 @dataclass
 class Job:
-    """One problem: its session, and what became of its configs so far.
+    """One problem: its session, and the results for its configs so far.
 
     session: the problem and how its kernels are measured
     ready: candidates, by name of config
@@ -81,9 +81,9 @@ class Bench:
     """Turns configs of one problem into candidates, on a farm that other benches use at the same time.
 
     One thread calls `order` and `made`; any other thread may call `drop` or `close`. `on_unfit(names, unfit)` is called
-    for configs that are unfit for the same reason. It is not called for identical copies, nor if a compiler was killed
-    from outside. Configs named in `first` become candidates even if they are copies of another config; with `copies`,
-    all configs do.
+    for configs that are unfit for the same reason. It is not called for identical copies, nor for failures that say
+    nothing about the kernel (`Failure.from_outside`). Configs named in `first` become candidates even if they are
+    copies of another config; with `copies`, all configs do.
     """
 
     def __init__(
@@ -165,7 +165,10 @@ class Bench:
         return [c for c in configs if c.name not in unfit or unfit[c.name].outcome is Outcome.OVER_RESOURCES]
 
     def is_cached(self, configs: Together) -> bool:
-        """Return True if the cache has a result, binary or failure, for every binary of these configs."""
+        """Return True if the cache has a result, binary or failure, for every binary of these configs.
+
+        Entries of the layer behind the cache count without being read, so one of them may turn out to be damaged.
+        """
         return all(self.farm.cache.offers(key) or self._look_up(key) is not None for key in self._keys_of(configs))
 
     def order(self, wanted: Sequence[tuple[int, Together]]) -> None:
@@ -219,8 +222,10 @@ class Bench:
         return self._made_of(self._complete.popleft())
 
     def drop(self, rank: int) -> None:
-        """Withdraw the set of configs of this rank: binaries that are not being compiled yet are not, unless another
-        set needs them."""
+        """Withdraw the set of configs of this rank.
+
+        A binary whose compile has not begun is not compiled, unless another set needs it.
+        """
         with self._lock:
             if (order := self._under_way.pop(rank, None)) is None:
                 return

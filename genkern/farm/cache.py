@@ -57,7 +57,8 @@ def _bytes_of(path: str) -> bytes:
 def _mark_used(folder: Path) -> None:
     """Set the modification time of an entry's record to now; `genkern cache` reads it as the time of last use.
 
-    In a read-only cache the time stays as it is. Access times are not used, since few machines keep them.
+    A time less than `MARKED_EVERY_S` ago stays as it is, and so does every time in a read-only cache. Access times are
+    not used, since few machines keep them.
     """
     path = f"{folder}/{_RECORD}"
     with contextlib.suppress(OSError):
@@ -240,8 +241,8 @@ class BinaryCache:
     def is_damaged(self, key: str) -> bool:
         """Return True if the entry of `key` is not as it was stored.
 
-        A missing or unreadable entry is not damaged, nor is a valid one of another version of genkern, which `get`
-        ignores.
+        A missing or unreadable entry is not damaged, nor is an entry of another version of genkern whose resources have
+        other fields, which `get` ignores. A record that lacks a field that every version writes is damaged.
         """
         folder = self.path(key)
         try:
@@ -255,7 +256,7 @@ class BinaryCache:
             return True
 
     def remove(self, key: str) -> bool:
-        """Remove the entry of `key` atomically; return False if it could not be removed."""
+        """Remove the entry of `key` atomically, if there is one; return False if it could not be removed."""
         try:
             self._unborn.mkdir(exist_ok=True)
             self._set_aside(key)
@@ -361,7 +362,7 @@ class BinaryCache:
                 shutil.rmtree(temporary, ignore_errors=True)
 
     def _new_folder(self, key: str) -> Path:
-        """Create a folder with a name of its own, and the permissions that umask and setgid give it."""
+        """Create a folder with a unique name, and the permissions that umask and setgid give it."""
         folder = self._unborn / f".{key[:8]}-{secrets.token_hex(8)}"
         folder.mkdir()
         return folder

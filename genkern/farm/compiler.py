@@ -188,7 +188,7 @@ class CompileProcess:
         theirs.close()
 
     def run(self, job: CompileJob) -> Binary | Failure:
-        """Return the job's result. A timeout or the death of the process ends this process and is a Failure too.
+        """Return the job's result. A timeout, which kills the process, and the death of the process are Failures too.
 
         Raises OutputError if the cache or the temporary folder cannot be written, MachineError if the compiler does not
         work at all, and BugError as `compile_kernel` does.

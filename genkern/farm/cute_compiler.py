@@ -94,7 +94,8 @@ def options_for(target: Target, folder: Path) -> str:
 def is_refusal(error: Exception) -> bool:
     """Return True if the DSL, MLIR or the assembler refuses the kernel, False for a Python error in its text: a bug.
 
-    The DSL wraps an exception of a line of the kernel in an error of its own, whose `__cause__` is the exception.
+    Only the types of exceptions that a wrong line of Python raises are bugs; all others count as refusals. The DSL
+    wraps an exception that a line of the kernel raises in an error of its own, whose `__cause__` is the exception.
     """
     cause: BaseException = error
     while cause.__cause__ is not None:

@@ -60,7 +60,7 @@ class FarmCounts:
     """Counts of a farm's work so far.
 
     wanted: binaries that were ordered
-    cached: results that were found in the cache
+    cached: results that were found in the cache, or compiled for another owner
     compiled: binaries that were compiled
     failed: kernels that could not be compiled
     restarts: times that the pool lost a worker and was started anew
@@ -97,7 +97,7 @@ class Farm:
     """Compiles kernels for one target, in `jobs` worker processes or in those of `pool`.
 
     A compile may take `timeout_s` seconds. Its temporary files go to `temporary_dir` (None: TMPDIR), where they stay if
-    it is killed. If `may_compile` is False, a kernel that the cache lacks ends as a Failure `from_outside`.
+    the worker is killed. If `may_compile` is False, a kernel that the cache lacks ends as a Failure `from_outside`.
 
     While there are jobs, a thread hands them to the pool: one per worker and a few more, so that a later but more
     urgent order does not wait for the rest.
@@ -153,7 +153,10 @@ class Farm:
         return self._jobs if self._pool is None else self._pool.size
 
     def connect(self) -> None:
-        """Start the pool before there is a job for it, since nothing may fork afterwards. Raises InputError."""
+        """Connect to the external pool, or start the farm's own workers if there are at least `_WARMED` of them.
+
+        Call this before the first job. Nothing may fork afterwards. Raises InputError.
+        """
         if self._pool is not None:
             self._pool.connect()
         elif self.may_compile and self._jobs >= _WARMED:
@@ -172,7 +175,7 @@ class Farm:
         return CompileJob(key, module_path, spec, self.target, *folders)
 
     def count(self, *, wanted: int) -> None:
-        """Count binaries that an owner wants and that does not stand behind."""
+        """Add to the number of binaries that are wanted by owners that do not stand behind."""
         with self._changed:
             self.counts.wanted += wanted
 
@@ -186,10 +189,10 @@ class Farm:
         """Have jobs done, each with its rank. An owner's job of the lowest rank comes first; the owner with the fewest
         jobs under way comes first.
 
-        `tell(key, result)` is called for each job, from a thread of the farm or at once. The result is the Binary, the
-        Failure, or the exception that ended the job: OutputError if the cache cannot be written, MachineError if
-        workers cannot start or the compiler does not work, BugError as `compile_kernel` raises it, FarmClosedError. A
-        job that several owners order is done once.
+        `tell(key, result)` is called for each job, from a thread of the farm or before this method returns. The result
+        is the Binary, the Failure, or the exception that ended the job: OutputError if the cache cannot be written,
+        MachineError if workers cannot start or the compiler does not work, BugError as `compile_kernel` raises it,
+        FarmClosedError. A job that several owners order is done once.
         """
         told: list[tuple[str, Binary | Failure | Exception]] = []
         with self._changed:

@@ -36,9 +36,9 @@ class _Order:
 class Orders:
     """The queue of compile jobs. Not thread-safe: the farm has a lock.
 
-    The next job belongs to the owner with the fewest jobs under way, and is that owner's job of the lowest rank; ties
-    go to the earlier request. So devices share a farm evenly, and each gets its most wanted binary first. Owners that
-    stand behind come after all others.
+    The next job belongs to the owner with the fewest jobs under way, and is that owner's job of the lowest rank. If
+    several owners have equally few, the lowest rank comes first, then the earliest request. So devices share a farm
+    evenly, and each gets its most wanted binary first. Owners that stand behind come after all others.
     """
 
     def __init__(self) -> None:

@@ -82,7 +82,7 @@ def _make_ready(driver_pid: int) -> None:
 
 
 def last_words() -> str:
-    """Return the last line that a worker printed, which says why it ended; "" if no worker printed anything."""
+    """Return the last line that any worker printed, which usually says why it ended; "" if no worker printed a line."""
     if _output is None:
         return ""
     size = os.fstat(_output).st_size
@@ -99,7 +99,9 @@ def executor(workers: int) -> Any:
 
 
 def each(function: Callable[[_Item], _Result], items: Iterable[_Item], workers: int) -> Iterator[_Result]:
-    """Yield `function(item)` for each item, in order, computed by `workers` processes; one worker is this process.
+    """Yield `function(item)` for each item, in order, computed by `workers` processes.
+
+    If `workers` is 1, this process computes it.
 
     Raises MachineError if a process cannot start, or dies.
     """
@@ -220,11 +222,11 @@ def _starting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def children_ignore_interrupts() -> Iterator[None]:
-    """Context in which started processes ignore Ctrl-C, which a terminal sends to them too; `close` ends them.
+    """Context in which started processes ignore Ctrl-C, which a terminal sends to them too.
 
-    The processes inherit the mask of blocked signals. multiprocessing's and loky's resource trackers unblock the signal
-    for this thread when they start, so they are started first. Their warnings about a run that was stopped are
-    suppressed.
+    The code that started the processes ends them. They inherit the mask of blocked signals. multiprocessing's and
+    loky's resource trackers unblock the signal for this thread when they start, so they are started first. Their
+    warnings about a run that was stopped are suppressed.
     """
     with (
         _environment("PYTHONWARNINGS", "ignore:resource_tracker"),

@@ -106,7 +106,8 @@ def codes_of(value: Mapping[str, Any]) -> dict[str, str]:
 def shortened(names: Iterable[str]) -> list[str]:
     """Shorten each name by removing the words, between "_", that the name before has in the same place.
 
-    A complete name begins with "=". `["=tiled_BM16_GM1", "__GM4"]` stands for tiled_BM16_GM1 and tiled_BM16_GM4.
+    A name is complete, and begins with "=", if the name before has another number of words.
+    `["=tiled_BM16_GM1", "__GM4"]` stands for tiled_BM16_GM1 and tiled_BM16_GM4.
     """
     short = []
     before: list[str] = []

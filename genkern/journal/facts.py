@@ -87,7 +87,7 @@ class ProblemFacts:
 
     unfit: configs that never became candidates, by name, except copies of others
     screened: measurements of the screening, by name
-    made: binary of each unit by the name of the unit's first config, from the last starts
+    made: binary of each unit by the name of the unit's first config, from all starts
     search: the line with the last start's search, if that search ended; it has thousands of steps and is rarely needed
         (`searched`)
     finals: measurements of the finals
@@ -127,7 +127,8 @@ class ProblemFacts:
     def forget(self, configs: Collection[str]) -> None:
         """Remove the facts about these configs, whose generated code has changed.
 
-        A winner among them is removed too.
+        A winner among them is removed too. If there is no winner then, finals and a confirmation in which one of these
+        configs took part are removed as a whole.
         """
         for known in (self.screened, self.unfit, self.checks, self.unchecked, self.rows, self.codes):
             for config in configs:
@@ -294,7 +295,7 @@ class JournalFacts:
             for config in value:
                 facts.screened.pop(name_today(config), None)
         elif fact != "searched":
-            # Its content follows from other facts.
+            # A "searched" fact needs no action here: `_read` stores its line.
             raise ValueError(fact)
 
 

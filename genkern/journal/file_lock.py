@@ -68,9 +68,10 @@ def held(path: str | Path) -> Iterator[None]:
 
 
 def is_held(path: str | Path) -> bool | None:
-    """Return True if a process, on any node, holds the lock file; None if the file system does not support locks.
+    """Return True if a process, on any node, holds the lock file; None if that cannot be determined.
 
-    Writes nothing, and does not keep another process from getting the lock.
+    It cannot if the file cannot be opened, or if the file system does not support locks. Writes nothing. Holds a shared
+    lock for some microseconds, which `held` waits for.
     """
     try:
         file = open(path, "rb", opener=regular)  # noqa: SIM115  closed below, whatever flock says

@@ -50,7 +50,7 @@ def generator() -> str:
 
     These are templates, families, formats, types and lowering.
 
-    If it is equal, all kernels are equal. If it differs, each fact names its code, and most kernels are unchanged.
+    If it is equal, all kernels are equal. If it differs, the code digest in each fact tells whether its kernel changed.
     """
     packages = genkern.templates, genkern.kernels, genkern.ops, genkern.gemm
     places = [Path(package.__path__[0]) for package in packages] + list(folders())
@@ -119,9 +119,9 @@ def _space_differences(found: Mapping[str, Any], expected: Mapping[str, Any]) ->
 
 
 def _device_differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[str]:
-    """Return how a device's clocks differ from those of every earlier device.
+    """Return how the clocks of each device differ, if no earlier device had equal clocks.
 
-    Another device with equal clocks may continue.
+    A run may be continued on another device with equal clocks.
     """
     different = []
     for index, clocks in expected.items():

@@ -22,7 +22,8 @@ from genkern.journal.line import behind, checksums, journal_line, values_of
 from genkern.journal.made import MadeBinary, made_columns
 from genkern.journal.searched import Searched, value_of
 
-# Maximum number of facts of one kind, and seconds, that facts wait to be written. A killed process loses these facts.
+# Facts wait until this many of one kind have gathered, or for this many seconds, before they are written. A killed
+# process loses the waiting facts.
 BATCH_FACTS = 512
 BATCH_S = 1.0
 
@@ -32,7 +33,7 @@ _Group = tuple[list[Measurement], list[tuple[Sequence[str], Unfit]], dict[str, s
 
 
 class Facts(JournalFacts, ABC):
-    """Facts to which a run adds its own.
+    """The facts of a journal, to which a run adds new facts.
 
     Facts about single candidates wait to be written together, up to BATCH_FACTS of them or for BATCH_S seconds. Any
     other fact is written at once, after all waiting ones. Safe to use from several threads of one process.
@@ -230,7 +231,7 @@ class Journal(Facts):
             self._put([*lines, journal_line("started", {**vars(start), "problems": numbers})])
 
     def close(self) -> None:
-        # A failed write was reported when it happened; closing only tries again.
+        # A failed write was reported to the thread that added the next fact; closing only tries again.
         with contextlib.suppress(OSError, OutputError):
             self.flush()
         with contextlib.suppress(OSError):

@@ -86,7 +86,7 @@ class RunFiles:
 
 
 def find_runs(path: str) -> list[RunFiles]:
-    """Return the runs of a results file, of a journal, or of a folder of them.
+    """Return the runs in a folder, or the run of a results file or journal followed by its further passes.
 
     Raises ResultsError if there are none.
     """

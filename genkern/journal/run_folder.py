@@ -21,13 +21,13 @@ _LOCK = ".lock"
 
 @contextlib.contextmanager
 def run_folder(parent: Path, kind: str = "run", instead: str = "another --cache_dir") -> Iterator[Path]:
-    """Create a folder in `parent` for the block. Folders of runs that were killed on this machine are removed first.
+    """Create a folder in `parent` for the block. Folders that killed runs left are removed first.
 
     kind: prefix of the folders' names
     instead: what the error message suggests if the folder cannot be written
 
-    A run holds a lock beside its folder. Process ids would not identify dead runs, since containers and nodes that
-    share `parent` have their own. Raises OutputError.
+    Only folders of this kind, machine and user are removed. A run holds a lock beside its folder. Process ids would not
+    identify dead runs, since containers and nodes that share `parent` have their own. Raises OutputError.
     """
     prefix = f"{kind}-{socket.gethostname()}-"
     folder = parent / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}"

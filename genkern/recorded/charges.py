@@ -29,18 +29,18 @@ class Charges:
     measurements_unknown: float
 
     def of_compile_s(self, recorded: RecordedProblem, unit: Unit) -> float:
-        """Return the seconds of a unit's compile."""
+        """Return the recorded seconds of a unit's compile, or else the median of its family."""
         if (seconds := recorded.compiled_s.get(unit.compiled)) is not None:
             return seconds
         return self.compile_s.get(unit.configs[0].family, self.slowest_s)
 
     def of_measurement_s(self, recorded: RecordedProblem, config: Config) -> float:
-        """Return the seconds of a config's first measurement."""
+        """Return the recorded seconds of a config's first measurement, or else the median."""
         return recorded.took_ms.get(config, self.took_ms) / 1000
 
 
 def charges_of(problems: Iterable[RecordedProblem]) -> Charges:
-    """Return the medians of these problems."""
+    """Return the medians of the costs that these problems recorded."""
     by_family: dict[str, list[float]] = {}
     took_ms: list[float] = []
     units = timed = timed_known = 0

@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 class Kind(Enum):
-    """Type of a column. Every column except those of problem and config may contain nulls."""
+    """Type of a column. Every column may contain nulls, except the columns in `REQUIRED`."""
 
     WORD = "word"
     NAME = "name"

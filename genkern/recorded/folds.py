@@ -1,4 +1,4 @@
-"""Models of folds in a folder, written by `genkern train --folds N --models FOLDER` for evaluation.
+"""A folder with the model of each fold, written by `genkern train --folds N --models FOLDER` for evaluation.
 
 Each model has a file like any model, and a table lists the M, N and K that each model has not seen.
 """
@@ -23,7 +23,7 @@ class FoldsFolder:
     """A folder to which models are written. Models from earlier runs are replaced."""
 
     def __init__(self, path: str) -> None:
-        """Raise OutputError if the folder cannot be written or has other files."""
+        """Raise OutputError if the folder cannot be written, or has files but no table of folds."""
         self._path, self._count = Path(path), 0
         self._rows: list[tuple[str, ...]] = [_COLUMNS]
         table = self._path / _TABLE

@@ -106,7 +106,7 @@ def _rows_of(journal: JournalFacts, problem: GemmProblem, facts: ProblemFacts) -
 
 
 def rows_of(problem: GemmProblem, facts: ProblemFacts) -> ProblemRows:
-    """Return the rows of one problem in the order of its space, followed by library calls."""
+    """Return the rows of one problem: configs of its space in their order, other configs, then library calls."""
     value = entry_of(facts.search)["value"] if facts.search else None
     space = dict.fromkeys(map(name_today, names_of(value) if value else ()))
     finals = {call_name(final.config): final for final in facts.finals}
@@ -151,7 +151,7 @@ def all_rows(run: RecordedRun) -> Iterator[tuple[dict[str, Any], ProblemRows]]:
 
 
 def _originals(outcomes: Mapping[str, Outcome], binaries: Mapping[Hashable, MadeBinary]) -> dict[str, str]:
-    """Return for each copy the config that it equals, if the recorded resources identify one."""
+    """Return for each copy a config with an equal launch and equal recorded resources, if there is one."""
     copies = [name for name, outcome in outcomes.items() if outcome is Outcome.IDENTICAL]
     if not copies:
         return {}

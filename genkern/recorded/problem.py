@@ -82,7 +82,7 @@ class RecordedProblem:
 
     @cached_property
     def compiled_s(self) -> dict[Hashable, float]:
-        """The same by the value that configs with the same binaries share (genkern.farm.sharing)."""
+        """Seconds of the compile, by the key that configs with the same binaries share (genkern.farm.sharing)."""
         return {unit.compiled: seconds for unit, seconds in self.compile_s.items()}
 
     @cached_property

@@ -41,13 +41,15 @@ _SETTING = {
     "force_col_wise": True,
     "num_threads": 1,
 }
-# A GPU with few sizes is weighted by this power, so that a GPU with many sizes does not dominate.
+# A size has the weight (n / m) to this power for a GPU with m sizes, if no GPU has more than n sizes. So a GPU with
+# many sizes does not dominate.
 _BALANCE = 0.5
-# Number of sizes whose configs calibrate the model's octaves; each takes some milliseconds.
+# About this many sizes, and all whole spaces, calibrate the model's octaves; each takes some milliseconds.
 _SIZES_OF_CONFIGS = 1500
 # Number of first measurements of slow configs taken from each whole space.
 _SLOW_CONFIGS = 40
-# A config this many octaves behind the best is slow. A kind of problem with this number of sizes has its own interval.
+# A config this many octaves behind the best is slow. A kind of problem with this number of configs has its own
+# interval.
 _SLOW_OCTAVES, _LEAST_OF_KIND = 0.3, 40
 
 
@@ -57,7 +59,7 @@ class KnownTimes:
 
     problem, gpu: the size and the GPU
     us: microseconds of configs that were timed to be compared, at least one
-    first_us: microseconds of other configs by their first measurement
+    first_us: first measurements of all configs of a recorded space, in microseconds; {} for a winner
     whole: the whole space was measured
     is_winner: a row of a results file, whose config had won
     """
@@ -127,7 +129,10 @@ def fitted_times(known: Sequence[KnownTimes], ranking: Ranking) -> Times:
     fastest = np.array([(each.octaves[place], each.errors[place]) for each in told for place in [each.fastest]]).T
 
     def is_too_slow(best: float) -> bool:
-        """True if configs of the finals, and the fastest of each size, are predicted too slow in the median of both."""
+        """Return True if predicted losses exceed the measured errors.
+
+        The median excess of all configs, plus the median excess of the fastest config of each size, is then positive.
+        """
         left = [np.median(np.maximum(0.0, its - best) - off) for its, off in ((octaves, errors), fastest)]
         return float(sum(left)) > 0
 
@@ -155,7 +160,7 @@ def fitted_times(known: Sequence[KnownTimes], ranking: Ranking) -> Times:
 def fold_times(known: Sequence[KnownTimes], ranking: Ranking) -> Iterator[tuple[Times, list[KnownTimes]]]:
     """Yield for each fold of the sizes absolute times whose trees have not seen its sizes, and the fold's known times.
 
-    The calibration of the model's octaves uses the other folds too.
+    Trees, calibration and intervals come from the other folds; the model behind `ranking` may have seen all sizes.
     """
     folds = np.array(folds_of([each.problem for each in known], FOLDS))
     for fold in range(FOLDS):
@@ -238,7 +243,7 @@ def _trees(known: Sequence[KnownTimes], arch: str) -> Trees:
 
 
 def _intervals(kinds: Sequence[str], errors: Numbers) -> tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
-    """Return the kinds with enough sizes, and both ends of each kind's interval in octaves.
+    """Return the kinds with enough configs, and both ends of each kind's interval in octaves.
 
     The last kind is "", for all sizes.
     """

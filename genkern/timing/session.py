@@ -28,11 +28,11 @@ class Budget:
         confirmation measures the winner's time (profiling/finals.py)
     finalists: number of finalists
     timeout_s: time limit in seconds of a candidate's screening, and of each of its turns in the finals
-    rotating_mb: MiB (2**20 bytes) that the rotated copies of B together must exceed, so that B is cold in the
-        last-level cache
+    rotating_mb: MiB (2**20 bytes) that the rotated copies of B have together at least, so that B is cold in the
+        last-level cache; there are 512 copies at most, and a single one for 0
     icache_flush: flush the instruction caches before each call of the finals (profiling/cuda/icache.py)
-    exhaustive: measure all group sizes of a binary, even if the first is far slower than the best, and all copies of a
-        binary
+    exhaustive: measure all group sizes of a binary, even if the first is far slower than the best, and all configs with
+        identical launches
     libraries: names of the libraries that may win, separated by commas (genkern.timing.libraries)
     atol, rtol: tolerances of AITER's error ratio, which is reported beside the proof: |C - ref| <= atol + rtol |ref|
     """

@@ -119,7 +119,7 @@ def stop_reason(samples_us: Mapping[str, Sequence[float]], spreads: Sequence[flo
     """Return why the candidates with these samples need no further round, or "".
 
     "separated": no candidate is tied with the fastest. "quiet": the fastest and those tied with it spread less than 0.5
-    %. "settled": `spreads`, the relative spread after each round so far, has not changed for 32 rounds.
+    %. "settled": `spreads`, the relative spread after each round so far, has varied by less than 5 % over 32 rounds.
     """
     estimates = {name: estimate(samples) for name, samples in samples_us.items()}
     leader = min(estimates, key=lambda name: estimates[name].median_us)

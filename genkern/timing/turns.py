@@ -1,8 +1,7 @@
 """Turn: the lock by which several measured processes of one run share a device, one at a time.
 
-A search waits for compiles most of its time, and its device would idle; so other sizes are measured meanwhile by other
-processes. The process that uses the device holds a file lock, which the kernel releases when that process ends, however
-it ends.
+While a search waits for compiles, its device would idle; so other processes measure other sizes meanwhile. The process
+that uses the device holds a file lock, which the kernel releases when that process ends, however it ends.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ _FLOAT32_SUM = 2**23
 FLOAT8_BITS = 14
 # A sum of random signs stays within 2.5 standard deviations in 99 of 100 cases.
 _DEVIATIONS = 2.5
-# Limit of rounds that serve output types of few bits. With more rounds every single product would change an output;
-# with this number most products do.
+# Maximum number of parts of K for the sake of an output type of few bits. With more parts every single product would
+# change an output; with this number most products do.
 _MOST_ROUNDS_FOR_OUTPUT = 4
 # Exponents of random scales. Scales inside the sum over K use up bits of the accumulator, so they get a smaller range.
 INNER_EXPONENTS = (0, 1)
@@ -82,8 +82,8 @@ def choose_alphabet(operands: Sequence[Operand], largest: int = LARGEST, float8_
     Their types must hold all integers up to `largest`.
 
     The magnitudes are as large as the sums allow. K is divided into enough parts that nearly all results are also exact
-    in C's type, so that each single product changes a result. `float8_bits`: significant bits that the accumulator
-    keeps of sums of fp8 products.
+    in C's type, so that each single product changes a result; for an output type of few bits, at most
+    `_MOST_ROUNDS_FOR_OUTPUT` parts. `float8_bits`: significant bits that the accumulator keeps of sums of fp8 products.
     """
     K = operands[0].shape[-1]
     inside = len(scales_inside(operands))

@@ -1,4 +1,4 @@
-"""Bands: ranges of rows of C, so that the memory of a check beside its operands does not grow with C.
+"""Divide C into bands of rows, so that a check needs little memory in addition to its operands.
 
 C of 65536 x 65536 in bf16 has 8 GiB; its float32 reference and the terms of an error bound take several times that. The
 operands of a band are slices of the full operands, and the number format's reference computes the band's rows from them
@@ -58,7 +58,10 @@ def row_bytes(problem: GemmProblem, op: Op) -> int:
 
 
 def bands_of(problem: GemmProblem, op: Op, most_bytes: int) -> tuple[Band, ...]:
-    """Divide all rows of C into bands of at most `most_bytes` each, or into the smallest possible bands."""
+    """Divide all rows of C into bands of at most `most_bytes` each, or into the smallest possible bands.
+
+    Returns one band if the number format cannot compute bands of rows (`Op.by_rows`).
+    """
     *batch, rows, _ = op.operands(problem)[2].shape
     products = batch[0] if batch else 1
     if not op.by_rows:

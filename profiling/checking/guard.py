@@ -21,8 +21,8 @@ _BUFFER_ALIGNMENT = 512
 # A slice starts this number of operand alignments after the start of an aligned region, and its rows are longer by this
 # number of steps. The number is odd, so that no larger alignment holds by chance.
 _SHIFT = 3
-# A matrix keeps its row length if the longer rows would need more padding than this: one with few columns and very many
-# rows.
+# A matrix keeps its row length if longer rows would need more padding than this and than an eighth of the matrix: one
+# with few columns and very many rows.
 _MOST_PADDING_BYTES = 2**28
 # Compiled kernels may assume that a leading dimension that was a multiple of this number of elements stays one.
 _PITCH_STEP = 16
@@ -81,6 +81,7 @@ def guarded(operand: Operand, dtype: Any, device: Any, *, sliced: bool) -> Guard
 
     `sliced` makes a matrix a slice of a larger one: its rows are longer and its address has no more than the alignment
     that the operand requires. Vectors, scales and matrices of one column stay contiguous.
+    Rows also keep their length if the padding would take too much memory or would take the matrix past 2^31 elements.
     """
     *outer, columns = operand.storage_shape
     rows = math.prod(outer)

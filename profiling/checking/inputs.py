@@ -89,7 +89,8 @@ def fill(
 
     few: limit the nonzero products in a random round, for accumulators of few bits
     encode: makes the stored tensor of an operand for which `encodes` is true
-    encodes: true for operands that `encode` makes; other matrices are generated a few rows at a time
+    encodes: true for operands that `encode` makes; other matrices are generated a few rows at a time,
+        except in the `sums` round
     magnitudes: write the absolute value of every number
 
     Raises ValueError if `encode` returns a tensor of the wrong shape or type.

@@ -1,4 +1,4 @@
-"""Check that every read of a kernel under Triton's interpreter lies within an operand.
+"""Find reads of a kernel under Triton's interpreter that lie in the guard bands of an operand.
 
 On a GPU, a read beyond an operand is noticed only if it changes a result or hits unmapped memory. The interpreter loads
 through one function, which receives every address.
@@ -48,7 +48,8 @@ class _Memory:
 class Reads:
     """Watches the reads of launches inside `watched`.
 
-    `fault` describes the first read of an operand's buffer outside its elements (in the guard bands), or is "".
+    `fault` describes the first read that lies in an operand's buffer before its first or after its last element, or is
+    "". Reads between the rows of a slice, and reads outside all buffers, are not found.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,7 @@
 """Check concurrent calls: back to back in one stream, on two streams, and in two graphs that run at the same time.
 
+On a CPU, only calls in a row are checked; launches that cannot be captured are not checked in graphs.
+
 A kernel that uses a workspace or counters may be right alone and wrong next to another call: it leaves a counter
 nonzero, reads another call's workspace, or relies on a synchronisation that only the test provided. So two calls with
 different inputs share a stream or the device, and each must compute its own result.
@@ -122,7 +124,7 @@ def _captured(launch: Callable[[Tensors], object], lane: Tensors, stream: Any, t
 def fault_of_timed(c: Any, counters: Collection[Any], alone: Callable[[], object], timed: Callable[[], object]) -> str:
     """Return a message if `timed` launches leave another C than one call `alone` does, or "".
 
-    Both leave C for the same operands. The comparison is to the bit, since each kernel adds in a fixed order.
+    Both compute C from the same operands. C is compared to the bit, so the kernel must add in a fixed order.
     `counters` must be zero after either. Needs as much additional memory as C has.
     """
     kept = None

@@ -9,9 +9,9 @@ generates its inputs, places them between guard bands (`guard`), fills C with Na
 are compared to the bit, except for the sign of zeros. The random round, and activations whose last bits are not
 determined, are compared by the bound in `bound`.
 
-The check goes through C in bands of rows, so that its memory beside the operands stays below the size of C
-(`_most_bytes`). References are kept as long as they fit in that memory, so one `Checking` serves all candidates of a
-problem.
+The check goes through C in bands of rows, so that its memory beside the operands stays below the size of C, or below 2
+GiB if C is smaller (`_most_bytes`). References are kept as long as they fit in that memory, so one `Checking` serves
+all candidates of a problem.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CALLS = 2
 # Memory of a check beside its operands: as much as C has, or this many bytes if that is more. Half of it holds kept
 # references, a quarter a band.
 _LEAST_BYTES = 2**31
-# If memory runs out, a band takes a quarter of this fraction of the memory.
+# If memory runs out, a band takes at most a quarter of `least_bytes`, divided by this number.
 _SMALLER = 8
 
 
@@ -134,7 +134,7 @@ class _Reference:
 
 
 class _Errors(NamedTuple):
-    """The share of wrong elements, and the worst row's error."""
+    """The share of elements outside the tolerances, and the largest relative error of a row."""
 
     ratio: float
     worst_row: float
@@ -191,7 +191,7 @@ class Checking:
     def check(self, subject: Subject) -> Verdict:
         """Run all rounds, or stop at the first fault. Raises what the launch raises.
 
-        If memory runs out, runs once more with the smallest bands and no kept references. An out-of-memory error of
+        If memory runs out, runs once more with smaller bands and without kept references. An out-of-memory error of
         that second run does not say that C is wrong.
         """
         try:
@@ -246,7 +246,8 @@ class Checking:
     def _fault_together(self, subject: Subject, placed: dict[str, Guarded], buffers: dict[str, Guarded]) -> str:
         """Return the fault of two concurrent calls of a kernel that uses a workspace or counters, or "".
 
-        The second call has the inputs of another exact round, in tensors of its own.
+        The second call has the inputs of the layout round, in tensors of its own. Returns "" without a test if the
+        operands and buffers of the second call would need more than a quarter of the memory of the check.
         """
         size = sum(place.bits.numel() * place.bits.element_size() for place in (*placed.values(), *buffers.values()))
         if size > self._most_bytes // 4 or not any(made.used for made in subject.buffers):

@@ -23,7 +23,7 @@ _SHOWN, _ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 
 class Early:
-    """At most one process. Code that takes the process must end it; `close` ends a process that was not taken.
+    """Holds at most one process. Code that takes the process must end it; `close` ends a process that was not taken.
 
     A process forked from the one that began it may take it too. Then both close it.
     """
@@ -35,7 +35,7 @@ class Early:
         self._device: dict[str, str] | None = None
 
     def begin(self, arguments: Sequence[str]) -> None:
-        """Start the process if NVIDIA's driver is present; on AMD GPUs a profiler starts the measured process.
+        """Start the process if nvidia-smi is on PATH; on AMD GPUs a profiler starts the measured process.
 
         `arguments`: the command's arguments.
         """
@@ -57,8 +57,8 @@ class Early:
     def taken(self, argv: Sequence[str], environment: Mapping[str, str]) -> StreamChild | None:
         """Return the process, which continues as HARNESS with these arguments and this environment.
 
-        Returns None if there is no process, if `argv` is another program, or if the process has a context of another
-        device than the environment selects.
+        Returns None if there is no process, if `argv` is another program, if the process has a context of another
+        device than the environment selects, or if it has died.
         """
         if self._child is None or tuple(argv[: len(HARNESS)]) != HARNESS:
             return None

@@ -13,7 +13,7 @@ from typing import Any
 from genkern.errors import ProfilerError
 
 KERNEL = "genkern_evict_instructions"
-# Each becomes two instructions (a constant, and the multiply-add) of 16 bytes on Volta and later.
+# Each multiply-add becomes two instructions (a constant, and the multiply-add) of 16 bytes on Volta and later.
 MULTIPLY_ADDS = 16 * 1024
 _BLOCKS_PER_SM = 2
 _THREADS = 128  # one warp on each of the four schedulers, which have their own caches

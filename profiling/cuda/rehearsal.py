@@ -22,7 +22,7 @@ CHECK = "check"
 
 
 class Rehearsal:
-    """Lets the process rehearse the check and each library in `calls` that may win, one step at a time."""
+    """Has the process run the check, and each library in `calls` that may win except AITER, one step at a time."""
 
     def __init__(self, process: MeasuredProcess, calls: Sequence[str]) -> None:
         self._process = process
@@ -30,7 +30,7 @@ class Rehearsal:
         self._left: list[str] | None = None
 
     def has_gone_on(self, session: Session) -> bool:
-        """Rehearse the next step; return False if none was left. If the process is lost, it is replaced."""
+        """Rehearse the next step; return False if none was left. A lost process is replaced, and no step follows."""
         if self._left is None:
             self._left = [CHECK, *(call for call in self._calls if call != AITER and session.budget.may_win(call))]
         if not self._left:
@@ -39,7 +39,7 @@ class Rehearsal:
             self._process.send({"command": "rehearse", "what": self._left.pop(0)})
             self._process.receive(session.budget.timeout_s + REFERENCE_S)
         except SupervisorError:
-            # The fault occurs again at a point where its cause is known.
+            # If the fault recurs in a real request, its cause is known there.
             self._left = []
             self._process.lost()
             self._process.open(session)

@@ -200,7 +200,7 @@ class GraphTimer(EventTimer):
 
 
 class CuptiTimer:
-    """Launches the calls one by one and adds up the kernel times that CUPTI recorded, without the gaps between them."""
+    """Launches the calls one by one and takes the time during which kernels ran, by CUPTI's records, without gaps."""
 
     time_source = "cupti"
 

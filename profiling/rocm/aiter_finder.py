@@ -1,4 +1,4 @@
-"""AITER's calls for an open session's GEMM, with the interface that algorithms.py has for cuBLASLt and hipBLASLt."""
+"""AITER's calls for an open session's GEMM, with the interface of `Algorithms` (algorithms.py)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def installed() -> Any:
 
 
 class AiterFinder:
-    """The calls on the operands of `gemm`, by their names in results: those already built, or with `unbuilt` all.
+    """AITER's calls on the operands of `gemm`, by their names in results: the calls already built, or all if `unbuilt`.
 
-    Raises LtError if AITER is missing.
+    Raises LtError if AITER is missing or its code fails.
     """
 
     def __init__(self, gemm: LoadedGemm, *, unbuilt: bool = False) -> None:
@@ -62,7 +62,7 @@ class AiterFinder:
 def _launch(call: AiterCall, operands: Any) -> None:
     """Launch the call.
 
-    Any exception from AITER's code counts as a refusal; a device fault is raised again when waited for.
+    Any exception from AITER's code counts as a refusal; a device fault is raised again at the next synchronisation.
     """
     try:
         call.launch(operands)

@@ -8,10 +8,10 @@ dispatches are left unmatched.
 
 The launch log has one JSON object per line, in launch order: `{"config": NAME, "start": true}` before the first launch
 of a config, then `{"config": NAME, "symbols": [SYMBOL, ...], "calls": N}` once all its launches have completed on the
-device, or `{"config": NAME, "error": TEXT}`. `symbols` are the kernels of one call, in order. The first line may have
-`symbols` and `calls` as well, which identifies what a failed config launched. In the finals, `{"clock_mhz": MHZ,
-"round": N}` precedes each round, numbered from 0, and follows the last; MHZ is null if the clock cannot be read.
-`{"bug": TEXT, "details": TRACEBACK}` is the last line of a process that a bug of genkern ended.
+device, or `{"config": NAME, "error": TEXT}`. `symbols` are the kernels of one call, in order. The start line may have
+`symbols` and `calls` as well, which tell what a config may have launched before it failed. In the finals,
+`{"clock_mhz": MHZ, "round": N}` precedes each round, numbered from 0, and follows the last; MHZ is null if the clock
+cannot be read. `{"bug": TEXT, "details": TRACEBACK}` is the last line of a process that a bug of genkern ended.
 """
 
 from __future__ import annotations

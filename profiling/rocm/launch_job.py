@@ -66,7 +66,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class JobPaths:
-    """Every file of one profiled process. The trace has a folder of its own, so any file in it is a trace."""
+    """Paths of the files of one profiled process. The profiler's own files have a separate folder, `trace`."""
 
     folder: str
 
@@ -120,8 +120,9 @@ def final_visits(session: Session, finalists: Sequence[Candidate | str]) -> list
 def spread_symbols(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Order the candidates so that neighbours share no kernel symbol if possible.
 
-    Then a dispatch that the profiler loses makes only its own config uncertain. Deterministic: takes from the largest
-    group that shares no symbol with the previous one.
+    Then a dispatch that the profiler loses makes only its own config uncertain. Deterministic: of the eight largest
+    groups, takes the next candidate from the largest that shares no symbol with the previous candidate, or from the
+    largest of all if each shares one.
     """
     groups: dict[frozenset[str], list[Candidate]] = {}
     for candidate in candidates:

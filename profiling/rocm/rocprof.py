@@ -4,7 +4,8 @@ Never run on AMD hardware: written from the sources and recorded outputs of rocp
 rocprofiler, and tested with fake programs that accept their command lines and write their files.
 
 A process launches a chunk of the candidates. It logs each config before launching it, so if it dies or hangs the
-responsible config is known. That config is reported, and the others continue in a new process.
+responsible config is known. That config is reported. In screening the other configs continue in a new process; in the
+finals they are all timed again.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ HARNESS = module_argv("genkern.profiling.harness")
 _TRACE_NAME = "trace"
 # After this many processes in a row without a measured config, the device or the profiler is at fault.
 _MAX_BARREN = 3
-# Maximum number of launches of a config that ran well in processes that died before they wrote their trace.
+# Number of processes in which a config is launched if it runs well but each process dies before it writes its trace.
+# Also the number of processes for finals in which no racer is responsible for the end of the process.
 _MAX_ATTEMPTS = 3
 
 
@@ -216,7 +218,7 @@ class _LaunchProfiler(Unshared, ABC):
         return self._raced(session, finalists, list(dict.fromkeys([VENDOR, *map(finals_name, calls)])))
 
     def semifinal(self, session: Session, candidates: Sequence[Candidate], most: int) -> list[str]:
-        """Return the first `most`: a separate process under the profiler would cost more than its ranking is worth."""
+        """Return the first `most` names: a process under the profiler would cost more than its ranking is worth."""
         return [candidate.config.name for candidate in candidates[:most]]
 
     def close(self) -> None:

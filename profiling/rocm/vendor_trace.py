@@ -7,8 +7,8 @@ PyTorch's setup work lies outside. Missing or foreign kernels are recognised by 
 
 - kernels of one stream run one after another, so overlapping kernels are not all of that stream;
 - `dispatch_id`, if the trace has it, counts every launch: a gap is a dispatch that the profiler lost;
-- all calls launch the same kernels. The most frequent sequence is taken as a complete call. A call that lacks some of
-  its kernels lost them; with any other difference no call is timed.
+- all calls launch the same kernels. A sequence that more than half of the calls have is taken as a complete call. If a
+  call lacks some of these kernels, the profiler lost them; with any other difference no call is timed.
 
 These conditions cannot reveal a kernel that the profiler never writes, in any call, in a trace without `dispatch_id`
 (rocprofv3 6.2 and legacy rocprof).

@@ -1,4 +1,4 @@
-"""DeviceRows: comparisons of rows to the bit in a measured process, with the answers as records."""
+"""DeviceRows: has a measured process compare rows to the bit, and returns its answers as records."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ROWS = "rows"
 
 
 class DeviceRows:
-    """Comparisons of rows on the device of a profiler, in its measured process."""
+    """Compares rows on the device of a profiler, in its measured process."""
 
     def __init__(self, profiler: SupervisedProfiler) -> None:
         self._profiler = profiler
 
     def check(self, session: Session, name: str, candidate: Candidate | None, reference: Candidate | None) -> Check:
-        """Check whether the rows of a call have the same bits in all calls, and the bits of `reference` if given.
+        """Check whether rows have the same bits whenever the call is made, and the bits of `reference` if given.
 
-        The call is `candidate`, or if it is None the library call `name`. The result is NOT_CHECKED if the process is
-        lost or runs out of memory.
+        The call is `candidate`, or if it is None the library call `name`. The method of the result is NOT_CHECKED if
+        the process is lost or cannot run the call, for example because memory runs out.
         """
         request = {"config": name, "binaries": []} if candidate is None else candidate.request
         request = {"command": ROWS, **request, "reference": None if reference is None else reference.request}

@@ -1,7 +1,8 @@
 """Make a second call from a first one, with kept rows at other positions and new rows around them.
 
 Half of the rows of a batch are kept and move to other positions; the others get new numbers. With groups, the rows that
-are not kept move to another group, so that the kept rows share their group with other rows than before.
+are not kept move to another group, so that the kept rows share their group with other rows than before; if groups have
+a capacity, all rows stay in their group.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Answer requests to compare rows to the bit, as JSON.
 
-`rows`: whether the rows of a config, or of a library call, have the same bits in all calls, and those of a "reference".
+`rows`: whether the rows of a config, or of a library call, have the same bits in all calls, and the bits of a
+"reference" config if there is one.
 `alike`: which configs give all rows the same bits as a library call.
 """
 
@@ -21,7 +22,7 @@ Answer = dict[str, Any]
 def compared(checking: RowChecking, request: dict[str, Any], subject_of: Callable[[dict[str, Any]], Subject]) -> Answer:
     """Return the answer to a request.
 
-    Raises what a launch raises, except that a library's refusal leaves the call out.
+    Raises what a launch raises, except for `alike`: a call that the library refuses is left out.
     """
     if request["command"] == "alike":
         return {"alike": _alike(checking, request, subject_of)}

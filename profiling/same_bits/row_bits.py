@@ -46,9 +46,9 @@ class RowVerdict:
 
 @dataclass
 class RowChecking:
-    """Comparisons of one problem's calls on one device.
+    """Compares calls of one problem on one device.
 
-    `like`: a tensor for each operand, whose type the inputs get.
+    `like`: a tensor for each operand; the inputs get its type.
     """
 
     problem: GemmProblem
@@ -150,7 +150,7 @@ class RowChecking:
         return torch.arange(len(self._places), device=self.like["c"].device)
 
     def _filled(self, number: int, problem: GemmProblem | None = None, names: set[str] | None = None) -> Tensors:
-        """Return operands of normal deviates, different for each `number`; only those in `names` if given."""
+        """Return operands of normal deviates, different for each `number`; only the operands in `names` if given."""
         import torch
 
         problem = problem or self.problem

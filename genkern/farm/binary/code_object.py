@@ -34,7 +34,7 @@ _NOT_CODE = (
     *(".shstrtab", ".strtab", ".AMDGPU.", ".debug", ".nv_debug", ".nv.callgraph"),
     *(".rela.debug", ".rel.debug", ".rela.nv_debug", ".rel.nv_debug"),
 )
-# These have a size, but no content in the file.
+# Sections that have a size, but no content in the file.
 _NO_CONTENT = (".nv.shared", ".bss")
 # Size of AMD's kernel descriptor, and the bytes in it with the distance to the code, which depends on the length of the
 # symbol (LLVM AMDGPUUsage, "Kernel Descriptor").
@@ -87,6 +87,8 @@ def code_sha256(binary: bytes) -> str | None:
 
 def fault_of(binary: bytes, backend: str) -> str:
     """Return in one line why a kernel must not run, whatever its results were; "" if no fault was found.
+
+    The only known fault is one of ptxas, so AMD's kernels are not examined.
 
     Raises ResultsError for a binary that cannot be read.
     """
@@ -174,7 +176,7 @@ def _nvidia(binary: bytes, shared_bytes: int) -> Resources:
     """Return the resources of an NVIDIA kernel, read from section .nv.info.
 
     ELF ABI version 8 no longer has the register count in .text's sh_info. `scratch_bytes` is the stack including
-    callees (cuobjdump's STACK); `spills` is that in 4-byte words, as Triton's n_spills.
+    callees (cuobjdump's STACK); `spills` is the same size in 4-byte words, as Triton's n_spills.
     """
     elf = _Elf.read(binary, _EM_CUDA)
     numbers: dict[int, list[int]] = defaultdict(list)

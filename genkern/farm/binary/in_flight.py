@@ -1,9 +1,9 @@
 """Finds machine code of sm_90 that overwrites registers which a wgmma in flight still reads.
 
 wgmma reads its first matrix from shared memory or from registers, until it is done. Writing such a register before a
-wait has confirmed that is undefined (PTX ISA, "wgmma.wait_group"): sums are wrong whenever the product happens to be
-late, and a check of results may pass. Triton leaves several products in flight from one step of a loop into the next,
-and ptxas before 13.3 then reuses their registers (triton-lang/triton#9433).
+wait has confirmed that the wgmma is done is undefined (PTX ISA, "wgmma.wait_group"): sums are wrong whenever the
+product happens to be late, and a check of results may pass. Triton leaves several products in flight from one step of a
+loop into the next, and ptxas before 13.3 then reuses their registers (triton-lang/triton#9433).
 """
 
 from __future__ import annotations

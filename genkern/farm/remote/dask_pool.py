@@ -119,7 +119,7 @@ class DaskPool:
         return futures
 
     def end(self) -> None:
-        """Withdraw what is under way, and disconnect from the nodes."""
+        """Withdraw all tasks, and disconnect from the nodes."""
         self._ended.set()
         self._heard.put(None)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -245,8 +245,7 @@ class DaskPool:
         return [self._made(each.unit, result, begun) for each, result in zip(task.wanted, results, strict=True)]
 
     def _made(self, unit: Unit, result: Result, begun: bool) -> Made | Again:
-        """Return the result of a unit, which is stored in the cache if it is a binary, or that the unit is to be tried
-        again.
+        """Return the result of a unit, or an `Again` if the unit must be tried again. A binary is stored in the cache.
 
         `begun`: whether the node has compiled any unit of the task.
         """

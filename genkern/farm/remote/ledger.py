@@ -158,8 +158,9 @@ class Ledger:
         """Return the tasks to withdraw, given the nodes that are there now.
 
         These are the tasks whose nodes are all gone; their units wait again, since a restarted node has another
-        address. If a time limit has passed, all tasks are withdrawn and their units end: with `why_none` if no node can
-        compile and none is expected.
+        address. Tasks that every node may do stay with the cluster, and all tasks stay while no node can compile. If a
+        time limit has passed, all tasks are withdrawn and their units end: with `why_none` if no node can compile and
+        none is expected.
         """
         if able or expects_more or self._able_s is None or self.is_empty:
             self._able_s = now_s

@@ -30,8 +30,8 @@ from genkern.kernels.kernel import Target
 
 # More than a node has threads, so that no module is removed before it is read.
 _MODULES_KEPT = 256
-# Bounds the wait for the first unit's result of a task: the time that the task takes, except for its last unit. A lost
-# node loses about as much work per thread.
+# A task begins no further unit after this many seconds, so that the results of its first units need not wait long. If a
+# node is lost, about this much work per thread is lost.
 _TASK_S = 3.0
 
 

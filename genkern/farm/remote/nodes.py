@@ -100,7 +100,10 @@ class Nodes:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _connect(self, address: Address, environment: Mapping[str, str]) -> None:
-        """Connect, with what must be started for that, and wait for the first node. Raises Dask's exceptions."""
+        """Start the processes, scheduler or Slurm job that the address names, connect, and wait for the first node.
+
+        Raises Dask's exceptions.
+        """
         from distributed import Client, LocalCluster
         from distributed.security import Security
 
@@ -263,7 +266,8 @@ def _said(answer: object) -> dict[str, Any]:
 async def _reach(scheduler: str, security: Any) -> None:
     """Raise OSError or TypeError if no scheduler answers, or it wants another certificate.
 
-    A Client would raise this too, but then hang when it is closed.
+    A Client would raise this too, but then hang when it is closed. Does nothing if Dask's configuration has a security
+    loader, whose certificates are not known here.
     """
     import dask
     from distributed.comm import connect

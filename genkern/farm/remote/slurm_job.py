@@ -34,7 +34,7 @@ class SlurmJob:
         self.number = match[1]
 
     def is_alive(self) -> bool:
-        """Return True if a task of the job waits or runs, and if Slurm does not answer just now."""
+        """Return True if a task of the job waits or runs, or if Slurm does not answer just now."""
         with contextlib.suppress(InputError):
             states = _slurm("squeue", "--noheader", "--jobs", self.number, "--format=%T").split()
             return not _ALIVE.isdisjoint(states)

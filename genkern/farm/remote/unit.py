@@ -18,7 +18,7 @@ from genkern.farm.shipped.kernels_file import MadeFor
 from genkern.gemm.records import Outcome
 from genkern.kernels.kernel import KernelSpec, Target
 
-# Version of the exchanged data; nodes with another one are left out.
+# Version of the exchanged data; nodes with another version are left out.
 PROTOCOL = 2
 _PAIRS = "signature", "constants", "divisible", "options"
 

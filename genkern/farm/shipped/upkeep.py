@@ -38,7 +38,7 @@ class Entry:
 def entries(folder: Path) -> Iterator[Entry]:
     """Yield the entries of a cache folder, without opening any file. Entries that disappear meanwhile are left out.
 
-    An entry whose time lies in the future counts as used now, and its time is set to now.
+    An entry whose time lies more than an hour in the future counts as used now, and its time is set to now.
     """
     for name in sorted(_names(folder)):
         for key in sorted(_names(folder / name)) if len(name) == 2 else ():
@@ -49,7 +49,7 @@ def entries(folder: Path) -> Iterator[Entry]:
 def unneeded(found: Iterable[Entry], now_s: float, most_bytes: int | None, most_age_s: float | None) -> list[Entry]:
     """Return the entries to remove, least recently used first.
 
-    These are the entries that have not been used for `most_age_s` seconds, and as many of the others as it takes to
+    These are the entries that have not been used for `most_age_s` seconds, and as many other entries as must go to
     bring the cache down to `most_bytes` (None: no limit). Entries that a run may be using (`IN_USE_S`) are never
     removed.
     """
