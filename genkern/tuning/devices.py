@@ -40,15 +40,15 @@ def tune_all(
     finished: Callable[[Report], None],
     lost: Callable[[int, ProfilerError, int], None],
 ) -> None:
-    """Hand the problems to the tuners as they become free, largest first (for a single device in the given order).
+    """Give each tuner the next problem when it is free: the largest one left, or for a single device the first one.
 
     finished: called with each report, by one thread at a time
     lost: called with the index of a lost device, its error, and the number of devices that are left
 
-    A tuner prepares its next problem while it tunes another. Another tuner takes over that problem only if it has
-    nothing else to do. If a tuner raises ProfilerError, its problems go to the other tuners; a device counts as lost
-    when its last tuner is. Raises the last ProfilerError if problems are left but no tuner is. Any other error ends all
-    tuners and is raised.
+    A tuner prepares its next problem while it tunes another. A tuner without work takes over a problem that another
+    tuner prepares. If a tuner raises ProfilerError, its problems go to the other tuners; a device counts as lost when
+    its last tuner is lost. Raises the last ProfilerError if problems are left and no tuner is. Any other error ends the
+    other tuners after their current problems, and is raised. With a single tuner every error is raised at once.
     """
     if len(tuners) > 1:
         _Shift(tuners, problems, finished, lost).work()

@@ -39,9 +39,9 @@ _TURN_S = 0.001
 
 @dataclass
 class Prepared:
-    """A problem that is pruned, whose strategy has been asked, and whose first binaries are ordered.
+    """A problem that is pruned, whose strategy was asked for units, and whose first binaries are ordered.
 
-    Nothing of it has been measured. `close` releases its resources.
+    None of its configs has been measured in this start of the run. `close` releases its resources.
 
     pruned: the result of pruning
     configs: the configs that pruning left, the incumbent if it is legal, and configs of an order of sums
@@ -84,7 +84,7 @@ class Preparation:
     shares: Shares | None = None
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
-        """Prune, write the module, make the strategy and order its first units.
+        """Prune the space, write the module with the kernels, make the strategy and order its first units.
 
         `behind`: compile these units only when no size in its turn needs the workers.
         """
@@ -121,7 +121,7 @@ class Preparation:
         return prepared
 
     def _outdated(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config]) -> list[str]:
-        """Return the measured configs whose code, as genkern generates it today, differs or may differ."""
+        """Return the names of measured configs whose code, as this version generates it, differs or may differ."""
         if not (known := facts.configs):
             return []
         of_today = {config.name: config for config in configs}

@@ -119,7 +119,7 @@ class Report:
 
     @property
     def time_source(self) -> str:
-        """Return the source of the candidates' times, or "" if there are no candidates."""
+        """The source of the winner's or the candidates' times; "" if there are no candidates."""
         known = (m.time_source for m in ([self.winner] if self.winner else self.candidates.values()))
         return next(known, "")
 
@@ -141,8 +141,8 @@ class Tuner:
     checker: checks outputs; None: no check
     strategy: decides which candidates are compiled and measured, and when to stop; None: the default strategy
     limit: ends a search
-    incumbents: winners of earlier runs. Each is measured and a finalist again, even if the space does not contain it,
-        so that tuning again does not lose a better config, and both are compared under the same conditions
+    incumbents: winners of earlier runs. Each legal one is measured again and is a finalist, even if the space does not
+        contain it: tuning again then does not lose a better config, and both are compared under the same conditions
     check_all: check every finalist, not only the winner and the runner-up
     ahead: the next problems, which are being prepared
     foresight: the process that prunes the next problems; None: this process prunes them
@@ -171,7 +171,7 @@ class Tuner:
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
         """Prune, compile, screen, time the finals, check and choose; return the report.
 
-        Facts that an earlier run wrote to the journal are used instead of being measured again.
+        Facts that an earlier start of the run wrote to the journal are used instead of being measured again.
         `may_prepare` is called once the first binaries are ordered: from then on the next problem can be prepared.
         A bug in genkern ends only this size, and is in the report. Raises GenkernError if the run cannot continue (a
         full disk, a broken device).

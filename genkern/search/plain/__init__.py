@@ -1,1 +1,1 @@
-"""Strategies that know no model of time: they ask in the predictor's order, or in none, and say when that is enough."""
+"""Strategies with a fixed order of candidates: predicted, by form or random, each with its own rule when to stop."""
