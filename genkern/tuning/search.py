@@ -94,7 +94,7 @@ class Search:
         self._bench = bench
         self._known = known
         self._depth = AT_A_TIME * bench.farm.jobs
-        # Called in the thread that pulls units at the end of a round: no unit is in flight, and the strategy asks for none.
+        # Called in the thread that pulls units, at the end of a round: no unit is in flight and none is asked for.
         self.on_made: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         space, configs = configs, bench.worth_making(configs)
