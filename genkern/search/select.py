@@ -131,7 +131,10 @@ def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _AL
 
 
 def library_calls(finals: Iterable[Measurement], budget: Budget) -> list[Measurement]:
-    """Return the calls of libraries that may win, fastest first; of equal times PyTorch's own call comes first."""
+    """Return the calls of libraries that may win, fastest first; calls without a time come last.
+
+    Of calls with equal times PyTorch's own call comes first.
+    """
     calls = [m for m in finals if library_of(m.config) not in OURS and budget.may_win(library_of(m.config))]
     measured = [m for m in calls if _is_measured(m)]
     measured.sort(key=lambda m: (m.duration_us, library_of(m.config) != TORCH, m.config))

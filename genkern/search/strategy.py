@@ -127,7 +127,10 @@ class Task:
 
 
 class Strategy(ABC):
-    """Decides for one size. `ask` and `tell` may be called by several threads, but never at the same time."""
+    """Decides which kernels of one size are compiled and measured, and when the search ends.
+
+    Several threads may call `ask` and `tell`, but never at the same time.
+    """
 
     # The reason that results state for a config that the strategy never asked for, or dropped.
     left_out = "the strategy did not ask for it"

@@ -130,7 +130,7 @@ class _Shift:
             self._changed.notify_all()
 
     def _next(self, place: int) -> GemmProblem | None:
-        """Wait for a tuner's next problem; None if none is left and none can come back from a lost device."""
+        """Wait for a tuner's next problem; None if none is left or can come back from a lost tuner, or if stopped."""
         with self._changed:
             # A problem that is being tuned comes back if its device is lost.
             self._changed.wait_for(lambda: self._left or any(self._ahead) or not self._under_way or self._is_stopped)
@@ -148,7 +148,7 @@ class _Shift:
             return problem
 
     def _taken_over(self) -> GemmProblem:
-        """Take over the largest problem that another tuner prepares."""
+        """Take over a problem that another tuner prepares: the largest, or for a single device the first one."""
         place = max(
             (place for place, ahead in enumerate(self._ahead) if ahead), key=lambda p: self._key(self._ahead[p][-1])
         )

@@ -122,7 +122,10 @@ class Predictor:
     def _first_right(
         self, problem: GemmProblem, ranked: Sequence[Config], report: Report
     ) -> tuple[Config | None, Check | None]:
-        """Return the first config that the check does not find wrong, and its check (None if it cannot be checked)."""
+        """Return the first config that the check does not find wrong, and its check (None: it could not be checked).
+
+        The config is None if all are wrong. Wrong configs are recorded in `report`.
+        """
         for config in ranked:
             if self.checker is None:
                 return config, None

@@ -69,7 +69,7 @@ class Preparation:
 
     tuned: winners that the results file had before the run
     orders: the order of sums that winners must have
-    shares: processes that prune a problem whose turn has come
+    shares: processes that help to prune a problem whose turn has come, and to predict its times
     """
 
     workshop: Workshop
@@ -93,7 +93,7 @@ class Preparation:
         if behind and self.foresight is not None:
             seen = self.foresight.of(*what)
         else:
-            # In this size's turn this process has nothing else to do, so it may use all pruning processes.
+            # In this size's turn nothing else is computed, so all processes of `shares` may help.
             seen = foreseen(*what, None if behind else self.shares)
         pruned = seen.pruned
         configs, illegal = list(pruned.kept), ""
@@ -136,9 +136,9 @@ class Preparation:
     def _search(
         self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], raced: Collection[str], model: object = None
     ) -> Search:
-        """Make the search over the configs that an earlier start did not find unfit.
+        """Make the search over the configs that no earlier start of the run found unfit.
 
-        These stay unfit when a run continues, since the other configs were screened or timed without them.
+        Unfit configs stay unfit when a run continues, since the other configs were screened or timed without them.
         """
         problem = bench.job.session.problem
 

@@ -145,9 +145,9 @@ class Tuner:
         contain it: tuning again then does not lose a better config, and both are compared under the same conditions
     check_all: check every finalist, not only the winner and the runner-up
     ahead: the next problems, which are being prepared
-    foresight: the process that prunes the next problems; None: this process prunes them
+    foresight: the process that prunes the next problems and predicts their times; None: this process does
     orders: the order of sums that winners must have; rows of such winners are compared bit by bit
-    shares: processes that prune a problem that was not prepared
+    shares: processes that help to prune, and to predict the times of, a problem that was not prepared
     """
 
     spaces: Callable[[str], Space]
@@ -253,7 +253,10 @@ class Tuner:
         return report
 
     def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:
-        """Yield every candidate's first measurement, taken from the journal if it is known."""
+        """Yield each candidate's first measurement, from the journal if it is known there.
+
+        For configs that are not measured (left out, refused by the compiler), yield a Measurement without a time.
+        """
         problem, job = bench.job.session.problem, bench.job
         known = dict(facts.screened)
         search.on_made = lambda: self.journal.compiled(problem, Compiled(*bench.counts))
@@ -356,10 +359,10 @@ class Tuner:
         return None
 
     def _vendor(self, job: Job, facts: ProblemFacts, report: Report) -> Measurement | None:
-        """Return the library's fastest call that may win and is right, or None.
+        """Return the first library call whose output is right; None if there is none.
 
-        If no call was measured, return the first one. PyTorch's own call is not checked, since all programs use it; an
-        algorithm that genkern found is checked.
+        Calls that have a required order of sums come first, then faster ones; calls without a time come last. PyTorch's
+        own call is not checked, since all programs use it; an algorithm that genkern found is checked.
         """
         calls = library_calls(facts.finals, self.budget)
         for call in self.orders.calls(job.session.problem, calls, facts.sums):

@@ -96,7 +96,7 @@ def shipped_constants(gpu: Gpu) -> Counted:
 
 
 def constants_for(gpu: Gpu) -> Counted:
-    """Return the constants in use: those of `counting_with`, those fitted on this GPU, or the shipped ones.
+    """Return the constants in use: of `counting_with`, else the ones fitted on this GPU, else the shipped ones.
 
     Raises ResultsError if the file of fitted constants is damaged, or belongs to another model than the GPU's.
     """
