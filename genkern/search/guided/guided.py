@@ -45,7 +45,7 @@ _LEAST, _MOST = 28, 96
 _FREE = 256
 # A binary whose expected gain is below this share of the best time is not asked for.
 _PROMISE = 0.003
-# If there is nothing left to ask for and _TIMED binaries have times, binaries under way whose expected gain is below
+# If there is nothing left to ask for and _TIMED configs have times, binaries under way whose expected gain is below
 # _VAIN are dropped, since the run would otherwise wait for the slowest compiles. On 168 recorded sizes with 16 compiles
 # at a time this lost 0.089 % after 42.9 binaries in three quarters of the time of a run that dropped nothing (0.089 %
 # after 45.5); dropping while there is more to ask for lost 0.10 to 0.12 %.

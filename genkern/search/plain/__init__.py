@@ -1,1 +1,1 @@
-"""Strategies with a fixed order of candidates: predicted, by form or random, each with its own rule when to stop."""
+"""Strategies that do not correct the model of times with the size's own times; each has its own rule when to stop."""

@@ -38,7 +38,7 @@ def forms_first(configs: Sequence[Config]) -> list[Config]:
 
 
 class Patience:
-    """Counts the binaries that were measured since the best time was last beaten.
+    """Counts the binaries that were measured, or could not be, since the best time was last beaten.
 
     most: the search ends after this many binaries in a row that were no faster; 0: never
     best_us: the best time known beforehand in microseconds, or None
@@ -62,7 +62,8 @@ class Patience:
 
 
 class PatientSearch(Strategy):
-    """Asks for units in the order of `forms_first`, until N binaries in a row brought nothing faster.
+    """Asks for units in the order of `forms_first`, until N binaries in a row brought nothing faster. Then it drops the
+    units that have no result yet.
 
     A cached unit is held back until all compiles of the units before it in the order could have ended: until as many
     compiles have ended as uncached units precede it. Otherwise unpromising units that happen to be in the cache would

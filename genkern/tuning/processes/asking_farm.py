@@ -71,7 +71,7 @@ class AskingFarm(Farm):
             tell(key, result)
 
     def lose(self) -> None:
-        """The parent has ended: answer all waiting orders, and every later one, with NoFarmError."""
+        """Answer all waiting orders, and every later one, with NoFarmError, since the parent has ended."""
         with self._asking:
             tells, self._tells = self._tells or {}, None
         for waiting in tells.values():

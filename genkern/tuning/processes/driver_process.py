@@ -228,7 +228,7 @@ def driver_processes(
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an exception that can be pickled; for an unexpected one, a BugError with its traceback."""
+    """Return an exception that can be pickled: a MachineError for a lack of resources, else a BugError if unexpected."""
     if isinstance(error, ProfilerError):
         return ProfilerError(str(error))
     if isinstance(error, GenkernError | BugError):
