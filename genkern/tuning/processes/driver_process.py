@@ -228,7 +228,7 @@ def driver_processes(
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an exception that can be pickled: a MachineError for a lack of resources, else a BugError if unexpected."""
+    """Return an exception that can be pickled: an unexpected one becomes a MachineError or a BugError."""
     if isinstance(error, ProfilerError):
         return ProfilerError(str(error))
     if isinstance(error, GenkernError | BugError):
