@@ -48,7 +48,10 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
 
 
 def asked_limit(options: argparse.Namespace, strategy: ChosenStrategy) -> Limit:
-    """Return the limit of a search from the options. Raises InputError if it is invalid or contradicts the strategy."""
+    """Return the limit of a search from the options.
+
+    Raises InputError if it is invalid, or contradicts the strategy or `--protocol tune_gemm`.
+    """
     if options.budget is None:
         return Limit()
     everything = "--protocol tune_gemm" if options.protocol == "tune_gemm" else f"--search {strategy.name}"
@@ -58,9 +61,10 @@ def asked_limit(options: argparse.Namespace, strategy: ChosenStrategy) -> Limit:
 
 
 def asked_strategy(options: argparse.Namespace, usual: str | None = None) -> ChosenStrategy:
-    """Return the strategy that the options determine together; `usual` (None: the default) if they determine none.
+    """Return the strategy that the options name.
 
-    Raises InputError if they contradict each other.
+    If they name none, it is predicted with `--protocol tune_gemm`, else `usual` (None: the default strategy). Raises
+    InputError if the options contradict each other.
     """
     search, patience = options.search, options.patience
     # The strategies that the two short options stand for.

@@ -90,7 +90,7 @@ class Allowance:
             self._spent.discard(unit.compiled)
 
     def forget(self, units: Iterable[Unit]) -> list[Unit]:
-        """Remove the waiting ones of `units`, and return the others."""
+        """Remove those of `units` that wait, and return the units that do not."""
         gone = [unit for unit in units if unit in self._waiting]
         self._waiting = [unit for unit in self._waiting if unit not in gone]
         return [unit for unit in units if unit not in gone]

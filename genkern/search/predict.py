@@ -30,18 +30,20 @@ from genkern.search.predict_cute import programs_us
 from genkern.search.predict_loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
 from genkern.search.predict_splits import sharers, splitting_us
 
-# The constants marked (H200) were fitted to 2,166 timings of 134 tiles and 7 sizes there (bf16, Triton 3.6, cold
-# weights). They give a rank correlation of 0.84 to 0.95 per size, the best of the first 10 within 1 % of the best, and
-# times within 23 % (one sigma). The AMD values are scaled from documents, not measured.
-# too.
+# The NVIDIA constants, here and in `calibrated.constants`, were fitted to 2,166 timings of 134 tiles and 7 sizes on an
+# H200 (bf16, Triton 3.6, cold weights). They give a rank correlation of 0.84 to 0.95 per size, the best of the first 10
+# within 1 % of the best, and times within 23 % (one sigma). The AMD values are scaled from documents, not measured.
+
+# Number of chains of load and product that overlap in a loop that is not pipelined: fewer than one, since the copy to
+# shared memory is part of the chain as well.
 _UNPIPELINED = 0.75
 # A wave issues matrix instructions only while its operands are ready: two waves per SIMD are needed to keep the unit
 # busy. wgmma and tcgen05 are asynchronous, so that one warp per SIMD is enough.
 _WAVES_TO_FILL = 2
 # Multiplications and additions of one unit without matrix instructions: 128 lanes of an SM, or of a CU by packed ones.
 _VECTOR_FLOPS_PER_CLOCK = 256
-# The GROUP_SIZE_M to try first: for good binaries hardly slower than the best one (H200; figures in screening.py),
-# while 1 took up to 1.68 times the best.
+# The value of GROUP_SIZE_M to try first: good binaries are hardly slower with it than with the best value (H200;
+# figures in screening.py), while with 1 they took up to 1.68 times as long.
 _USUAL_GROUP_SIZE_M = 8
 BUT_GROUP_SIZE_M = operator.attrgetter(*(name for name in CONFIG_FIELDS if name != "GROUP_SIZE_M"))
 
@@ -50,9 +52,9 @@ def promising_first(problem: GemmProblem, configs: Iterable[Config], gpu: Gpu) -
     """Return `configs` in the order in which to compile and launch them: by predicted time, without knowledge of
     binaries.
 
-    A good time among the first soon shows what is hopeless. Configs that differ only in GROUP_SIZE_M stand together,
-    the one nearest to 8 first: its time tells how good the others can be. On GPUs with rates, variants of one tile are
-    spread out (`genkern.search.rates.variants`).
+    A good time early in the search lets the screening recognise hopeless candidates. Configs that differ only in
+    GROUP_SIZE_M stand together, with the value nearest to 8 first: its time tells how fast the other values can be. On
+    GPUs with rates, variants of one tile are spread out (`genkern.search.rates.variants`).
     """
     siblings: dict[tuple[object, ...], list[Config]] = {}
     for config in configs:
@@ -224,7 +226,7 @@ def _ceil(value: int, step: int) -> int:
 def peak_tflops(problem: GemmProblem, gpu: Gpu) -> float:
     """Return the dense peak of the type in which tl.dot multiplies.
 
-    That is the wider one of A's and B's types, or fp16 for an fp8 type that the hardware lacks.
+    That is the wider one of A's and B's types, or fp16 if the GPU has no peak for that type, such as fp8.
     """
     dtype_a, dtype_b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
     dtype = dtype_a if dtype_a.size_bytes >= dtype_b.size_bytes else dtype_b

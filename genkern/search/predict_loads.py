@@ -61,7 +61,7 @@ def resident_workgroups(problem: GemmProblem, config: Config, resources: Resourc
     of_k = config.BLOCK_SIZE_M * size_a + config.BLOCK_SIZE_N * size_b
     tiles_bytes = int(of_k * config.BLOCK_SIZE_K) * (config.num_stages - 1)
     pipelined = replace(resources, shared_bytes=max(resources.shared_bytes or 0, tiles_bytes))
-    # Without a binary the needs of all configs are unknown.
+    # Without a binary no config has known resources: `per_unit` then stays as it is for all of them.
     return per_unit if resources.shared_bytes is None else max(1, occupancy(pipelined, config.num_warps, gpu))
 
 

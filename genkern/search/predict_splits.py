@@ -19,7 +19,7 @@ _L2_LATENCY_US = 0.15
 def sharers(problem: GemmProblem, config: Config, gpu: Gpu) -> int:
     """Return the number of programs that share the tiles beyond the last full wave.
 
-    0 if there are no such tiles, or the family does not share them.
+    0 if there are no such tiles, if the family does not share tiles, or if SPLIT_K is 1.
     """
     tiles = -(-problem.M // config.BLOCK_SIZE_M) * -(-problem.N // config.BLOCK_SIZE_N)
     shared = tiles % gpu.compute_units

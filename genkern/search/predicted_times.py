@@ -1,8 +1,8 @@
 """The predicted time of a config, with its interval: the only source of predicted times that are printed.
 
-If times were recorded on the GPU's architecture, it is the absolute time of the model of times
-(`genkern.search.guided.times`), whose order it has. Otherwise it is the cost model's time (`genkern.search.predict`),
-without an interval, since nothing was measured there. It does not depend on the compiled binary.
+If the learned model of the GPU's architecture has absolute times, the time is theirs (`genkern.search.guided.times`),
+with an interval only for GPUs on which times were recorded. Otherwise it is the cost model's time
+(`genkern.search.predict`), without an interval. It does not depend on the compiled binary.
 """
 
 from __future__ import annotations

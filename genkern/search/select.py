@@ -17,8 +17,8 @@ _NEVER_RAN = (Outcome.COMPILE_FAILED, Outcome.COMPILE_TIMED_OUT, Outcome.LAUNCH_
 _ALL_MAY_WIN = Budget()
 # A config that is statistically tied with the fastest, and within this factor of its time, may win by other criteria.
 _NO_MATTER = 1.0025
-# Calls are long from this time on. Candidates within the factor of the fastest are near it; at most this many of them
-# are timed, with a total launch time of at most the last value.
+# A call is long from _LONG_US on, and a candidate is near the fastest within the factor _NEAR. If calls are long, up to
+# _MOST_NEAR near candidates are semifinalists, as far as one launch of each takes about _ROUND_US in total.
 _LONG_US, _NEAR = 40.0, 1.05
 _MOST_NEAR, _ROUND_US = 160, 100_000.0
 _NEITHER = (Outcome.OVER_RESOURCES, Outcome.IDENTICAL, Outcome.PREDICTED_OUT)
@@ -32,8 +32,8 @@ def finalists(screened: Iterable[Measurement], most: int) -> list[str]:
 
 
 def semifinalists(screened: Iterable[Measurement], most: int) -> list[str]:
-    """Return the candidates among which the finalists are chosen: the `most` fastest, and for long calls all near the
-    fastest.
+    """Return the candidates among which the finalists are chosen: the `most` fastest, and for long calls further ones
+    near the fastest, up to a limit.
 
     Long calls draw so much power that the clock falls, in the finals more than in screening, and other configs may then
     be the fastest: at 4096x6144x4096 the best of the finals was the 107th of the screening, 3.9 % behind (H200).
@@ -118,9 +118,10 @@ def ranking(
 
 
 def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _ALL_MAY_WIN) -> str:
-    """Return what is faster (CHOICES), by rounds that were not used to choose either; "tie" if neither is (`compared`).
+    """Return which of both is faster: "config", "vendor", or "tie" if the difference is not significant (`compared`).
 
-    Returns the library, too, if no kernel of genkern's may win.
+    Their samples should come from the confirmation, since the finals decided which of genkern's configs won. Return
+    "config" if the library was not measured, else "vendor" if the winner's library may not win.
     """
     if vendor is None or not _is_measured(vendor):
         return CONFIG_WINS
@@ -130,7 +131,10 @@ def choice(winner: Measurement, vendor: Measurement | None, budget: Budget = _AL
 
 
 def library_calls(finals: Iterable[Measurement], budget: Budget) -> list[Measurement]:
-    """Return the calls of libraries that may win, fastest first; of equal times PyTorch's own call comes first."""
+    """Return the calls of libraries that may win, fastest first; calls without a time come last.
+
+    Of calls with equal times PyTorch's own call comes first.
+    """
     calls = [m for m in finals if library_of(m.config) not in OURS and budget.may_win(library_of(m.config))]
     measured = [m for m in calls if _is_measured(m)]
     measured.sort(key=lambda m: (m.duration_us, library_of(m.config) != TORCH, m.config))
@@ -179,8 +183,8 @@ def _compared(one: Measurement, other: Measurement) -> int:
 def _complexity(config: Config) -> tuple[int, ...]:
     """Return a sort key of complexity.
 
-    Simpler is, in this order: the same result in every run, fewer kernels, less memory, fewer threads, a plainer order
-        of tiles, plain loads.
+    Simpler is, in this order: the same result in every run, a smaller SPLIT_K, fewer stages, fewer warps, a smaller
+        GROUP_SIZE_M, no remapping to XCDs, loads without a cache modifier.
     """
     varies = not form_of(config).deterministic
     order = config.GROUP_SIZE_M, config.xcd_remap, int(config.cache_modifier != "none")

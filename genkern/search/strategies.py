@@ -78,7 +78,7 @@ class ChosenStrategy:
     """A strategy with its number.
 
     name: its name; for a file, the file's name and the digest of its text, which the journal records
-    make: makes the strategy of a size
+    make: returns the strategy for a size's task
     whole, every: as in `Named`; assumed for a user's file
     foresees: the file's function `foresee`, if it has one
     """

@@ -98,8 +98,8 @@ class Task:
     """What a strategy searches: the configs that pruning left for one size, in the order of their space.
 
     problem, gpu: the size and the GPU
-    configs: the configs. Winners of earlier runs, and the other configs of their units, are not among them: they are
-        measured first in any case, and reported
+    configs: what the strategy may ask for. Winners of earlier runs, and the other configs of their units, are not among
+        them: they are measured first in any case, and the strategy is told their events
     is_cached: whether a unit needs no compile; it always returns the same for a unit
     number: the number behind the strategy's name (--search NAME:N), whose meaning is the strategy's; None without
     best_us, tried: for journals of older versions: best time in microseconds, and number of units, of an earlier start
@@ -127,9 +127,12 @@ class Task:
 
 
 class Strategy(ABC):
-    """Decides for one size. `ask` and `tell` may be called by several threads, but never at the same time."""
+    """Decides which kernels of one size are compiled and measured, and when the search ends.
 
-    # Why a config was not measured that was never asked for, or dropped.
+    Several threads may call `ask` and `tell`, but never at the same time.
+    """
+
+    # The reason that results state for a config that the strategy never asked for, or dropped.
     left_out = "the strategy did not ask for it"
 
     @abstractmethod

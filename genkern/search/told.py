@@ -9,7 +9,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.records import Measurement, Outcome
 from genkern.search.strategy import Lost, Measured, Refused, Unit
 
-# Significant digits of screened times, which only decide what is timed again.
+# Significant digits of the screening's times, which only decide which candidates are timed again.
 _SCREEN_DIGITS = 5
 
 
@@ -21,7 +21,7 @@ def event_of(config: Config, measurement: Measurement) -> Measured | Lost:
 
 
 def refused_before(unit: Unit, unfit: Mapping[str, Outcome]) -> tuple[Unit, list[Refused]]:
-    """Return a unit without the configs that are known to be `unfit` (by name), and the events for those."""
+    """Return a unit without the configs that are known to be `unfit` (by name), and the events for these configs."""
     reasons: dict[Outcome, list[Config]] = {}
     for config in unit.configs if unfit else ():
         if (outcome := unfit.get(config.name)) is not None:
@@ -33,7 +33,10 @@ def refused_before(unit: Unit, unfit: Mapping[str, Outcome]) -> tuple[Unit, list
 
 
 def brief(measurement: Measurement) -> Measurement:
-    """Return a measurement with rounded times: screening has some percent of noise, and is most of a journal."""
+    """Return a measurement of the screening with rounded times.
+
+    They have a noise of some percent, and make up most of a journal.
+    """
     if measurement.duration_us is None:
         return measurement
     samples_us = tuple(_rounded(us) for us in measurement.samples_us)

@@ -1,4 +1,4 @@
-"""From a problem to its winner: measure, check, choose; on one device or several.
+"""Finds the winner of a problem: measures, checks and chooses, on one device or several.
 
 May import: all rooms but command.
 """

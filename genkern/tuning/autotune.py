@@ -115,7 +115,8 @@ def autotune_gemm(
     measure_loss: with "power_of_two", also tune the exact size; the loss is in the result and in loss.json
     options: further options of genkern's command
     cache_dir: folder of compiled kernels (default: genkern's cache)
-    folder: folder of results, which are used again if the same was tuned before (default: in genkern's cache)
+    folder: folder of results (default: in genkern's cache); results that an earlier call with the same lists left there
+        are used again
     run: runs genkern's command
 
     Raises InputError for unsuitable tensors or lists, and ResultsError with the command's message if no config won.
@@ -181,7 +182,7 @@ def _count(name: str, value: int) -> int:
 
 
 def _arch_of(tensor: Any) -> str:
-    """Return the architecture of the tensor's device, or the first one with wgmma for a CPU tensor.
+    """Return the architecture of the tensor's device; for a CPU tensor, the first architecture that has wgmma.
 
     Raises InputError for an architecture without warpgroup instructions.
     """
@@ -197,7 +198,7 @@ def _arch_of(tensor: Any) -> str:
 
 
 def _space(arch: str, tilers: object, clusters: object, pairs: object, stores: object) -> dict[str, Any]:
-    """Return a space file of these lists, with the schedules that take the tiles and 3 to 12 stages.
+    """Return a space file of these lists, with 3 to 12 stages and each schedule that supports any of the tiles.
 
     Its rules keep the largest number of stages that fits.
     """
@@ -249,7 +250,10 @@ class _Bench:
     run: Run
 
     def tuned(self, problem: GemmProblem, space: dict[str, Any], key: str) -> tuple[Path, TunedRow]:
-        """Tune, unless an earlier run used the same space; return the folder and the winner's row."""
+        """Return the folder and the winner's row. Tunes unless an earlier run with the same space left results there.
+
+        Other options than the space are not compared.
+        """
         at = self.root / f"{problem.name}_{key}"
         at.mkdir(parents=True, exist_ok=True)
         text = yaml.safe_dump({**space, "default": False}, sort_keys=False)
@@ -279,7 +283,7 @@ class _Bench:
         return at, rows[0]
 
     def packed(self, at: Path) -> None:
-        """Pack the bundle beside the results, unless it is up to date."""
+        """Pack the bundle beside the results, unless it is newer than they are and has kernels."""
         bundle = at / "winner.genkern"
         older = not bundle.exists() or bundle.stat().st_mtime < (at / "results.yaml").stat().st_mtime
         # A bundle without kernels was packed without a working compiler, which may be there now.
@@ -295,7 +299,10 @@ def _autotuned(bench: _Bench, at: Path, row: TunedRow, key: str, loss: float | N
 
 
 def _loss(row: TunedRow, best: TunedRow) -> float:
-    """Return how much slower `row` is than `best`, relative to PyTorch's call in each run, since clocks differ."""
+    """Return how much slower `row` is than `best` (0.05: 5 %), at least 0.
+
+    Each time is taken relative to PyTorch's call in the same run, if that was timed, since clocks differ between runs.
+    """
     assert row.duration_us is not None
     assert best.duration_us is not None
     ratio = row.duration_us / best.duration_us

@@ -1,4 +1,4 @@
-"""Checks of a config's output: on the GPU if there is one, else under Triton's interpreter on a reduced size."""
+"""Checks of a config's output: on the GPU, or without one under Triton's interpreter on a reduced size."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ class Rows(Protocol):
     """Compares rows of C bit by bit."""
 
     def check(self, session: Session, name: str, candidate: Candidate | None, reference: Candidate | None) -> Check:
-        """Check that rows have the same bits in all calls of a candidate, or of the library's call `name`, and the same
-        bits as those of `reference`.
+        """Check that rows of C have the same bits in all calls, and the same bits as the rows of `reference`.
+
+        The calls are those of `candidate`, or of the library call `name` if that is None. Without a `reference` (None)
+        only the calls are compared.
         """
 
     def alike(self, session: Session, calls: Sequence[str], candidates: Sequence[Candidate]) -> dict[str, str]:
@@ -95,8 +97,8 @@ class DeviceChecker:
 class InterpreterChecker:
     """Checks without a GPU: runs the generated kernels under Triton's interpreter, in a separate process.
 
-    The size is reduced to a few tiles that overhang in the same way, so that the same kernel text runs;
-    `Check.problem_size` names the reduced size. Needs PyTorch and NumPy.
+    The size is reduced to a few tiles that overhang in the same way, so that the same kernel text runs. Results name
+    the reduced size (`Check.problem_size`). Needs PyTorch and NumPy.
     """
 
     # Each check starts a process, which takes seconds.
@@ -130,11 +132,11 @@ class InterpreterChecker:
         return Check(name, False, 1.0, math.inf, session.problem.size, NOT_CHECKED, "it runs on a GPU only")
 
     def close(self) -> None:
-        """End the checks that run in other threads, with an unknown result."""
+        """End the checks that run in other threads; their results are unknown (`Check.lost`)."""
         self._closed.set()
 
     def trial(self, work_dir: str) -> str:
-        """Run a kernel that no template generates; return why the interpreter does not work here, or ""."""
+        """Run a fixed kernel that no template generates. Return why the interpreter does not work here, or ""."""
         with tempfile.TemporaryDirectory(prefix="interpreted_", dir=work_dir) as folder:
             ended, answer = self._ended(["genkern.profiling.checking.trial"], Path(folder))
         if answer is None:
@@ -181,7 +183,7 @@ class InterpreterChecker:
 
 
 def limited(check: Check, err_ratio: float, budget: Budget) -> Check:
-    """Return `check`, as failed if its error ratio is above `err_ratio`."""
+    """Return `check`, changed to failed if its error ratio is above `err_ratio`."""
     if not check.passed or check.error_ratio <= err_ratio:
         return check
     message = f"error ratio {check.error_ratio:.3g} is above --errRatio {err_ratio:g}"
@@ -191,7 +193,7 @@ def limited(check: Check, err_ratio: float, budget: Budget) -> Check:
 
 
 def reduced(problem: GemmProblem, config: Config) -> GemmProblem:
-    """Return a problem of about two tiles in M and N and a few blocks of K, with overhangs exactly where `problem` has.
+    """Return a problem of about two tiles in M and N and a few blocks of K; it overhangs exactly where `problem` does.
 
     If several elements share a scale, the blocks that share one are whole, or overhang, as in `problem`.
     """

@@ -43,10 +43,11 @@ class Compared:
 
 
 def confirmed(profiler: Profiler, journal: Facts, job: Job, facts: ProblemFacts, chosen: Compared) -> Compared:
-    """Return `chosen` with times from new rounds, which did not decide the choice (the confirmation).
+    """Return `chosen` with times from new rounds (the confirmation), which had no influence on the choice.
 
-    Times that an earlier start of the run wrote to the journal are used again. Return `chosen` unchanged if this start
-    has no binaries of the winner, which an earlier start timed and checked.
+    Times that an earlier start of the run wrote to the journal are used again. Return `chosen` unchanged if an earlier
+    start timed and checked the winner and this start has no binary of it. If the winner got no new time, its outcome is
+    NOT_SEEN.
     """
     if chosen.winner.config not in job.ready:
         return chosen

@@ -40,15 +40,15 @@ def tune_all(
     finished: Callable[[Report], None],
     lost: Callable[[int, ProfilerError, int], None],
 ) -> None:
-    """Hand the problems to the tuners as they become free, largest first (for a single device in the given order).
+    """Give each tuner the next problem when it is free: the largest one left, or for a single device the first one.
 
     finished: called with each report, by one thread at a time
     lost: called with the index of a lost device, its error, and the number of devices that are left
 
-    A tuner prepares its next problem while it tunes another. Another tuner takes over that problem only if it has
-    nothing else to do. If a tuner raises ProfilerError, its problems go to the other tuners; a device counts as lost
-    when its last tuner is. Raises the last ProfilerError if problems are left but no tuner is. Any other error ends all
-    tuners and is raised.
+    A tuner prepares its next problem while it tunes another. A tuner without work takes over a problem that another
+    tuner prepares. If a tuner raises ProfilerError, its problems go to the other tuners; a device counts as lost when
+    its last tuner is lost. Raises the last ProfilerError if problems are left and no tuner is. Any other error ends the
+    other tuners after their current problems, and is raised. With a single tuner every error is raised at once.
     """
     if len(tuners) > 1:
         _Shift(tuners, problems, finished, lost).work()
@@ -130,7 +130,7 @@ class _Shift:
             self._changed.notify_all()
 
     def _next(self, place: int) -> GemmProblem | None:
-        """Wait for a tuner's next problem; None if none is left and none can come back from a lost device."""
+        """Wait for a tuner's next problem; None if none is left or can come back from a lost tuner, or if stopped."""
         with self._changed:
             # A problem that is being tuned comes back if its device is lost.
             self._changed.wait_for(lambda: self._left or any(self._ahead) or not self._under_way or self._is_stopped)
@@ -148,7 +148,7 @@ class _Shift:
             return problem
 
     def _taken_over(self) -> GemmProblem:
-        """Take over the largest problem that another tuner prepares."""
+        """Take over a problem that another tuner prepares: the largest, or for a single device the first one."""
         place = max(
             (place for place, ahead in enumerate(self._ahead) if ahead), key=lambda p: self._key(self._ahead[p][-1])
         )

@@ -1,4 +1,4 @@
-"""Times of configs that kernels of other programs, such as vLLM's, can run. Results keep them for `genkern export`.
+"""Times of configs that kernels of other programs, such as vLLM's, can use; results keep them for `genkern export`.
 
 A winner often belongs to a family that only genkern has. So that `genkern export` has a config for every size, a few
 configs that other programs can run are measured at the end of a search, unless the search has measured enough of them.
@@ -14,8 +14,8 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
 
-# Smallest number of such configs that are measured. Each has another tile, since the configs that the model ranks first
-# often differ only in num_stages.
+# Smallest number of configs for other programs that are measured. Configs that are added have different tiles, since
+# the configs that the model ranks first often differ only in num_stages.
 AT_LEAST = 6
 # Number of times that a result keeps. More than one is kept because both products of experts need the same config.
 _KEPT = 12

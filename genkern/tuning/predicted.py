@@ -1,6 +1,6 @@
 """Choice of winners without a GPU: prune the space and take the config that the model of times ranks first.
 
-Nothing is compiled or measured. A check changes the choice only if it finds a wrong output.
+Nothing is compiled or measured. If a check finds that the config's output is wrong, the next config is taken.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
 from genkern.tuning.search import Confidence
 from genkern.tuning.tune import Provenance, Report, wrong_text
 
-# Number of configs that are checked, if all are wrong, before the size ends without a winner.
+# If this many configs were checked and all are wrong, the size ends without a winner.
 _MOST_TRIED = 8
 
 
@@ -35,7 +35,7 @@ class Predictor:
 
     incumbents: winners of earlier runs; only sizes that are not searched (`orders.decided`) keep them
     orders: the order of sums that winners must have
-    with_candidates: reports contain the predicted time of every config, not only of the winner
+    with_candidates: reports contain the predicted time of every config, not only of the first choice
     checker: checks outputs without binaries; None: no check
     module_dir: folder for the modules that the checker generates
     """
@@ -104,7 +104,11 @@ class Predictor:
         return report
 
     def _besides(self, problem: GemmProblem) -> list[Config]:
-        """Return further configs that may win: the reference and the known best config of an order of sums."""
+        """Return further legal configs that may win.
+
+        They are the reference and the best known config of the required order of sums, and the incumbent if the problem
+        is not searched.
+        """
         known = self.orders.besides(problem, self.gpu)
         if problem in self.orders.decided and problem in self.incumbents:
             known = [self.incumbents[problem], *known]
@@ -118,7 +122,10 @@ class Predictor:
     def _first_right(
         self, problem: GemmProblem, ranked: Sequence[Config], report: Report
     ) -> tuple[Config | None, Check | None]:
-        """Return the first config that the check does not find wrong, and its check (None if it cannot be checked)."""
+        """Return the first config that the check does not find wrong, and its check (None: it could not be checked).
+
+        The config is None if all are wrong. Wrong configs are recorded in `report`.
+        """
         for config in ranked:
             if self.checker is None:
                 return config, None

@@ -39,9 +39,9 @@ _TURN_S = 0.001
 
 @dataclass
 class Prepared:
-    """A problem that is pruned, whose strategy has been asked, and whose first binaries are ordered.
+    """A problem that is pruned, whose strategy was asked for units, and whose first binaries are ordered.
 
-    Nothing of it has been measured. `close` releases its resources.
+    None of its configs has been measured in this start of the run. `close` releases its resources.
 
     pruned: the result of pruning
     configs: the configs that pruning left, the incumbent if it is legal, and configs of an order of sums
@@ -69,7 +69,7 @@ class Preparation:
 
     tuned: winners that the results file had before the run
     orders: the order of sums that winners must have
-    shares: processes that prune a problem whose turn has come
+    shares: processes that help to prune a problem whose turn has come, and to predict its times
     """
 
     workshop: Workshop
@@ -84,7 +84,7 @@ class Preparation:
     shares: Shares | None = None
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
-        """Prune, write the module, make the strategy and order its first units.
+        """Prune the space, write the module with the kernels, make the strategy and order its first units.
 
         `behind`: compile these units only when no size in its turn needs the workers.
         """
@@ -93,7 +93,7 @@ class Preparation:
         if behind and self.foresight is not None:
             seen = self.foresight.of(*what)
         else:
-            # In this size's turn this process has nothing else to do, so it may use all pruning processes.
+            # In this size's turn nothing else is computed, so all processes of `shares` may help.
             seen = foreseen(*what, None if behind else self.shares)
         pruned = seen.pruned
         configs, illegal = list(pruned.kept), ""
@@ -121,7 +121,7 @@ class Preparation:
         return prepared
 
     def _outdated(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config]) -> list[str]:
-        """Return the measured configs whose code, as genkern generates it today, differs or may differ."""
+        """Return the names of measured configs whose code, as this version generates it, differs or may differ."""
         if not (known := facts.configs):
             return []
         of_today = {config.name: config for config in configs}
@@ -136,9 +136,9 @@ class Preparation:
     def _search(
         self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], raced: Collection[str], model: object = None
     ) -> Search:
-        """Make the search over the configs that an earlier start did not find unfit.
+        """Make the search over the configs that no earlier start of the run found unfit.
 
-        These stay unfit when a run continues, since the other configs were screened or timed without them.
+        Unfit configs stay unfit when a run continues, since the other configs were screened or timed without them.
         """
         problem = bench.job.session.problem
 

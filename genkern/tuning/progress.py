@@ -16,7 +16,7 @@ _ROOMY_COLUMNS = 110
 
 
 class Progress:
-    """A bar for each problem that is being tuned. Prints nothing if the output is not a terminal."""
+    """Shows a bar for each problem that is being tuned; nothing if the output is not a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._progress: RichProgress | None = None

@@ -1,7 +1,7 @@
 """Replay of a recorded search: a strategy gets the same calls of `ask` and `tell`, in the same order, as in the run.
 
-The strategy of the run then makes the same decisions. `genkern.tuning.simulated` lets any strategy search a problem
-whose every config was recorded.
+The strategy of the run then makes the same decisions. Any other strategy can search a problem of which every config was
+recorded, with `genkern.tuning.simulated`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def task_of(searched: Searched, problem: GemmProblem, gpu: Gpu) -> Task:
 
 
 def decided_again(make: MakesStrategy, searched: Searched, problem: GemmProblem, gpu: Gpu) -> tuple[Step, ...]:
-    """Return the steps of `searched` with the decisions of a new strategy; equal to its own if they are the same."""
+    """Return the steps of `searched` with the decisions of a new strategy in place of the recorded ones."""
     strategy = make(task_of(searched, problem, gpu))
     steps: list[Step] = []
     for step in searched.steps:

@@ -2,7 +2,8 @@
 
 A unit is a set of configs that share their binaries. Compile farm and profiler are queues: units are ordered with the
 place at which the strategy asked for them, several at a time, and units that are ready are measured in that order.
-Every step is recorded for the journal, so that a strategy can be replayed (`genkern.tuning.replay`).
+Every call of the strategy is recorded for the journal, so that its decisions can be replayed
+(`genkern.tuning.replay`).
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ _SHARE_DIGITS = 6
 
 @dataclass(frozen=True)
 class Confidence:
-    """How thoroughly a size was searched; None if unknown.
+    """How thoroughly a size was searched.
 
-    expected_loss: `Strategy.expected_loss`, and 0 if no config was left out
-    searched_share: share of the space's binaries that were tried: measured, or found to be no candidates
+    expected_loss: `Strategy.expected_loss`; 0 if no config was left out; None if unknown
+    searched_share: share of the space's binaries that were measured or found to be no candidates; None if unknown
     """
 
     expected_loss: float | None = None
@@ -87,12 +88,13 @@ class Search:
         first: names of configs that are compiled and measured in any case
         limit: ends the search; binaries of `known` and `first` count too
         besides: returns configs to measure after the strategy has ended, given the names of the configs that have a
-            time. The strategy is not told about them. Not called if the search is limited
+            time. The strategy is not told about them. Not called if the search has a limit, if the strategy has a
+            number, or for the strategies zero and cached
         """
         self._bench = bench
         self._known = known
         self._depth = AT_A_TIME * bench.farm.jobs
-        # Called in the thread that pulls units, when no unit is in flight and the strategy asks for none.
+        # Called in the thread that pulls units, at the end of a round: no unit is in flight and none is asked for.
         self.on_made: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         space, configs = configs, bench.worth_making(configs)
@@ -127,7 +129,7 @@ class Search:
         self._steps: list[Step] = []
         # The main binary of each unit that was compiled, by the name of the unit's first config.
         self.made: dict[str, MadeBinary] = {}
-        # The requested units in order. A unit's place is its index in this list: the place of each config, and the
+        # The requested units in order. A unit's place is its index in this list. Then the place of each config, and the
         # places of units that were compiled or dropped.
         self._units: list[Unit] = []
         self._places: dict[Config, int] = {}
@@ -178,7 +180,7 @@ class Search:
             timer.cancel()
 
     def _end_in_time(self) -> None:
-        """End the search: drop all units in flight, if the time is up and at least one config has a time."""
+        """If the time is up and at least one config has a time, end the search: drop the strategy's units in flight."""
         with self._lock:
             is_up = time.monotonic() - self._begun_s >= (self._limit.seconds or math.inf)
             if not is_up or not self._timed_names or self._is_over:
@@ -278,7 +280,10 @@ class Search:
         return asked
 
     def _place_of(self, unit: Unit) -> int:
-        """Add a new unit and return its place. Raises InputError if the strategy must not ask for it."""
+        """Add a requested unit and return its place.
+
+        Raises InputError if a config of it was requested before or is not in the strategy's task.
+        """
         place = len(self._units)
         for config in unit.configs:
             if place >= self._place_of_theirs and config in self._unasked:
@@ -385,6 +390,6 @@ class _Units(Iterator[Sequence[Candidate]]):
             raise
 
     def cancel(self) -> None:
-        """Close the bench unless the iterator has ended, so that a thread that waits for the next unit returns."""
+        """Close the bench, so that a thread that waits for the next unit returns; nothing if the iterator has ended."""
         if not self._has_ended:
             self._bench.close()

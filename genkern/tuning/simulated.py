@@ -1,9 +1,9 @@
 """Simulation of a search, without compiling or measuring, on a problem of which every config was recorded.
 
 As in `genkern.tuning.search`, several units are in flight at a time. A farm compiles them in the order in which they
-were requested, and one measured process measures the units that are ready, in that order. Both take the recorded times,
-with an empty cache. The simulated clock does not include the start of processes, the strategy's own computing
-(`own_s`) and the finals.
+were requested, and one measured process measures the units that are ready, in that order. The cache is empty at the
+start. The times of compiles and measurements are the recorded ones, or estimates from them (`Charges`). The simulated
+clock does not include the start of processes, the strategy's own computing (`own_s`), and the finals.
 """
 
 from __future__ import annotations
@@ -308,6 +308,6 @@ class _Simulation:
 
 
 def _loss(found: Iterable[Config], us: dict[Config, float], wrong: frozenset[Config]) -> float | None:
-    """Return the best time of `found` over the best time of all right configs, minus 1; None without a time."""
+    """Return by how much the best of `found` is slower than the best right config (0.01: 1 %); None without a time."""
     best_us = min((us[config] for config in found if config in us), default=None)
     return None if best_us is None else best_us / min(us[config] for config in us if config not in wrong) - 1

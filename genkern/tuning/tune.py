@@ -119,7 +119,7 @@ class Report:
 
     @property
     def time_source(self) -> str:
-        """Return the source of the candidates' times, or "" if there are no candidates."""
+        """The source of the winner's or the candidates' times; "" if there are no candidates."""
         known = (m.time_source for m in ([self.winner] if self.winner else self.candidates.values()))
         return next(known, "")
 
@@ -141,13 +141,13 @@ class Tuner:
     checker: checks outputs; None: no check
     strategy: decides which candidates are compiled and measured, and when to stop; None: the default strategy
     limit: ends a search
-    incumbents: winners of earlier runs. Each is measured and a finalist again, even if the space does not contain it,
-        so that tuning again does not lose a better config, and both are compared under the same conditions
+    incumbents: winners of earlier runs. Each legal one is measured again and is a finalist, even if the space does not
+        contain it: tuning again then does not lose a better config, and both are compared under the same conditions
     check_all: check every finalist, not only the winner and the runner-up
     ahead: the next problems, which are being prepared
-    foresight: the process that prunes the next problems; None: this process prunes them
+    foresight: the process that prunes the next problems and predicts their times; None: this process does
     orders: the order of sums that winners must have; rows of such winners are compared bit by bit
-    shares: processes that prune a problem that was not prepared
+    shares: processes that help to prune, and to predict the times of, a problem that was not prepared
     """
 
     spaces: Callable[[str], Space]
@@ -171,7 +171,7 @@ class Tuner:
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
         """Prune, compile, screen, time the finals, check and choose; return the report.
 
-        Facts that an earlier run wrote to the journal are used instead of being measured again.
+        Facts that an earlier start of the run wrote to the journal are used instead of being measured again.
         `may_prepare` is called once the first binaries are ordered: from then on the next problem can be prepared.
         A bug in genkern ends only this size, and is in the report. Raises GenkernError if the run cannot continue (a
         full disk, a broken device).
@@ -253,7 +253,10 @@ class Tuner:
         return report
 
     def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:
-        """Yield every candidate's first measurement, taken from the journal if it is known."""
+        """Yield each candidate's first measurement, from the journal if it is known there.
+
+        For configs that are not measured (left out, refused by the compiler), yield a Measurement without a time.
+        """
         problem, job = bench.job.session.problem, bench.job
         known = dict(facts.screened)
         search.on_made = lambda: self.journal.compiled(problem, Compiled(*bench.counts))
@@ -356,10 +359,10 @@ class Tuner:
         return None
 
     def _vendor(self, job: Job, facts: ProblemFacts, report: Report) -> Measurement | None:
-        """Return the library's fastest call that may win and is right, or None.
+        """Return the first library call whose output is right; None if there is none.
 
-        If no call was measured, return the first one. PyTorch's own call is not checked, since all programs use it; an
-        algorithm that genkern found is checked.
+        Calls that have a required order of sums come first, then faster ones; calls without a time come last. PyTorch's
+        own call is not checked, since all programs use it; an algorithm that genkern found is checked.
         """
         calls = library_calls(facts.finals, self.budget)
         for call in self.orders.calls(job.session.problem, calls, facts.sums):

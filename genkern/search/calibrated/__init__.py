@@ -1,1 +1,1 @@
-"""The constants of the cost model: shipped ones, and those fitted to measurements on the user's device."""
+"""The constants of the cost model: the shipped ones, and constants that are fitted on the user's device."""

@@ -38,7 +38,7 @@ class Constants:
     gap_us: float = 1.0
 
 
-# The constants of either model.
+# The constants of either of the two models.
 Counted = Constants | Rates
 Range = tuple[float, float]
 
@@ -47,7 +47,7 @@ Range = tuple[float, float]
 # memory has 32 banks of 4 bytes on every GPU of the table.
 _SHIPPED = {"nvidia": Constants(), "amd": Constants(l2_bytes_per_clock=64.0, latency_us=1.0)}
 _LAUNCHES: Mapping[str, Range] = {"kernel_us": (0.2, 12.0), "gap_us": (0.1, 12.0)}
-# Constants that a fit may change, with their ranges: of rates all but the ratio of two instructions' cycles.
+# Constants that a fit may change, with their ranges: all except `Rates.packed_matrix_ratio`.
 _FREE: Mapping[type[Counted], Mapping[str, Range]] = {
     Constants: {
         "matrix_efficiency": (0.2, 1.0),
@@ -96,7 +96,7 @@ def shipped_constants(gpu: Gpu) -> Counted:
 
 
 def constants_for(gpu: Gpu) -> Counted:
-    """Return the constants in use: those of `counting_with`, those fitted on this GPU, or the shipped ones.
+    """Return the constants in use: of `counting_with`, else the ones fitted on this GPU, else the shipped ones.
 
     Raises ResultsError if the file of fitted constants is damaged, or belongs to another model than the GPU's.
     """
@@ -130,7 +130,7 @@ def counting_with(constants: Counted) -> Iterator[None]:
 
 
 def _known(gpu: Gpu) -> Counted:
-    # Called several times for each of thousands of configs; `Gpu` has many fields to hash.
+    # Called several times for each of thousands of configs: hashing these four fields is faster than hashing `gpu`.
     key = gpu.arch, gpu.name, gpu.compute_units, gpu.rates
     if key not in _fitted_here:
         from genkern.search.calibrated.store import read_calibration
@@ -144,5 +144,5 @@ _fitted_here: dict[tuple[str, str, int, Rates | None], Counted] = {}
 
 
 def forget_calibrations() -> None:
-    """Read the files of fitted constants again from now on, since one was written."""
+    """Drop the constants that were read from files, so that the files are read again: call this after writing one."""
     _fitted_here.clear()

@@ -1,8 +1,8 @@
 """The strategy spread[:N]: N kernels from all over a size's space, which show what its times depend on.
 
-Kernels are drawn along the predicted order, more densely near its beginning. Each is the one nearby that differs most
-from those before it. For a kernel that splits K at run time, several splits are measured. `genkern calibrate` uses this
-strategy.
+Kernels are chosen at positions along the predicted order, more densely near its beginning. At each position, of the
+kernels nearby, the one is chosen that differs most from the kernels chosen before. If a binary serves several values of
+SPLIT_K, up to three are measured. `genkern calibrate` uses this strategy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from genkern.search.strategy import Strategy, Task, Unit, units_of
 USUAL = 24
 # Exponent of the positions: kernels lie more densely near the beginning of the order.
 _THICKER = 1.7
-# The part of a step that is searched, around each position, for the kernel that differs most from those before.
+# The share of the distance between two positions in which the kernel is searched that differs most.
 _NEARBY = 0.9
 _SPLITS = 3
-# Of larger spaces a sample of this size is ordered.
+# Larger spaces are thinned to at most this many configs before they are ordered.
 _MOST_ORDERED = 20_000
 
 
@@ -31,7 +31,7 @@ class Spread(Strategy):
     left_out = "it is not in the sample (spread:N)"
 
     def __init__(self, task: Task) -> None:
-        # The choice does not depend on what an earlier start tried: known results are told, and not measured again.
+        # The choice does not depend on an earlier start: the search tells known results without measuring again.
         self._left = list(reversed(spread(task, task.number or USUAL)))
 
     def ask(self, n: int) -> Sequence[Unit]:
@@ -39,7 +39,7 @@ class Spread(Strategy):
 
 
 def spread(task: Task, count: int) -> list[Unit]:
-    """Return up to `count` units, each with configs of several SPLIT_K and one GROUP_SIZE_M."""
+    """Return up to `count` units, each with one config for each of up to three values of SPLIT_K."""
     step = -(-len(task.configs) // _MOST_ORDERED)
     units = units_of(promising_first(task.problem, task.configs[::step] if step else (), task.gpu))
     if len(units) <= count:

@@ -48,8 +48,8 @@ def calibration_path(gpu: Gpu) -> Path:
 def read_calibration(gpu: Gpu) -> Calibration | None:
     """Return the calibration of a device like this; None if there is none, or GENKERN_CALIBRATION is `off`.
 
-    Raises ResultsError for a file that is damaged, that GENKERN_CALIBRATION names and is missing, or that has constants
-    of another model than the GPU's. A named file of another device is ignored.
+    Raises ResultsError if the file is damaged or has constants of another model than the GPU's, or if the file that
+    GENKERN_CALIBRATION names is missing. A file for another device is ignored.
     """
     named = os.environ.get(VARIABLE, "")
     if named == _OFF:

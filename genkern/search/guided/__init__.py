@@ -1,1 +1,1 @@
-"""The default search: a model of times, physics and what was learned of its errors, and the strategy that it guides."""
+"""The default search: a learned model of times on top of the cost model, and the strategies that use it."""

@@ -1,8 +1,9 @@
-"""Features: what a model of times sees of a size's configs, as numbers.
+"""Features: the inputs of the model of times, as numbers, for the configs of one size.
 
-All parameters of a config, as they are declared; the problem; and what both together mean on a GPU: tiles, waves,
-overhang, steps, bytes, and the predictor's time (`genkern.search.predict`) beside the roofline. Sizes and times are
-logarithms to base 2, so that what is learned of one size holds for others.
+They are the parameters of a config (without AMD's own and without parameters that declare no values), the problem, and
+what follows from both on a GPU: tiles, waves, overhang, steps, bytes, and the cost model's time
+(`genkern.search.predict`) relative to the roofline. Most sizes and times are logarithms to base 2, so that the model
+generalises to sizes that it was not trained on.
 """
 
 from __future__ import annotations
@@ -29,35 +30,35 @@ from genkern.search.predict_loads import is_pipelined, lane_bytes
 from genkern.search.predict_splits import splitting_us
 
 Numbers = npt.NDArray[np.float64]
-# Pitches of rows beyond this are as good as any: a line of L2.
+# An alignment of rows above this counts as this: a line of L2.
 _LINE_BYTES = 128
 _CORE = tuple(parameter.name for parameter in CORE)
-# Bytes a clock that an SM gets of L2, as the predictor has it for NVIDIA's (H200).
+# Bytes per clock that an SM gets from L2, as in the cost model for NVIDIA GPUs (H200).
 _L2_BYTES_PER_CLOCK = 48
-# More waves, or programs of an SM at a time, than this make no difference.
+# Upper limits of the features `waves` and `resident` (programs on an SM at a time): beyond them times hardly change.
 _MOST_WAVES, _MOST_RESIDENT = 64.0, 8.0
 
 
 def physics_us(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> Numbers:
-    """The predictor's microseconds of each config, nothing being known of binaries."""
+    """Return the cost model's microseconds [configs], without knowledge of binaries."""
     return np.array(predicted_us(problem, configs, gpu), dtype=np.float64)
 
 
 def roofline_us(problem: GemmProblem, gpu: Gpu) -> float:
-    """Microseconds that no kernel can go below: the arithmetic at the peak, or each byte moved once."""
+    """Return the microseconds that no kernel can beat: all operations at the peak, or each byte moved once."""
     return max(operations(problem) / peak_tflops(problem, gpu), bytes_moved(problem) / gpu.memory_tb_per_s) * 1e-6
 
 
 def operations(problem: GemmProblem) -> float:
-    """Multiplications and additions of the product."""
+    """Return the number of multiplications and additions."""
     return 2.0 * problem.M * problem.N * problem.K * problem.batch * columns_of_b(problem)
 
 
 def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shipped: bool = True) -> dict[str, Numbers]:
-    """By name, a number for each of the configs (at least one); every feature is there whatever their families.
+    """Return arrays [configs] by feature name, for at least one config. All families have the same features.
 
-    "log_physics" is what the predictor says, in octaves above the roofline; with `shipped`, by its shipped constants,
-    with which models are learned.
+    "log_physics" is the cost model's time in octaves above the roofline. With `shipped`, the cost model uses its
+    shipped constants, with which models are trained; otherwise the constants that were fitted on this GPU, if any.
     """
     with counting_with(shipped_constants(gpu) if shipped else constants_for(gpu)):
         columns = {**_parameters(configs), **_together(problem, configs, gpu), **_beside(problem, configs, gpu)}
@@ -67,7 +68,7 @@ def features_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shipp
 
 def _parameters(configs: Sequence[Config]) -> dict[str, Numbers]:
     columns = {name: _values(configs, name) for name in _CORE}
-    # Few combinations of the others stand for thousands of configs.
+    # Thousands of configs have few combinations of the other parameters.
     kinds: dict[object, int] = {}
     places = np.array([kinds.setdefault((config.family, config.others), len(kinds)) for config in configs], dtype=int)
     families = tuple(FAMILIES)
@@ -79,7 +80,10 @@ def _parameters(configs: Sequence[Config]) -> dict[str, Numbers]:
 
 @lru_cache(maxsize=4096)
 def _of_kind(family: str, others: tuple[tuple[str, int | str], ...], families: tuple[str, ...]) -> dict[str, float]:
-    """Of a family and its parameters off the core: these, and what its form does. `families` are all that there are."""
+    """Return the features of a family with its own parameters, and of its form.
+
+    `families` are the names of all families, each of which has a feature.
+    """
     config = Config(family, 64, 64, 64, others=others)
     form = form_of(config)
     seen = {f"family={name}": float(name == family) for name in families}
@@ -107,7 +111,7 @@ def _values(configs: Sequence[Config], name: str) -> Numbers:
 
 
 def _together(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[str, Numbers]:
-    """What a config means for the problem on the GPU."""
+    """Return the features of the product itself: tiles, waves, overhang, steps and bytes."""
 
     bm, bn, bk, group, sk, warps, stages = (np.maximum(_values(configs, name), 1) for name in _CORE)
     forms = [form_of(config) for config in configs]
@@ -163,8 +167,8 @@ def _together(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict
 
 
 def _beside(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[str, Numbers]:
-    """What stands beside the products: copies, sums of parts of K, how operands are loaded, what is masked."""
-    # Models of GPUs with rates have no such terms.
+    """Return the other features: copies of operands, partial sums of a split K, widths of loads, and masks."""
+    # 0 on GPUs with rates: both functions belong to the cost model of GPUs without rates.
     realigning, splitting = (realigning_us, splitting_us) if gpu.rates is None else (_nothing_us, _nothing_us)
     copied: dict[object, tuple[float, ...]] = {}
     split: dict[object, float] = {}
@@ -174,7 +178,7 @@ def _beside(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[s
         if kind not in copied:
             lanes = lane_bytes(problem, config)
             copied[kind] = realigning(problem, config, gpu), *lanes, float(is_pipelined(problem, config, gpu))
-        # GROUP_SIZE_M changes no sum.
+        # GROUP_SIZE_M does not change the time of partial sums.
         sums = kind, config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.SPLIT_K
         if sums not in split:
             split[sums] = splitting(problem, config, gpu)
@@ -191,7 +195,7 @@ def _beside(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[s
         "lane_a": np.log2(lane_a),
         "lane_b": np.log2(lane_b),
         "pipelined": pipelined,
-        # Bytes that lie side by side in memory, of a step of a tile.
+        # Contiguous bytes that a step of a tile loads from each row or column.
         "run_a": np.log2(along_a * size_a),
         "run_b": np.log2(along_b * size_b),
         "masks_m": (problem.M % bm > 0).astype(np.float64),
@@ -205,7 +209,7 @@ def _nothing_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
 
 
 def features_of_problem(problem: GemmProblem, gpu: Gpu) -> dict[str, float]:
-    """By name, what all configs of a size have in common."""
+    """Return the features of the problem, by name; they are equal for all configs."""
     size_a, size_b = element_bytes(problem)
     moved = bytes_moved(problem) / gpu.memory_tb_per_s * 1e-6
     computed = operations(problem) / peak_tflops(problem, gpu) * 1e-6

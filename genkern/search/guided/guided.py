@@ -1,9 +1,11 @@
-"""The strategy of a run without options: the model's first, then what this size's own times say is worth a try.
+"""The default strategy, guided: measures the model's first choices, then what the corrected model expects to be better.
 
-A first batch has the model's best, the best of several kinds of kernel, since the model may be wrong about a kind, and
-what is nearest to the winners of the nearest tuned sizes. After that a batch is what promises most, given the errors
-that the model has shown at this size (`posterior`), until nothing left promises as much as a stated share. Last, the
-best binaries are launched with the other values of GROUP_SIZE_M.
+The first batch has the model's best binaries, the best binary of several forms (called kinds here), since the model may
+be wrong about a form, and the binaries that are most similar to the winners of the nearest tuned sizes. Each later
+batch has the binaries with the largest expected gain, given the errors that the model has shown at this size
+(`posterior`), until the largest gain is below a fixed share of the best time, or a fixed number of binaries was tried.
+Then a few binaries around the best one are tried. Last, the best binaries are launched with the other values of
+GROUP_SIZE_M.
 """
 
 from __future__ import annotations
@@ -28,40 +30,44 @@ from genkern.search.guided.posterior import Posterior, expected_gain
 from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit
 from genkern.space.shares import Shares
 
-# Binaries of the first batch: the model's best and the best of so many kinds, and what is near a winner of another
-# size. What was learned is trusted more: on 168 recorded sizes 16 and 8 lost 0.09 % (0.13 % by finals) after 42
-# binaries, 20 and 12 0.06 % (0.07 %) after 44 (2026-11-27); where nothing was learned more kinds help no more.
+# Binaries of the first batch, with a learned model and with the cost model alone: the number of the model's best, and
+# the number of kinds whose best is added; _NEAR is the number for each winner of a near size. On 168 recorded sizes
+# (20, 12) lost 0.06 % (0.07 % by the times of the finals) after 44 binaries, (16, 8) 0.09 % (0.13 %) after 42
+# (2026-11-27). With the cost model alone, more kinds than 14 do not help.
 _LEARNED_FIRST, _PREDICTED_FIRST, _NEAR = (20, 12), (8, 14), 2
-# So many are asked for as soon as no more than so many have no answer: what is asked for later knows more, and the farm
-# must not be idle for want of that.
+# Size of a later batch, and the number of binaries without a result at which the next batch is chosen: a batch that is
+# chosen later uses more measurements, but the farm must not become idle.
 _BATCH, _WAITING = 4, 8
-# No fewer binaries, whatever is promised, and no more: the first are what the model is corrected by.
+# Smallest and largest number of binaries that are tried. The smallest one holds even if no gain is expected, since the
+# model is corrected with the first times.
 _LEAST, _MOST = 28, 96
 # Number of refused binaries that do not count as tries. If more are refused, something else is wrong.
 _FREE = 256
 # A binary whose expected gain is below this share of the best time is not asked for.
 _PROMISE = 0.003
-# If there is nothing left to ask for and _TIMED binaries have times, binaries under way whose expected gain is below
+# If there is nothing left to ask for and _TIMED configs have times, binaries under way whose expected gain is below
 # _VAIN are dropped, since the run would otherwise wait for the slowest compiles. On 168 recorded sizes with 16 compiles
 # at a time this lost 0.089 % after 42.9 binaries in three quarters of the time of a run that dropped nothing (0.089 %
 # after 45.5); dropping while there is more to ask for lost 0.10 to 0.12 %.
 _VAIN, _TIMED = 0.0005, 28
-# What is left promises together so many times what the binary does that promises most. On the recorded sizes (H200
-# and H100, 2026-11-27; by models that did not know them, `genkern train --folds 8`) 0.17 % is expected in the mean,
-# 0.06 % lost.
+# The expected loss of a search is this many times the largest expected gain of a binary that was left out. On the
+# recorded sizes (H200 and H100, 2026-11-27; by models that were trained without them, `genkern train --folds 8`) the
+# expected loss is 0.17 % in the mean, the actual loss 0.06 %.
 _TOGETHER = 2.0
-# Last, so many binaries whose tiles are no farther than so many octaves from the best one's, until none is better: on
-# 104 recorded sizes the mean loss was 0.24 % without, with two binaries more 0.14 % (2026-11-26).
+# When no gain is expected any more, up to _AROUND further binaries around the best one are tried: their block sizes,
+# warps and stages differ by at most _STEP octaves in total. This is repeated if another binary becomes the best. On 104
+# recorded sizes it lowered the mean loss from 0.24 % to 0.14 %, with two more binaries per size (2026-11-26).
 _AROUND, _STEP = 4, 1.0
-# Of so many of the best rows the other group sizes are tried.
+# Number of best rows (binary and SPLIT_K) whose other values of GROUP_SIZE_M are tried.
 _REFINED = 20
-# Of no more rows than so many another group size is tried where the usual one came to no time: a crash takes seconds.
+# Largest number of rows that crashed or timed out and are tried with other values of GROUP_SIZE_M. It is small because
+# a crash takes seconds.
 _MOST_LOST = 4
 _ENDED_BADLY = (Outcome.CRASHED, Outcome.TIMED_OUT)
 
 
 class Guided(Strategy):
-    """Asks for binaries by what they promise, then for the other group sizes of the best."""
+    """Asks for binaries by their expected gain, then for the other values of GROUP_SIZE_M of the best ones."""
 
     left_out = "by the model and the times of this size it promised nothing"
 
@@ -77,17 +83,17 @@ class Guided(Strategy):
         self._unanswered: dict[Config, Hashable] = {}
         self._waiting: dict[Hashable, int] = {}
         self._under_way: dict[Hashable, Unit] = {}
-        # Whether a time came since the last drop; whether there was nothing left to ask for, the last time.
+        # Whether a config was measured since the last `drop`; whether the last `_next` chose no binary.
         self._has_news = self._wants_none = False
         self._octaves: dict[Config, float] = {}
         self._lost: set[int] = set()
-        # Binaries that nobody can make or launch: of all so far, and since the last time was told.
+        # Number of refused units: since the beginning, and since the last measured time.
         self._refused = self._in_vain = 0
         self._best = math.inf if task.best_us is None else math.log2(task.best_us)
         self._is_refined = not self._rows.configs
         self._looked_around: int | None = None
         self._gain = 0.0
-        # What an earlier start has tried counts, though only its best time is known.
+        # Units that an earlier start tried count too, though only their number and best time are known.
         self._least = max(0, _LEAST - task.tried)
         self._most = max(0, _MOST - task.tried) if task.most is None else min(_MOST, task.most)
 
@@ -136,7 +142,7 @@ class Guided(Strategy):
         return vain
 
     def _is_vain(self, unit: Unit, gain: Numbers) -> bool:
-        """Whether nothing of it has a time, and nothing promises one that is worth waiting for."""
+        """Return True if no config of the unit has a time, and the expected gain of each is not worth waiting for."""
         least = math.log2(1.0 + _VAIN)
         return all(config not in self._octaves and gain[self._rows.place[config]] < least for config in unit.configs)
 
@@ -155,7 +161,7 @@ class Guided(Strategy):
             self._wanted = deque(self._next())
 
     def _next(self) -> list[Unit]:
-        """What is wanted next; nothing while that hangs on what is under way, and in the end."""
+        """Return the next units; an empty list while units under way must be awaited first, and at the end."""
         if self._is_refined:
             return []
         chosen = self._first() if not self._asked else self._promising()
@@ -163,7 +169,7 @@ class Guided(Strategy):
         chosen = chosen[: self._most - self._tried]
         self._asked.update(chosen)
         if not chosen:
-            # A few that take long to compile are seldom the best: where one is, this is done around it once more.
+            # Units under way are not awaited: slow compiles are seldom the best. If one is, `_around` is called again.
             chosen = self._around()
             self._asked.update(chosen)
         self._wants_none = not chosen
@@ -183,7 +189,7 @@ class Guided(Strategy):
 
     def _promising(self) -> list[int]:
         if not self._octaves:
-            # Nothing ran so far.
+            # No config was measured so far, so no gain is known.
             return self._ranked(self._posterior.predicted()[0])[: _BATCH + self._in_vain]
         gain = expected_gain(self._best, *self._posterior.predicted())
         gain[np.isin(self._rows.unit, list(self._asked))] = 0.0
@@ -193,12 +199,16 @@ class Guided(Strategy):
         chosen = self._unlike(gain, _BATCH)
         if not self._in_vain:
             return chosen
-        # Where a kind is refused (another compiler, no room), what it promises says nothing.
+        # If units are refused (by another compiler, or for lack of resources), their expected gains mean nothing: the
+        # batch grows, so that it reaches other kinds.
         return list(dict.fromkeys([*chosen, *self._ranked(-gain)]))[: _BATCH + self._in_vain]
 
     def _unlike(self, gain: Numbers, most: int) -> list[int]:
-        """The numbers of so many units that promise most, where what errs like one that is chosen promises less: its
-        time will tell of both. On 104 recorded sizes batches of likes cost five binaries more (2026-11-27)."""
+        """Return the numbers of up to `most` units with the largest gains, choosing one after the other.
+
+        Each choice lowers the gains of rows whose errors are correlated with its own, since its time will tell about
+        them too. On 104 recorded sizes batches without this took five more binaries (2026-11-27).
+        """
         left, chosen = gain.copy(), []
         for _ in range(most):
             row = int(left.argmax())
@@ -211,8 +221,10 @@ class Guided(Strategy):
         return chosen
 
     def _around(self) -> list[int]:
-        """Units of the best one's form that differ from it by a step, where that has not been looked at: the model is
-        seldom wrong by more, and then nothing far from its choices promises anything.
+        """Return up to `_AROUND` units of the best config's form whose shapes are within `_STEP` octaves of its shape.
+
+        The list is empty if this was done for the same unit before. A neighbour may be slightly better although the
+        model expects no gain from it.
         """
         measured = [config for config in self._octaves if config in self._rows.place]
         best = min(measured, key=lambda config: self._octaves[config], default=None)
@@ -233,14 +245,14 @@ class Guided(Strategy):
         return len(self._asked) - min(self._refused, _FREE)
 
     def _ranked(self, octaves: Numbers) -> list[int]:
-        """The numbers of all units that were not asked for, by their least value."""
+        """Return the numbers of the units that were not asked for, ordered by the least value of their rows."""
         least = np.full(len(self._rows.units), math.inf)
         np.minimum.at(least, self._rows.unit, octaves)
         order = np.argsort(least, kind="stable").tolist()
         return [number for number in order if number not in self._asked]
 
     def _nearest(self, config: Config) -> list[int]:
-        """The units of its form whose tiles are most like those of a config: its own, where that is in the space."""
+        """Return the `_NEAR` units of the config's form whose shapes are nearest to its shape, nearest first."""
         stem = form_of(config).stem
         apart = [
             (_octaves(config, unit.configs[0]), number)
@@ -250,7 +262,7 @@ class Guided(Strategy):
         return [number for _, number in sorted(apart)[:_NEAR]]
 
     def _refined(self) -> list[Unit]:
-        """The best rows with their other group sizes, one unit a binary."""
+        """Return units of the best rows with their other values of GROUP_SIZE_M, one unit per binary."""
         measured = [config for config in self._octaves if config in self._rows.place]
         best = sorted(measured, key=lambda config: self._octaves[config])[:_REFINED]
         more: dict[Hashable, list[Config]] = {}
@@ -262,7 +274,7 @@ class Guided(Strategy):
         return [Unit(tuple(configs)) for configs in more.values()]
 
     def _worth_another(self) -> list[int]:
-        """Rows that have no time since their usual group size ended badly, and promise something."""
+        """Return rows that crashed or timed out with the usual GROUP_SIZE_M and whose expected gain is large enough."""
         rows = [row for row in self._lost if self._rows.others[row] and self._rows.configs[row] not in self._octaves]
         if not rows:
             return []
@@ -274,6 +286,7 @@ class Guided(Strategy):
 
 
 def _octaves(one: Config, other: Config) -> float:
+    """Return the distance of two shapes: the sum of |log2| of the ratios of block sizes, warps and stages."""
     pairs = zip(_shape(one), _shape(other), strict=True)
     return sum(abs(math.log2(max(1, mine) / max(1, its))) for mine, its in pairs)
 
@@ -285,13 +298,16 @@ def _shape(config: Config) -> tuple[int, ...]:
 def foresee(
     problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shares: Shares | None = None
 ) -> tuple[list[Config], Prior]:
-    """The model of the size, and of which rows (genkern.search.strategy has when this is called)."""
+    """Return the rows of the size and the model's predictions for them (see `genkern.search.strategy`)."""
     rows = Rows(configs).configs
     return rows, Prior(problem, rows, gpu, learned_of, shares)
 
 
 def _foreseen(foreseen: object, rows: Rows) -> Prior | None:
-    """What `foresee` returned, where it is of these rows: an earlier start, or a winner of before, may change them."""
+    """Return the predictions of `foresee`; None if they are for other rows.
+
+    The rows may differ, since winners of earlier runs are not among the strategy's configs.
+    """
     if not isinstance(foreseen, tuple):
         return None
     configs, prior = foreseen

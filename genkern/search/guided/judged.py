@@ -1,6 +1,6 @@
-"""Judged: how good a model's first choices were, without any measurement, at recorded sizes that it did not know.
+"""Judged: how fast a model's first choices were on recorded sizes that were not in its training data.
 
-A file of a model may have it beside the model, as arrays: `genkern train` writes it where it judges what it trains.
+The arrays may be in the model's file: `genkern train` adds them if it judges the model.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ from genkern.search.guided.learned import UNREADABLE
 from genkern.search.guided.model import path_of
 
 _SHARES, _KINDS = "judged_shares", "judged_kinds"
-# Of fewer sizes of a kind than these all sizes tell more.
+# For a kind with fewer sizes than this, the mean over all sizes is used.
 _LEAST_OF_KIND = 4
 
 
 @dataclass(frozen=True)
 class Judged:
-    """`shares` [sizes]: the time of the best, by the finals, over that of the first choice of a model that was trained
-    without the size; 1 at most. `kinds` [sizes]: format and layout of each, as `kind_of` says them.
+    """How a model was judged.
+
+    shares: [sizes] time of the best config in the finals, over the time of the first choice of a model that was trained
+        without the size; at most 1
+    kinds: [sizes] number format and layout (`kind_of`)
     """
 
     shares: tuple[float, ...]
@@ -35,12 +38,12 @@ class Judged:
 
     @classmethod
     def of(cls, found: Iterable[tuple[GemmProblem, float]]) -> Judged:
-        """Of sizes with their shares, at least one."""
+        """Return the judgement from pairs of problem and share, at least one pair."""
         kinds, shares = zip(*((kind_of(problem), share) for problem, share in found), strict=True)
         return cls(shares, kinds)
 
     def share_for(self, problem: GemmProblem) -> float:
-        """The geometric mean of the shares of sizes of the problem's kind, or of all where these are few."""
+        """Return the geometric mean of the shares of the problem's kind, or of all sizes if the kind has few."""
         its = kind_of(problem)
         alike = [share for share, kind in zip(self.shares, self.kinds, strict=True) if kind == its]
         return _geomean(alike if len(alike) >= _LEAST_OF_KIND else self.shares)
@@ -50,7 +53,7 @@ class Judged:
         return f"{_geomean(self.shares):.3f} in geomean, P10 {p10:.3f}, over {len(self.shares)} sizes"
 
     def add_to(self, file: BinaryIO) -> None:
-        """Add the arrays to a model that is written there, beside what it has."""
+        """Add the arrays to a model's file, after its own arrays."""
         with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as arrays:
             for name, array in ((_SHARES, np.array(self.shares, dtype=np.float32)), (_KINDS, np.array(self.kinds))):
                 with arrays.open(f"{name}.npy", "w") as part:
@@ -58,7 +61,7 @@ class Judged:
 
     @classmethod
     def read(cls, path: str) -> Judged | None:
-        """What a file of a model has of it, None where it was not judged. Raises ResultsError for damage."""
+        """Read the judgement from a model's file; None if there is none. Raises ResultsError for a damaged file."""
         try:
             with open(path, "rb", opener=regular) as data, np.load(data, allow_pickle=False) as file:
                 if _SHARES not in file:
@@ -73,12 +76,15 @@ class Judged:
 
 
 def kind_of(problem: GemmProblem) -> str:
-    """Format and layout: how good a model is hangs on how many of those it has seen."""
+    """Return number format and layout: a model is better for kinds that it was trained on."""
     return f"{problem.op} {problem.layout}"
 
 
 def judged_of(arch: str) -> Judged | None:
-    """How the model for an architecture was judged; None where there is none, or nobody did. Raises ResultsError."""
+    """Return the judgement of an architecture's model; None without a model or judgement.
+
+    Raises ResultsError for a damaged file.
+    """
     path = path_of(arch)
     return None if path is None else _read(path)
 

@@ -1,4 +1,4 @@
-"""Learned: a model of times as `genkern train` makes it: trees, and networks beside them."""
+"""Learned: a model of times that `genkern train` makes, of regression trees and, if it has them, neural networks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from genkern.files import regular
 from genkern.search.guided.network import Network
 from genkern.search.guided.trees import Numbers, Trees
 
-# What NumPy and zipfile raise for files that are damaged, or others than what was written.
+# Exceptions of NumPy and zipfile for files that are damaged or are no model.
 UNREADABLE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, MemoryError),
     *(zipfile.BadZipFile, zlib.error, struct.error),
@@ -26,33 +26,35 @@ UNREADABLE = (
 
 @dataclass(frozen=True, eq=False)
 class Learned:
-    """`trees` alone, or the mean of what they and each network of `network` say."""
+    """A model of times: the trees alone, or the mean of the trees and each of the networks."""
 
     trees: Trees
     network: Network | None = None
 
     @property
     def arch(self) -> str:
-        """The architecture on whose times the model was trained."""
+        """The architecture of the times with which the model was trained."""
         return str(self.trees.arch)
 
     def octaves(self, columns: Mapping[str, Numbers], of_trees: Numbers) -> Numbers:
-        """[rows]: log2 of time, up to a constant of the size, of rows of one size of which the trees say `of_trees`
-        (`genkern.search.guided.passed` has walked them)."""
+        """Return log2 of the times [rows] of one size, up to a constant that depends on the size.
+
+        `of_trees` [rows] are the predictions of the trees for the same rows.
+        """
         if self.network is None:
             return of_trees
-        # Each up to another constant, which does not matter.
+        # Each model has its own additive constant, which changes only the constant of the mean.
         networks = self.network.count
         return (of_trees + networks * self.network.octaves(columns)) / (1 + networks)
 
     def write(self, file: BinaryIO) -> None:
-        """Write the arrays, as NumPy has them (.npz)."""
+        """Write the model as an .npz file."""
         arrays: dict[str, Any] = self.trees.arrays() | (self.network.arrays() if self.network else {})
         np.savez_compressed(file, **arrays)
 
     @classmethod
     def read(cls, path: str | Path) -> Learned:
-        """The model of a file. Raises ResultsError, one line, for what is none: its numbers are checked."""
+        """Read and validate a model. Raises ResultsError if the file is no valid model."""
         try:
             with open(path, "rb", opener=regular) as data, np.load(data, allow_pickle=False) as file:
                 return cls(Trees.of(file), Network.of(file))

@@ -1,4 +1,4 @@
-"""Model: what is expected of a size's configs before any is measured, and which of them err alike."""
+"""Model: predicts the times of a size's configs before any is measured, and how similar their errors are."""
 
 from __future__ import annotations
 
@@ -22,19 +22,21 @@ from genkern.search.predict import BUT_GROUP_SIZE_M, from_usual
 from genkern.search.rates.variants import variants_octaves
 from genkern.space.shares import Shares
 
-# Names a file of `genkern train`, which stands for what is shipped.
+# Environment variable: a file of `genkern train` to use instead of the shipped model of the same architecture.
 MODEL_VARIABLE = "GENKERN_MODEL"
-# One file an architecture on which spaces were recorded, named by it.
+# Folder of the shipped models: ARCH.npz for each architecture on which spaces were recorded.
 _LEARNED = Path(__file__).parent
-# So many of the first rows are launched with the GROUP_SIZE_M that the model prefers, others with the usual one: on 168
-# recorded sizes first choices gain 0.1 % (2026-11-27).
+# Number of first rows whose values of GROUP_SIZE_M are ordered by the model, instead of by their distance from the
+# usual one: on 168 recorded sizes this makes first choices 0.1 % faster (2026-11-27).
 _GROUPED = 8
-# Networks see the configs that trees put so many octaves behind their own first ones at most. At 56 of the recorded
-# sizes the first choice of both together is 0.09 octaves behind that of the trees at most (2026-11-28).
+# `first_ranked` evaluates the networks only for configs that the trees predict at most this many octaves behind the
+# last of their own first choices. On 56 recorded sizes the first choice of the whole model is at most 0.09 octaves
+# behind the first choice of the trees (2026-11-28).
 _PREFERRED_OCTAVES = 0.2
-# How alike configs are is told by one tree of so many: all say the same, in as many times the time.
+# The similarity of configs uses every fourth tree: all trees give the same result, in four times the time.
 _OF_TREES = 4
-# Where nothing was learned, configs err less alike by one standard deviation for each of these steps between them.
+# Length scales of the features by which the similarity of errors falls with distance (`Prior.alike`), without a learned
+# model.
 _STEPS = {
     "log_bm": 1.0,
     "log_bn": 1.0,
@@ -48,10 +50,10 @@ _STEPS = {
 
 
 class Prior:
-    """The model of one size: `octaves` [rows] is its prediction of the configs, log2 of time up to a constant.
+    """The predictions for one size: `octaves` [rows] are log2 of the configs' times, up to a constant.
 
-    What was learned of the predictor's errors on the GPU's architecture, or the predictor alone where nothing was; that
-    of GPUs with rates, which no time has judged, with variants of one tile apart.
+    They come from the learned model of the GPU's architecture, or from the cost model if there is none. On GPUs with
+    rates, the cost model's order also spreads out the variants of one tile (`genkern.search.rates.variants`).
     """
 
     def __init__(
@@ -62,9 +64,10 @@ class Prior:
         learned: Callable[[str], Learned | None],
         shares: Shares | None = None,
     ) -> None:
-        """Where others have `shares` in it, what they say is waited for when it is asked for.
+        """Predict now, or with `shares` in other processes: then the first use of the predictions waits for them.
 
-        It differs from what one process says by the last digit, of few rows, as machines do (`Network`).
+        Predictions of several processes may differ from those of one process in the last digit of a few rows, as
+        predictions of different machines do (`Network`).
         """
         of_part = partial(_of_part, problem, gpu, learned)
         if shares is None:
@@ -84,11 +87,14 @@ class Prior:
 
     @property
     def is_learned(self) -> bool:
-        """Whether it is more than the predictor."""
+        """True if the predictions come from a learned model, not from the cost model alone."""
         return self._said.is_learned
 
     def alike(self, row: int) -> Numbers:
-        """[rows] how alike errors are: by the share of trees in which both end in one leaf, or by distance."""
+        """Return the similarity [rows] of each row's error to the error of `row`, from 0 to 1.
+
+        It is the share of trees in which both rows end in one leaf; without a learned model, exp(-distance**2 / 2).
+        """
         ends = self._said.ends
         if self.is_learned:
             shared: Numbers = np.count_nonzero(ends == ends[:, row, None], axis=0) / len(ends)
@@ -99,7 +105,11 @@ class Prior:
 
 @dataclass(frozen=True, eq=False)
 class _Said:
-    """Of rows: `octaves` [rows], and `ends` [trees, rows], the leaves of some trees, or [steps, rows] how far it is."""
+    """Predictions of some rows.
+
+    octaves: [rows] log2 of time, up to a constant
+    ends: [trees, rows] the leaves of some trees; without a learned model [features, rows], scaled by `_STEPS`
+    """
 
     octaves: Numbers
     ends: Numbers | Places
@@ -121,7 +131,7 @@ def _of_part(
 
 
 def predicted_octaves(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Learned) -> Numbers:
-    """[configs] log2 of time by a model, up to a constant, for at least one config."""
+    """Return log2 of the times [configs] by a learned model, up to a constant, for at least one config."""
     columns = features_of(problem, configs, gpu)
     trees = learned.trees if len(configs) < FEW_ROWS else passed(learned.trees, columns)
     return learned.octaves(columns, trees.octaves(trees.leaves(columns)))
@@ -139,14 +149,20 @@ def _joined(parts: Iterable[_Said], configs: Sequence[Config], gpu: Gpu) -> _Sai
 
 
 def learned_of(arch: str) -> Learned | None:
-    """What was learned on an architecture, of the file in GENKERN_MODEL if it is of that, else what is shipped; None
-    where nothing was. Raises ResultsError for a damaged file."""
+    """Return the learned model of an architecture; None if there is none.
+
+    It is the file that GENKERN_MODEL names, if that is for this architecture, else the shipped one. Raises ResultsError
+    for a damaged file.
+    """
     path = path_of(arch)
     return None if path is None else _read(path)
 
 
 def path_of(arch: str) -> str | None:
-    """The file of `learned_of`. Raises ResultsError for a damaged one."""
+    """Return the path of the model that `learned_of` reads; None if there is none.
+
+    Raises ResultsError if the file that GENKERN_MODEL names is damaged.
+    """
     if (own := os.environ.get(MODEL_VARIABLE)) and _read(own).arch == arch:
         return own
     path = _LEARNED / f"{arch}.npz"
@@ -161,9 +177,10 @@ def _read(path: str) -> Learned:
 def ranked(
     problem: GemmProblem, configs: Iterable[Config], gpu: Gpu, learned: Callable[[str], Learned | None] = learned_of
 ) -> list[Config]:
-    """All `configs` without any measurement, the most promising first.
+    """Return all `configs` by predicted time, fastest first.
 
-    Those that differ in GROUP_SIZE_M alone stand together.
+    Configs that differ only in GROUP_SIZE_M stand together, at the place of the usual one. The usual one comes first,
+    or, for the first `_GROUPED` places with a learned model, the one that the model predicts to be the fastest.
     """
     rows = Rows(configs)
     if not rows.configs:
@@ -185,9 +202,10 @@ def first_ranked(
     most: int,
     learned: Callable[[str], Learned | None] = learned_of,
 ) -> list[Config]:
-    """The first configs of `ranked`, one for all values of GROUP_SIZE_M, up to `most`.
+    """Return up to `most` first configs of `ranked`, one of each set that differs only in GROUP_SIZE_M.
 
-    It takes a third of the time of `ranked`: networks see only the configs that trees prefer.
+    With a learned model this takes a third of the time of `ranked`, because the networks are evaluated only for configs
+    that the trees prefer. The result can differ from `ranked` if the networks prefer other configs.
     """
     siblings: dict[object, list[Config]] = {}
     for config in configs:

@@ -1,6 +1,6 @@
-"""Rows: the configs of a size as the model looks at them, one for all values of GROUP_SIZE_M.
+"""Rows: the configs of a size for the model. A row is a binary with a SPLIT_K, for all values of GROUP_SIZE_M.
 
-A binary with a SPLIT_K is a row; which GROUP_SIZE_M it is launched with matters less, and is tried last.
+GROUP_SIZE_M matters less, so the other values are tried last.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ Places = npt.NDArray[np.int64]
 
 
 class Rows:
-    """`configs` [rows] have the usual GROUP_SIZE_M. `unit` [rows] and `kind` [rows] number binaries and forms."""
+    """The rows of some configs.
+
+    configs: [rows] the config with the value of GROUP_SIZE_M nearest to the usual one
+    others: [rows] the configs with other values
+    units, of_unit: the units, and the rows of each
+    unit, kind: [rows] the number of the unit and of the form
+    place: the row of each config of `configs`
+    """
 
     def __init__(self, configs: Iterable[Config]) -> None:
         self.units = units_of(configs)
@@ -45,5 +52,5 @@ class Rows:
         self.place = {config: row for row, config in enumerate(self.configs)}
 
     def first_of(self, number: int) -> Unit:
-        """The unit of this number with the usual group sizes alone."""
+        """Return the unit of this number with only the configs of its rows, which have the usual GROUP_SIZE_M."""
         return Unit(tuple(self.configs[row] for row in self.of_unit[number]))

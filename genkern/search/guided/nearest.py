@@ -1,4 +1,4 @@
-"""Nearest: which tuned sizes are most like one that is not."""
+"""Nearest: finds the winners of the tuned sizes that are most similar to a size."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from dataclasses import replace
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 
-# No more than so many, none further than so many octaves, M, N and K together.
+# Largest number of winners, and largest distance: the sum of |log2| of the ratios of M, N and K.
 _MOST, _FAR_OCTAVES = 3, 4.0
 
 
 def nearest(problem: GemmProblem, winners: Iterable[tuple[GemmProblem, Config]]) -> tuple[Config, ...]:
-    """The winners of the nearest of these sizes, each once, the nearest first: problems that are the same but for
-    M, N and K."""
+    """Return the winners of the nearest sizes, nearest first, each config once.
+
+    Only problems count that differ from `problem` in nothing but M, N and K.
+    """
     alike = replace(problem, M=1, N=1, K=1)
     found = sorted(
         (octaves, config)

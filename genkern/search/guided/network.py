@@ -1,4 +1,4 @@
-"""Network: small feed-forward neural networks as arrays, which NumPy evaluates; a file of them is data."""
+"""Network: small feed-forward neural networks as arrays, which NumPy evaluates; their file holds no code."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ import numpy.typing as npt
 from genkern.search.guided.trees import Numbers, matrix_of
 
 _Floats = npt.NDArray[np.float32]
-# Features beyond so many deviations count as at them: far from what was learned nothing is known.
+# Features are clipped to this many standard deviations: farther away there was no training data.
 FAR = 6.0
-# Libraries of linear algebra add in other orders on other machines: what differs by that alone seldom differs then.
+# Outputs are rounded to this many decimals: BLAS adds in different orders on different machines, and rounding hides
+# most of the differences.
 _DIGITS = 4
-# Rows at a time: what lies between layers stays in a core's cache, which takes a third of the time.
+# Rows at a time: the values between layers then stay in a core's cache, so this takes a third of the time.
 _ROWS = 512
+# The largest number in half precision.
 _MOST = 65504.0
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Networks of one shape, the mean of whose outputs is octaves (log2) of time, up to a constant of the size.
+    """Networks of one shape. The mean of their outputs is log2 of time, up to a constant that depends on the size.
 
-    `names` [features] are the inputs, `centre` and `spread` [features] their means and deviations where it was trained.
-    Layer i of network n multiplies by `weights[i][n]` [inputs, outputs] and adds `biases[i][n]` [outputs]; between
-    layers is silu, and the last has one output.
+    `names` [features] are the inputs; `centre` and `spread` [features] are their means and standard deviations in the
+    training data. Layer i of network n multiplies by `weights[i][n]` [inputs, outputs] and adds `biases[i][n]`
+    [outputs]. Layers are separated by silu; the last layer has one output.
     """
 
     names: npt.NDArray[np.str_]
@@ -38,11 +40,11 @@ class Network:
 
     @property
     def count(self) -> int:
-        """How many networks there are."""
+        """The number of networks."""
         return len(self.weights[0])
 
     def octaves(self, columns: Mapping[str, Numbers]) -> Numbers:
-        """[rows]: log2 of time, up to a constant, for rows of one size; features that `columns` lacks are 0."""
+        """Return log2 of time [rows], up to a constant, for rows of one size. Features that `columns` lacks are 0."""
         x = matrix_of(columns, self.names.tolist()).T
         x = np.clip((x - self.centre) / self.spread, -FAR, FAR)
         outputs = [self._output(x, number) for number in range(self.count)]
@@ -51,7 +53,7 @@ class Network:
 
     def _output(self, x: _Floats, number: int) -> _Floats:
         (weight, bias), *layers = [(weights[number], biases[number]) for weights, biases in self._layers]
-        # What is the same in all rows, as the problem is, is multiplied once.
+        # Features that are equal in all rows, such as the problem's, are multiplied once.
         varies = (x != x[0]).any(axis=0)
         first, bias = weight[varies], x[0, ~varies] @ weight[~varies] + bias
         outputs = []
@@ -67,7 +69,7 @@ class Network:
         return list(zip(self.weights, self.biases, strict=True))
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """By name, what a file has of them: weights in half precision, whose rounding moves no time by a thousandth."""
+        """Return the arrays of the file by name. Weights are in half precision, which changes no time by 0.1 %."""
         found = {"network_names": self.names, "network_centre": self.centre, "network_spread": self.spread}
         for place, (weight, bias) in enumerate(self._layers):
             found |= {f"network_weight_{place}": weight.astype(np.float16), f"network_bias_{place}": bias}
@@ -75,7 +77,10 @@ class Network:
 
     @classmethod
     def of(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Network | None:
-        """Those of a file, None where it has none. Raises ValueError or KeyError for arrays that are none."""
+        """Return the networks of a file's arrays; None if it has none.
+
+        Raises ValueError or KeyError for invalid arrays.
+        """
         if not any(name.startswith("network_") for name in arrays):
             return None
         places = range(sum(name.startswith("network_weight_") for name in arrays))
@@ -96,7 +101,7 @@ class Network:
         numbers = (self.centre, self.spread, *self.weights, *self.biases)
         if not (np.issubdtype(self.names.dtype, np.str_) and all(each.dtype == np.float32 for each in numbers)):
             raise ValueError("arrays of the network have other types")
-        # What a weight of half precision can be: sums of products of such stay numbers.
+        # Sums of products of numbers in this range do not overflow. NaN fails the comparison too.
         if not all((np.abs(each) <= _MOST).all() for each in numbers) or not (self.spread > 0).all():
             raise ValueError("the network has values that are no numbers")
         if not self.weights or self.names.ndim != 1 or any(weight.ndim != 3 for weight in self.weights):
@@ -113,6 +118,6 @@ class Network:
 
 
 def _silu(values: _Floats) -> _Floats:
-    # Below, silu is 0 to the last bit, and exp would have no room.
+    # Below -80 the result is practically 0, and exp would overflow.
     active: _Floats = values / (np.float32(1.0) + np.exp(-np.maximum(values, np.float32(-80.0))))
     return active

@@ -1,4 +1,4 @@
-"""Trees of one size: what is the same of all its configs decides the same in each walk, and is decided once."""
+"""Specialises trees to one size: splits by features that are equal for all its configs are decided once, in advance."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from genkern.search.guided.trees import Numbers, Trees, matrix_of
 
 
 def passed(trees: Trees, columns: Mapping[str, Numbers]) -> Trees:
-    """Trees in which these rows end in the same leaves after fewer steps: splits by a feature that is the same in all
-    rows are gone. `columns` are as in `Trees.leaves`.
+    """Return trees without the splits by features that are equal in all rows.
+
+    These rows end in the same leaves as before, after fewer steps. `columns` are as in `Trees.leaves`.
     """
     x = matrix_of(columns, trees.names.tolist())
     first, same = x[:, 0], (x == x[:, :1]).all(axis=1)
     count, nodes = trees.feature.shape
     every = np.arange(count)
     goes = np.where(first[trees.feature] <= trees.threshold, trees.left, trees.right)
-    # By node where a walk that comes to it really goes: to itself, or past it, to a later one or ~leaf.
+    # For each node, the place where a walk that reaches it continues: the node itself, or if its split is decided, the
+    # next undecided node or ~leaf.
     real = np.broadcast_to(np.arange(nodes, dtype=np.int16), (count, nodes)).copy()
     for node in reversed(range(nodes)):
         after = goes[:, node]
@@ -29,7 +31,7 @@ def passed(trees: Trees, columns: Mapping[str, Numbers]) -> Trees:
         np.where(side < 0, side, np.take_along_axis(real, np.maximum(side, 0), axis=1))
         for side in (trees.left, trees.right)
     )
-    # A walk begins at the first node, which stands for where it really goes.
+    # A walk begins at node 0, so node 0 becomes a copy of the node at which walks now begin.
     start = real[:, 0]
     at = every, np.maximum(start, 0)
     feature, threshold = trees.feature.copy(), trees.threshold.copy()

@@ -1,8 +1,8 @@
-"""Posterior: what a size's own times say of the configs that have none.
+"""Posterior: corrects the model's predictions for a size with the times that were measured there.
 
-A Gaussian process (Rasmussen and Williams, 2006, chapter 2) over the errors of the model: its mean beforehand is the
-model's prediction, and configs err alike as far as they are alike. How large errors are at this size, and the level of
-its times, are estimated with them.
+A Gaussian process (Rasmussen and Williams, 2006, chapter 2) over the errors of the model: its prior mean is the model's
+prediction, and its covariance grows with the similarity of configs. The scale of the errors at this size, and the
+constant by which the size's times differ from the predictions, are estimated too.
 """
 
 from __future__ import annotations
@@ -15,39 +15,41 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers = npt.NDArray[np.float64]
-# In octaves (log2 of time): the model's usual error, the part of it that configs of one kind share, and the noise of a
-# first measurement. The usual error counts as so many measured ones when it is estimated. Chosen by replays of the
-# recorded sizes (results/recorded), each by a model that was not trained on it.
+# Standard deviations in octaves (log2 of time): an error of the model that similar configs share, a further error that
+# all configs of one kind share, and the noise of a first measurement. _USUAL is the weight of these prior values, as a
+# number of measurements, when the scale of the errors is estimated. Chosen by replays of the recorded sizes
+# (results/recorded), each with a model that was not trained on it.
 _ERROR, _KIND_ERROR, _NOISE, _USUAL = 0.17, 0.10, 0.015, 4.0
 _OWN = _ERROR**2 + _KIND_ERROR**2
-# Standard deviations.
+# Number of standard deviations beyond which the normal distribution function is 0 or 1.
 _FAR = 8.5
 
 
 class Posterior:
-    """Times in octaves of the rows of one size, given those that are measured.
+    """The distribution of the times of one size's rows, in octaves, given the measured times.
 
-    `prior` [rows] are the model's predictions, up to a constant. `alike(row)` [rows] says how alike the error of each
-    row is to that of `row`, from 0 to 1, which is its own. `kind` [rows] numbers their kinds.
+    prior: [rows] the model's predictions, up to a constant
+    alike: `alike(row)` returns the similarity [rows] of each row's error to the error of `row`, from 0 to 1 (its own)
+    kind: [rows] number of the row's kind
 
-    A time more is a row more of the Cholesky factor, and of what follows from it (chapter 2, algorithm 2.1): no matrix
-    is inverted, and sums have one order on every machine, which libraries of linear algebra do not promise.
+    Each measured time adds a row to the Cholesky factor and to the vectors that follow from it (chapter 2, algorithm
+    2.1). No matrix is inverted, and sums have the same order on every machine, which BLAS does not guarantee.
     """
 
     def __init__(self, prior: Numbers, alike: Callable[[int], Numbers], kind: npt.NDArray[np.int64]) -> None:
         self._prior, self._alike, self._kind = prior, alike, kind
-        # Of rows that were asked for and not added since.
+        # Covariances with a row that `correlated` has computed, until the row is added.
         self._shared: dict[int, Numbers] = {}
-        # By measured row: what it tells of every row, [rows], its error and the constant 1 where the rows before it
-        # have told what they can.
+        # For each measured row: its row [rows] of the Cholesky factor, extended to all rows, and the entries of its
+        # error and of the constant 1 after forward substitution.
         self._told: Numbers = np.empty((16, len(prior)))
         self._errors: list[float] = []
         self._ones: list[float] = []
-        # [rows]: of errors and of the constant what is told of each row, and how much of its variance.
+        # [rows]: posterior means of the errors and of the constant 1, and the variance that the measurements explain.
         self._of_errors, self._of_ones, self._known = (np.zeros(len(prior)) for _ in range(3))
 
     def add(self, row: int, octaves: float) -> None:
-        """The row's measured time, log2 of microseconds."""
+        """Add the measured time of a row, log2 of microseconds."""
         count = len(self._errors)
         if count == len(self._told):
             self._told = np.concatenate([self._told, np.empty_like(self._told)])
@@ -70,7 +72,7 @@ class Posterior:
         self._known += new * new
 
     def correlated(self, row: int) -> Numbers:
-        """[rows] how far each one's error is that of `row` beforehand, from 0 to 1."""
+        """Return the prior correlation [rows] of each row's error with the error of `row`, from 0 to 1."""
         shared = self._shared[row] = self._shared_with(row)
         correlated: Numbers = shared / _OWN
         return correlated
@@ -80,10 +82,10 @@ class Posterior:
         return shared
 
     def predicted(self) -> tuple[Numbers, Numbers]:
-        """[rows] mean and standard deviation, in octaves; before any time, up to a constant."""
+        """Return means and standard deviations [rows] in octaves; before any measurement, means up to a constant."""
         if not self._errors:
             return self._prior, np.full(len(self._prior), math.sqrt(_OWN))
-        # The level by generalised least squares, and the scale of errors by what is left.
+        # The constant by generalised least squares; the scale of the errors from the residuals.
         certainty = math.fsum(one * one for one in self._ones)
         level = math.fsum(map(operator.mul, self._ones, self._errors)) / certainty
         left = math.fsum((error - level * one) ** 2 for error, one in zip(self._errors, self._ones, strict=True))
@@ -94,10 +96,10 @@ class Posterior:
 
 
 def expected_gain(best: float, mean: Numbers, deviation: Numbers) -> Numbers:
-    """[rows] by how many octaves each is expected to be faster than `best`, where it is not slower (Jones, Schonlau and
-    Welch, 1998)."""
+    """Return the expected improvement [rows] over `best` in octaves, which counts 0 if a row is slower (Jones, Schonlau
+    and Welch, 1998)."""
     z = (best - mean) / deviation
-    # Farther out it is 0 or 1 to the last bit.
+    # Beyond _FAR the distribution function is 0 or 1 to the last bit.
     below, near = (z > 0).astype(np.float64), np.flatnonzero(np.abs(z) < _FAR)
     below[near] = [0.5 * (1.0 + math.erf(each / math.sqrt(2.0))) for each in z[near].tolist()]
     density = np.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)

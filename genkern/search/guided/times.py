@@ -1,6 +1,6 @@
 """Absolute times: the microseconds that a config is expected to take on GPUs on which times were recorded.
 
-The time of a config is that of the best kernel of its size, times what the model of times says that the config loses:
+The time of a config is the time of the best kernel of its size, times the factor by which the config is slower:
 
     us = best_us(problem, gpu) * 2 ** loss(octaves of the config)
 
@@ -33,24 +33,25 @@ from genkern.search.guided.model import path_of
 from genkern.search.guided.trees import Numbers, Trees
 from genkern.search.predict import peak_tflops
 
-# Names of the arrays in a model's file begin with this.
+# Prefix of the names of these arrays in a model's file.
 _PREFIX = "times_"
-# The share of measured times that an interval is to hold.
+# The share of measured times that an interval should contain.
 INTERVAL_SHARE = 0.8
-# Features of a size with which its time never falls.
+# Features with which the predicted time of a size never falls.
 RISING = ("log_m", "log_n", "log_k", "log_smooth")
-# Features of a problem that rise or fall with its sides, or say again what those above say.
+# Features that the trees do not get: they may rise or fall with M, N and K, or repeat the features above.
 _MIXED = ("bound", "log_roofline")
-# A smooth roofline: a launch, and the norm of both bounds. The trees learn log2 of time less this share of its log2:
-# with all of it they would have to fall where efficiency rises with size, with none of it their steps would be coarse.
-# By folds, P90 of the error of a size's best time is 19.6 % with 0.6, 18.1 % with 0.8 and 17.8 % with 0.9 for whole
-# spaces of H100s, and 7.9, 7.6 and 5.9 % for the winners of results/nvidia_h200 (2026-11-28). With bytes and operations
-# as features of their own it is no less.
+# The smooth roofline is the time of a launch plus the p-norm of both bounds. The trees learn log2 of time minus this
+# share of the smooth roofline's log2: with a share of 1 they would have to fall where efficiency rises with size, with
+# a share of 0 their steps would be coarse.
+# In cross-validation, P90 of the error of a size's best time is 19.6 % with 0.6, 18.1 % with 0.8 and 17.8 % with 0.9
+# for whole spaces on H100s, and 7.9 %, 7.6 % and 5.9 % for the winners of results/nvidia_h200 (2026-11-28). Bytes and
+# operations as features of their own do not lower it.
 _LAUNCH_US, _NORM, _SMOOTH_SHARE = 2.5, 2.5, 0.8
 
 
 def size_features(problem: GemmProblem, gpu: Gpu) -> dict[str, Numbers]:
-    """By name, [1] what the trees see of a size on a GPU."""
+    """Return the features [1] of a size on a GPU, by name."""
     bytes_us = bytes_moved(problem) / gpu.memory_tb_per_s * 1e-6
     operations_us = operations(problem) / peak_tflops(problem, gpu) * 1e-6
     found = {
@@ -62,7 +63,7 @@ def size_features(problem: GemmProblem, gpu: Gpu) -> dict[str, Numbers]:
 
 
 def known_part(features: Mapping[str, Numbers]) -> Numbers:
-    """[rows] the octaves (log2 of microseconds) of which the trees learn the rest."""
+    """Return the part [rows] of log2 of microseconds that the trees need not learn."""
     return _SMOOTH_SHARE * features["log_smooth"]
 
 
@@ -70,11 +71,14 @@ def known_part(features: Mapping[str, Numbers]) -> Numbers:
 class Times:
     """Absolute times of an architecture.
 
-    `trees` give octaves of the best kernel's time, less `known_part`. A config to which the model gives o octaves
-    is max(0, `slope` * (o - `best_octaves`)) octaves slower than the best. `low` and `high` [kinds] are the octaves
-    from a prediction to the ends of its interval by format and layout (`kinds`, "" for all others), measured on
-    sizes that the trees had not seen; `widening` moves both ends apart for each octave that is lost. `devices` are
-    the GPUs on which times were recorded: no interval is known of others.
+    trees: give log2 of the best kernel's time, minus `known_part`
+    best_octaves, slope: a config that the model of times predicts at o octaves is max(0, slope * (o - best_octaves))
+        octaves slower than the best kernel
+    kinds: number formats with layouts; "" stands for all other kinds
+    low, high: [kinds] octaves from a prediction to the ends of its interval, measured on sizes that the trees were not
+        trained on
+    widening: octaves by which both ends move outwards for each octave that the config is slower than the best
+    devices: GPUs on which times were recorded; for other GPUs no interval is known
     """
 
     trees: Trees
@@ -87,20 +91,22 @@ class Times:
     devices: tuple[str, ...]
 
     def best_octaves_of(self, problem: GemmProblem, gpu: Gpu) -> float:
-        """Log2 of the microseconds of the size's best kernel."""
+        """Return log2 of the microseconds of the size's best kernel."""
         features = size_features(problem, gpu)
         return float(self.trees.octaves(self.trees.leaves(features))[0] + known_part(features)[0])
 
     def loss_of(self, octaves: Numbers) -> Numbers:
-        """[configs] octaves behind the size's best kernel, of the model's octaves [configs]."""
+        """Return the octaves [configs] behind the size's best kernel; `octaves` [configs] are predictions."""
         loss: Numbers = np.maximum(0.0, self.slope * (octaves - self.best_octaves))
         return loss
 
     def predicted(
         self, problem: GemmProblem, octaves: Numbers, gpu: Gpu
     ) -> tuple[Numbers, tuple[Numbers, Numbers] | None]:
-        """[configs] microseconds of configs of which the model says `octaves` [configs], and both ends of the interval;
-        None in its place on a GPU that none of the recorded times is from.
+        """Return the microseconds [configs], and both ends [configs] of their intervals.
+
+        `octaves` [configs] are the predictions of the model of times. The intervals are None on a GPU on which no times
+        were recorded.
         """
         loss = self.loss_of(octaves)
         us = 2.0 ** (self.best_octaves_of(problem, gpu) + loss)
@@ -112,7 +118,7 @@ class Times:
         return us, (us * 2.0 ** (self.low[place] - wider), us * 2.0 ** (self.high[place] + wider))
 
     def put_into(self, model: bytes) -> bytes:
-        """A model's file with these absolute times, in the place of any that it has."""
+        """Return a model's file with these absolute times, which replace any in it."""
         scalars = {name: np.array(getattr(self, name)) for name in _OWN}
         arrays = {**{f"tree_{name}": array for name, array in self.trees.arrays().items()}, **scalars}
         file = io.BytesIO()
@@ -127,7 +133,7 @@ class Times:
 
     @classmethod
     def read(cls, path: str) -> Times | None:
-        """The absolute times in a model's file; None if it has none. Raises ResultsError for damage."""
+        """Read the absolute times of a model's file; None if it has none. Raises ResultsError for a damaged file."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 if f"{_PREFIX}slope" not in file:
@@ -140,7 +146,7 @@ class Times:
         return found
 
     def _check(self) -> None:
-        """Raise ValueError for values of which no time follows."""
+        """Raise ValueError for values that give no valid time."""
         ends = (*self.low, *self.high)
         numbers = np.array([self.best_octaves, self.slope, self.widening, *ends], dtype=np.float64)
         if not len(self.kinds) == len(self.low) == len(self.high) or "" not in self.kinds:
@@ -149,7 +155,7 @@ class Times:
             raise ValueError("a value of its absolute times is no number of octaves")
 
 
-# What a file has besides trees, and octaves beyond which a value is damage.
+# Fields besides the trees, and the largest valid number of octaves.
 _OWN = tuple(each.name for each in fields(Times) if each.name != "trees")
 _MOST = 64.0
 
@@ -159,7 +165,7 @@ def _plain(array: npt.NDArray[Any]) -> Any:
 
 
 def times_of(arch: str) -> Times | None:
-    """Absolute times of an architecture's model (GENKERN_MODEL, else the shipped one); None without any.
+    """Return the absolute times in an architecture's model (`model.path_of`); None if there are none.
 
     Raises ResultsError for a damaged file.
     """

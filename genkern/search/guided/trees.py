@@ -1,4 +1,4 @@
-"""Trees: boosted regression trees as arrays, which NumPy evaluates; a file of them is data, and holds no code."""
+"""Trees: boosted regression trees as arrays, which NumPy evaluates; their file holds no code."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[np.float64]
 Places = npt.NDArray[np.int16]
-# Fewer rows than these walk down all trees at once, more rows one tree after the other: which is the faster one.
+# Fewer rows than this walk down all trees at once, more rows one tree after the other; either is faster in its case.
 FEW_ROWS = 64
 _TYPES = {"arch": np.str_, "names": np.str_, "feature": np.int16, "left": np.int16, "right": np.int16}
 
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """Regression trees whose leaves' values add up to octaves (log2) of time, up to a constant of the size.
+    """Regression trees. The values of a row's leaves add up to log2 of time, up to a constant that depends on the size.
 
-    `arch` [] is the architecture whose times they were made of, `names` [features] what their splits ask for. Of tree
-    t, node i goes left where feature `feature[t, i]` is at most `threshold[t, i]`; `left` and `right` [trees, nodes]
-    have the next node, or ~leaf, of which `value` [trees, leaves] has the value. Trees are padded to the longest. One
-    of a single leaf has a first node with leaf 0 on both sides.
+    arch: [] the architecture of the training data
+    names: [features] the features that splits use
+    feature, threshold: [trees, nodes] node i of tree t goes left if feature `feature[t, i]` is at most
+        `threshold[t, i]`
+    left, right: [trees, nodes] the next node, or ~leaf
+    value: [trees, leaves] values of the leaves
+
+    Trees are padded to the size of the largest one. In a tree of a single leaf, node 0 has leaf 0 on both sides.
     """
 
     arch: npt.NDArray[np.str_]
@@ -35,7 +39,7 @@ class Trees:
     value: npt.NDArray[np.float32]
 
     def leaves(self, columns: Mapping[str, Numbers]) -> Places:
-        """[trees, rows]: the leaf of each tree in which each row ends; features that `columns` lacks are 0."""
+        """Return the leaf [trees, rows] of each tree in which each row ends. Features that `columns` lacks are 0."""
         x = matrix_of(columns, self.names.tolist())
         count = x.shape[1]
         if count < FEW_ROWS:
@@ -65,23 +69,23 @@ class Trees:
         return ~goes
 
     def octaves(self, leaves: Places) -> Numbers:
-        """[rows]: the sums of the values of these leaves."""
+        """Return the sum [rows] of the values of these leaves [trees, rows]."""
         values: Numbers = np.take_along_axis(self.value, leaves.astype(np.intp), axis=1).sum(axis=0, dtype=np.float64)
         return values
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """By name, what a file has of them."""
+        """Return the arrays of the file, by name."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def of(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Trees:
-        """Those of a file. Raises ValueError, KeyError or IndexError for arrays that are no such trees."""
+        """Return the trees of a file's arrays. Raises ValueError, KeyError or IndexError for invalid arrays."""
         trees = cls(**{each.name: arrays[each.name] for each in fields(cls)})
         trees._check()
         return trees
 
     def _check(self) -> None:
-        """Raise ValueError for arrays in which a walk would end nowhere, or outside of them."""
+        """Raise ValueError for arrays in which a walk would not end, or would leave the arrays."""
         trees, nodes = self.feature.shape
         shaped = {(trees, nodes)} == {each.shape for each in (self.threshold, self.left, self.right)}
         if (
@@ -98,7 +102,7 @@ class Trees:
             raise ValueError("a split asks for a feature that it does not name")
         after = np.arange(nodes)
         for side in (self.left, self.right):
-            # A node leads to later ones only, so that every walk ends.
+            # Each node leads only to later nodes, so every walk ends.
             if ((side >= 0) & ((side <= after) | (side >= nodes))).any() or (~side >= self.value.shape[1]).any():
                 raise ValueError("a node leads nowhere")
         if not (np.isfinite(self.value).all() and np.isfinite(self.threshold).all()):
@@ -106,6 +110,6 @@ class Trees:
 
 
 def matrix_of(columns: Mapping[str, Numbers], names: Sequence[str]) -> npt.NDArray[np.float32]:
-    """[names, rows]: features by these names, 0 where `columns` (at least one) lacks one."""
+    """Return the features [names, rows]; a feature that `columns` lacks is 0. `columns` must not be empty."""
     nought = np.zeros(len(next(iter(columns.values()))))
     return np.array([columns.get(name, nought) for name in names], dtype=np.float32)

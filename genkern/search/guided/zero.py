@@ -1,4 +1,4 @@
-"""The strategy zero: the model's first choice and, while that runs, no other; nothing is measured to choose it."""
+"""The strategy zero: takes the model's first choice; only if that does not run, the next one. No times decide."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy
 
 
 class Zero(Strategy):
-    """Asks for one config at a time, until one runs.
+    """Asks for one config at a time, in the model's order, until one was measured.
 
-    What it says of its loss is what such choices lost at recorded sizes that the model did not know.
+    Its expected loss is the mean loss of such choices on recorded sizes that were not in the training data (`Judged`).
     """
 
     left_out = "the model prefers another one (zero)"

@@ -1,1 +1,1 @@
-"""Strategies that know no model of time: they ask in the predictor's order, or in none, and say when that is enough."""
+"""Strategies that do not correct the model of times with the size's own times; each has its own rule when to stop."""

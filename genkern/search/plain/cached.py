@@ -1,4 +1,4 @@
-"""The strategy cached[:N]: what needs no compile, or the first N units of it, in predicted order."""
+"""The strategy cached[:N]: all units that need no compile, or the first N of them, in predicted order."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The strategy patience:N: four binaries of each form, then the others, each time the most promising first, until N
-binaries in a row brought nothing faster.
+"""The strategy patience:N: four binaries of each form, then all others, until N binaries in a row are no faster.
+
+Both parts are in the cost model's order. A form is a family with given values of the parameters that change a kernel's
+text.
 """
 
 from __future__ import annotations
@@ -14,15 +16,15 @@ from genkern.kernels.catalogue import form_of
 from genkern.search.predict import promising_first
 from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit, units_of
 
-# So many binaries of each form of a family are tried before all others: the predictor may be wrong about a form as a
-# whole.
-# Replayed on 12 unfriendly bf16 sizes (H200; benchmarks/README.md) with a patience of 192, that takes 35.0 % of the
-# binaries instead of 34.6 %, and loses nothing either way. With 8, a patience of 160 loses 4.7 % on one size.
+# Number of binaries of each form that are tried before all others, since the cost model may be wrong about a whole
+# form. Replayed on 12 unfriendly bf16 sizes (H200; benchmarks/README.md) with a patience of 192, the search takes
+# 35.0 % of the binaries, instead of 34.6 % without this rule, and loses nothing with or without it. With 8 binaries of
+# each form, a patience of 160 loses 4.7 % on one size.
 _OF_EACH_FORM = 4
 
 
 def forms_first(configs: Sequence[Config]) -> list[Config]:
-    """`configs`, the most promising first, with the first four binaries of each form before all others."""
+    """Return `configs` with those of the first four binaries of each form in front; both parts keep their order."""
     binaries: dict[str, set[Hashable]] = defaultdict(set)
     ahead, behind = [], []
     for config in configs:
@@ -36,10 +38,12 @@ def forms_first(configs: Sequence[Config]) -> list[Config]:
 
 
 class Patience:
-    """Counts binaries since the best time was last beaten; `most` of them in a row are enough, and 0 never is.
+    """Counts the binaries that were measured, or could not be, since the best time was last beaten.
 
-    `best_us` is what is known beforehand, in microseconds. Configs that share a binary count once: they differ in the
-    order of tiles alone.
+    most: the search ends after this many binaries in a row that were no faster; 0: never
+    best_us: the best time known beforehand in microseconds, or None
+
+    Configs that share a binary count once, since they differ only in GROUP_SIZE_M or SPLIT_K.
     """
 
     def __init__(self, most: int, best_us: float | None = None) -> None:
@@ -48,7 +52,7 @@ class Patience:
         self._in_vain: set[str] = set()
 
     def ends(self, binary: str, duration_us: float | None) -> bool:
-        """Whether it is enough, now that a config with this binary took so long; None where it could not be timed."""
+        """Record the time of a config with this binary (None: not timed); return whether the search ends."""
         if duration_us is not None and duration_us < self._best_us:
             self._best_us = duration_us
             self._in_vain.clear()
@@ -58,10 +62,12 @@ class Patience:
 
 
 class PatientSearch(Strategy):
-    """Asks in the order of promise, and for nothing once it has been patient for long enough.
+    """Asks for units in the order of `forms_first`, until N binaries in a row brought nothing faster. Then it drops the
+    units that have no result yet.
 
-    What the cache has comes no sooner than if it were compiled: behind as many results of compiles as there are units
-    before it that must be compiled. In the cache may be the least promising, which would use the patience up.
+    A cached unit is held back until all compiles of the units before it in the order could have ended: until as many
+    compiles have ended as uncached units precede it. Otherwise unpromising units that happen to be in the cache would
+    be measured early and use up the patience.
     """
 
     left_out = "so many in a row that promised more brought nothing faster (patience)"
@@ -70,12 +76,12 @@ class PatientSearch(Strategy):
         self._is_cached = task.is_cached
         self._left = deque(units_of(forms_first(promising_first(task.problem, task.configs, task.gpu))))
         self._patience = Patience(task.number or 0, task.best_us)
-        # What the cache has, with how many results of compiles come before it.
+        # Cached units that are held back, each with the number of compiles that must end before it is asked for.
         self._behind: deque[tuple[int, Unit]] = deque()
         self._missing = self._made = 0
         self._under_way: set[Hashable] = set()
         self._binary: dict[Hashable, str] = {}
-        # Those of which no config was measured yet, of all that were asked for.
+        # Units that were asked for and of which no config was measured yet.
         self._waiting: dict[Hashable, Unit] = {}
         self._is_over = False
 
@@ -109,7 +115,7 @@ class PatientSearch(Strategy):
             compiled = compiled_of(event.config)
             self._waiting.pop(compiled, None)
             duration_us = event.duration_us if isinstance(event, Measured) else None
-            # What an earlier start has measured may be found wrong where its binary could not be made again.
+            # No binary is known if an earlier start measured the config and this start could not compile it again.
             if (binary := self._binary.get(compiled)) is not None:
                 self._is_over |= self._patience.ends(binary, duration_us)
 

@@ -1,4 +1,4 @@
-"""The strategy predicted[:N], and exhaustive: everything, or the first N units, in predicted order."""
+"""The strategies predicted[:N] and exhaustive: all units, or the first N units, in the order of predicted times."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from genkern.search.strategy import Strategy, Task, Unit, units_of
 
 
 class PredictedOrder(Strategy):
-    """Asks for every unit once, and first of all for what the cache has.
+    """Asks for every unit once, or for the first N in predicted order; cached units come before all others.
 
-    A compile takes as long as many launches, so what needs none is measured meanwhile.
+    A compile takes as long as many launches, so cached units are measured while the others are compiled.
     """
 
     left_out = "so many promised more (predicted:N)"
 
     def __init__(self, task: Task, learned: Callable[[str], Learned | None] = learned_of) -> None:
         units = units_of(ranked(task.problem, task.configs, task.gpu, learned))
-        # What an earlier start has tried were the first of the same order.
+        # Units that an earlier start tried were the first ones of the same order, so they count towards N.
         most = len(units) if task.number is None else max(0, task.number - task.tried)
         self._is_cached = task.is_cached
         self._left = deque(units[:most])

@@ -1,4 +1,7 @@
-"""The strategy racing: some of each form of a family, then ever more of the forms whose best is near the best."""
+"""The strategy racing: two units of each form, then ever more units of the forms whose best time is near the best.
+
+A form is a family with given values of the parameters that change a kernel's text.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,20 @@ from genkern.kernels.catalogue import form_of
 from genkern.search.predict import promising_first
 from genkern.search.strategy import Event, Lost, Measured, Refused, Strategy, Task, Unit, units_of
 
-# Units of each form in the first heat; each heat has twice as many of each form that is left. On 80 recorded sizes
-# (H200, 2026-11-26; `genkern replay`) it takes 85 units and loses 1.06 % in the mean; with 4, 126 and 1.01 %; with 6,
-# 165 and 0.87 %. A margin of 1.0 takes more and loses as much.
+# Units of each form in the first heat; each later heat has twice as many per remaining form as the heat before. On 80
+# recorded sizes (H200, 2026-11-26; `genkern replay`) a search takes 85 units and loses 1.06 % in the mean; with 4 units
+# 126 and 1.01 %; with 6 units 165 and 0.87 %. A margin of 1.0 takes more units and loses as much.
 _FIRST = 2
-# A form is left whose best takes at most so much longer than the best of all; half as much after each heat.
+# A form remains if its best time exceeds the best time of all forms by at most this share. The share is halved after
+# each heat.
 _MARGIN = 0.5
 
 
 class Racing(Strategy):
-    """Successive halving in heats. The next one begins when all of this one is measured, and the last is one that
-    brought nothing faster, but for the first.
+    """Searches in heats, similar to successive halving.
+
+    A heat begins when every config of the heat before has a result. From the second heat on, the search ends after a
+    heat that brought nothing faster.
     """
 
     left_out = "its form was not near the best, or more of it brought nothing faster (racing)"
@@ -33,7 +39,7 @@ class Racing(Strategy):
         self._all_us = self._before_us = math.inf if task.best_us is None else task.best_us
         self._each, self._margin = _FIRST, _MARGIN
         self._heat: deque[Unit] = deque(self._next_of(self._forms))
-        # Configs of this heat of which nothing was told yet.
+        # Configs of this heat without a result.
         self._waiting = {config for unit in self._heat for config in unit.configs}
 
     def ask(self, n: int) -> Sequence[Unit]:
@@ -60,7 +66,7 @@ class Racing(Strategy):
         self._waiting = {config for unit in self._heat for config in unit.configs}
 
     def _next_of(self, forms: Iterable[str]) -> list[Unit]:
-        """As many units of each form as this heat has; of all forms the most promising one first, then the second."""
+        """Return the next `_each` units of each form: the first unit of every form, then the second, and so on."""
         units: list[Unit] = []
         for _ in range(self._each):
             units += [self._forms[form].popleft() for form in forms if self._forms[form]]

@@ -1,4 +1,4 @@
-"""The strategy random[:SEED]: everything, in an order drawn from the seed, which says what an order is worth."""
+"""The strategy random[:SEED]: all units in a random order, a baseline for strategies that order them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from genkern.search.strategy import Strategy, Task, Unit, units_of
 
 
 class RandomOrder(Strategy):
-    """Asks for every unit once, in an order that seed and space alone decide: the cache has no say in it."""
+    """Asks for every unit once, in an order that depends only on the seed and the space, not on the cache."""
 
     def __init__(self, task: Task) -> None:
-        # Sorted first, so that the order in which a space lists its configs has no say either.
+        # Sorted first, so that the order in which the space lists its configs does not matter.
         self._left = sorted(units_of(task.configs), key=lambda unit: unit.configs[0].name)
         random.Random(task.number or 0).shuffle(self._left)
 

@@ -19,7 +19,7 @@ _VECTOR_FLOPS_PER_CLOCK = 256
 # Rows of the usual instruction. The instruction for four rows computes sixteen products at a time at half the usual
 # rate (v_mfma_f32_4x4x4_16b: 8 cycles). It exists for 16-bit types, and is used if a tile has columns for all sixteen.
 _ROWS, _FEW_ROWS, _FEW_ROWS_RATE, _FEW_ROWS_COLUMNS = 16, 4, 0.5, 64
-# A config that represents all configs of a problem, which load alike.
+# Stands for any config of a problem, since on GPUs with rates all families load A and B in the same way.
 _ANY = Config("tiled", 16, 16, 16, num_stages=2)
 
 

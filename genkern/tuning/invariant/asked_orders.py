@@ -14,7 +14,7 @@ from genkern.runtime.backends.lt import is_found_again
 from genkern.space.space import Space
 from genkern.tuning.invariant.reference import reference_of
 
-# Number of orders with whose fastest configs library calls are compared.
+# Library calls are compared with the fastest config of each of the fastest orders, up to this number of orders.
 _MOST_ORDERS = 8
 
 
@@ -57,7 +57,7 @@ class Orders:
     def calls(
         self, problem: GemmProblem, calls: Sequence[Measurement], sums: Mapping[str, str]
     ) -> Sequence[Measurement]:
-        """Return the library calls, with the calls of the required order first."""
+        """Return the library calls; if an order is required, the calls that may win come first."""
         if problem not in self.asked:
             return calls
         return sorted(calls, key=lambda call: not self.may_win_call(problem, call.config, sums))
@@ -82,9 +82,9 @@ ANY_ORDER = Orders()
 def fastest_by_order(
     problem: GemmProblem, measured: Iterable[Measurement], ready: Mapping[str, Candidate], arch: str
 ) -> dict[str, Candidate]:
-    """Return the fastest measured config of each order, fastest order first, for the fastest `_MOST_ORDERS` orders.
+    """Return the fastest measured config of each of the fastest `_MOST_ORDERS` orders, fastest order first.
 
-    Orders that only one config has are left out, since no library has them.
+    Orders that belong to one config alone are left out, since no library call has them.
     """
     found: dict[str, Candidate] = {}
     times = [m for m in measured if m.outcome is Outcome.MEASURED and m.duration_us is not None and m.config in ready]
@@ -96,7 +96,7 @@ def fastest_by_order(
 
 
 def loss(called: Measurement | None, others: Iterable[Measurement | None]) -> float | None:
-    """Return how much slower a call is than the fastest call (0.01: 1 %); None if it was not measured."""
+    """Return how much slower `called` is than the fastest of all calls (0.01: 1 %); None if it was not measured."""
     if called is None or not called.duration_us:
         return None
     times = [m.duration_us for m in others if m is not None and m.outcome is Outcome.MEASURED and m.duration_us]

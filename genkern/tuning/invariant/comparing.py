@@ -30,7 +30,7 @@ class Comparing:
     def check(self, job: Job, facts: ProblemFacts, name: str, workshop: Workshop) -> Check | None:
         """Check that a config's rows have the bits of its order in all calls.
 
-        Return None if no order is required, or if the config cannot be compared.
+        A result in the journal is used again. Return None if no order is required, or if the config cannot be compared.
         """
         problem = job.session.problem
         if self.rows is None or problem not in self.orders.asked:
@@ -45,7 +45,8 @@ class Comparing:
     def sums_of_calls(self, job: Job, facts: ProblemFacts, measured: Iterable[Measurement]) -> dict[str, str]:
         """Return the order of sums of each library call in the finals.
 
-        The value is "" if no measured config has the call's order. Calls that cannot be compared are left out.
+        The value is "" if the call has none of the orders that it is compared with (`fastest_by_order`). Calls that
+        cannot be compared are left out.
         """
         calls = [m.config for m in facts.finals if library_of(m.config) not in OURS and m.duration_us is not None]
         new = [call for call in calls if call not in facts.sums]

@@ -12,10 +12,11 @@ from genkern.gemm.records import CONFIG_WINS, Winner
 
 Group = tuple[GemmProblem, ...]
 LEAST, LIBRARY = KINDS = ("least", "library")
-# Totals within this factor of the least are a tie, which the library's order wins: times of runs differ by as much.
+# Totals within this factor of the least are a tie, since times of two runs differ by as much. The library's order wins
+# a tie.
 _TIE = 1.005
-# Before tuning: an order is a contender if its total is within _NEAR of the least. _UNKNOWN is the assumed time of an
-# order without a measured time, relative to the best.
+# `contenders`: a group is tuned in an order if the order's total is at most _NEAR times the least total. _UNKNOWN is
+# the assumed time of an order without a measured time, relative to the best time of the problem.
 _NEAR, _UNKNOWN = 1.03, 1.10
 # Largest number of orders that a group is tuned in.
 MOST = 3
@@ -55,7 +56,7 @@ def called_us(winner: Winner) -> float:
 
 
 def usually_slower(problem: GemmProblem, order: str) -> float:
-    """Return the assumed time, relative to the best, of an order of which no time is known."""
+    """Return the assumed time, relative to the best time, of an order that was not measured for the problem."""
     return _UNKNOWN
 
 
@@ -65,7 +66,7 @@ def contenders(
     library: str = "",
     unknown: Callable[[GemmProblem, str], float] = usually_slower,
 ) -> list[str]:
-    """Return the orders that a group should be tuned in, most promising first, with `library` if it is known.
+    """Return up to `MOST` orders that a group should be tuned in, most promising first; `library` is always included.
 
     known: for each problem the best time of each order that was measured; "" stands for configs without an order
     weights: weight of each M
@@ -109,7 +110,7 @@ def choice(
     """Return the order whose winners take the least total time over all M, by `weights`; or why there is none.
 
     found: for each order the winners whose output was proved
-    library: the library's order, which is taken if it is nearly as fast as the best
+    library: the library's order, which is taken if its total is within 0.5 % of the least
     kind: LIBRARY takes the library's order in any case
     """
     if kind == LIBRARY and not library:
@@ -135,7 +136,7 @@ def choice(
 
 
 def _other_bits(winners: Sequence[Winner]) -> str:
-    """Name two winners that gave different bits for rows that are the same for all M; "" if there are none."""
+    """Return a line with two winners that gave different bits for rows that are the same for all M; "" if none did."""
     told = [(winner, winner.check.row_bits) for winner in winners if winner.check and winner.check.row_bits]
     if not told:
         return ""

@@ -16,7 +16,7 @@ from genkern.kernels.legality import legal
 from genkern.search.predict import predict_us
 from genkern.tuning.invariant.group import usually_slower
 
-# The simplest family: no ring of stages, no copy engine, no clusters. The tiles are the smallest that use each
+# The simplest family: no ring of stages, no copy engine, no clusters. The tiles are the smallest for each matrix
 # instruction.
 _FAMILY = "tiled"
 _TILES = ((64, 64), (64, 16), (16, 64), (16, 16))
@@ -25,7 +25,7 @@ _MOST_PARTS = 64
 
 
 def reference_of(problem: GemmProblem, order: str, gpu: Gpu) -> Config | None:
-    """Return a legal config of the order for the problem; None if only other kernels have the order."""
+    """Return a legal config that has the order: its only one, or one of the family `tiled`; None if there is none."""
     named = alone(order)
     configs = _plainest(_parts(order)) if named is None else [named.having(SPLIT_K=_parts(order))]
     for config in configs:
@@ -43,8 +43,8 @@ def alone(order: str) -> Config | None:
 def slower(problem: GemmProblem, order: str, best: Config, gpu: Gpu) -> float:
     """Return the assumed time of an order relative to the time of `best`.
 
-    If only one config has the order, the cost model predicts its time. Otherwise a search is expected to find a good
-    config, and the default of `usually_slower` is returned.
+    If only one config has the order, the cost model predicts its time (infinite if it is not legal). Otherwise a search
+    is expected to find a good config, and `usually_slower` is returned.
     """
     if alone(order) is None:
         return usually_slower(problem, order)

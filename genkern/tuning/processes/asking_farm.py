@@ -1,4 +1,4 @@
-"""AskingFarm: the farm as a driver process has it, which asks the parent's."""
+"""AskingFarm: the compile farm of a driver process, which passes compile jobs to the farm of the parent process."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from genkern.gemm.records import Binary
 
 
 class NoFarmError(FarmClosedError):
-    """There is no parent any more that would compile: the process is about to end."""
+    """The parent process, which compiles, has ended; this process is about to end too."""
 
 
 class AskingFarm(Farm):
-    """Looks binaries up by itself; the parent compiles what is missing, and `receive` has what comes of it."""
+    """Looks up binaries in the cache itself; the parent compiles missing ones, and its results arrive in `receive`."""
 
     def __init__(self, farm: Farm, send: Callable[..., None]) -> None:
         what = farm.cache, farm.target, farm.triton_version
         super().__init__(*what, jobs=farm.jobs, timeout_s=farm.timeout_s, temporary_dir=farm.temporary_dir)
         self._send = send
         self._asking = threading.Lock()
-        # Owners by number, with whom to tell of each key; None where there is nobody any more to ask.
+        # Owners get numbers, since objects are not equal across processes. `_tells` has the callback of each ordered
+        # key, by the owner's number; it is None once the parent has ended.
         self._numbers: dict[Hashable, int] = {}
         self._next_numbers = itertools.count()
         self._tells: dict[int, dict[str, Tell]] | None = {}
 
     def has_jobs(self, jobs: int) -> None:
-        """So many kernels are compiled at a time now."""
+        """Set the number of kernels that the parent compiles at a time."""
         self._jobs = jobs
 
     def claim(self, keys: Collection[str]) -> None:
@@ -70,7 +71,7 @@ class AskingFarm(Farm):
             tell(key, result)
 
     def lose(self) -> None:
-        """There is no parent any more: whoever waits is told, and whoever comes."""
+        """Answer all waiting orders, and every later one, with NoFarmError, since the parent has ended."""
         with self._asking:
             tells, self._tells = self._tells or {}, None
         for waiting in tells.values():

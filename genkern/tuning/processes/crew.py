@@ -1,8 +1,8 @@
-"""Crew: processes that share out what is to be known of a single size before anything of it can be compiled.
+"""Crew: worker processes that share the computation needed before the first kernel of a size can be compiled.
 
-Cores have nothing else to do then, and whoever waits for the size waits for this. They are forked, so that they know
-the families, formats and GPUs that the run knows, and nothing is imported twice; they end with whoever asks, however
-that ends, since the pipes between them do.
+The computation is pruning and the model's predictions; until it ends, no core has a compile to do. The processes are
+forked, so they know the run's families, formats and GPUs, and import nothing again. They end when the process that uses
+them ends, even by a crash, because their pipes close then.
 """
 
 from __future__ import annotations
@@ -19,15 +19,22 @@ from genkern.tuning.processes.forked import serve
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _END_S = 5.0
-# Of so many cores half compute, and not more than so many: their answers come through the pipes one after another.
+# A crew needs at least _LEAST_CORES cores. It has half as many processes as there are cores, at most _MOST: more would
+# not help, since their answers arrive through the pipes one after another.
 _LEAST_CORES, _MOST = 8, 8
 
 
 class Crew:
-    """So many processes. One thread asks, for one list of items after another; who is lost is done without."""
+    """`count` processes, used by one thread at a time, for one list of items after another.
+
+    The items of a process that is lost are computed by the remaining processes, or by the caller.
+    """
 
     def __init__(self, count: int, meanwhile: Callable[[], object] = lambda: None) -> None:
-        """Fork; to be called before there are threads. `meanwhile` is called once, when all have something to do."""
+        """Fork the processes; call this before any thread starts.
+
+        `meanwhile` is called once, after the processes have got their first items.
+        """
         context = get_context("fork")
         self.count = count
         self._number = 0
@@ -43,13 +50,14 @@ class Crew:
             self._processes.append(process)
 
     def each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """What the function makes of each item, in their order. They are begun at once, as many as there are processes;
-        whoever wants the results may do something else first. Function, items and results go through pipes; what the
-        function raises is raised.
+        """Return an iterator over `function(item)` for all items, in their order.
+
+        The processes begin before this returns, so the caller may do other work before it reads the results. Function,
+        items and results must be picklable. An exception of the function is raised by the iterator.
         """
         left = deque(enumerate(items))
         given: dict[Connection, int] = {}
-        # Answers to what nobody waits for any more, since something was raised, have another number.
+        # After an exception, answers to the abandoned list may still arrive; their number differs.
         self._number += 1
         for pipe in list(self._pipes):
             self._give(pipe, function, left, given)
@@ -58,7 +66,7 @@ class Crew:
         return self._results(function, items, left, given)
 
     def close(self) -> None:
-        """End the processes, whatever they are doing."""
+        """Kill the processes."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -113,9 +121,9 @@ class Crew:
 
 @contextlib.contextmanager
 def crew_of(tuners: int, cores: int, meanwhile: Callable[[], object]) -> Iterator[Crew | None]:
-    """A crew where there is one tuner, and cores that have nothing to do; it has ended afterwards.
+    """Context with a crew that ends with it; None with several tuners or fewer than `_LEAST_CORES` cores.
 
-    Each of several tuners has a process of its own, and they wait together.
+    Several tuners have a process each, which compute at the same time, so they need no crew.
     """
     if tuners > 1 or cores < _LEAST_CORES:
         yield None

@@ -1,9 +1,9 @@
 """DriverProcess: a tuner in a process of its own, so that the devices of a run do not share one interpreter.
 
-One size has about 10,000 candidates, and each takes the driver of its device some 100 us of Python: threads of one
-process would wait for each other. A forked process does all of a size. Only what there must be one of stays with the
-parent: the journal, the results, the terminal and the compile farm. The process ends with its parent, however that
-ends, since the pipe between them ends with it.
+One size has about 10,000 candidates, and each costs its driver some 100 us of Python; threads of one process would wait
+for each other. A forked process tunes whole sizes. The parent keeps what all devices share: the journal, the results,
+the terminal and the compile farm. The process ends when its parent ends, even by a crash, because the pipe between them
+closes then.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from genkern.tuning.processes.asking_farm import AskingFarm, NoFarmError
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Report, Tuner
 
-# Progress goes to the parent so often.
+# Seconds between two reports of progress to the parent.
 _BATCH_S = 0.05
-# A process that is told to end has this long to end what it measures with.
+# Seconds that a driver process has to end its measured process, once it is told to end.
 _END_S = 15.0
 _SIGNAL_S = 0.05
 
@@ -45,10 +45,10 @@ Condensed = Callable[[Report], Report]
 
 @dataclass
 class Shared:
-    """What the processes of one run share in the parent.
+    """Objects in the parent that all driver processes of a run use.
 
-    `news` are lines of the journal that a process may need and has not read: winners, and the facts of sizes that
-    were begun on a device that is lost.
+    `news` are lines of the journal for the processes, in order: winners, and the facts of sizes that were begun by a
+    process that is lost. Each process gets the lines that it has not got yet with its next task.
     """
 
     farm: Farm
@@ -58,7 +58,7 @@ class Shared:
 
 
 class DriverProcess:
-    """As a Tuner, from outside. `tune` raises ProfilerError also when the process itself is lost."""
+    """The parent's side: has the methods of a Tuner. `tune` also raises ProfilerError if the process is lost."""
 
     def __init__(
         self,
@@ -68,9 +68,11 @@ class DriverProcess:
         condensed: Condensed,
         inherited: Sequence[Connection] = (),
     ) -> None:
-        """Fork. `closing` ends in the process what it measures with; `inherited` are the pipes of other processes.
+        """Fork the process.
 
-        `condensed` takes out of a report what the parent does not need.
+        closing: ends the measured process; called in the forked process, or here if that is lost
+        condensed: removes from a report what the parent does not need
+        inherited: the parent's ends of the pipes to other driver processes
         """
         self.device_index = tuner.device_index
         self._shared = shared
@@ -79,7 +81,8 @@ class DriverProcess:
         self._sending = threading.Lock()
         self._told = 0
         self._wanted = 0
-        # Numbers by which the process says who orders: of each size that it has in hand.
+        # Numbers that the process gives to the owners of its orders, one per size that it tunes or prepares; `_behind`
+        # are the owners whose compiles wait until no size in its turn needs the workers.
         self._owners: set[int] = set()
         self._behind: set[int] = set()
         self._at_rest = threading.Event()
@@ -90,7 +93,7 @@ class DriverProcess:
         theirs.close()
 
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
-        """Have the process tune `problem`, and do for it what only the parent may do."""
+        """Have the process tune `problem`; meanwhile serve its requests to the journal, the farm and the terminal."""
         shared = self._shared
         lines: list[bytes] = []
         shown = 0
@@ -124,7 +127,7 @@ class DriverProcess:
                     else:
                         raise values[0]
         except ProfilerError:
-            # Whoever takes the size over goes on where this process ended.
+            # The process that takes over the size gets its facts, and continues from them.
             shared.news.extend(lines)
             for owner in list(self._owners):
                 self._to_farm("drop", owner, None)
@@ -133,22 +136,25 @@ class DriverProcess:
             self._at_rest.set()
 
     def prepare(self, problem: GemmProblem) -> None:
-        """Have the process prepare what it will be told to tune; what it orders is passed on while it tunes another."""
+        """Have the process prepare its next problem. Its orders reach the farm while `tune` of another problem runs."""
         self._say("prepare", problem)
 
     def forget(self, problem: GemmProblem) -> None:
-        """That size is another's, for whom nothing is done twice."""
+        """Give up preparing `problem`, which another tuner took over, and drop its orders."""
         for owner in list(self._behind):
             self._shared.farm.drop((self, owner))
         self._say("forget", problem)
 
     def end(self) -> None:
-        """Tell the process to end what it measures with, and itself; any thread may be waiting for it."""
+        """Tell the process to end, with its measured process. Works while another thread waits in `tune`."""
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.pipe.fileno())) as end:
             end.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Wait for the end of the process, and until all that it still said is in the journal."""
+        """End the process, and wait until `tune` has written its last facts to the journal.
+
+        A process that does not end in time is killed.
+        """
         self.end()
         self._process.join(_END_S + 1.0)
         self._process.kill()
@@ -156,7 +162,7 @@ class DriverProcess:
         self._at_rest.wait(_END_S)
 
     def _to_farm(self, kind: str, owner: int, *values: Any) -> None:
-        """Hand on what one of the process's sizes wants of the farm."""
+        """Pass a request of one of the process's sizes to the farm."""
         who, farm = (self, owner), self._shared.farm
         self._owners.add(owner)
         if kind == "order":
@@ -171,18 +177,18 @@ class DriverProcess:
                 self._behind.discard(owner)
 
     def _compiled(self, owner: int, key: str, result: Binary | Failure | Exception) -> None:
-        """Hand on what became of a job that the process ordered."""
+        """Send the process the result of a compile job that it ordered."""
         with contextlib.suppress(OSError):
             self._send("compiled", owner, key, _portable(result) if isinstance(result, Exception) else result)
 
     def _count(self, wanted: int) -> None:
-        """Add to the farm's counts what the process has wanted since it last said how much that is."""
+        """Add to the farm's counts the binaries that the process has requested since its last report of progress."""
         self._shared.farm.count(wanted=wanted - self._wanted)
         self._wanted = wanted
 
     def _say(self, what: str, problem: GemmProblem) -> None:
-        """What the process is to do, with the news since it was told last."""
-        # One that has ended is noticed by what it answers.
+        """Send the process a task (tune, prepare or forget), with the news since the last task."""
+        # If the process has ended, `_receive` raises the error.
         with self._sending, contextlib.suppress(OSError):
             news = self._shared.news[self._told :]
             self._told += len(news)
@@ -197,7 +203,7 @@ class DriverProcess:
             return self.pipe.recv()
         except (EOFError, OSError):
             self._process.join(_END_S)
-            # What it measured with and had not started itself is this process's to end.
+            # The forked process can no longer end its measured process.
             self._closing.close()
             code = self._process.exitcode
             how = f"exit code {code}" if code is None or code >= 0 else f"killed by {signal.Signals(-code).name}"
@@ -208,7 +214,7 @@ class DriverProcess:
 def driver_processes(
     tuners: Sequence[Tuner], closings: Sequence[contextlib.ExitStack], shared: Shared, condensed: Condensed
 ) -> Iterator[list[DriverProcess]]:
-    """A process for each tuner; all have ended afterwards. To be called before there are threads."""
+    """Context with a process for each tuner; they end with it. Call this before any thread starts."""
     with contextlib.ExitStack() as stack:
         drivers: list[DriverProcess] = []
         for tuner, closing in zip(tuners, closings, strict=True):
@@ -222,7 +228,7 @@ def driver_processes(
 
 
 def _portable(error: Exception) -> Exception:
-    """What survives the way through a pipe, and for a bug where it happened."""
+    """Return an exception that can be pickled: an unexpected one becomes a MachineError or a BugError."""
     if isinstance(error, ProfilerError):
         return ProfilerError(str(error))
     if isinstance(error, GenkernError | BugError):
@@ -233,7 +239,7 @@ def _portable(error: Exception) -> Exception:
 
 
 class _Stopped(BaseException):
-    """The parent is gone, or wants no more."""
+    """The parent has ended, or has told this process to end."""
 
 
 def _child(
@@ -243,10 +249,10 @@ def _child(
     condensed: Condensed,
     inherited: Sequence[Connection],
 ) -> None:
-    # Held here they would not end with the parent.
+    # A pipe would stay open as long as this process held the parent's end of it.
     for other in inherited:
         other.close()
-    # What a terminal or a batch system sends to the whole group is the parent's to answer.
+    # A terminal or a batch system signals the whole process group; only the parent reacts.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGUSR1, _stop)
@@ -257,7 +263,7 @@ def _child(
         driver.stop()
         closing.close()
         os._exit(0)
-    except BaseException:  # not to be carried into what was forked
+    except BaseException:  # must not reach the code that the fork copied
         traceback.print_exc()
     finally:
         os._exit(1)
@@ -269,11 +275,11 @@ def _stop(*_: object) -> None:
 
 
 class _Driver:
-    """The forked side. A thread reads what the parent says, another sends how far it is."""
+    """The forked side: the main thread tunes; other threads read messages, send messages, and report progress."""
 
     def __init__(self, tuner: Tuner, pipe: Connection) -> None:
         self._pipe = pipe
-        # Sent by a thread of its own: this one is stopped by a signal, and must not be in the middle of a message then.
+        # A thread of its own sends the messages: a signal stops the main thread, which must not be within a message.
         self._to_send: queue.SimpleQueue[tuple[Any, ...] | None] = queue.SimpleQueue()
         self._sender = threading.Thread(target=self._send_all, daemon=True)
         self._asked: queue.SimpleQueue[GemmProblem] = queue.SimpleQueue()
@@ -303,7 +309,7 @@ class _Driver:
             self._send(*answer)
 
     def stop(self) -> None:
-        """Send what was measured so far, and nothing more."""
+        """Send the facts so far, and end the thread that sends."""
         self.flush()
         self._to_send.put(None)
         self._sender.join(_END_S / 3)
@@ -325,14 +331,14 @@ class _Driver:
                 else:
                     self._tuner.forget(problem)
         except (EOFError, OSError):
-            # Whoever closes a feed waits for the thread in which it asks the farm.
+            # Threads that wait for a compile must return, since closing a bench waits for them.
             self._farm.lose()
-            # Again and again: a signal that comes just before the main thread goes to sleep does not wake it.
+            # Sent repeatedly: a signal just before the main thread goes to sleep does not wake it.
             for _ in range(int(_END_S / _SIGNAL_S)):
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
                 time.sleep(_SIGNAL_S)
             os._exit(1)
-        except BaseException:  # nobody would read what the parent says
+        except BaseException:  # without this thread the process could not be told to end
             traceback.print_exc()
             os._exit(1)
 
@@ -342,7 +348,7 @@ class _Driver:
             self._send_progress()
 
     def flush(self, *, ended: bool = False) -> None:
-        """Send what is new; `ended` says that nothing more comes of this size."""
+        """Send new facts and progress; with `ended`, the last ones of this size."""
         self._journal.flush()
         self._send_progress(ended=ended)
 
@@ -363,14 +369,14 @@ class _Driver:
         self._to_send.put(message)
 
     def _send_all(self) -> None:
-        # Without a parent this process is about to end.
+        # If the parent has ended, this process is about to end too.
         with contextlib.suppress(OSError):
             while (message := self._to_send.get()) is not None:
                 self._pipe.send(message)
 
 
 class _Counted(Progress):
-    """How far the size under way is; the parent has the terminal."""
+    """Counts the progress of the current size; the parent shows it."""
 
     def __init__(self) -> None:
         self.name = ""

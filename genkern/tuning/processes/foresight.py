@@ -1,8 +1,8 @@
-"""Foresight: what can be told of a size before its turn, by a process that has nothing else to do.
+"""Foresight: a process that prunes the next size and predicts its times while another size is measured.
 
-Pruning a space and asking a model about what is left are a second of Python a size; in the driver, which feeds the
-measured process meanwhile, they would take turns with that. The process is forked, so that it knows the families,
-formats and GPUs that the run knows, and ends with whoever asks, however that ends, since the pipe between them does.
+Both take about a second of Python per size. In the driver they would compete for the interpreter with the thread that
+feeds the measured process. The process is forked, so it knows the run's families, formats and GPUs. It ends when the
+driver ends, even by a crash, because the pipe between them closes then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _END_S = 5.0
 
 @dataclass(frozen=True)
 class Foreseen:
-    """What pruning left of a size's space, and what the strategy made of that before its turn (`Task.foreseen`)."""
+    """The pruned space of a size, and the result of the strategy's `foresee` for it (`Task.foreseen`).
+
+    model: None if the strategy has no such function, or pruning left no config
+    """
 
     pruned: Pruned
     model: object = None
@@ -37,8 +40,10 @@ class Foreseen:
 def foreseen(
     space: Space, problem: GemmProblem, gpu: Gpu, foresees: Foresees | None, shares: Shares | None = None
 ) -> Foreseen:
-    """Prune, and ask `foresees` about what is left, here and now; where others have `shares` in it, it may still be
-    under way when this returns.
+    """Prune the space in this process, and call `foresees` with the configs that are left.
+
+    With `shares`, other processes compute parts of both, and parts of the model may still be computed when this
+    returns.
     """
     pruned = prune(space, problem, gpu, shares)
     if foresees is None or not pruned.kept:
@@ -47,13 +52,13 @@ def foreseen(
 
 
 class Foresight:
-    """The process, and the way to it; any thread may ask, one is answered at a time.
+    """The process and its pipe. Any thread may call `of`; calls are answered one at a time.
 
-    Where it is lost, whoever asks does without.
+    If the process is lost, the calling thread computes the answer itself.
     """
 
     def __init__(self, foresees: Foresees | None, inherited: Sequence[Connection] = ()) -> None:
-        """Fork; to be called before there are threads. `inherited` are the pipes to other such processes."""
+        """Fork the process; call this before any thread starts. `inherited` are the pipes to other such processes."""
         self._asking = threading.Lock()
         context = get_context("fork")
         self.pipe, theirs = context.Pipe()
@@ -63,7 +68,10 @@ class Foresight:
         theirs.close()
 
     def of(self, space: Space, problem: GemmProblem, gpu: Gpu, foresees: Foresees | None) -> Foreseen:
-        """As `foreseen`, in the process, with the function that it was forked with. Raises what that raises."""
+        """Return `foreseen` as computed by the process, or here with `foresees` if the process is lost.
+
+        The process uses the function that it was forked with. Raises the exceptions of `foreseen`.
+        """
         answer: object = None
         with self._asking, contextlib.suppress(EOFError, OSError):
             self.pipe.send((space, problem, gpu))
@@ -73,7 +81,7 @@ class Foresight:
         return answer if isinstance(answer, Foreseen) else foreseen(space, problem, gpu, foresees)
 
     def close(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process."""
         self._process.kill()
         self._process.join(_END_S)
         self.pipe.close()
@@ -81,9 +89,9 @@ class Foresight:
 
 @contextlib.contextmanager
 def foresights(count: int, sizes: int, foresees: Foresees | None) -> Iterator[Sequence[Foresight | None]]:
-    """So many, or None for each where no size comes after another; all have ended afterwards.
+    """Context with `count` processes that end with it; `count` times None if there are fewer than two `sizes`.
 
-    To be called before there are threads.
+    Call this before any thread starts.
     """
     if sizes < 2:
         yield [None] * count

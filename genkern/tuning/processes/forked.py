@@ -1,4 +1,4 @@
-"""Forked: what a process does that was forked to answer one question after another, and ends with whoever asks."""
+"""The loop of a forked process that answers questions from a pipe, and ends when the asking process ends."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 def serve(pipe: Connection, inherited: Sequence[Connection], answer_to: Callable[[Any], object]) -> None:
-    """Send `answer_to` each question that comes, or what it raises; ends the process when nobody can ask any more.
+    """For each question from `pipe` send back `answer_to(question)`, or the exception that it raises.
 
-    `inherited` are others' ends of pipes that were forked along.
+    Ends the process when the other end of the pipe is closed. `inherited` are the parent's ends of pipes, which the
+    fork copied: a pipe would stay open as long as this process held them.
     """
-    # Held here they would not end with whoever asks.
     for other in inherited:
         other.close()
-    # What a terminal or a batch system sends to the whole group is the driver's to answer.
+    # A terminal or a batch system signals the whole process group; only the driver reacts.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -29,5 +29,5 @@ def serve(pipe: Connection, inherited: Sequence[Connection], answer_to: Callable
                 answer = error
             pipe.send(answer)
     finally:
-        # Nothing of what was forked is this process's to end.
+        # Not sys.exit: exit handlers and files that the fork copied belong to the parent.
         os._exit(0)
