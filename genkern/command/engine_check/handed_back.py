@@ -12,10 +12,11 @@ from genkern.runtime.packed import Contents, PackedWinner, part_of
 
 
 def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> Contents:
-    """Return the contents in which the library serves `m` for each problem, without kernels.
+    """Return the contents in which the library, instead of a kernel, serves M = `m` of each problem.
 
-    A row for that M is replaced; if there is none, the nearest row of the problem is copied. The M of `problems` does
-    not matter. Batch-invariant rows stay, since the library may not serve that mode.
+    The row for that M is replaced by a row of the library; if there is none, such a row is added, with the other fields
+    of the row with the nearest M. The M of `problems` does not matter. Batch-invariant rows stay, since the library may
+    not serve that mode.
     """
     alike = [each for problem in problems for each in _alike(problem)]
     wanted = {
@@ -35,7 +36,7 @@ def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> 
 
 
 def _alike(problem: GemmProblem) -> Sequence[GemmProblem]:
-    """Return the problem; for fp8 also the problems whose rows may serve it: full sums may serve fast ones."""
+    """Return the problem; for fp8 also its variants with full and with fast accumulation, whose rows may serve it."""
     return [problem, as_full(problem), as_fast(problem)] if multiplies_float8(problem) else [problem]
 
 
