@@ -44,7 +44,7 @@ _retries = number("a whole number from 0 to 99", 0, 99, integer=True)
 
 
 def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the options of `genkern sbatch`; the attribute `tuning` is the list of tuning options for `genkern measure`.
+    """Return the options of `genkern sbatch`; the attribute `tuning` is the list of options for `genkern measure`.
 
     Raises InputError; SystemExit(0) after printing for --help.
     """

@@ -1,4 +1,7 @@
-"""`LabSizes`: which sizes of a `genkern lab` run wait, are under way on a GPU, or were given up. Independent of Dask."""
+"""`LabSizes`: which sizes of a `genkern lab` run wait, are under way on a GPU, or were given up.
+
+Independent of Dask.
+"""
 
 from __future__ import annotations
 

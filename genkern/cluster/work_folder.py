@@ -78,7 +78,7 @@ class WorkFolder:
     def finish(
         self, problems: Sequence[GemmProblem], arch: str, made_for: MadeFor, space: str, libraries: str, search: str
     ) -> None:
-        """Write the size list, and last the manifest, without which a folder counts as unfinished. Raises OutputError."""
+        """Write the size list, and last the manifest, without which a folder is incomplete. Raises OutputError."""
         write_whole(str(self.sizes), "".join(map(size_line, problems)))
         own = [self.own_space] if space == self.own_space.name else []
         files = {path.name: _sha256(path) for path in (self.sizes, self.kernels, *own)}

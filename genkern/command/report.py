@@ -30,7 +30,8 @@ def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
 
 
 def percent_of_roofline(winner: Winner, gpu: Gpu) -> float | None:
-    """Return the share of the roofline, in percent: of the peak or the memory bandwidth, whichever bounds the size."""
+    """Return the larger share, in percent: of the device's matrix peak, or of its memory bandwidth. None without a
+    peak."""
     peak = percent_of_peak(winner, gpu)
     memory = gb_per_s(winner.problem, winner.duration_us) / (gpu.memory_tb_per_s * 1e3) * 100
     return None if peak is None else max(peak, memory)
@@ -161,8 +162,9 @@ def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float
 
 
 def detail_lines(report: Report) -> list[str]:
-    """Return the outcomes of one size's candidates, the time of each stage, the searched share, the candidates that
-    failed the check, and the winner's order of sums."""
+    """Return a line with the outcomes of one size's candidates, the time of each stage, the clock of the finals and the
+    searched share; then the candidates that failed the check or were not checked, the winner's order of sums, and the
+    message of the library's calls, if any."""
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
     told = (Outcome.WRONG, Outcome.UNCHECKED)
     wrong = [f"  {m.outcome.value}: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome in told]

@@ -92,9 +92,9 @@ class Tokens:
 
     @property
     def is_different(self) -> bool:
-        """True if tokens differ, unless the log-probabilities differ little.
+        """True if tokens differ and the log-probabilities are too far apart, or their difference is unknown.
 
-        Little is at most `_TIMES_OWN` times the engine's own difference between batch sizes. Unknown counts as much.
+        Too far: more than `_TIMES_OWN` times the engine's own difference between batch sizes.
         """
         if self.same == self.of:
             return False

@@ -220,7 +220,7 @@ def _place(peer: PeerFile) -> str:
 
 
 def _defaults_of_others(names: Iterable[str], folder: Path) -> list[str]:
-    """Return those of `names` that are default files of AITER's families, exist in the folder, and are not genkern's.
+    """Return the names of default files of AITER's families that exist in the folder and that no export has written.
 
     An export lists the files that it writes in the folder's losses.csv.
     """

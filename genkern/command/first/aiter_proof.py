@@ -53,7 +53,7 @@ def proved(calls: AiterFinder, checking: Checking) -> Iterator[Proved]:
 
 
 def problems(arch: str) -> Iterator[GemmProblem]:
-    """Yield a problem of each format that the architecture supports."""
+    """Yield a problem of each format that AITER has functions for; print the formats that the GPU does not support."""
     for op, own in asked().items():
         try:
             yield resolve({**SIZE, "op": op, **own}, GemmDefaults(), arch).problem

@@ -195,9 +195,9 @@ def _judges(recorded: RecordedProblem) -> bool:
 def _share_of_best(recorded: RecordedProblem, model: Learned) -> float:
     """Return the speed of the model's first choice relative to the best config; at most 1.
 
-    Only configs that run and are correct count. The best config is that of the finals, as a run would choose it. The
-    smallest of thousands of first measurements is too small by chance (1.8 % in the mean of the recorded sizes); it
-    counts only if there were no finals.
+    Only configs that run and are correct count. The best config is the fastest of the finals, which a run would choose.
+    Without finals it is the fastest of all first measurements. This time is too small by chance, being the smallest of
+    thousands (by 1.8 % in the mean of the recorded sizes).
     """
     us = {config: each for config, each in recorded.us.items() if config not in recorded.wrong}
     order = ranked(recorded.problem, recorded.configs, recorded.gpu, partial(_only, model))
