@@ -101,8 +101,8 @@ class Setting:
     def workshop(self, console: Console, lanes: int = 1) -> Iterator[Workshop]:
         """Context with the workshop of this run, and a folder for its modules and logs. Raises OutputError.
 
-        With several `lanes` (sizes under way per GPU), the GPU measures most of the time. Fewer workers then compile, so
-        that the measuring processes have cores, unless --jobs is given.
+        With several `lanes` (sizes under way per GPU), the GPU measures most of the time. Fewer workers then compile,
+        so that the measuring processes have cores, unless --jobs is given.
         """
         options, folder = self.options, cache_folder(self.options.cache_dir)
         asked = {"-j", "--jobs", "--num_threads"} & options.given

@@ -59,8 +59,8 @@ EXTRA_COLUMNS = (
     *("vendor_sums", "batch_invariant", "invariant_loss", "config"),
     *("predicted_low_us", "predicted_high_us"),
 )
-# Columns that genkern also appends if AITER has a table per format: there, rows name neither their format nor the
-# library.
+# Columns that genkern also appends to tables of formats other than said_format.PLAIN: AITER's rows in them do not name
+# the format, and in some tables not the library.
 SAYING_COLUMNS = ("libtype", "op", "dtype_a")
 _TUNED = tuple(name for columns in TUNED_COLUMNS.values() for name in columns)
 # AITER's own remark on a row, for example that another row is preferred (since 2026-03).

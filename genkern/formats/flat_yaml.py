@@ -3,7 +3,7 @@
 Only what such a file needs is accepted. Tags, anchors, aliases and deep nesting are refused, so that a hostile file has
 nothing to expand, construct or recurse into.
 
-Lines that genkern itself writes do not need the YAML parser: they are JSON except for their quotes, which is read 20
+Lines that genkern itself writes do not need the YAML parser: but for their quotes they are JSON, whose parser is 20
 times as fast. From the first line of another form on, the YAML parser reads the rest of the file.
 """
 

@@ -20,7 +20,8 @@ from genkern.gemm.records import Winner
 from genkern.kernels.catalogue import is_deterministic
 from genkern.kernels.generate import generate
 
-# Rows of one device that differ in this version were tuned for something else. A new driver is only recorded.
+# A run refuses a file with rows of its device that were tuned with another version of these. A new driver is only
+# recorded.
 _VERSIONS_THAT_MATTER = ("triton",)
 # Enough to meet a row of another run in nearly every file that has one; read in 0.1 s.
 _FIRST_ROWS = 1000
@@ -189,10 +190,10 @@ class ResultsFile:
 
 
 def require_same_run(path: str, facts: RunFacts, defaults: GemmDefaults) -> None:
-    """Raise ResultsError if an early row of a results file is a result for this device from another run.
+    """Raise ResultsError if one of a results file's first rows is a result for this device from another kind of run.
 
-    That is one with another Triton, or predicted if the run measures, or measured if it predicts. ResultsFile checks
-    all rows, but only once it has read them; this takes 0.2 s for a file of 100,000 rows.
+    Its Triton is another one; or its time is predicted and this run measures, or the other way round. ResultsFile
+    checks all rows, but only once it has read them; this takes 0.2 s for a file of 100,000 rows.
     """
     if is_stream(path) or not Path(path).exists() or not (text := read_text(path, ResultsError)).strip():
         return

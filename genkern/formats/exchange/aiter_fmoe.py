@@ -118,7 +118,7 @@ def _of_row(cells: Mapping[str, str]) -> tuple[dict[str, object], ...] | str:
 
 
 def never_read(tokens: Iterable[int]) -> str:
-    """What to say of rows for these numbers of tokens that AITER never looks up; "" if it looks up all of them."""
+    """Return a note that names the numbers of tokens that AITER never looks up; "" if it looks up all of `tokens`."""
     unread = sorted({each for each in tokens if each < _FIRST_TIER and each & (each - 1)})
     if not unread:
         return ""

@@ -56,8 +56,8 @@ def render(sizes: Collection[TimedSize], name_of_size: Callable[[GemmProblem, st
     """Return a file for each kind of experts on a device; `name_of_size(problem, device)` returns its name.
 
     A number of tokens gets the config with the least sum of both stages' times among the configs that were timed for
-    both; if there is none, the best one of stage gate_up, which has two thirds of the work. Raises InputError if a size
-    has no device.
+    both; if there is none, the best config of stage gate_up, which has two thirds of the work; and if that was not
+    tuned, the best config of stage down. Raises InputError if a size has no device.
     """
     stages: dict[str, dict[int, dict[str, TimedSize]]] = {}
     for size in sizes:
