@@ -23,8 +23,7 @@ _LEFT_ALIGNED = ("size", "vendor", "format", "check", "source", "deterministic",
 
 
 def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
-    """Return the share of the device's dense matrix peak for the operands' type, in percent; None if it has no such
-    peak."""
+    """Return the share of the device's dense matrix peak for A's type, in percent; None if the peak is unknown."""
     peak = gpu.peak_tflops.get(DTYPES[winner.problem.dtype_a].peak)
     return None if peak is None else 100 * winner.problem.tflops(winner.duration_us) / peak
 
@@ -38,7 +37,10 @@ def percent_of_roofline(winner: Winner, gpu: Gpu) -> float | None:
 
 
 def format_text(problem: GemmProblem) -> str:
-    """Return op, types and what is unusual: `OP bf16`, `OP fp8e4m3fn->bf16 A column-major, bias, scales per_token`."""
+    """Return op, types and fields without their default value.
+
+    Examples: `OP bf16`, `OP fp8e4m3fn->bf16 A column-major, bias, scales per_token`.
+    """
     types = problem.dtype_a
     if problem.dtype_b != problem.dtype_a:
         types += f"*{problem.dtype_b}"

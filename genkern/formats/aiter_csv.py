@@ -235,7 +235,7 @@ def _table(text: str, where: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
 
 
 def _all_columns(op: str) -> tuple[str, ...]:
-    """Return the columns of a new table of a format, including those that name the format if AITER's do not."""
+    """Return the columns of a new table of a format, with columns that name the format if AITER's columns do not."""
     saying = () if op in PLAIN else SAYING_COLUMNS
     return tuple(dict.fromkeys((*TUNED_COLUMNS[op], *EXTRA_COLUMNS, *saying)))
 

@@ -79,7 +79,7 @@ def read_entries(text: str, where: str, error: type[GenkernError]) -> Iterator[E
         if last_entry is not None:
             return
     # The parser starts at the last entry that was read, since it needs the list's context, and skips it. The empty
-    # lines in front keep line numbers those of the whole file.
+    # lines in front keep the line numbers of the whole file.
     start, line = last_entry or (0, 1)
     entries = _parsed("\n" * (line - 1) + text[start:], where, error)
     if last_entry is not None:

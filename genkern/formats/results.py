@@ -244,8 +244,8 @@ def gpu_of(row: TunedRow, arch: str) -> Gpu:
 def source_today(row: TunedRow) -> str:
     """Return what `row.source` would be if its config were measured now; needs no GPU and takes some 12 ms.
 
-    If it is equal, genkern still generates the row's kernels identically, except for comments. Returns "" if there are
-    no such kernels: for another library's row, a row without an architecture, or a config that is no longer legal.
+    If it is equal, genkern still generates the row's kernels identically, except for comments. Returns "" if genkern
+    generates none: for another library's row, a row without an architecture, or a config that is no longer legal.
     """
     if row.config is None or not row.is_genkerns or row.arch is None:
         return ""

@@ -23,8 +23,8 @@ from genkern.runtime.untuned import Relatives
 
 # Step between lower tiles, in rows: a few rows beyond M do no harm, and each further tile is another kernel.
 _STEP = 16
-# Batch-invariant layers get kernels for every M up to this, if the format has it. It is odd, so that a column-major A may
-# have rows of any alignment.
+# Batch-invariant layers get kernels for every M up to this, if the format has it. It is odd, so that a column-major A
+# may have rows of any alignment.
 MOST_M = 2**17 - 1
 # Limit of further kernels per layer: kernels for M that no winner's kernels serve, for example with 64-bit offsets or
 # lower tiles.

@@ -14,9 +14,9 @@ from genkern.runtime.packed import Contents, PackedWinner, part_of
 def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> Contents:
     """Return the contents in which the library, instead of a kernel, serves M = `m` of each problem.
 
-    The row for that M is replaced by a row of the library; if there is none, such a row is added, with the other fields
-    of the row with the nearest M. The M of `problems` does not matter. Batch-invariant rows stay, since the library may
-    not serve that mode.
+    The row for that M is replaced by a row of the library. If there is none, a copy of the row with the nearest M is
+    added, changed to the library and without times. The M of `problems` does not matter. Batch-invariant rows stay,
+    since the library may not serve that mode.
     """
     alike = [each for problem in problems for each in _alike(problem)]
     wanted = {
@@ -44,6 +44,6 @@ def _with_library(rows: Sequence[PackedWinner], m: int) -> list[PackedWinner]:
     nearest = min(rows, key=lambda row: abs(row.problem.M - m))
     marked = replace(nearest, problem=replace(nearest.problem, M=m), choice=VENDOR_WINS, vendor="", calls=())
     if m != nearest.problem.M:
-        # Its times are those of another M.
+        # The times of the nearest row are of another M.
         marked = replace(marked, time_us=None, library_us=None, torch_us=None)
     return sorted([*(row for row in rows if m != row.problem.M), marked], key=lambda row: row.problem.M)

@@ -32,7 +32,7 @@ from genkern.timing.time_sources import TIMERS, visible_variable
 
 @dataclass(frozen=True)
 class Proved:
-    """A call, and "" if its output is right, else what is wrong or was raised."""
+    """A call by name, and the fault of its output or the exception that it raised; "" if its output is right."""
 
     name: str
     message: str

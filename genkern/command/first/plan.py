@@ -42,8 +42,8 @@ def machine_step(limit_s: float = 90.0) -> Step:
 
 
 def timers_of(gpu: Gpu, machine: Mapping[str, Any]) -> list[str]:
-    """Return the timers to compare on this GPU: those of the measured process, and AMD's profilers that are
-    installed."""
+    """Return the timers to compare on this GPU: AMD's profilers that are installed, then the measured process's
+    timers."""
     there = [name for name in _ROCPROF if isinstance(machine.get(name), str)] if gpu.vendor == "amd" else []
     return [*there, *TIMERS[gpu.vendor]]
 
@@ -117,5 +117,5 @@ def _timed(wanted: Wanted) -> int:
 
 
 def _passed_to(argv: Sequence[str], passed_on: Sequence[str]) -> list[str]:
-    """Return the arguments of `genkern calibrate` with the common options; it calls --gpu_ids --gpu_id."""
+    """Return the arguments of `genkern calibrate` with the common options, and with --gpu_id for --gpu_ids."""
     return [*argv, *(word.replace("--gpu_ids", "--gpu_id") for word in passed_on)]

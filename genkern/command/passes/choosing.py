@@ -247,7 +247,10 @@ class Choosing:
                 facts.winner, facts.finals, facts.confirmed = None, [], []
 
     def _tried(self, sought: _Sought) -> None:
-        """Choose the order of a group if no order is left to try, or if the library's is asked for and was tried."""
+        """Choose the order of a group if no order is left to try.
+
+        With --sums library none is left once the library's order was tried.
+        """
         if self._kind == LIBRARY and sought.library in sought.found:
             sought.orders.clear()
         if sought.orders:

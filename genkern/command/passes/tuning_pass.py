@@ -63,7 +63,7 @@ class Keeps(Protocol):
         """Note that a device is used no more."""
 
     def flush(self) -> None:
-        """Write what is not written yet. Raises OutputError."""
+        """Write the reports that are not written yet. Raises OutputError."""
 
 
 @dataclass(frozen=True)

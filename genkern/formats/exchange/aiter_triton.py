@@ -74,7 +74,7 @@ _IGNORED = ("SPLITK_BLOCK_SIZE", "GROUP_K", "GROUP_N")
 
 
 def is_named(name: str) -> bool:
-    """Return True if such a file may have this name."""
+    """Return True if a file of this kind may have this name."""
     return bool(_OTHERS.fullmatch(name))
 
 
@@ -108,7 +108,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Return why such a file cannot express the problem; "" if it can."""
+    """Return why a file of this kind cannot express the problem; "" if it can."""
     if problem.op not in _TAGS_OF:
         return f"{problem.op}: AITER's kernels of that format have other options"
     if problem.activation != "none" or not problem.row_major_a or problem.row_major_b:

@@ -36,12 +36,12 @@ Endings = Mapping[str, str]
 
 
 def is_named(name: str) -> bool:
-    """Return True if such a file may have this name."""
+    """Return True if a file of this kind may have this name."""
     return bool(_NAME.fullmatch(name))
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Return why such a file cannot express the problem; "" if it can."""
+    """Return why a file of this kind cannot express the problem; "" if it can."""
     own: Any = own_values(get_op(OP).fields, problem)
     if not problem.row_major_a or problem.row_major_b or problem.dtype_a != problem.dtype_b:
         return "another layout than row-major A and [N, K] weights, or operands of two types"

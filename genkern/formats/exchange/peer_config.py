@@ -91,7 +91,7 @@ class PeerFile(Protocol):
 
 
 class UnknownDevice(InputError):
-    """A file's name contains an unknown GPU, or none."""
+    """The name of a file has no GPU that genkern knows."""
 
 
 class NotTaken(Exception):

@@ -197,7 +197,7 @@ def _done(
     target: RunTarget,
     console: Console | None,
 ) -> Done:
-    """Return what is tuned in this command's results, in the named files, and in shipped bundles.
+    """Return the sizes that are tuned in this command's results, in the named files, and in shipped bundles.
 
     Prints the number of sizes in each file if `console` is given.
     """
