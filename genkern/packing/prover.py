@@ -271,9 +271,10 @@ class Prover:
             self._say(f"rows compared to the bit: {len(self._bits)} layers, {count} calls, each in several batches")
 
     def _below(self, winner: PackedWinner, proved: list[int], m: int, request: dict[str, Any]) -> list[int]:
-        """Return, as a list, an M between the last proved M and `m`, whose operands do not fit, that passes; [] if none.
+        """Return, as a list, an M that passes between the last proved M and `m`; [] if none is found.
 
-        The distance to the last proved M is halved until a check passes, at most `_MOST_HALVED` times.
+        The operands of `m` do not fit on the GPU. The distance to the last proved M is halved until a check passes, at
+        most `_MOST_HALVED` times.
         """
         step = Relatives.of(winner.problem).step
         for _ in range(_MOST_HALVED if proved else 0):

@@ -17,7 +17,7 @@ _ENDINGS = {"blocks": ",block_shape=[128, 128]", "per_token": ",per_channel_quan
 
 
 def is_named(name: str) -> bool:
-    """Return True if a file of this kind may have this name: SGLang's names have a space between the sides of a block."""
+    """Return True if a file of this kind may have this name, with SGLang's space between the sides of a block."""
     return block_json.is_named(name) and ", " in name
 
 
