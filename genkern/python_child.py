@@ -1,7 +1,7 @@
 """Child processes that run Python: their command lines and their sys.path, without the current folder in front.
 
 `python -m MODULE` and `python -c CODE` put the current folder first on sys.path, so a file random.py there would be
-imported in the place of Python's own. PYTHONSAFEPATH prevents that from Python 3.11 on; this module also does in 3.10.
+imported in the place of Python's own. PYTHONSAFEPATH prevents that from Python 3.11 on, this module in Python 3.10 too.
 This file is also the program that a child runs, `python python_child.py MODULE ARGUMENTS`: a plain command line, which
 survives profilers that are shell scripts. At its top it imports nothing but sys.
 """

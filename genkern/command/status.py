@@ -31,7 +31,7 @@ _NUMBERS = ("screened", "us")
 
 
 class State(str, Enum):
-    """The state of a run. If its journal's lock is not held, the run was stopped or died."""
+    """The state of a run. A run with an unfinished journal and a lock that is not held was stopped, or died."""
 
     GOING_ON = "going on"
     STOPPED = "not going on: stopped, or died"

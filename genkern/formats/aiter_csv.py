@@ -341,8 +341,10 @@ def _solution(winner: Winner) -> int | None:
 
 
 def _assembly(winner: Winner) -> AsmKernel | None:
-    """Return AITER's assembly kernel that won, which its operator finds by kernelName and splitK; None if there is
-    none."""
+    """Return the assembly kernel of AITER that won; None if something else won.
+
+    AITER's operator finds it by kernelName and splitK.
+    """
     return asm_kernel(winner.vendor) if _is_another_s(winner) else None
 
 

@@ -257,7 +257,7 @@ def source_today(row: TunedRow) -> str:
 
 
 def _remarks(text: str) -> str:
-    """Return the comments and blank lines at the end of a row's text, which belong to what follows."""
+    """Return the comments and blank lines at the end of a row's text, which belong to the row that follows."""
     lines = text.splitlines(keepends=True)
     first = next((n for n in range(len(lines), 0, -1) if lines[n - 1].strip() and not _is_comment(lines[n - 1])), 0)
     return "".join(lines[first:])

@@ -80,6 +80,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
     """Prove, time and write.
 
     Returns 1 if a kernel is wrong, has no proof, lost to the library, or could not be timed; 3 for a bug in genkern.
+
     Raises InputError, ResultsError or OutputError.
     """
     bundle, output = read_bundle(options.bundle), options.output or options.bundle

@@ -186,7 +186,7 @@ def report_lines(
     orders: Mapping[GemmProblem, Mapping[str, Order]],
     fresh: Mapping[GemmProblem, object],
 ) -> list[str]:
-    """Return lines with the fitted constants, and how well both sets of constants order each size."""
+    """Return lines with the fitted constants, and how well both sets of constants rank each size's kernels."""
     rows = [["constant", "shipped", "fitted"]]
     fitted = free_of(found.constants)
     rows += [[name, f"{value:g}", f"{fitted[name]:.3g}"] for name, value in free_of(shipped).items()]

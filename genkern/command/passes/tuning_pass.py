@@ -88,7 +88,7 @@ class TuningPass:
     opened: Callable[[Journal], object] = lambda journal: None
 
     def tune(self, problems: Sequence[GemmProblem], keeper: Keeps) -> FarmCounts:
-        """Tune all problems; the journal is then moved to that of a finished run. Raises GenkernError.
+        """Tune all problems, then rename the journal to that of a finished run. Raises GenkernError.
 
         If the setting `predicts` (no GPU, and no option asks for kernels), winners are predicted: nothing is compiled,
         and there is no journal.

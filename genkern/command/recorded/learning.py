@@ -154,8 +154,9 @@ def _judged(
 ) -> tuple[list[Replayed], Judged]:
     """Replay every size with a model that was not fitted to it; return the replays, and how good first choices are.
 
-    The models go to `folder`. Only sizes whose whole space was measured are replayed, since only they have a known
-    best; others are only learned from. Raises ResultsError if no space was measured completely.
+    The models are also written to `folder`, unless it is None. Only sizes whose whole space was measured are replayed,
+    since only they have a known best; the other sizes are only learned from. Raises ResultsError if no space was
+    measured completely.
     """
     if not any(map(_judges, problems)):
         raise ResultsError("no size's whole space was measured, so that the best is unknown: record one")
