@@ -60,8 +60,9 @@ NOTHING_MEASURED = {"-h", "--help", "--version", "--explain"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status.
 
-    0: success; 1: a size without a winner, or a wrong config; 2: an error that the user must fix, described in one line
-        on standard error; 3: a bug in genkern; 130: stopped by Ctrl-C or SIGTERM.
+    0: success; 1: the command ran, but its result needs attention, such as a size without a winner or a wrong config;
+        2: an error that the user must fix, described in one line on standard error; 3: a bug in genkern; 130: stopped
+        by Ctrl-C or SIGTERM.
     """
     _prepare_process()
     stopped = "stopped"
@@ -101,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return run(options, console, early)
         finally:
             early.close()
-            # Otherwise Python's flush at exit would complain if the reader has left, also after --help.
+            # If the reader of a pipe has gone, Python's own flush at exit would print an error. --help needs this too.
             sys.stdout.flush()
     except GenkernError as error:
         return _fail(str(error))
@@ -174,8 +175,8 @@ def _stop(signal_number: int, frame: FrameType | None) -> None:
 
 
 def _thread_failed(failure: threading.ExceptHookArgs) -> None:
-    # The pool's own thread fails with a KeyError in loky if jobs are withdrawn when a run ends early. It has ended its
-    # workers by then.
+    # Loky's management thread fails with a KeyError if jobs are withdrawn when a run ends early. It has ended its
+    # workers by then, so failures of this thread are not printed.
     if failure.thread is None or failure.thread.name != "ExecutorManagerThread":
         threading.__excepthook__(failure)
 

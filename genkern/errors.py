@@ -13,7 +13,7 @@ _NO_THREAD = "can't start new thread"
 
 
 class GenkernError(Exception):
-    """Base of these errors. The message says what is wrong, where, and what to try."""
+    """Base of the errors that a user can mend. The message says what is wrong, where, and what to try."""
 
 
 class InputError(GenkernError, ValueError):
@@ -118,7 +118,7 @@ def machine_faults_told(doing: str, hint: str) -> Iterator[None]:
 def bugs_told(where: str = "") -> Iterator[None]:
     """Raise BugError for an error in the block that neither a user nor the machine can cause.
 
-    `where` as in BugError.of.
+    A UnicodeError counts as a bug here. `where` as in BugError.of.
     """
     try:
         yield

@@ -8,12 +8,12 @@ _ABOVE = Path(__file__).resolve().parents[1]
 
 
 def is_checkout() -> bool:
-    """Whether genkern runs from its source tree, which has a Makefile and pip's configuration beside the package."""
+    """Return True if genkern runs from its source tree, which has a Makefile and setup.cfg beside the package."""
     return (_ABOVE / "setup.cfg").is_file() and (_ABOVE / "Makefile").is_file()
 
 
 def pip_install(extra: str) -> str:
-    """The command that installs an extra, such as "torch"."""
+    """Return the command that installs an extra, such as "torch"."""
     if is_checkout():
         return f"pip install '.[{extra}]' in genkern's checkout"
     return f"pip install 'genkern[{extra}]'"

@@ -1,7 +1,7 @@
 """Child processes that run Python: their command lines and their sys.path, without the current folder in front.
 
 `python -m MODULE` and `python -c CODE` put the current folder first on sys.path, so a file random.py there would be
-imported in the place of Python's own. PYTHONSAFEPATH prevents that from Python 3.11 on; what is here works with 3.10.
+imported in the place of Python's own. PYTHONSAFEPATH prevents that from Python 3.11 on, this module in Python 3.10 too.
 This file is also the program that a child runs, `python python_child.py MODULE ARGUMENTS`: a plain command line, which
 survives profilers that are shell scripts. At its top it imports nothing but sys.
 """
@@ -36,26 +36,26 @@ def leave_current_folder() -> None:
 
 
 def _root() -> str:
-    """The folder in which Python finds genkern."""
+    """Return the folder in which Python finds genkern."""
     import os
 
     return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def module_argv(module: str, *arguments: str) -> tuple[str, ...]:
-    """The command line that runs `module` as `python -m MODULE ARGUMENTS` does, without the current folder."""
+    """Return the command line that runs `module` as `python -m MODULE ARGUMENTS` does, without the current folder."""
     import os
 
     return sys.executable, os.path.abspath(__file__), module, *arguments
 
 
 def code_argument(code: str) -> str:
-    """The text after `python -c` that runs `code` without the current folder on sys.path."""
+    """Return the text after `python -c` that runs `code` without the current folder on sys.path."""
     return _WITHOUT_CURRENT_FOLDER + code
 
 
 def child_environment() -> dict[str, str]:
-    """This process's environment, in which another Python finds the modules that this one finds.
+    """Return this process's environment, in which another Python finds the modules that this one finds.
 
     Relative entries of sys.path are made absolute. "", the current folder of an interactive Python, is left out; if
     genkern itself is there, its folder comes last.

@@ -44,7 +44,7 @@ _retries = number("a whole number from 0 to 99", 0, 99, integer=True)
 
 
 def parse_sbatch(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the options of `genkern sbatch`; `tuning` has the options of tuning among them, for `genkern measure`.
+    """Return the options of `genkern sbatch`; the attribute `tuning` is the list of options for `genkern measure`.
 
     Raises InputError; SystemExit(0) after printing for --help.
     """
@@ -156,7 +156,10 @@ def values(options: argparse.Namespace, folder: Path) -> dict[str, object]:
 
 
 def rendered(name: str, said: dict[str, object], own: str | None) -> str:
-    """Return the rendered script. Raises InputError if a template of the user's cannot be read or rendered."""
+    """Return the script rendered from NAME.j2 in the folder `own`, or from genkern's template if `own` is None.
+
+    Raises InputError if the template cannot be read or rendered.
+    """
     loader = jinja2.FileSystemLoader(own) if own else jinja2.PackageLoader("genkern.templates", "batch")
     templates = SandboxedEnvironment(
         loader=loader,

@@ -1,4 +1,4 @@
-"""`genkern collect`: joins results of several jobs to one file, in which each row has its origin."""
+"""`genkern collect`: joins the results of several jobs into one file, with a comment on the origin above each row."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from genkern.journal.run_files import RunFiles
 from genkern.packing.rows import rank_of
 from genkern.timing.standing import Standing
 
-# Sorts as GemmProblem does, in a tenth of the time.
+# Sort key with the order of GemmProblem's own comparison, in a tenth of the time.
 _in_order = operator.attrgetter(*(field.name for field in fields(GemmProblem)))
 _ORIGIN = re.compile(r"# from [^\n]*\n")
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedRow:
-    """A row of a results file, reduced to what is needed: 100,000 complete rows would take 200 MB.
+    """A row of a results file, reduced to the fields that joining needs: 100,000 complete rows would take 200 MB.
 
     problem, device: the row's problem and device
-    key: problem, device and library, of which a file has only one row
-    rank: order in which rows with equal keys are preferred, smallest first
+    key: problem, device, library and layout of the weight; the joined file has one row per key
+    rank: of rows with equal keys, the row with the smallest rank is kept
     text: the row's text
     origin: the comment above it, which says where it comes from
     """
@@ -53,7 +53,6 @@ class CollectedRow:
 
     @classmethod
     def of(cls, row: TunedRow, text: str, origin: str) -> CollectedRow:
-        # A file has one row per problem, device and library.
         key = row.problem, row.arch, row.device, row.compute_units, row.library, row.bpreshuffle
         return cls(row.problem, row.device, key, rank_of(row), text, origin)
 

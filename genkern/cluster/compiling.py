@@ -1,4 +1,4 @@
-"""`genkern compile`: compiles kernels without a GPU and PyTorch, into a folder that is measured elsewhere."""
+"""`genkern compile`: compiles kernels, without a GPU or PyTorch, into a folder that another machine measures."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def parse_compile(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def check_search(options: argparse.Namespace) -> int:
-    """Return the number of units per size that --search wants. Raises InputError for a strategy that needs
-    measurements."""
+    """Return the most kernels to compile per size: N of --search predicted:N, or sys.maxsize without N.
+
+    Raises InputError for a strategy that needs measurements.
+    """
     if (strategy := chosen_strategy(options.search)).name != PREDICTED:
         raise InputError(
             f"--search {options.search}: it needs measurements, and nothing is measured here: give {PREDICTED}[:N]"

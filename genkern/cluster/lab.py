@@ -49,7 +49,7 @@ _WITHOUT_GPUS_S = 30.0
 
 
 def parse_lab(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the options of `genkern lab`; `tuning` has the options of tuning among them, for the nodes.
+    """Return the options of `genkern lab`; the attribute `tuning` is the list of tuning options for the nodes.
 
     Raises InputError; SystemExit(0) after printing for --help.
     """
@@ -113,7 +113,7 @@ def _asked(lists: Sequence[str], arch: str) -> list[GemmProblem]:
 def _tuned(
     options: argparse.Namespace, asked: dict[str, list[GemmProblem]], files: dict[str, str], console: Console
 ) -> int:
-    """Tune the sizes that are not in the files yet; the files are locked."""
+    """Tune the sizes that are not in the files yet, and return the exit status. The caller holds the files' locks."""
     rows: dict[str, list[CollectedRow]] = {}
     wanted: dict[str, list[GemmProblem]] = {}
     for arch, path in files.items():
@@ -197,7 +197,7 @@ class _Lab:
         pending.add_done_callback(lambda done: self._heard.put((number, done)))
 
     def _options(self) -> tuple[str, ...]:
-        """Return the options for nodes: nodes without GPUs, if there are any, compile for those that measure."""
+        """Return the tuning options of a share, with --cluster if nodes without GPUs can compile for the GPU nodes."""
         compiles = any(not node.gpus and not node.why for node in self.nodes.there)
         return (*self.tuning, *(("--cluster", self.nodes.scheduler) if compiles else ()))
 
@@ -247,7 +247,7 @@ class _Lab:
         except GenkernError:
             raise
         except Exception as error:
-            # The scheduler was lost or restarted: this says nothing about the node.
+            # CancelledError: the scheduler was lost or restarted, which says nothing about the node.
             forgotten = type(error).__name__.endswith("CancelledError")
             what = "was forgotten by the scheduler" if forgotten else f"is lost ({one_line(error)})"
             self.console.print(f"note: {place.node} {what}: other nodes take its sizes")
@@ -279,7 +279,7 @@ class _Lab:
             write_rows(self.files[place.arch], rows)
 
     def _forget_lost(self) -> None:
-        """Give the sizes of lost nodes to other nodes; Dask would wait for the lost ones."""
+        """Give the sizes of lost nodes to other nodes. Dask would wait for the lost nodes to return."""
         there = {node.address for node in self.nodes.there}
         for number, pending in list(self._pending.items()):
             place, _ = self.sizes.under_way[number]

@@ -103,8 +103,10 @@ def _run(
     origin: str,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> Done:
-    """Run genkern until it ends, or the share is no longer wanted; it is then stopped, so that the GPU is free
-    again."""
+    """Tune the share in a genkern process. If the share is no longer wanted, stop the process to free the GPU.
+
+    tell: called with the text of the results file whenever it has changed
+    """
     sizes, results, log = folder / "sizes.yaml", folder / "results.yaml", folder / "log"
     sizes.write_text(share.sizes, encoding="utf-8")
     given = ["-i", str(sizes), "-o", str(results), "--arch", share.arch, "--gpu_ids", str(index)]
@@ -145,7 +147,10 @@ def _text_of(path: Path) -> str:
 
 @contextlib.contextmanager
 def _gpu(arch: str) -> Iterator[int | None]:
-    """Context with the number of a GPU that no other worker of this machine uses meanwhile; None if there is none."""
+    """Context manager that locks a GPU of an architecture and yields its index; None if there is no free one.
+
+    The lock keeps other Dask workers of this machine from the GPU.
+    """
     with contextlib.ExitStack() as stack:
         index = None
         for device in detect_devices():
@@ -159,7 +164,10 @@ def _gpu(arch: str) -> Iterator[int | None]:
 
 
 def _lock_of(device: DetectedDevice) -> Path:
-    """Return the lock file of a GPU. Its name contains the visible GPUs, since they determine a GPU's number."""
+    """Return the lock file of a GPU, named by its UUID.
+
+    Without a UUID, the name contains the index and the list of visible GPUs, on which the index depends.
+    """
     shown = "".join(os.environ.get(name, "") for name in ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"))
     name = device.uuid or f"{device.arch}-{shown}-{device.index}"
     return Path(tempfile.gettempdir()) / f"genkern-{re.sub(r'[^A-Za-z0-9-]', '_', name)}.gpu"

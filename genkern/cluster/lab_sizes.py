@@ -1,6 +1,6 @@
-"""`LabSizes`: the sizes of a lab's run. Independent of Dask.
+"""`LabSizes`: which sizes of a `genkern lab` run wait, are under way on a GPU, or were given up.
 
-Sizes wait by architecture, are under way on a GPU, or were given up.
+Independent of Dask.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOSSES = 3
 
 @dataclass(frozen=True)
 class Place:
-    """A GPU of a node: the node's address, and the architecture."""
+    """The GPUs of one architecture on one node: the node's address, and the architecture."""
 
     node: str
     arch: str
@@ -33,8 +33,8 @@ class LabSizes:
     """The sizes of a run.
 
     left: sizes that are not under way, by architecture, largest first
-    under_way: place and sizes of each share
-    given_up: sizes with which too many nodes were lost
+    under_way: by number of the share: its place, and its sizes without a result
+    given_up: architecture and size, for sizes during which nodes were lost `_LOSSES` times
     """
 
     left: dict[str, deque[GemmProblem]]
@@ -65,7 +65,7 @@ class LabSizes:
         for place in free:
             if left := self.left.get(place.arch):
                 of_arch = sum(count for other, count in gpus.items() if other.arch == place.arch)
-                # An equal part for each GPU, so that the other GPUs get sizes as large.
+                # Each GPU gets an equal part, so that the largest sizes are spread over the GPUs.
                 count = max(1, min(_MOST, len(left) // (_HALF * of_arch)))
                 taken = [left.popleft() for _ in range(count)]
                 self._next += 1
@@ -84,9 +84,9 @@ class LabSizes:
         return self.under_way.pop(number)[1]
 
     def lost(self, number: int, *, at_fault: bool = True) -> None:
-        """Record that the node or its GPU was lost: sizes without a result are queued again, first.
+        """Record that a share's node or GPU was lost: its sizes without a result go to the front of the queue.
 
-        With `at_fault` the first of them may be the reason, and the loss counts.
+        With `at_fault`, the first of these sizes may be the reason: the loss is counted against it.
         """
         place, sizes = self.under_way.pop(number)
         if sizes and at_fault:

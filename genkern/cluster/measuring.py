@@ -21,7 +21,7 @@ from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.kernels.kernel import Target
 from genkern.search.strategies import CACHED
 
-# Options of tuning that determine what is searched, and which device measures.
+# Options of tuning that choose the search, and options that choose the device that measures.
 _SEARCHES = frozenset(("--search", "--strategy", "--exhaustive", "--patience", "--protocol"))
 _DEVICES = WHICH_GPUS | {"--profiler"}
 # Options that the folder determines.

@@ -27,7 +27,7 @@ class Manifest:
     """The description of a folder.
 
     arch: architecture of the kernels
-    made_for: what the kernels' keys depend on
+    made_for: the target and the compiler, on which the kernels' cache keys depend
     generator: digest of the code that generates kernels and launch plans
     space: name of a shipped space, or of a file in the folder; "" for the default space
     libraries: the value for --libtype
@@ -78,7 +78,7 @@ class WorkFolder:
     def finish(
         self, problems: Sequence[GemmProblem], arch: str, made_for: MadeFor, space: str, libraries: str, search: str
     ) -> None:
-        """Write the size list, and last the manifest of the folder's files. Raises OutputError."""
+        """Write the size list, and last the manifest, without which a folder is incomplete. Raises OutputError."""
         write_whole(str(self.sizes), "".join(map(size_line, problems)))
         own = [self.own_space] if space == self.own_space.name else []
         files = {path.name: _sha256(path) for path in (self.sizes, self.kernels, *own)}

@@ -417,7 +417,8 @@ def _check_sizes(options: argparse.Namespace) -> None:
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    """Raise InputError if a file has an empty name, if an output is also an input, or if two outputs are one file."""
+    """Raise InputError if an option's value is empty, if -o is JSON, if an output is also an input, or if two outputs
+    are one file."""
     sizes, results, profile = options.gemm_size_file, options.tuning_results_file, options.profile_file
     named = {"--gemm_size_file": sizes, "-o": results, "--profile_file": profile, "--space": options.space}
     named |= {

@@ -6,12 +6,12 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-# Largest share of the time spent writing. Results that are not written yet are in the journal.
+# Largest share of a run's time that writing may take. Results that are not written yet are in the journal.
 MOST_OF_TIME = 0.02
 
 
 class Pace:
-    """Writing is due when the last write took at most MOST_OF_TIME of the time since it began, and at first.
+    """The first write is due at once; another, when the last took at most MOST_OF_TIME of the time since it began.
 
     The time of a write grows with the number of rows, and so does the wait for the next write. The share of the run's
     time is therefore bounded, however many rows there are. `clock` returns seconds.

@@ -23,9 +23,9 @@ from genkern.tuning.tune import Report
 class Recorder:
     """Keeps the results file up to date.
 
-    The file is rewritten with every `batch`-th size, but no more often than `pace` allows, and at the end. A stream is
-    written at the end only. `failed` counts sizes without a winner; `bugs` counts those that failed due to a bug in
-    genkern.
+    The file is rewritten when at least `batch` winners are not in it yet and `pace` allows a write, and at the end. A
+    stream is written at the end only. `failed` counts sizes without a winner; `bugs` counts sizes that failed due to a
+    bug in genkern.
     """
 
     def __init__(

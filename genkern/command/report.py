@@ -23,21 +23,24 @@ _LEFT_ALIGNED = ("size", "vendor", "format", "check", "source", "deterministic",
 
 
 def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
-    """Return the share of the device's dense matrix peak for the operands' type, in percent; None if it has no such
-    peak."""
+    """Return the share of the device's dense matrix peak for A's type, in percent; None if the peak is unknown."""
     peak = gpu.peak_tflops.get(DTYPES[winner.problem.dtype_a].peak)
     return None if peak is None else 100 * winner.problem.tflops(winner.duration_us) / peak
 
 
 def percent_of_roofline(winner: Winner, gpu: Gpu) -> float | None:
-    """Return the share of the roofline, in percent: of the peak or the memory bandwidth, whichever bounds the size."""
+    """Return the larger share, in percent: of the device's matrix peak, or of its memory bandwidth. None without a
+    peak."""
     peak = percent_of_peak(winner, gpu)
     memory = gb_per_s(winner.problem, winner.duration_us) / (gpu.memory_tb_per_s * 1e3) * 100
     return None if peak is None else max(peak, memory)
 
 
 def format_text(problem: GemmProblem) -> str:
-    """Return op, types and what is unusual: `OP bf16`, `OP fp8e4m3fn->bf16 A column-major, bias, scales per_token`."""
+    """Return op, types and fields without their default value.
+
+    Examples: `OP bf16`, `OP fp8e4m3fn->bf16 A column-major, bias, scales per_token`.
+    """
     types = problem.dtype_a
     if problem.dtype_b != problem.dtype_a:
         types += f"*{problem.dtype_b}"
@@ -161,8 +164,9 @@ def versus_text(us: float, vendor_us: float | None, vendor: str, torch_us: float
 
 
 def detail_lines(report: Report) -> list[str]:
-    """Return the outcomes of one size's candidates, the time of each stage, the searched share, the candidates that
-    failed the check, and the winner's order of sums."""
+    """Return a line with the outcomes of one size's candidates, the time of each stage, the clock of the finals and the
+    searched share; then the candidates that failed the check or were not checked, the winner's order of sums, and the
+    message of the library's calls, if any."""
     times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in report.stage_s.items())
     told = (Outcome.WRONG, Outcome.UNCHECKED)
     wrong = [f"  {m.outcome.value}: {name}: {m.message}" for name, m in report.candidates.items() if m.outcome in told]

@@ -17,9 +17,9 @@ from genkern.formats.tuned_row import TunedRow
 def results_lines(path: str, journal: str = "; no journal is beside it") -> list[str]:
     """Return the number of sizes and when the file was written, then a table of times, sources, devices and configs.
 
-    `journal` ends the first line. Raises ResultsError if it is not a results file.
+    `journal` ends the first line. Raises ResultsError if `path` is not a results file.
     """
-    # Like a run, an empty file counts as results without rows.
+    # An empty file counts as results without rows, as it does for a run.
     text = read_text(path, ResultsError)
     found = kind_of(path).read_rows(text, shown_path(path), GemmDefaults()) if text.strip() else ()
     rows = [_cells(row) for row in found]

@@ -95,7 +95,7 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
 
 @contextlib.contextmanager
 def own_files(results_path: str) -> Iterator[RunFiles]:
-    """Context with the files of a run: its journal and lock. Raises OutputError.
+    """Context manager: locks the results file for this run, and yields the run's files. Raises OutputError.
 
     If the results go to a stream, no file can lie beside them and the run cannot be resumed: the journal is in a
     temporary folder.
@@ -129,7 +129,8 @@ def note_idle_options(setting: Setting, console: Console) -> None:
 
 
 def note_kernels(setting: Setting, console: Console) -> None:
-    """Print a note if the file of kernels was made for something else."""
+    """Print a note if the file of --kernels was made for another target or compiler, so that it has no fitting
+    kernel."""
     if (kernels := setting.kernels) is not None:
         here = MadeFor.here(setting.target.triton, setting.versions["triton"])
         if why := kernels.made_for.mismatch(here):
@@ -195,8 +196,8 @@ def tune(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setting, file
     if options.batch_invariant:
         groups = Groups.of(problems, results, anew=options.all)
         problems = [*problems, *(problem for problem in groups.problems if problem not in problems)]
-        # Winners of one order of sums are not the fastest of all, and winners of the new order are compared with the
-        # fastest.
+        # Batch-invariant rows need not be the fastest in any order, and a new order is judged against the fastest:
+        # these sizes are tuned again.
         done = done - results.invariant.intersection(groups.problems)
     if not options.all and (outdated := outdated_rows(files, results, done.intersection(problems))):
         console.print(f"note: {counted(len(outdated))} of kernels that genkern now generates differently: tuned again")
@@ -228,7 +229,7 @@ def tune_each(
     files: RunFiles,
     console: Console,
 ) -> int:
-    """Tune these sizes, one by one; returns the status as `tune` does."""
+    """Tune these sizes, and record each as it finishes; returns the status as `tune` does."""
     options, target = setting.options, setting.target
     results.require_room(remaining)
     candidates = CandidatesFile(options.profile_file, remaining) if options.profile_file else None

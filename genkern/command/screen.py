@@ -28,8 +28,8 @@ def _shown(text: str) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[str]) -> list[str]:
-    """Return one line per row, the header first. Empty columns are left out; columns named in `right` are
-    right-aligned.
+    """Return one line per row, the header first. Columns that are empty below the header are left out; columns named in
+    `right` are right-aligned.
 
     Unprintable characters in cells are escaped, line ends too.
     """

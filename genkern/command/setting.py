@@ -54,8 +54,8 @@ class Setting:
     versions: versions that results depend on, including the driver's if it is known
     strategy: the search strategy
     limit: when the search of a size ends
-    kernels: the file of compiled kernels behind the cache
-    early: the measured process that started with the command
+    kernels: the file from which kernels that the cache lacks are taken; None if none is given
+    early: the measured process that started with the command, if any
     """
 
     options: argparse.Namespace
@@ -76,7 +76,10 @@ class Setting:
 
     @property
     def checks(self) -> str:
-        """What is checked when tuning: "all" finalists, the "winner", or "none" (predicted, without --compare)."""
+        """What is checked when tuning: "all" finalists, the "winner", or "none".
+
+        "none" with --no_check; and if times are predicted, unless --compare asks for a check of the winner.
+        """
         if self.options.no_check:
             return "none"
         if self.target.measured:
@@ -98,8 +101,8 @@ class Setting:
     def workshop(self, console: Console, lanes: int = 1) -> Iterator[Workshop]:
         """Context with the workshop of this run, and a folder for its modules and logs. Raises OutputError.
 
-        With several `lanes` (sizes under way per GPU), the GPU measures most of the time; a share of the cores then
-        compiles nothing, unless --jobs is given.
+        With several `lanes` (sizes under way per GPU), the GPU measures most of the time. Fewer workers then compile,
+        so that the measuring processes have cores, unless --jobs is given.
         """
         options, folder = self.options, cache_folder(self.options.cache_dir)
         asked = {"-j", "--jobs", "--num_threads"} & options.given
@@ -211,7 +214,7 @@ def make_setting(options: argparse.Namespace, early: Early | None = None) -> Set
 
 
 def _devices() -> list[DetectedDevice]:
-    """Return `detect_devices()`, and import NumPy meanwhile: on machines with GPUs both take 0.1 s."""
+    """Return `detect_devices()`. On machines with nvidia-smi, import NumPy meanwhile: both take 0.1 s."""
     with ThreadPoolExecutor(1) as threads:
         found = threads.submit(detect_devices)
         if shutil.which("nvidia-smi") is not None:
@@ -221,9 +224,10 @@ def _devices() -> list[DetectedDevice]:
 
 
 def _usual_strategy(options: argparse.Namespace, target: RunTarget) -> str | None:
-    """Return the strategy to use by default: the model's first choice without a GPU; None for the usual default.
+    """Return the strategy of a run that names none; None for the usual default.
 
-    Without a GPU no measurement could correct the model. None, too, if the times of many candidates are asked for.
+    Without a GPU it is the first choice of the architecture's learned model, since no measurement could correct the
+    model. None if there is no such model, or if the times of many candidates are asked for.
     """
     wants_many = options.profile_file is not None or options.bucket is not None
     if target.measured or wants_many:
@@ -260,7 +264,11 @@ def _require_icache_flush(options: argparse.Namespace, vendor: str) -> None:
 
 
 def _libraries(text: str, vendor: str) -> str:
-    """Return the libraries that may win: for "all", the installed ones of the vendor; and every one that is named."""
+    """Return the libraries that may win, joined by commas.
+
+    text: the value of --libtype: names of libraries, which are all kept, or "all" for the installed libraries that
+        work on GPUs of this vendor
+    """
     others = {name for of, names in ONE_BY_ONE.items() if of != vendor for name in names}
     others |= (set() if cute_installed() else {CUTE}) | (set() if importlib.util.find_spec(AITER) else {AITER})
     return ",".join(name for name in parse_libraries(text).split(",") if name in text.lower() or name not in others)
@@ -269,7 +277,8 @@ def _libraries(text: str, vendor: str) -> str:
 def make_budget(options: argparse.Namespace, target: RunTarget, strategy: ChosenStrategy) -> Budget:
     """Return how much to measure; by default the weights rotate through twice the last-level cache.
 
-    Raises InputError for --icache_flush on a device that does not support it, and for a library that is not there.
+    Raises InputError for --icache_flush on a device that does not support it, and if times are predicted and --libtype
+    names no kernels of genkern.
     """
     _require_icache_flush(options, target.gpu.vendor if target.measured else "")
     libraries = _libraries(options.libtype, target.gpu.vendor)

@@ -31,7 +31,7 @@ _NUMBERS = ("screened", "us")
 
 
 class State(str, Enum):
-    """The state of a run. If its journal's lock is not held, the run was stopped or died."""
+    """The state of a run. A run with an unfinished journal and a lock that is not held was stopped, or died."""
 
     GOING_ON = "going on"
     STOPPED = "not going on: stopped, or died"
@@ -106,7 +106,7 @@ def status_lines(status: RunStatus) -> list[str]:
 
 
 def size_statuses(status: RunStatus) -> list[SizeStatus]:
-    """Return the sizes that the run will tune, and those that it tuned before it was stopped, in their order."""
+    """Return the sizes of the run's last start, and sizes of earlier starts that have a winner, in their order."""
     facts = status.facts
     assert facts is not None
     wanted = dict.fromkeys(problem for start in facts.starts for problem in start.problems)

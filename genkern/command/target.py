@@ -100,8 +100,8 @@ class RunTarget:
 def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | None = None) -> RunTarget:
     """Return the target that the options and the machine's GPUs determine.
 
-    Raises InputError for an unknown architecture or GPU number, and ProfilerError if the options ask for a measurement
-    that this machine cannot make.
+    Raises InputError for an unknown architecture or GPU number, or for GPUs of several kinds, and ProfilerError if the
+    options ask for a measurement that this machine cannot make.
     """
     devices = detect_devices() if detected is None else detected
     named = asked_device(options.device, options.arch)
@@ -158,8 +158,10 @@ def add_gpu(group: argparse._ArgumentGroup) -> None:
 
 
 def require_gpu(options: argparse.Namespace) -> None:
-    """Set `gpu`, and `arch` to its architecture. Raises InputError if both options are missing, and as
-    `asked_device`."""
+    """Set `options.gpu` to the GPU that --device or --arch names, and `options.arch` to its architecture.
+
+    Raises InputError if both options are missing, and as `asked_device`.
+    """
     if options.arch is None and options.device is None:
         raise InputError("which GPU? Give --arch ARCH, or --device NAME")
     options.gpu = asked_device(options.device, options.arch) or gpu_for_arch(options.arch)
@@ -202,7 +204,8 @@ def _asked_to_measure(options: argparse.Namespace) -> str:
 
 
 def shares_device(target: RunTarget, choice: str) -> bool:
-    """Return True if several profilers may share one GPU; profilers that trace from outside cannot."""
+    """Return True if several profilers may share one GPU. Profilers that trace from outside cannot; nor if times are
+    predicted."""
     return target.measured and (choice in TIMERS[target.gpu.vendor] or target.gpu.vendor == "nvidia")
 
 
@@ -217,7 +220,7 @@ def make_profiler(
     *,
     rehearses: bool = False,
 ) -> Profiler:
-    """Return the profiler of GPU number `index`, whose lock is `turn`; `early` is a process that started earlier.
+    """Return the profiler of GPU number `index`, whose lock is `turn`; `early`: a measured process that runs already.
 
     Raises ProfilerError if its program is missing.
     """

@@ -75,20 +75,20 @@ class Claim:
         return cls(row.problem, row.config, *said, row.sums if row.batch_invariant else "")
 
     def is_of(self, key: DeviceKey) -> bool:
-        """Return True if the row is of that device, as far as it says."""
+        """Return True unless the row names another architecture, device or number of compute units."""
         return key.fits(self.arch, self.device, self.compute_units)
 
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims of a results file, and the number of its rows of other libraries."""
+    """The claims of a results file, and the number of its rows that other libraries or formats of weights have won."""
 
     claims: tuple[Claim, ...]
     foreign: int = 0
 
 
 def verify(setting: Setting, console: Console) -> int:
-    """Check every config of the file, and print a line for each.
+    """Check every config of the file that is for this device, and print a line for each.
 
     Returns 1 if a config is wrong or cannot be checked, 3 if a bug in genkern prevents a check.
     """
@@ -131,7 +131,7 @@ def claim_text(claim: Claim) -> str:
 
 
 def benchmark(setting: Setting, console: Console) -> int:
-    """Time every config of the file, and write CSV with tune_gemm's columns and more.
+    """Time every config of the file that is for this device, and write CSV with tune_gemm's columns and more.
 
     Returns 1 if a config does not run, 3 if a bug in genkern is the reason.
     """
@@ -191,8 +191,8 @@ def read_claims(path: str, defaults: GemmDefaults) -> Claims:
 
 
 def fitting(claims: Sequence[Claim], key: DeviceKey, where: str) -> tuple[Claim, ...]:
-    """Return the claims for this device; if there are none, those for other devices of the architecture, which can run
-    too.
+    """Return the claims for this device; if there are none, the claims for other devices of the architecture, whose
+    configs can run here too.
 
     Raises ResultsError if all claims are for other architectures.
     """
@@ -228,7 +228,7 @@ def _rows(count: int) -> str:
 
 
 def made_elsewhere(claims: Sequence[Claim], target: RunTarget, triton: str) -> str:
-    """Return the Triton and the device of the claims if they differ from those here; "" if not, or if unknown."""
+    """Return the versions of Triton and the devices of the claims, as far as they differ from this machine's; or ""."""
     arch, here = target.arch, target.device_name
     tritons = sorted({claim.triton for claim in claims if claim.triton} - {triton})
     devices = sorted({claim.device for claim in claims if claim.device and not same_device(claim.device, here, arch)})

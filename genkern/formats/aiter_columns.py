@@ -59,8 +59,8 @@ EXTRA_COLUMNS = (
     *("vendor_sums", "batch_invariant", "invariant_loss", "config"),
     *("predicted_low_us", "predicted_high_us"),
 )
-# Columns that genkern also appends if AITER has a table per format: there, rows name neither their format nor the
-# library.
+# Columns that genkern also appends to tables of formats other than said_format.PLAIN: AITER's rows in them do not name
+# the format, and in some tables not the library.
 SAYING_COLUMNS = ("libtype", "op", "dtype_a")
 _TUNED = tuple(name for columns in TUNED_COLUMNS.values() for name in columns)
 # AITER's own remark on a row, for example that another row is preferred (since 2026-03).
@@ -80,7 +80,7 @@ ROWWISE = "AITER's a8w8 has a scale for each row of A and column of B; a product
 
 
 def check_columns(columns: tuple[str, ...]) -> None:
-    """Raise InputError (without the place) unless `columns` are those of a plain GEMM file of AITER."""
+    """Raise InputError (without the place) unless `columns` are the columns of a plain GEMM file of AITER."""
     other = next(((name, _OTHER_OPERATORS[name]) for name in columns if name in _OTHER_OPERATORS), None)
     expected = "expected M,N,K[,bias,dtype,outdtype,scaleAB,bpreshuffle][,q_dtype_w] or B,M,N,K"
     if other is not None:
@@ -130,7 +130,7 @@ def meant_by(op: str) -> Mapping[str, str]:
 
 @functools.cache
 def rowwise() -> Mapping[str, str]:
-    """Return the own field of a8w8 for a scale per row of A and column of B; empty if a8w8 has no such field."""
+    """Return the field of a8w8, by name, that means a scale per row of A and column of B; empty if it has none."""
     fields = fields_of(get_op("a8w8").fields)
     return {field.name: "per_token" for field in fields if field.name == "scales" and "per_token" in field.words}
 

@@ -1,4 +1,4 @@
-"""Reads and writes AITER's CSV files: untuned lists, and tuned tables, whose genkern rows have libtype genkern.
+"""Reads and writes AITER's CSV files: untuned lists, and tuned tables, in which genkern's kernels have libtype genkern.
 
 Source: ROCm/aiter, aiter/configs/bf16_tuned_gemm.csv and a8w8_bpreshuffle_tuned_gemm.csv (2026-08). Files from before
     2026-04 have no `gfx` column. `bw` is in GB/s and counts each operand once. genkern's own columns (EXTRA_COLUMNS)
@@ -235,7 +235,7 @@ def _table(text: str, where: str) -> tuple[tuple[str, ...], tuple[Row, ...]]:
 
 
 def _all_columns(op: str) -> tuple[str, ...]:
-    """Return the columns of a new table of a format, including those that name the format if AITER's do not."""
+    """Return the columns of a new table of a format, with columns that name the format if AITER's columns do not."""
     saying = () if op in PLAIN else SAYING_COLUMNS
     return tuple(dict.fromkeys((*TUNED_COLUMNS[op], *EXTRA_COLUMNS, *saying)))
 
@@ -331,8 +331,8 @@ def _libtype(winner: Winner) -> str:
 def _solution(winner: Winner) -> int | None:
     """Return hipBLASLt's index of the solution that won, or AITER's of its assembly kernel; None if something else won.
 
-    AITER's own operator then calls it (libtype hipblaslt and solidx; aiter/tuned_gemm.py ignores kernelName there), for
-    the same library on the same GPU.
+    AITER's own operator then calls it (libtype hipblaslt and solidx; aiter/tuned_gemm.py ignores kernelName there). The
+    index is valid for the same library on the same GPU only.
     """
     if (kernel := _assembly(winner)) is not None:
         return kernel.solution
@@ -341,13 +341,15 @@ def _solution(winner: Winner) -> int | None:
 
 
 def _assembly(winner: Winner) -> AsmKernel | None:
-    """Return AITER's assembly kernel that won, which its operator finds by kernelName and splitK; None if there is
-    none."""
+    """Return the assembly kernel of AITER that won; None if something else won.
+
+    AITER's operator finds it by kernelName and splitK.
+    """
     return asm_kernel(winner.vendor) if _is_another_s(winner) else None
 
 
 def _is_another_s(winner: Winner) -> bool:
-    """Return True if a library's call won, and the table has a column for it."""
+    """Return True if a library's call won, and the table has a column for its index."""
     return winner.choice != CONFIG_WINS and "solidx" in TUNED_COLUMNS.get(winner.problem.op, ())
 
 
@@ -375,7 +377,8 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
     error_ratio = _float("err_ratio", cells.get("err_ratio") or cells.get("errRatio") or "")
     given = {name: cells[name] for name in EXTRA_COLUMNS if cells.get(name)}
     floats = {name: _float(name, given[name]) for name in _FLOATS if name in given}
-    # AITER's tables have rows of other libraries in fp8 encodings that genkern uses on other architectures.
+    # Other libraries' rows may have an fp8 encoding that genkern does not use on their gfx: only genkern's rows are
+    # checked against gfx.
     tuned_on = cells.get("gfx", "") if libtype in _SOURCES else ""
     problem = resolve(values, defaults, arch=None, tuned_on=tuned_on).problem
     return TunedRow(

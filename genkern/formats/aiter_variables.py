@@ -1,7 +1,7 @@
 """The environment variables that name AITER's tuned tables, and the number formats of the tables.
 
-Source: ROCm/aiter, aiter/jit/core.py (AITER_CONFIG_*). The names of the other variables contain the format in capitals,
-    or a type: AITER_CONFIG_GEMM_A8W8, AITER_CONFIG_GEMM_BF16.
+Source: ROCm/aiter, aiter/jit/core.py (AITER_CONFIG_*). The names of variables that are not listed here contain the
+    format in capitals, or a type: AITER_CONFIG_GEMM_A8W8, AITER_CONFIG_GEMM_BF16.
 """
 
 AITER_CONFIG = "AITER_CONFIG_"

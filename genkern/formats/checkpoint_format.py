@@ -88,7 +88,7 @@ class Scheme:
 
     weights: type of the weights
     scales: what shares a scale of the weights: tensor, channel, group or block
-    shape: weights along K of a group, or (N, K) of a block
+    shape: number of weights along K in a group, or the (N, K) of a block
     activations: type of the activations; "" for 16 bits
     activation_scales: what shares a scale of the activations: tensor, token or group
     unlike: why genkern has no format for it, or ""
@@ -292,7 +292,7 @@ def _pieces(name: str) -> Iterator[str]:
 
 
 def _ends_of(name: str) -> Iterator[str]:
-    """The dotted name, and what is left of it without its first parts."""
+    """Yield the dotted name, then the name without its first part, without its first two parts, and so on."""
     yield name
     while "." in name:
         name = name.partition(".")[2]
@@ -313,7 +313,7 @@ def _merged(name: str) -> str:
 
 
 def _siblings(name: str) -> list[str]:
-    """The names of all layers that engines merge with this one, its own included; [] if they merge none with it."""
+    """Return the names of all layers that engines merge with this one, including it; [] if they do not merge it."""
     parent, _, last = name.rpartition(".")
     return [f"{parent}.{each}" for each, merged in _MERGED.items() if merged == _MERGED.get(last)]
 
@@ -347,7 +347,10 @@ class _Patterns:
         return next((value for pattern, value in self.items if _is_met(pattern, pattern.matches, names)), default)
 
     def first_of_merged(self, names: Sequence[str], default: Any) -> Any:
-        """The value of the first that matches the name of the merged layer, and of none of the layers in it."""
+        """Return the value of the first pattern that matches a merged layer's name but no layer in it, or the default.
+
+        Patterns with a negative lookahead are passed over.
+        """
         for pattern, value in self.items:
             for name in names:
                 siblings = _siblings(name)
@@ -562,7 +565,10 @@ def _compressed_type(arguments: Mapping[str, Any], layout: str) -> tuple[str, st
 
 
 def _fp8(quantization: Mapping[str, Any], steps: Steps) -> Rule:
-    """Return the rule of transformers' FineGrainedFP8Config and of AutoFP8's files. The head is never quantised."""
+    """Return the rule of transformers' FineGrainedFP8Config and of AutoFP8's files.
+
+    The head is not quantised, unless ModelOpt's quantized_layers lists it.
+    """
     kept = _SkipList(_entries(quantization, "modules_to_not_convert", "ignored_layers"), steps)
     block, is_dynamic = quantization.get("weight_block_size"), quantization.get("activation_scheme") != "static"
     unlike = "" if str(quantization.get("fmt") or "e4m3") in ("e4m3", "float8_e4m3fn") else "not e4m3"
@@ -662,7 +668,8 @@ def _awq(quantization: Mapping[str, Any], steps: Steps) -> Rule:
 def _modelopt(quantization: Mapping[str, Any], steps: Steps) -> Rule:
     """Return the rule of NVIDIA ModelOpt.
 
-    There is one algorithm for all modules except those excluded by name or glob, or one per module (MIXED_PRECISION).
+    One algorithm applies to all modules, or each listed module has its own (MIXED_PRECISION). Modules that are excluded
+    by name or glob are not quantised.
     """
     inner = quantization.get("quantization")
     said = inner if isinstance(inner, dict) else quantization
@@ -797,8 +804,8 @@ def _auto_round_scheme(said: Mapping[str, Any]) -> Scheme | None:
 def _quark(quantization: Mapping[str, Any], steps: Steps) -> Rule:
     """Return the rule of AMD Quark.
 
-    In order of precedence: excluded globs, layer_quant_config, layer_type_quant_config, global_quant_config. Like vLLM,
-        entries that begin with re: are patterns.
+    In order of precedence: excluded globs, layer_quant_config, layer_type_quant_config, global_quant_config. As in
+        vLLM, excluded entries that begin with re: are patterns.
     """
     entries = _entries(quantization, "exclude", *_KEPT)
     excluded = _Globs(dict.fromkeys(entries, True))

@@ -3,7 +3,7 @@
 Only what such a file needs is accepted. Tags, anchors, aliases and deep nesting are refused, so that a hostile file has
 nothing to expand, construct or recurse into.
 
-Lines that genkern itself writes do not need the YAML parser: they are JSON except for their quotes, which is read 20
+Lines that genkern itself writes do not need the YAML parser: but for their quotes they are JSON, whose parser is 20
 times as fast. From the first line of another form on, the YAML parser reads the rest of the file.
 """
 
@@ -79,7 +79,7 @@ def read_entries(text: str, where: str, error: type[GenkernError]) -> Iterator[E
         if last_entry is not None:
             return
     # The parser starts at the last entry that was read, since it needs the list's context, and skips it. The empty
-    # lines in front keep line numbers those of the whole file.
+    # lines in front keep the line numbers of the whole file.
     start, line = last_entry or (0, 1)
     entries = _parsed("\n" * (line - 1) + text[start:], where, error)
     if last_entry is not None:

@@ -1,4 +1,4 @@
-"""Makes a GemmProblem of one entry of a size list or a results file.
+"""Makes a GemmProblem from one entry of a size list or a results file.
 
 Precedence: the entry, then the command line (GemmDefaults), then genkern's own default.
 """
@@ -139,7 +139,10 @@ def of_format(op: str, values: Mapping[str, object]) -> dict[str, object]:
 
 
 def widths_of(values: Mapping[str, object]) -> str:
-    """Return the plain format for the entry's types, with which AITER's names of other formats begin."""
+    """Return the entry's op, or else the plain format of its types, such as a8w8.
+
+    AITER's names of other formats of these types begin with it.
+    """
     dtype = values.get("dtype_a") or values.get("dtype_b")
     by_type = op_by_type(parse_dtype(dtype[:40], "").name).name if isinstance(dtype, str) else DEFAULT_OP
     return str(values.get("op") or by_type)

@@ -74,15 +74,20 @@ def read_results(path: str, defaults: GemmDefaults | None = None) -> list[TunedR
 
 
 def require_list_or_none(path: str, overwrite: bool) -> None:
-    """Raise OutputError if a size list would replace a file: any file without `overwrite`, a results file with it."""
+    """Raise OutputError if a size list must not replace an existing file.
+
+    Without `overwrite` it replaces no file; with it, any file but results.
+    """
     require_absent(path, overwrite)
     if any(row.config is not None or row.duration_us is not None for row in _rows_there(path)):
         raise OutputError(f"{shown_path(path)} holds results, which a list of sizes does not replace; name another -o")
 
 
 def require_no_times(path: str, overwrite: bool) -> None:
-    """Raise OutputError if results without times would replace a file: any file without `overwrite`, one with times
-    with it."""
+    """Raise OutputError if results without times must not replace an existing file.
+
+    Without `overwrite` they replace no file; with it, any file but results with times.
+    """
     require_absent(path, overwrite)
     if any(row.duration_us is not None for row in _rows_there(path)):
         raise OutputError(f"{shown_path(path)} holds times, which configs without do not replace; name another -o")

@@ -75,7 +75,7 @@ class ModelConfig:
         return str(self.values.get("model_type", ""))[:40]
 
     def like(self, family: str) -> ModelConfig:
-        """Return the same numbers, interpreted as those of a model of type `family`."""
+        """Return the same config with the model_type `family`, whose rules then apply to its numbers."""
         return replace(self, values={**self.values, "model_type": family})
 
     def stored_as(self, quantization: str) -> ModelConfig:

@@ -1,8 +1,8 @@
 """Patterns for module names from a checkpoint's configuration, matched in bounded time.
 
 A configuration is data that anyone may have written. Python's `re` backtracks, so a short pattern such as `(a+)+$` can
-run for years. A pattern with at most two repeats, each of a single character, goes to `re`; any other one to a matcher
-that follows all positions of the name at once and stops after a number of steps.
+run for years. A pattern with at most two repeats, each of a single character, and one more at its end, goes to `re`;
+any other pattern to a matcher that follows all positions of the name at once and stops after a number of steps.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from genkern.gemm.records import Winner
 from genkern.kernels.catalogue import is_deterministic
 from genkern.kernels.generate import generate
 
-# Rows of one device that differ in this version were tuned for something else. A new driver is only recorded.
+# A run refuses a file with rows of its device that were tuned with another version of these. A new driver is only
+# recorded.
 _VERSIONS_THAT_MATTER = ("triton",)
 # Enough to meet a row of another run in nearly every file that has one; read in 0.1 s.
 _FIRST_ROWS = 1000
@@ -189,10 +190,10 @@ class ResultsFile:
 
 
 def require_same_run(path: str, facts: RunFacts, defaults: GemmDefaults) -> None:
-    """Raise ResultsError if an early row of a results file is a result for this device from another run.
+    """Raise ResultsError if one of a results file's first rows is a result for this device from another kind of run.
 
-    That is one with another Triton, or predicted if the run measures, or measured if it predicts. ResultsFile checks
-    all rows, but only once it has read them; this takes 0.2 s for a file of 100,000 rows.
+    Its Triton is another one; or its time is predicted and this run measures, or the other way round. ResultsFile
+    checks all rows, but only once it has read them; this takes 0.2 s for a file of 100,000 rows.
     """
     if is_stream(path) or not Path(path).exists() or not (text := read_text(path, ResultsError)).strip():
         return
@@ -243,8 +244,8 @@ def gpu_of(row: TunedRow, arch: str) -> Gpu:
 def source_today(row: TunedRow) -> str:
     """Return what `row.source` would be if its config were measured now; needs no GPU and takes some 12 ms.
 
-    If it is equal, genkern still generates the row's kernels identically, except for comments. Returns "" if there are
-    no such kernels: for another library's row, a row without an architecture, or a config that is no longer legal.
+    If it is equal, genkern still generates the row's kernels identically, except for comments. Returns "" if genkern
+    generates none: for another library's row, a row without an architecture, or a config that is no longer legal.
     """
     if row.config is None or not row.is_genkerns or row.arch is None:
         return ""
@@ -256,7 +257,7 @@ def source_today(row: TunedRow) -> str:
 
 
 def _remarks(text: str) -> str:
-    """Return the comments and blank lines at the end of a row's text, which belong to what follows."""
+    """Return the comments and blank lines at the end of a row's text, which belong to the row that follows."""
     lines = text.splitlines(keepends=True)
     first = next((n for n in range(len(lines), 0, -1) if lines[n - 1].strip() and not _is_comment(lines[n - 1])), 0)
     return "".join(lines[first:])

@@ -45,10 +45,10 @@ def read_sizes(path: str, defaults: GemmDefaults, arch: str | None) -> SizeList:
     a8w8_untuned_gemm.csv), then from genkern: bf16 for a16w16; for a8w8 the fp8 of `arch` with bf16 output. Assumed
     types are reported in a note; tune_gemm itself assumes fp16. Without an `arch` types stay as they are written.
 
-    A list of a format that genkern does not have (w4a8, preshuffled weights) is refused rather than tuned as another
-    one, whether its name, a column or a kernel's name states the format. An `op` in the entry or in `defaults`
-    overrides the file's and the kernel's name. A list whose name has a word that identifies no single format (awq,
-    mxfp4) is also refused, unless an entry or `defaults` gives the format.
+    A list of a format that genkern does not have (w4a8, a16w16 with shuffled weights) is refused rather than tuned as
+    another format, whether its name, a column or a kernel's name states the format. An `op` in the entry or in
+    `defaults` overrides the file's and the kernel's name. A list whose name has a word that identifies no single format
+    (awq, mxfp4) is also refused, unless each entry or `defaults` gives the op or a type.
 
     Raises InputError (one line: file, line, what, what to try) if anything is wrong.
     """

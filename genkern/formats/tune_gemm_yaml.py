@@ -206,7 +206,7 @@ def _known_keys() -> tuple[str, ...]:
 
 
 class _Rows:
-    """Makes rows of entries. Rows of one file share equal configs and texts, of which a large file has few."""
+    """Makes rows from entries. Rows of one file share equal configs and texts, of which a large file has few."""
 
     def __init__(self, defaults: GemmDefaults) -> None:
         # genkern writes the activation only if there is one.

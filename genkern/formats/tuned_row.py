@@ -77,7 +77,7 @@ class DeviceKey:
 class TunedRow:
     """One row of a results file: a problem with the config chosen for it.
 
-    Fields are None or "" if the file does not have them; those not listed are as in `Winner`.
+    Fields are None or "" if the file does not have them; fields that are not listed here are as in `Winner`.
 
     config: the config; None for another library's row
     duration_us: time of one call in microseconds
@@ -208,7 +208,9 @@ def parse_config(name: str) -> Config:
 
 
 def positive(key: str, values: Mapping[str, object], or_zero: bool = False) -> float | None:
-    """Return a time in microseconds, or None if absent. Raises InputError unless it is finite and above zero.
+    """Return a number, such as a time in microseconds, or None if absent.
+
+    Raises InputError unless it is finite and above zero.
 
     With `or_zero`, zero is valid too.
     """

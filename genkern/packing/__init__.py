@@ -2,5 +2,5 @@
 
 Also size lists: `merge` joins recorded sizes, `shapes` reads a model's config.json.
 
-May import every other room; of the runtime, the bundle.
+May import every room but cluster.
 """

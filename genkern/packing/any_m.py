@@ -23,10 +23,11 @@ from genkern.runtime.untuned import Relatives
 
 # Step between lower tiles, in rows: a few rows beyond M do no harm, and each further tile is another kernel.
 _STEP = 16
-# Largest M that is packed, if the format has it. It is odd, so that a column-major A may have rows of any alignment.
+# Batch-invariant layers get kernels for every M up to this, if the format has it. It is odd, so that a column-major A
+# may have rows of any alignment.
 MOST_M = 2**17 - 1
-# Limit of the kernels per layer that are packed for an M of no winner, for example kernels with 64-bit offsets or lower
-# tiles.
+# Limit of further kernels per layer: kernels for M that no winner's kernels serve, for example with 64-bit offsets or
+# lower tiles.
 _MOST_FURTHER = 4
 
 # The first and the last of consecutive M.
@@ -69,7 +70,7 @@ def reach(problem: GemmProblem, config: Config, gpu: Gpu, between: tuple[int, in
 
 
 def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) -> list[tuple[Config, Reach]]:
-    """Return the same config with lower tiles, for M from `least_m` to below the problem's M; the lowest tiles first.
+    """Return the config with tiles of fewer rows, for M from `least_m` to below the problem's M; fewest rows first.
 
     If TMA loads a tile, the rows beyond M, which it fills with zeros, cost more time than real rows
     (genkern.runtime.untuned). Tiles are _STEP rows apart, as far as the family has such tiles. Empty if the family does
@@ -90,7 +91,7 @@ def lower_tiles(problem: GemmProblem, config: Config, gpu: Gpu, least_m: int) ->
 
 
 def _overhanging(m: int, config: Config, relatives: Relatives) -> int:
-    """Return an M near `m` whose last tile overhangs, if tiles of its relatives can.
+    """Return `m`, or the next relative of it whose last tile extends beyond M, if a relative has such a tile.
 
     For a column-major A, the alignment of the result is the one that all relatives have, so that kernels assume no
     more.

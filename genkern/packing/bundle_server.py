@@ -3,7 +3,8 @@
     python -m genkern.packing.bundle_server --serve cudagraph
 
 It answers like genkern.profiling.harness. Requests have two additions: "packed" holds the bundle's file and the indices
-of a winner and of one of its calls; the command "row_kernel" checks a row kernel.
+of a winner and of one of its calls; the command "row_kernel" checks a row kernel: a kernel that orders, quantises or
+gates rows beside a GEMM of experts.
 """
 
 from __future__ import annotations

@@ -143,7 +143,10 @@ def pack_rows(
 
 
 def _without_kernel(winners: Sequence[PackedWinner]) -> Iterator[str]:
-    """Yield a line for each batch-invariant layer that has no kernel for some M, whose calls fail."""
+    """Yield a line for each batch-invariant layer that has no kernel for some M, at which calls fail.
+
+    A last line has the number of layers with kernels for every M.
+    """
     layers: dict[object, list[PackedWinner]] = {}
     for winner in winners:
         if winner.batch_invariant:

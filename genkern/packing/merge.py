@@ -120,5 +120,5 @@ def read_list(path: str, arch: str | None) -> tuple[SizeList, bool]:
 
 
 def _order(problem: GemmProblem) -> tuple[object, ...]:
-    """Sort key: weight by weight, each with its M in ascending order."""
+    """Return the sort key that groups problems by weight, in ascending order of M."""
     return problem.op, problem.dtype_a, problem.N, problem.K, problem.M, problem

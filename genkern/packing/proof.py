@@ -1,8 +1,8 @@
 """Proofs of a bundle's calls: the M for which each call is proved, and the bundle that remains afterwards.
 
-A winner was proved for its own M, with the machine code that was measured. The other kernels that are packed for it,
-with masks or lower tiles for an untuned M, have not been launched before. Each call is therefore proved at both ends of
-its range of M and at M in between, launched as the dispatcher launches it.
+A measured winner was checked for its own M, with the machine code that was measured. The other kernels that are packed
+for it, with masks or lower tiles for an untuned M, have not been launched before. Each call is therefore proved at both
+ends of its range of M and at M in between, launched as the dispatcher launches it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class CallProof:
 def sizes_to_prove(winner: PackedWinner, call: PackedCall) -> tuple[int, ...]:
     """Return the M for which a call is proved; empty if the dispatcher would launch it for none.
 
-    These are the first and the last M for which the dispatcher launches it, the winner's own, and some in between.
+    These are the first and the last M for which the dispatcher launches it, the winner's own M if the call serves it,
+    and up to `_BETWEEN` random M in between.
     """
     step, own = Relatives.of(winner.problem).step, winner.problem.M
     takes_all = winner.batch_invariant != ""
@@ -88,7 +89,7 @@ def has_no_room(check: Check) -> bool:
 
 
 def other_bits(bits: Mapping[tuple[Place, int], str]) -> list[tuple[Place, int]]:
-    """Return the calls of one layer, by place and M, whose rows have other bits than those of most calls.
+    """Return the calls of one layer, by place and M, whose rows have other bits than the rows of most calls.
 
     `bits` has the digest of each row from the first one on (genkern.profiling.same_bits.row_bits); calls with fewer
     rows have the first ones.

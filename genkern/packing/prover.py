@@ -56,7 +56,7 @@ class PackedCandidate:
     name: the config's name.
     where: path of the bundle.
     place: indices of the winner and of the call.
-    same_bits: True if two calls give equal bits.
+    same_bits: True if two calls must give equal bits.
     """
 
     name: str
@@ -123,7 +123,7 @@ class Prover:
     checks: checks calls on the GPU.
     sessions: creates the sessions of problems.
     bundle, where: the bundle and the path of its file.
-    device: name of the device; winners of others are skipped.
+    device: name of the device; winners for other devices are skipped.
     say: prints a line about what is wrong.
     rows: compares rows of batch-invariant winners to the bit, with themselves in other batches, and with all other
         calls of their layer. None skips that.
@@ -258,7 +258,7 @@ class Prover:
         return "" if check.passed or check.lost else " ".join(check.message.split())
 
     def _compare_layers(self) -> None:
-        """Leave out calls whose rows have other bits than those of most calls of their layer."""
+        """Leave out calls whose rows have other bits than the rows of most calls of their layer."""
         for bits in self._bits.values():
             for place, m in other_bits(bits):
                 winner = self._bundle.winners[place[0]]
@@ -271,7 +271,11 @@ class Prover:
             self._say(f"rows compared to the bit: {len(self._bits)} layers, {count} calls, each in several batches")
 
     def _below(self, winner: PackedWinner, proved: list[int], m: int, request: dict[str, Any]) -> list[int]:
-        """Return the largest M that was found to fit between the last proved M and one that does not fit, as a list."""
+        """Return, as a list, an M that passes between the last proved M and `m`; [] if none is found.
+
+        The operands of `m` do not fit on the GPU. The distance to the last proved M is halved until a check passes, at
+        most `_MOST_HALVED` times.
+        """
         step = Relatives.of(winner.problem).step
         for _ in range(_MOST_HALVED if proved else 0):
             m = proved[0] + (m - proved[0]) // 2 // step * step

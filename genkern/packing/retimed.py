@@ -63,8 +63,8 @@ def retimed(
     """Race the winner at this index of the bundle's file `where` against the library, for the winner's own M.
 
     The library's best call is the fastest of many, so its time is too small. If it is not clearly slower even so,
-    further rounds compare only that call and the winner. `versions` are those of the software that measures. Raises
-    ProfilerError.
+    further rounds compare only that call, PyTorch's own call and the winner. `versions`: versions of the software that
+    measures, by name. Raises ProfilerError.
     """
     session = sessions.of(winner, winner.problem.M, budget)
     own = winner.call_for(winner.problem.M)

@@ -25,8 +25,8 @@ from genkern.timing.standing import Standing, standing
 
 # Predictions that differ relatively by less are the same: files have four decimals of a microsecond.
 _SAME_PREDICTION = 0.002
-# Operands larger than the first number of last-level caches come from memory, at most at the second part of its stated
-# bandwidth.
+# Operands of more than _CACHED times the last-level cache come from memory. They cannot come in less than _FASTEST of
+# the time that they take at the memory's stated bandwidth.
 _CACHED, _FASTEST = 2.0, 0.97
 
 
@@ -51,7 +51,8 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
     """Return the rows to pack. `arch` is the architecture of rows that do not state theirs.
 
     If two rows have one problem and device, the more reliable one is taken (genkern.timing.standing), else the faster
-    one. Batch-invariant rows are packed in addition to the others, with a kernel for every M.
+    one. Batch-invariant rows are packed in addition to other rows of their problems, with kernels for every M that some
+    kernel of their order of sums can serve.
 
     Raises InputError if a row has no architecture and `arch` is None, or if batch-invariant rows of one layer have
     different orders of sums.
@@ -119,7 +120,10 @@ class _Row:
 
     @property
     def is_alone(self) -> bool:
-        """True if its kernels serve only its own M: only a measured time says which others they should serve."""
+        """True if its kernels serve only its own M: the row is predicted, and not batch-invariant.
+
+        Only a measured time shows which other M a winner should serve.
+        """
         return bool(self.row.predicted) and not self.row.batch_invariant
 
 
@@ -190,9 +194,9 @@ def _device(row: TunedRow) -> str:
 
 
 def _is_predicted_otherwise(row: TunedRow, gpu: Gpu) -> bool:
-    """True if the row has a predicted time with an interval, and the model predicts another time for the GPU.
+    """Return True if the row's time is predicted with an interval, and the model predicts another time for the GPU.
 
-    Rows without an interval are of the cost model, whose constants a calibration changes.
+    Rows without an interval are predicted by the cost model, whose constants a calibration changes: they return False.
     """
     if not (row.predicted and row.duration_us and row.config and row.predicted_interval_us):
         return False
@@ -201,8 +205,8 @@ def _is_predicted_otherwise(row: TunedRow, gpu: Gpu) -> bool:
 
 
 def _is_faster_than_memory(row: TunedRow, gpu: Gpu) -> bool:
-    """True if the row was measured, and its operands, which no cache of the GPU holds, came faster than from memory."""
-    # Of groups, how many have rows is an expectation.
+    """Return True if the row was measured to be faster than the GPU's memory can deliver operands beyond its caches."""
+    # For formats with groups, the bytes moved are only an expectation: they depend on how many groups have rows.
     if not row.measured or row.duration_us is None or groups_of(row.problem) is not None:
         return False
     moved = bytes_moved(row.problem)

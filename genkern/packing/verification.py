@@ -77,7 +77,9 @@ class _Verified:
 
 
 def run_verify(options: argparse.Namespace, console: Console) -> int:
-    """Prove, time and write; return 1 if a kernel is wrong, has no proof, or lost to the library.
+    """Prove, time and write.
+
+    Returns 1 if a kernel is wrong, has no proof, lost to the library, or could not be timed; 3 for a bug in genkern.
 
     Raises InputError, ResultsError or OutputError.
     """

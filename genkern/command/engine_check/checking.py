@@ -180,7 +180,7 @@ class Checked:
         return any(each.is_slower for each in self.times) or any(each.is_different for each in tokens)
 
     def sizes(self) -> list[str]:
-        """Return the sizes of layers that winners serve, those with the most bytes first."""
+        """Return the sizes of layers that winners serve, sorted by the bytes of their weights, largest first."""
         found: dict[str, int] = {}
         for layer in self.layers:
             if layer["served"]:
@@ -254,7 +254,7 @@ class Engine:
         """Start the engine once; return its measurements, its report on layers, and genkern's lines of its log.
 
         skip: sizes of layers that the engine's own kernels serve
-        only: the batches to measure; None: all
+        only: the batches to measure, and PREFILL for the prefill; None: all
 
         Raises EngineFailure.
         """
@@ -329,7 +329,10 @@ def _run(command: Sequence[str], environ: Mapping[str, str], log: Path) -> int:
 
 
 def _checked(engine: Engine, console: Console) -> Checked:
-    """Measure without genkern, then with it. If anything seems slower, measure both again in the opposite order."""
+    """Measure without genkern, then with it. If anything seems slower, measure it again in the opposite order.
+
+    The repetitions of both rounds are pooled. Raises InputError if the engine fails without genkern.
+    """
     console.print("vLLM without genkern ...")
     try:
         stock, _, _ = engine.run(with_genkern=False)
@@ -356,7 +359,7 @@ def _line(failure: EngineFailure) -> str:
 
 
 def _search(engine: Engine, checked: Checked, slow: Sequence[Times], console: Console) -> dict[str, list[str]]:
-    """Return for each slower batch the sizes of the layers whose winners make it slower."""
+    """Return for each slower batch, or prefill, the sizes of the layers whose winners make it slower."""
     found: dict[str, list[str]] = {}
     sizes = checked.sizes()
     measured: dict[tuple[str, ...], dict[str, Any]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# A lower ratio of speeds counts as slower, if the repetitions do not overlap either.
+# A lower ratio (time without genkern over time with it) counts as slower, unless the repetitions overlap.
 LEAST_RATIO = 0.995
 PREFILL = "prefill"
 # Log-probabilities may differ by this multiple of the engine's own difference between two batch sizes.
@@ -33,14 +33,14 @@ class Times:
 
     @property
     def ratio(self) -> float:
-        """The engine's own time over that with genkern: above 1, genkern is faster."""
+        """The engine's time without genkern over its time with genkern: above 1, genkern is faster."""
         return self.stock / self.genkern
 
     @property
     def is_slower(self) -> bool:
-        """True if genkern is slower than LEAST_RATIO allows, and the repetitions do not overlap.
+        """True if `ratio` is below LEAST_RATIO, and the repetitions do not overlap.
 
-        Repetitions overlap if genkern's lower quartile is below the engine's upper quartile.
+        Repetitions overlap unless the lower quartile with genkern is above the upper quartile without it.
         """
         return self.ratio < LEAST_RATIO and _quartiles(self.genkern_ms)[0] > _quartiles(self.stock_ms)[1]
 
@@ -53,7 +53,7 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def times_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Times]:
-    """Return the times of each batch that both measured, then of the prefill."""
+    """Return the times of each batch in both results, then of the prefill."""
     found = [
         Times(batch, tuple(each["step_ms"]), tuple(genkern["batches"][batch]["step_ms"]))
         for batch, each in stock["batches"].items()
@@ -65,7 +65,7 @@ def times_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Times
 
 
 def pooled(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first result with the repetitions of the second one added, which may have fewer batches."""
+    """Return the first result with the repetitions of the second one added. The second may have fewer batches."""
     batches = {
         batch: {**each, "step_ms": [*each["step_ms"], *other["batches"].get(batch, _NOTHING)["step_ms"]]}
         for batch, each in one["batches"].items()
@@ -78,7 +78,7 @@ class Tokens:
     """Greedy tokens and log-probabilities of one batch.
 
     batch: the batch size
-    same: number of tokens up to the first difference of each sequence
+    same: number of equal tokens before the first difference, summed over the sequences
     of: number of all tokens
     apart: largest difference of a log-probability between the engine without and with genkern; None if unknown
     own: the same between the engine's own batch sizes for equal prompts; None if unknown
@@ -92,14 +92,17 @@ class Tokens:
 
     @property
     def is_different(self) -> bool:
-        """True if tokens differ, and log-probabilities by more than the engine's own do between batch sizes."""
+        """True if tokens differ and the log-probabilities are too far apart, or their difference is unknown.
+
+        Too far: more than `_TIMES_OWN` times the engine's own difference between batch sizes.
+        """
         if self.same == self.of:
             return False
         return self.apart is None or self.own is None or self.apart > _TIMES_OWN * self.own
 
 
 def tokens_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Tokens]:
-    """Return the comparison of each batch that both ran."""
+    """Return the comparison of each batch in both results."""
     own = _own_difference(stock["batches"])
     found = []
     for batch, each in stock["batches"].items():
@@ -119,7 +122,10 @@ def _same_start(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _own_difference(batches: Mapping[str, Any]) -> float | None:
-    """Return the largest difference between an engine's own results for equal prompts in batches of different sizes."""
+    """Return the largest difference of a log-probability for equal prompts between the engine's first batch and others.
+
+    All results are of the engine without genkern. None if fewer than two batches have log-probabilities.
+    """
     kept = [each["logprobs"] for each in batches.values() if each["logprobs"]]
     found = [_difference(kept[0], other) for other in kept[1:]]
     return max((each for each in found if each is not None), default=None)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-# Returns True if the engine is slower than without genkern if winners serve only the layers of these sizes.
+# Returns True if the engine, with winners for the layers of these sizes only, is slower than without genkern.
 IsSlow = Callable[[Sequence[str]], bool]
 
 
 def culprits(sizes: Sequence[str], is_slow: IsSlow) -> list[str]:
-    """Return the sizes whose winners make the engine slower; all `sizes` together are known to.
+    """Return the sizes whose winners make the engine slower. The caller has found that all `sizes` together do.
 
     Starts the engine about 2 log2(n) times for one culprit among n sizes. If neither half is slower by itself, both are
-    returned: the losses add up, and none of them exceeds the noise.
+    returned: each single loss is below the noise, and only their sum is seen.
     """
     if len(sizes) <= 1:
         return list(sizes)

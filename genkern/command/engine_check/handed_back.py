@@ -12,10 +12,11 @@ from genkern.runtime.packed import Contents, PackedWinner, part_of
 
 
 def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> Contents:
-    """Return the contents in which the library serves `m` for each problem, without kernels.
+    """Return the contents in which the library, instead of a kernel, serves M = `m` of each problem.
 
-    A row for that M is replaced; if there is none, the nearest row of the problem is copied. The M of `problems` does
-    not matter. Batch-invariant rows stay, since the library may not serve that mode.
+    The row for that M is replaced by a row of the library. If there is none, a copy of the row with the nearest M is
+    added, changed to the library and without times. The M of `problems` does not matter. Batch-invariant rows stay,
+    since the library may not serve that mode.
     """
     alike = [each for problem in problems for each in _alike(problem)]
     wanted = {
@@ -35,7 +36,7 @@ def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> 
 
 
 def _alike(problem: GemmProblem) -> Sequence[GemmProblem]:
-    """Return the problem; for fp8 also the problems whose rows may serve it: full sums may serve fast ones."""
+    """Return the problem; for fp8 also its variants with full and with fast accumulation, whose rows may serve it."""
     return [problem, as_full(problem), as_fast(problem)] if multiplies_float8(problem) else [problem]
 
 
@@ -43,6 +44,6 @@ def _with_library(rows: Sequence[PackedWinner], m: int) -> list[PackedWinner]:
     nearest = min(rows, key=lambda row: abs(row.problem.M - m))
     marked = replace(nearest, problem=replace(nearest.problem, M=m), choice=VENDOR_WINS, vendor="", calls=())
     if m != nearest.problem.M:
-        # Its times are those of another M.
+        # The times of the nearest row are of another M.
         marked = replace(marked, time_us=None, library_us=None, torch_us=None)
     return sorted([*(row for row in rows if m != row.problem.M), marked], key=lambda row: row.problem.M)

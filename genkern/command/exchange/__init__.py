@@ -1,4 +1,4 @@
 """Commands that convert results to other programs' files and back.
 
-May import: formats and what is below it, and the other commands.
+May import: everything below command, and the rest of command.
 """

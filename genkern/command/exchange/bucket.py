@@ -20,7 +20,7 @@ from genkern.formats.exchange.peers import PEERS
 from genkern.formats.kind import read_results
 from genkern.gemm.problem import GemmProblem
 
-# The M of AITER's tuning guide.
+# Values of M in AITER's tuning guide.
 ROWS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _KINDS = {"bounds": "aiter_triton", "flat": "aiter_triton_flat", "named": "aiter_triton_named"}
 
@@ -28,8 +28,8 @@ _KINDS = {"bounds": "aiter_triton", "flat": "aiter_triton_flat", "named": "aiter
 def bucketed(problems: Sequence[GemmProblem], setting: Setting) -> tuple[GemmProblem, ...]:
     """Return each of `problems` with every M of ROWS, without duplicates.
 
-    Raises InputError for what AITER's files cannot hold, and OutputError for a folder with other files, before any work
-    is done.
+    Called before any work is done. Raises InputError if the GPU is not AMD's, if times would be predicted and
+    --predicted is not given, or if AITER's files cannot hold a problem; OutputError for a folder with other files.
     """
     peer, target, folder = PEERS[_KINDS[setting.options.bucket_keys]], setting.target, Path(setting.options.bucket)
     if target.gpu.vendor != "amd":

@@ -24,8 +24,8 @@ _TIMED = (Outcome.MEASURED.value, PREDICTED)
 def read_times(paths: Iterable[str], predicted: bool) -> dict[GemmProblem, dict[Config, float]]:
     """Return the times in microseconds of the configs that were measured, by problem; later times replace earlier ones.
 
-    Predicted times are included only if `predicted` is True. Raises ResultsError (one line: file, line, what) for other
-    files.
+    Predicted times are included only if `predicted` is True; calls of libraries are not. Raises ResultsError for a file
+    that this version's --profile_file did not write, or with an invalid row.
     """
     found: dict[GemmProblem, dict[Config, float]] = {}
     for path in paths:

@@ -24,8 +24,9 @@ _PLACEHOLDER = Config("tiled", 16, 16, 16)
 def table_of(options: argparse.Namespace, problems: Collection[GemmProblem], key: DeviceKey) -> str | None:
     """Return the path of the table that -o names, or None if -o is a results file.
 
-    The run's results then go to -o with .yaml appended, which is stored in `options`, since a row of the table needs
-    both stages. Raises InputError or OutputError, before any work is done, if the table cannot take these rows.
+    A row of the table needs the winners of both stages, so it is written at the end of the run. Until then results go
+    to a file whose name is -o with .yaml appended; this function stores that name in `options`. Raises InputError or
+    OutputError, before any work is done, if the table cannot take these rows.
     """
     path = options.tuning_results_file
     if path is None or not path.lower().endswith(".csv") or {problem.op for problem in problems} != {aiter_fmoe.OP}:

@@ -84,7 +84,7 @@ class Said:
 
     arch, device: architecture and device of rows that have none
     predicted: whether to write rows that were predicted, not measured
-    partial: whether to write files that serve M far from those that they have
+    partial: whether to write files whose reader would use the config of a tuned M for an M far from it
     """
 
     arch: str | None = None
@@ -130,7 +130,7 @@ def sizes_of(
 
 
 def _once(sizes: Sequence[TimedSize], left_out: Counter[str]) -> list[TimedSize]:
-    """The sizes without slower rows of the same problem and device, which are counted."""
+    """Return the fastest of the sizes with the same problem and device; count the rest in `left_out`."""
     fastest: dict[tuple[GemmProblem, str, str], TimedSize] = {}
     for size in sizes:
         key = size.problem, size.arch, size.device
@@ -144,7 +144,10 @@ def _once(sizes: Sequence[TimedSize], left_out: Counter[str]) -> list[TimedSize]
 def _reached(
     rows: Sequence[TunedRow], sizes: Sequence[TimedSize], peer: str, said: Said, left_out: Counter[str]
 ) -> list[TimedSize]:
-    """Return the sizes of files that serve every M that their reader may need; count the others with the reason."""
+    """Return the sizes in files that serve every M that their reader may need.
+
+    Sizes in the other files are counted in `left_out`, by reason.
+    """
     file_of = NEAREST[peer]
     files: dict[str, list[TimedSize]] = {}
     for size in sizes:
@@ -170,7 +173,7 @@ def _reached(
 def _is_unmeasured(
     row: TunedRow, problem: GemmProblem, times: Mapping[GemmProblem, Mapping[Config, float]], peer: PeerFile
 ) -> bool:
-    """Return True if the problem has no time, as an imported config; files of sizes alone need no times."""
+    """Return True if the row has no time, such as a row of `genkern import`. False for files that hold no configs."""
     return peer.NAME in _WITH_CONFIGS and not (row.duration_us or row.peer_us or problem in times)
 
 
@@ -180,7 +183,7 @@ def _whatever_c(problem: GemmProblem) -> GemmProblem:
 
 
 def write_files(peer: PeerFile, sizes: Sequence[TimedSize], output: str, overwrite: bool, console: Console) -> None:
-    """Write all files of the sizes, or none. Raises InputError or OutputError."""
+    """Write the files of the sizes, after a check that all can be written. Raises InputError or OutputError."""
     if os.path.isdir(output) != peer.IS_FOLDER and os.path.lexists(output):
         raise OutputError(f"-o {shown_path(output)}: {peer.NAME} is written into {_place(peer)}; give another -o")
     if peer.NAME in _FLAT and (default := _default_of_newer_layout(sizes, Path(output))):
@@ -217,8 +220,10 @@ def _place(peer: PeerFile) -> str:
 
 
 def _defaults_of_others(names: Iterable[str], folder: Path) -> list[str]:
-    """Return the existing default files of AITER's families in a folder that, by losses.csv, no earlier export
-    wrote."""
+    """Return the names of default files of AITER's families that exist in the folder and that no export has written.
+
+    An export lists the files that it writes in the folder's losses.csv.
+    """
     losses = folder / aiter_triton.LOSSES
     ours = losses.read_text(encoding="utf-8", errors="replace") if losses.is_file() else ""
     defaults = [name for name in names if os.path.basename(name) == aiter_triton.DEFAULT]
@@ -251,9 +256,9 @@ def _sized(
     said: Said,
     left_out: Counter[str],
 ) -> TimedSize | None:
-    """Return the row with the configs that the other program can run; None if it is left out, which is counted.
+    """Return the row with the configs that the other program can run; None if it is left out.
 
-    Raises InputError.
+    Rows that are left out are counted in `left_out`, by reason. Raises InputError if the architecture is not known.
     """
     problem, config = row.problem, row.config
     reason = ""

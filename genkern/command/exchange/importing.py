@@ -58,7 +58,7 @@ def import_parser() -> Parser:
 
 
 def run_import(options: argparse.Namespace, console: Console) -> int:
-    """Read the files, and print where entries came from and what was left out.
+    """Convert the files, and print how many sizes were taken and what was left out.
 
     If one of several files cannot be read, it is left out and the return value is 1. Raises InputError or OutputError.
     """
@@ -109,7 +109,7 @@ def _counted(files: Sequence[str]) -> str:
 def _add(
     taken: dict[tuple[GemmProblem, str], Config | None], candidate: Candidate, arch: str, left_out: Counter[str]
 ) -> None:
-    """Take the first config of a size for an architecture: results have only one config per size."""
+    """Add a candidate, unless its size and architecture have another config: results have one config per size."""
     config = candidate.config
     if taken.setdefault((candidate.problem, arch if config else ""), config) != config:
         left_out["configs of a size that already has another one: import them into a file of their own"] += 1

@@ -32,7 +32,7 @@ from genkern.timing.time_sources import TIMERS, visible_variable
 
 @dataclass(frozen=True)
 class Proved:
-    """A call, and "" if its output is right, else what is wrong or was raised."""
+    """A call by name, and the fault of its output or the exception that it raised; "" if its output is right."""
 
     name: str
     message: str
@@ -53,7 +53,7 @@ def proved(calls: AiterFinder, checking: Checking) -> Iterator[Proved]:
 
 
 def problems(arch: str) -> Iterator[GemmProblem]:
-    """Yield a problem of each format that the architecture supports."""
+    """Yield a problem of each format that AITER has functions for; print the formats that the GPU does not support."""
     for op, own in asked().items():
         try:
             yield resolve({**SIZE, "op": op, **own}, GemmDefaults(), arch).problem

@@ -1,8 +1,8 @@
-"""`genkern calibrate`: measures kernels from all over the space, and fits the cost model's constants to them.
+"""`genkern calibrate`: measures kernels from all over the space, and fits the cost model's constants to their times.
 
-Fitted constants are kept if they order sizes that they were not fitted to better than the shipped constants do. They
-are used for GPUs without a learned model. A fresh size, which is never fitted on, is measured too and shows what the
-order is worth.
+The fitted constants are kept if, on sizes that were left out of the fit, they rank kernels better than the shipped
+constants do. They are used for GPUs without a learned model. One more size is measured and never fitted on: its figures
+show how good the ranking is.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def report_lines(
     orders: Mapping[GemmProblem, Mapping[str, Order]],
     fresh: Mapping[GemmProblem, object],
 ) -> list[str]:
-    """Return lines with the fitted constants, and how well both sets of constants order each size."""
+    """Return lines with the fitted constants, and how well both sets of constants rank each size's kernels."""
     rows = [["constant", "shipped", "fitted"]]
     fitted = free_of(found.constants)
     rows += [[name, f"{value:g}", f"{fitted[name]:.3g}"] for name, value in free_of(shipped).items()]

@@ -20,7 +20,10 @@ _TAIL_LINES = 12
 def report_text(
     title: str, steps: Sequence[tuple[Step, Ended]], sections: Mapping[str, Sequence[str]], heads: Mapping[str, str]
 ) -> str:
-    """Return the page: how each step ended, then the section of each step under the head in `heads` or its title."""
+    """Return the page: a table of how each step ended, then the sections of the steps.
+
+    The head of a section is in `heads`, or else the step's title. Steps without lines in `sections` have no section.
+    """
     total_s = sum(ended.seconds for _, ended in steps)
     lines = [
         f"# {title}",
@@ -80,7 +83,10 @@ def timer_lines(tables: Mapping[str, str]) -> list[str]:
 
 
 def tuned_lines(rows: Iterable[TunedRow]) -> list[str]:
-    """Return a table of tuned sizes, beside the library's best call and PyTorch's own."""
+    """Return a table of tuned sizes, with the times of the library's best call and of PyTorch relative to the winner's.
+
+    Below it is the geometric mean of the library's ratios.
+    """
     lines = ["| size | us | library / us | PyTorch / us | checked | winner |", "|---|---|---|---|---|---|"]
     ratios: list[float] = []
     for row in rows:
@@ -100,7 +106,10 @@ def tuned_lines(rows: Iterable[TunedRow]) -> list[str]:
 
 
 def calibration_lines(text: str) -> list[str]:
-    """Return the fitted constants, and how well they order sizes, above all the one that was not fitted on."""
+    """Return a table of how well the shipped and the fitted constants rank each size's kernels; then the constants.
+
+    text: the contents of calibration.json
+    """
     said = json.loads(text)
     on = said["fitted_on"]
     lines = [
@@ -117,7 +126,7 @@ def calibration_lines(text: str) -> list[str]:
 
 
 def peer_lines(output: str) -> list[str]:
-    """Return the number of AITER's kernels that are right, and those that are wrong or missing."""
+    """Return the number of AITER's calls that are right, and a line for each call that is wrong or was left out."""
     found = [line for line in output.splitlines() if ": " in line]
     called = [line for line in found if not line.startswith("left out: ")]
     right = sum(line.endswith(": right") for line in called)

@@ -20,9 +20,9 @@ TUNED = (
     *((512, 4096, 4096), (1024, 6144, 4096), (4096, 4096, 4096), *FRESH, (32, 2048, 7168), (2000, 1536, 7168)),
 )
 _QUICK_TUNED = 3
-# Number of sizes, and of timers.
+# With --quick: the number of sizes on which timers are compared, and of timers.
 _QUICK_TIMED = 2
-# Types that stand for formats.
+# With --quick, only the formats of these types are checked.
 _QUICK_TYPES = "bf16", "fp8e4m3fn"
 _ROCPROF = "rocprofv3", "rocprof"
 
@@ -42,8 +42,8 @@ def machine_step(limit_s: float = 90.0) -> Step:
 
 
 def timers_of(gpu: Gpu, machine: Mapping[str, Any]) -> list[str]:
-    """Return the timers to compare on this GPU: those of the measured process, and AMD's profilers that are
-    installed."""
+    """Return the timers to compare on this GPU: AMD's profilers that are installed, then the measured process's
+    timers."""
     there = [name for name in _ROCPROF if isinstance(machine.get(name), str)] if gpu.vendor == "amd" else []
     return [*there, *TIMERS[gpu.vendor]]
 
@@ -104,8 +104,10 @@ def sizes_text(wanted: Wanted) -> str:
 
 
 def chosen_timer(gpu: Gpu, ended_well: Collection[str]) -> str:
-    """Return the timer to measure with: rocprofv3 if it works, since its times exclude launch gaps, else another
-    timer."""
+    """Return the timer to measure with: the first that works of rocprofv3, the measured process's timers and rocprof.
+
+    rocprofv3 comes first since its times exclude launch gaps. If none works, returns the vendor's usual timer.
+    """
     order: Sequence[str] = (_ROCPROF[0], *TIMERS[gpu.vendor], _ROCPROF[1])
     return next((name for name in order if name in ended_well), usual_timer(gpu.vendor))
 
@@ -115,5 +117,5 @@ def _timed(wanted: Wanted) -> int:
 
 
 def _passed_to(argv: Sequence[str], passed_on: Sequence[str]) -> list[str]:
-    """Return the arguments with the common options; `genkern calibrate` takes a single GPU."""
+    """Return the arguments of `genkern calibrate` with the common options, and with --gpu_id for --gpu_ids."""
     return [*argv, *(word.replace("--gpu_ids", "--gpu_id") for word in passed_on)]

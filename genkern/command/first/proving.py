@@ -33,7 +33,7 @@ from genkern.space.prune import prune
 
 # Several tiles in M and N, several steps of K, and whole blocks of 128.
 SIZE = {"M": 128, "N": 512, "K": 1024}
-# Sizes on which timers are compared: short ones, and ones so long that launches do not count.
+# Sizes on which timers are compared: short calls, and calls so long that launches do not count.
 TIMED = ((16, 4096, 4096), (256, 4096, 4096), (2048, 4096, 4096), (4096, 4096, 4096))
 # Rows of the usual matrix instructions.
 _WHOLE_ROWS = 16
@@ -42,8 +42,10 @@ _AT_ONCE = 6
 
 
 def proofs(setting: Setting, ops: Collection[str]) -> Iterator[tuple[GemmProblem, list[Config]]]:
-    """Yield for each format that the target supports its problem, and the most promising config of each kind of
-    kernel."""
+    """Yield each format's problem of `SIZE`, with the most promising config of each kind of kernel.
+
+    Formats that the target does not support are left out, with a line that says why.
+    """
     gpu, arch = setting.target.gpu, setting.target.arch
     for op in ops:
         try:
@@ -68,7 +70,7 @@ def _kind(config: Config) -> object:
 
 
 def timed(setting: Setting, sizes: Sequence[tuple[int, int, int]]) -> Iterator[tuple[GemmProblem, Config]]:
-    """Yield a promising config for each of these sizes, in the default format."""
+    """Yield each of these sizes as a problem of the default format, with its most promising config."""
     for m, n, k in sizes:
         problem = resolve({"M": m, "N": n, "K": k}, GemmDefaults(), setting.target.arch).problem
         space = space_for_libraries(setting.options.space, setting.target.arch, problem.op, ["triton"])

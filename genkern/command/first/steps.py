@@ -46,7 +46,7 @@ class Step:
     sizes: int = 0
 
     def argv_within(self, limit_s: float) -> tuple[str, ...]:
-        """Return its arguments if it may take `limit_s` seconds."""
+        """Return the arguments for a run of at most `limit_s` seconds: with a --budget if the step tunes sizes."""
         if not self.sizes:
             return self.argv
         return (*self.argv, "--budget", f"{max(1.0, limit_s * _OF_SEARCHES / self.sizes):.1f}s")
@@ -66,9 +66,9 @@ class Ended:
     """How a step ended.
 
     state: DONE, FAILED, LATE or LEFT_OUT
-    said: why, if it did not end well
+    said: why it was left out, or how its process ended if not with exit status 0
     seconds: how long it took
-    status: exit status of its process
+    status: exit status of its process; -1 if unknown
     argv: the step's arguments
     read: digest of its input files when it began
     """
@@ -99,7 +99,10 @@ class StepFolder:
         return _end_of_file(self._streams(name)[1])
 
     def ended(self, step: Step) -> Ended | None:
-        """Return how the same step ended in an earlier run; None if it did not, or the file is damaged."""
+        """Return how the same step ended in an earlier run; None if it was not run, or the file is damaged.
+
+        A step is the same if its arguments and the contents of its input files are.
+        """
         try:
             said = json.loads(self._end_of(step.name).read_text(encoding="utf-8"))
             found = Ended(**{**said, "argv": tuple(said["argv"])})

@@ -37,9 +37,13 @@ from genkern.tuning.tune import Report
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of a run: those that have an order for all their M, and those that are `left`.
+    """The groups of a run.
 
-    A group contains all M for which the file has rows of an order, since a newly chosen order applies to them too.
+    done: groups for which the results file has one order for all M
+    left: the other groups, whose order is to be chosen
+
+    A group also contains M that are not asked for, if the file has batch-invariant rows for them: a newly chosen order
+    applies to these rows too.
     """
 
     done: tuple[Group, ...]
@@ -146,7 +150,7 @@ class Choosing:
                 self._console.print(line)
         if report.winner is not None:
             sought.found[order][problem] = report.winner
-        # For many rows the library uses the kernels that it uses for the largest M.
+        # The library's order is that of its call for the largest M, whose kernels it also uses for other large M.
         if problem == sought.group[-1] and not sought.library:
             sought.library = report.sums.get(VENDOR, "")
         del self._under_way[problem]
@@ -178,7 +182,7 @@ class Choosing:
         return slower(problem, order, best, self._setting.target.gpu)
 
     def _known(self, problem: GemmProblem, facts: ProblemFacts | None) -> dict[str, float]:
-        """Return the best time of each order, from the search and the row."""
+        """Return the best time in microseconds of each order, from the first pass's screening and the results row."""
         row = self._rows[problem]
         times = [(row.config, row.duration_us)]
         if facts is not None:
@@ -192,7 +196,7 @@ class Choosing:
         return found
 
     def _facts(self) -> Mapping[GemmProblem, ProblemFacts]:
-        """Return the facts of the first pass, if its journal is there."""
+        """Return the facts of the first pass; empty if its journal is missing or cannot be read."""
         with contextlib.suppress(ResultsError, FileNotFoundError):
             return read_journal(self._files.finished_journal).facts
         return {}
@@ -243,7 +247,10 @@ class Choosing:
                 facts.winner, facts.finals, facts.confirmed = None, [], []
 
     def _tried(self, sought: _Sought) -> None:
-        """Choose the order of a group if no order is left to try, or if the library's is asked for and was tried."""
+        """Choose the order of a group if no order is left to try.
+
+        With --sums library none is left once the library's order was tried.
+        """
         if self._kind == LIBRARY and sought.library in sought.found:
             sought.orders.clear()
         if sought.orders:

@@ -48,7 +48,8 @@ from genkern.tuning.tune import Provenance, Report, Tuner
 if TYPE_CHECKING:
     from genkern.tuning.predicted import Predictor
 
-# Fewer sizes per process do not pay for starting it; and the number of sizes that a process predicts per message.
+# Predicting: a process with fewer sizes than the first number is not worth its start; the second is the most sizes that
+# a process gets at a time.
 _LEAST_OF_PROCESS, _MOST_AT_ONCE = 4, 16
 
 
@@ -62,7 +63,7 @@ class Keeps(Protocol):
         """Note that a device is used no more."""
 
     def flush(self) -> None:
-        """Write what is not written yet. Raises OutputError."""
+        """Write the reports that are not written yet. Raises OutputError."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +88,10 @@ class TuningPass:
     opened: Callable[[Journal], object] = lambda journal: None
 
     def tune(self, problems: Sequence[GemmProblem], keeper: Keeps) -> FarmCounts:
-        """Tune all problems; the journal is then moved to that of a finished run. Raises GenkernError.
+        """Tune all problems, then rename the journal to that of a finished run. Raises GenkernError.
 
-        Without a GPU winners are predicted, and nothing is compiled unless the options ask for it.
+        If the setting `predicts` (no GPU, and no option asks for kernels), winners are predicted: nothing is compiled,
+        and there is no journal.
         """
         if self.setting.predicts:
             self._predict(problems, keeper)
@@ -164,7 +166,7 @@ class TuningPass:
         There is no journal: a run that was stopped continues with the sizes that are missing in its results.
         """
         setting, target, options = self.setting, self.setting.target, self.setting.options
-        # NumPy, which nothing else at the start of a run needs.
+        # Imports NumPy, which nothing else at the start of a run needs.
         from genkern.tuning.predicted import Predictor
 
         versions = tuple(sorted(setting.versions.items()))
@@ -208,8 +210,10 @@ def _reports_of(predictor: Predictor, problems: Sequence[GemmProblem]) -> list[R
 
 
 def _import_layouts() -> None:
-    """Import the module of shared memory layouts: 0.1 s, which the first key of a kernel with descriptors would
-    take."""
+    """Import the module of shared memory layouts ahead of its use.
+
+    The import takes 0.1 s, by which it would delay the first cache key of a kernel with tensor descriptors.
+    """
     from triton.experimental.gluon import language  # noqa: F401
 
 
@@ -236,7 +240,11 @@ def make_checkers(
     setting: Setting,
     closings: Sequence[contextlib.ExitStack],
 ) -> list[Checker | None]:
-    """Return a checker per profiler, closed by the item of `closings`; None if nothing is checked."""
+    """Return a checker per profiler, or None in its place if nothing is checked.
+
+    A checker is closed by the item of `closings` with the same index. Without a GPU all profilers share one checker,
+    Triton's interpreter, which the first item closes.
+    """
     options, target = setting.options, setting.target
     if setting.checks == "none":
         return [None] * len(profilers)
@@ -261,8 +269,8 @@ def this_start(command: str, problems: Sequence[GemmProblem]) -> Start:
 def open_journal(files: RunFiles, header: Mapping[str, object], anew: bool, console: Console) -> Journal:
     """Return the journal of an interrupted run like this one, else a new one.
 
-    Raises UnusableJournal for the journal of another run. With `anew` (--all), or if another version of genkern wrote
-    the journal, prints why, and keeps it under another name.
+    Raises UnusableJournal if the journal is of a run with other options. With `anew` (--all), or if another version of
+    genkern wrote it, prints the reason, renames that journal, and returns a new one.
     """
     try:
         return Journal(files.journal, header)

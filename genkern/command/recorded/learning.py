@@ -154,8 +154,9 @@ def _judged(
 ) -> tuple[list[Replayed], Judged]:
     """Replay every size with a model that was not fitted to it; return the replays, and how good first choices are.
 
-    The models go to `folder`. Only sizes whose whole space was measured are replayed, since only they have a known
-    best; others are only learned from. Raises ResultsError if no space was measured completely.
+    The models are also written to `folder`, unless it is None. Only sizes whose whole space was measured are replayed,
+    since only they have a known best; the other sizes are only learned from. Raises ResultsError if no space was
+    measured completely.
     """
     if not any(map(_judges, problems)):
         raise ResultsError("no size's whole space was measured, so that the best is unknown: record one")
@@ -195,9 +196,9 @@ def _judges(recorded: RecordedProblem) -> bool:
 def _share_of_best(recorded: RecordedProblem, model: Learned) -> float:
     """Return the speed of the model's first choice relative to the best config; at most 1.
 
-    Only configs that run and are correct count. The best config is that of the finals, as a run would choose it. The
-    smallest of thousands of first measurements is too small by chance (1.8 % in the mean of the recorded sizes); it
-    counts only if there were no finals.
+    Only configs that run and are correct count. The best config is the fastest of the finals, which a run would choose.
+    Without finals it is the fastest of all first measurements. This time is too small by chance, being the smallest of
+    thousands (by 1.8 % in the mean of the recorded sizes).
     """
     us = {config: each for config, each in recorded.us.items() if config not in recorded.wrong}
     order = ranked(recorded.problem, recorded.configs, recorded.gpu, partial(_only, model))

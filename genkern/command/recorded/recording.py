@@ -57,7 +57,7 @@ def _commit(text: str) -> str:
 
 
 def run_record(options: argparse.Namespace, console: Console) -> int:
-    """Add the runs to their files, with a line for each. Raises ResultsError, OutputError or InputError."""
+    """Add the runs to their files, and print a line for each. Raises ResultsError, OutputError or InputError."""
     arrow()
     output: str = options.output
     if not output.endswith(SUFFIX) and Path(output).is_file():

@@ -128,8 +128,8 @@ def run_replay(options: argparse.Namespace, console: Console) -> int:
 def table(replayed: Sequence[Replayed]) -> list[str]:
     """Return the lines of a table with a row per size.
 
-    Below are mean, 95th percentile (nearest rank) and worst value of each figure, then the means of the sizes that
-    models of time get wrong and of the others, and last a comparison of expected with actual losses.
+    Below are the mean, the 95th percentile (nearest rank) and the worst value of each figure; then the means over each
+    kind of size in HARD and over the other sizes; last a comparison of expected with actual losses.
     """
     head = ["size", "format", "of", *(figure.title for figure in FIGURES)]
     rows = [
@@ -152,7 +152,7 @@ def _known(figure: Figure, replayed: Iterable[Replayed]) -> list[float]:
 
 
 def _apart(replayed: Sequence[Replayed]) -> list[tuple[str, list[Replayed]]]:
-    """Return the sizes that models of time get wrong, by what they have in common, then the others."""
+    """Return the replays of each kind of size in HARD, by name, then the other replays; empty if HARD has none."""
     found = [(name, [each for each in replayed if has(each.recorded.problem)]) for name, has in HARD.items()]
     hard = [id(each) for _, some in found for each in some]
     others = [each for each in replayed if id(each) not in hard]
@@ -221,7 +221,7 @@ def _nearest_rank(values: Sequence[float]) -> float:
 # Bounds of the classes of expected losses.
 _CLAIMS = (0.0, 0.001, 0.005, math.inf)
 _SMALL = 512
-# Kinds of sizes that models of time get wrong, by what they have in common.
+# Kinds of sizes whose times are predicted badly.
 HARD: Mapping[str, Callable[[GemmProblem], bool]] = {
     "M = 2": lambda problem: problem.M == 2,
     f"N or K < {_SMALL}": lambda problem: min(problem.N, problem.K) < _SMALL,

@@ -1,4 +1,4 @@
 """`kernels` writes compiled kernels to a file for other machines; `cache` trims the local cache.
 
-May import: everything below command.
+May import: everything below command, and the rest of command.
 """

@@ -1,4 +1,7 @@
-"""Chooses kernels for a list of sizes: the first candidates of each, up to a number of binaries."""
+"""Chooses kernels for a list of sizes: the first candidates of each, up to a number of binaries.
+
+A unit is the set of configs that share all binaries. One config stands for it.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ class WantedUnit:
 class Ranking:
     """Ranks the configs of a size on `gpu`, in the space of its format; `target` is the GPU for the compiler.
 
-    `most`: the number of units that are returned per size.
+    `most`: the largest number of units that are returned per size.
     """
 
     gpu: Gpu
@@ -78,7 +81,8 @@ class Choice:
 def chosen(wanted: Mapping[GemmProblem, Sequence[WantedUnit]], count: int) -> Choice:
     """Choose the first unit of every size, then the second of every size and so on, up to `count` binaries.
 
-    Among units of equal rank, those that more sizes want come first.
+    Of units with equal rank, a unit that more sizes want comes first. The choice ends at the first unit that would
+    exceed `count`.
     """
     shared = Counter(unit.keys for units in wanted.values() for unit in units)
     configs: dict[GemmProblem, list[Config]] = {}

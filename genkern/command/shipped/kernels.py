@@ -1,4 +1,4 @@
-"""`genkern kernels`: compiles the first candidates of sizes, without a GPU, into one file from which runs start."""
+"""`genkern kernels`: compiles the first candidates of sizes, without a GPU, into one file for the --kernels of runs."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def compiled_entries(
     options: argparse.Namespace,
     console: Console,
 ) -> Compiled:
-    """Compile the first `most` units of each size, and no more than `count` kernels (None: any number).
+    """Compile the first `most` units (choice.py) of each size, and no more than `count` kernels (None: any number).
 
     `options` are those of `add_compiling` and `require_gpu`. Raises OutputError.
     """
@@ -183,7 +183,8 @@ def note_lost(made: Compiled, console: Console) -> None:
 def sizes_for(options: argparse.Namespace, console: Console) -> list[GemmProblem]:
     """Return the sizes to compile for, without duplicates. Raises InputError if there are none.
 
-    Sizes in input_sizes/ that the architecture cannot compute are left out.
+    Sizes in input_sizes/ that the architecture cannot compute are left out; in the user's own lists they raise
+    InputError.
     """
     own = options.gemm_size_file is None
     lists = sorted(map(str, SIZES.glob("*.yaml"))) if own else options.gemm_size_file
@@ -215,7 +216,7 @@ def sizes_for(options: argparse.Namespace, console: Console) -> list[GemmProblem
 def with_rows_between(problems: Sequence[GemmProblem]) -> list[GemmProblem]:
     """Return the problems, and for each of their weights some M that servers use and size lists leave out.
 
-    Such M need kernels with masks; the M of lists are mostly multiples of tiles.
+    Such M need kernels with masks; the M of lists are mostly multiples of tiles. Grouped formats get no further M.
     """
     weights = dict.fromkeys(replace(problem, M=1) for problem in problems if get_op(problem.op).groups is None)
     rows = cycle(_ROWS_BETWEEN)

@@ -47,17 +47,17 @@ _ACTIVATIONS = {"ActivationType.Silu": "silu", "ActivationType.Gelu": "gelu"}
 
 
 def is_named(name: str) -> bool:
-    """Return True if AITER gives such a table this name."""
+    """Return True if AITER gives a fused MoE table this name."""
     return name.endswith(("tuned_fmoe.csv", "fmoe.csv"))
 
 
 def is_table(columns: Collection[str]) -> bool:
-    """Return True if these are the columns of such a table."""
+    """Return True if these are the columns of a fused MoE table."""
     return set(UNTUNED_COLUMNS) <= set(columns)
 
 
 def read(text: str, where: str, name: str, arch: str | None) -> Imported:
-    """Return the sizes of a table, two stages per row. Raises InputError if it is not such a table."""
+    """Return the sizes of a table, two stages per row. Raises InputError if it is not a fused MoE table."""
     imported = Imported(arch or "")
     for _, values in stages(text, where, imported.left_out):
         own = parse_own(get_op(OP).fields, values)
@@ -118,7 +118,7 @@ def _of_row(cells: Mapping[str, str]) -> tuple[dict[str, object], ...] | str:
 
 
 def never_read(tokens: Iterable[int]) -> str:
-    """What to say of rows for these numbers of tokens that AITER never looks up; "" if it looks up all of them."""
+    """Return a note that names the numbers of tokens that AITER never looks up; "" if it looks up all of `tokens`."""
     unread = sorted({each for each in tokens if each < _FIRST_TIER and each & (each - 1)})
     if not unread:
         return ""
@@ -135,7 +135,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Return why such a table cannot express the problem; "" if it can."""
+    """Return why a fused MoE table cannot express the problem; "" if it can."""
     if problem.op != OP:
         return f"{problem.op}: this table is of {OP}"
     if not problem.row_major_a or problem.row_major_b or problem.dtype_a != problem.dtype_b:

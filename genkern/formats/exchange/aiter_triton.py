@@ -74,12 +74,12 @@ _IGNORED = ("SPLITK_BLOCK_SIZE", "GROUP_K", "GROUP_N")
 
 
 def is_named(name: str) -> bool:
-    """Return True if such a file may have this name."""
+    """Return True if a file of this kind may have this name."""
     return bool(_OTHERS.fullmatch(name))
 
 
 def read(text: str, where: str, name: str, arch: str | None) -> Imported:
-    """Return a candidate for the largest M of each key, with C in bf16.
+    """Return a candidate for each key, for one M that represents it (`_rows`), with C in bf16.
 
     `name` is the file's name or path, in which ARCH/triton/gemm gives the architecture. Raises InputError for other
     contents, and UnknownDevice if neither `name` nor `arch` gives the GPU.
@@ -108,7 +108,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Return why such a file cannot express the problem; "" if it can."""
+    """Return why a file of this kind cannot express the problem; "" if it can."""
     if problem.op not in _TAGS_OF:
         return f"{problem.op}: AITER's kernels of that format have other options"
     if problem.activation != "none" or not problem.row_major_a or problem.row_major_b:
@@ -158,11 +158,11 @@ def families_of(sizes: Collection[TimedSize]) -> dict[tuple[str, str], list[Time
 
 
 def files_of(sizes: Collection[TimedSize], key_of: Callable[[int], str], layout: Layout) -> dict[str, str]:
-    """Return a file per N and K, one for all N and K, and losses.csv.
+    """Return for each family a file per N and K, and one for all N and K; and losses.csv.
 
-    `key_of` returns the key of an M. A key gets the config with the least loss over its sizes; `any` gets that of the
-    largest M. The file for all N and K, which AITER reads if they have no file of their own, gets the config with the
-    least loss over all sizes. Raises InputError.
+    `key_of` returns the key of an M. A key gets the config with the least loss over its sizes; `any`, if it is no key
+    of a size, gets the config of the largest M. The file for all N and K, which AITER reads for an N and K without a
+    file of their own, gets the config with the least loss over all sizes of the family. Raises InputError.
     """
     files: dict[str, dict[str, Choice]] = {}
     for (arch, family), of_family in families_of(sizes).items():
@@ -212,7 +212,10 @@ def _losses(files: Mapping[str, Mapping[str, Choice]]) -> str:
 
 
 def _rows(configs: Mapping[str, object], where: str) -> Iterator[tuple[str, int]]:
-    """Yield the keys in their order, each with the M that represents it."""
+    """Yield the keys in their order, each with the M that represents it.
+
+    It is the largest M of the key; the smallest of M_GEQ_...; and for `any` and xlarge an M beyond the other bounds.
+    """
     largest = 0
     for key in configs:
         if _NO_CONFIGS.fullmatch(key):

@@ -37,12 +37,12 @@ _NAMES = {"SPLIT_K": "SPLIT_K"}
 
 
 def is_named(name: str) -> bool:
-    """Return True if such a file, including those of fused MoE, may have this name."""
+    """Return True if a file of this kind, or of fused MoE, may have this name."""
     return bool(_NAME.fullmatch(name) or _OTHERS.fullmatch(name))
 
 
 def read(text: str, where: str, name: str, arch: str | None) -> Imported:
-    """Return a candidate for each M of the file, with C in bf16. Raises InputError if it is not such a file."""
+    """Return a candidate for each M of the file, with C in bf16. Raises InputError if it is not a file of this kind."""
     base = os.path.basename(name)
     match = _NAME.fullmatch(base)
     if match is None:
@@ -70,7 +70,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Return why such a file cannot express the problem; "" if it can."""
+    """Return why a file of this kind cannot express the problem; "" if it can."""
     if problem.op != _OP:
         return f"{problem.op}: these files are of {_OP}"
     if problem.bias or problem.activation != "none" or not problem.row_major_a or problem.row_major_b:

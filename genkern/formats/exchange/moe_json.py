@@ -36,12 +36,12 @@ Endings = Mapping[str, str]
 
 
 def is_named(name: str) -> bool:
-    """Return True if such a file may have this name."""
+    """Return True if a file of this kind may have this name."""
     return bool(_NAME.fullmatch(name))
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Return why such a file cannot express the problem; "" if it can."""
+    """Return why a file of this kind cannot express the problem; "" if it can."""
     own: Any = own_values(get_op(OP).fields, problem)
     if not problem.row_major_a or problem.row_major_b or problem.dtype_a != problem.dtype_b:
         return "another layout than row-major A and [N, K] weights, or operands of two types"
@@ -56,8 +56,8 @@ def render(sizes: Collection[TimedSize], name_of_size: Callable[[GemmProblem, st
     """Return a file for each kind of experts on a device; `name_of_size(problem, device)` returns its name.
 
     A number of tokens gets the config with the least sum of both stages' times among the configs that were timed for
-    both; if there is none, the best one of stage gate_up, which has two thirds of the work. Raises InputError if a size
-    has no device.
+    both; if there is none, the best config of stage gate_up, which has two thirds of the work; and if that was not
+    tuned, the best config of stage down. Raises InputError if a size has no device.
     """
     stages: dict[str, dict[int, dict[str, TimedSize]]] = {}
     for size in sizes:

@@ -18,9 +18,10 @@ from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
 
-# The family whose kernel corresponds to theirs: one program per tile, pipelined pointer loads, tl.dot, grouped rows.
+# genkern's family whose kernel corresponds to the other programs' kernels: one program per tile, pipelined pointer
+# loads, tl.dot, grouped rows of tiles.
 FAMILY = "tiled"
-# Keys of their configs that have genkern's names, in addition to the tile.
+# Keys of the other programs' configs that have genkern's names, in addition to the tile.
 _PLAIN = ("GROUP_SIZE_M", "num_warps", "num_stages", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
 _TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
 # Triton's default of num_stages, for configs without it.
@@ -90,18 +91,18 @@ class PeerFile(Protocol):
 
 
 class UnknownDevice(InputError):
-    """A file's name contains an unknown GPU, or none."""
+    """The name of a file has no GPU that genkern knows."""
 
 
 class NotTaken(Exception):
-    """Why genkern's kernel cannot run a well-formed config."""
+    """genkern's kernel cannot run a config; the message says why."""
 
 
 def parsed(values: object, names: Mapping[str, str], ignored: Collection[str], arch: str) -> Config:
     """Return the config in `values`.
 
-    `names` maps keys to genkern's names if they differ; keys in `ignored` add nothing. Raises NotTaken for a config
-    that genkern's kernel cannot run, InputError for invalid values.
+    `names` maps keys to genkern's names if they differ; keys in `ignored` add nothing. Raises InputError if `values` is
+    not an object or lacks a side of the tile, and NotTaken for any other config that genkern's kernel cannot run.
     """
     if not isinstance(values, Mapping):
         raise InputError("is not an object with BLOCK_SIZE_M and so on")

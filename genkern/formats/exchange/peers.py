@@ -37,7 +37,7 @@ FileOf = Callable[[GemmProblem, str], str]
 # Kinds whose reader uses the config of the nearest M for every M, instead of its own default
 # (get_w8a8_block_fp8_configs and get_moe_configs of vLLM and SGLang), with the function for the file's name.
 NEAREST: dict[str, FileOf] = {vllm.NAME: vllm.file_of, sglang.NAME: sglang.file_of}
-# Decoding has fewer rows than the first number, prefill more than the second; a server needs both.
+# Decoding has at most the first number of rows, prefill at least the second; a server needs both.
 _DECODES, _PREFILLS = 64, 1024
 
 
@@ -48,8 +48,10 @@ def run_elsewhere(problem: GemmProblem, configs: Iterable[Config], vendor: str) 
 
 
 def read_peer(path: str, arch: str | None) -> Imported:
-    """Read another program's file, whose kind its name tells. Raises InputError, UnknownDevice if it names another
-    GPU."""
+    """Read another program's file, whose kind is determined by its name.
+
+    Raises InputError; UnknownDevice if the name has no GPU that genkern knows, and `arch` is None.
+    """
     name = os.path.basename(path)
     peer = next((peer for peer in PEERS.values() if peer.is_named(name)), None)
     if peer is None:
@@ -73,8 +75,8 @@ def _no_kind(path: str) -> str:
 def unreached(tuned: Collection[int], written: Collection[int]) -> str:
     """Return why a file with configs for `written` would serve other M badly; "" if it would not.
 
-    `tuned` are all M that were tuned for the file; `written` those for which a config was found that the file's reader
-    can run.
+    `tuned` are all M that were tuned for the file; `written` are the M for which a config was found that the file's
+    reader can run.
     """
     if missing := sorted(set(tuned) - set(written)):
         return f"no config that its reader can run was timed for M = {', '.join(map(str, missing))}"

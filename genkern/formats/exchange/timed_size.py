@@ -54,7 +54,7 @@ class Choice:
 
 
 def least_loss(sizes: Sequence[TimedSize]) -> Choice:
-    """Return the config with the least loss among those that were timed on the most of these sizes.
+    """Return the config with the least loss among the configs that were timed on the largest number of these sizes.
 
     Small sizes have other candidates than large ones, so there may be no config that was timed on all.
     """

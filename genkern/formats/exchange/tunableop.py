@@ -125,7 +125,7 @@ def _problem(operator: re.Match[str], signature: re.Match[str]) -> GemmProblem |
 
 
 def _is_padded(signature: re.Match[str]) -> bool:
-    """Return True if a leading dimension is larger than the matrix is high: BLAS's matrices are column-major."""
+    """Return True if a leading dimension is not the number of rows of its matrix, which in BLAS is column-major."""
     if signature["ld_a"] is None:
         return False
     m, n, k = (int(signature[name]) for name in "mnk")

@@ -19,12 +19,12 @@ _ENDINGS = {"blocks": ",block_shape=[128,128]"}
 
 
 def is_named(name: str) -> bool:
-    """Return True if such a file may have this name; names with SGLang's space are left to sglang."""
+    """Return True if a file of this kind may have this name; names with SGLang's space are left to sglang."""
     return block_json.is_named(name) and ", " not in name
 
 
 def obstacle(problem: GemmProblem) -> str:
-    """Return why such a file cannot express the problem; "" if it can."""
+    """Return why a file of this kind cannot express the problem; "" if it can."""
     return moe_json.obstacle(problem) if problem.op == moe_json.OP else block_json.obstacle(problem)
 
 

@@ -1,4 +1,4 @@
 """From a model's config.json to its sizes (`genkern shapes`) and to a bundle of winners (`genkern model`).
 
-May import every other room; of the runtime, the bundle and the choice of winners.
+May import every room but cluster.
 """

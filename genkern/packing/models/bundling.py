@@ -106,7 +106,10 @@ def model_parser() -> Parser:
 
 
 def run_model(options: argparse.Namespace, console: Console) -> int:
-    """Tune missing sizes and pack all winners; return 1 if a size has no winner. Raises GenkernError."""
+    """Tune missing sizes and pack all winners. Raises GenkernError.
+
+    Returns 1 if a size has no winner, or a winner cannot be packed or is wrong; 3 if a bug in genkern is the reason.
+    """
     # A dry run needs no name: nothing is written, and no files of the placeholder's name are read.
     place = Path(options.output or f"model{SUFFIX}").with_suffix("")
     if options.output:
@@ -194,7 +197,7 @@ def _done(
     target: RunTarget,
     console: Console | None,
 ) -> Done:
-    """Return what is tuned in this command's results, in the named files, and in shipped bundles.
+    """Return the sizes that are tuned in this command's results, in the named files, and in shipped bundles.
 
     Prints the number of sizes in each file if `console` is given.
     """

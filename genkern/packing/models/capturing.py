@@ -16,7 +16,8 @@ from genkern.gemm.problem import GemmProblem
 from genkern.packing.merge import read_list, recorded_files
 from genkern.runtime.process.configuration import BATCH_INVARIANT, CONFIG, OF_FORMAT, ONLINE, RECORD, RECORD_DIR
 
-# Prefixes of variables that are removed: with them a size might be served, and thus not be recorded, or refused.
+# Prefixes of variables that the program does not get: with them genkern might serve a size, and so not record it, or
+# refuse it.
 _OTHERS = (CONFIG, *OF_FORMAT, *ONLINE, BATCH_INVARIANT)
 
 

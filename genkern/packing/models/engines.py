@@ -19,8 +19,8 @@ class Engine:
     """How an engine runs a model's layers.
 
     name: the engine's name.
-    rows: all numbers of rows to which it pads a batch, in ascending order, then those of prompts.
-    tuned: the numbers of rows that are tuned by default. Their winners serve those in between, by measured times.
+    rows: all numbers of rows to which it pads a batch, in ascending order, then the number of rows of a prefill step.
+    tuned: the numbers of rows that are tuned by default. Their winners serve the numbers in between, by measured times.
     most_decoding: largest number of rows of a decoding batch.
     vocabulary_step: the head's rows are padded to a multiple of this.
     absorbs: True if latent attention multiplies by the up-projection of keys and values head by head while decoding.
@@ -40,7 +40,7 @@ class Engine:
         """Return True if one of `tp` GPUs computes q, k and v as one product, and gate and up, and the latent
         projections.
 
-        transformers' tensor-parallel layers have hooks, so genkern.patch leaves each of them alone.
+        transformers' tensor-parallel layers have hooks, so genkern.patch does not merge them.
         """
         return self.vocabulary_step > 1 or tp == 1
 

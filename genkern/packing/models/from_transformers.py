@@ -244,7 +244,7 @@ def _text_config(whole: Any) -> Any:
 
 
 def _auto_classes(config: Any, transformers: Any) -> list[Any]:
-    """Return the Auto classes that have a model for the config, those with a head first."""
+    """Return the Auto classes that have a model for the config, classes with a head first."""
     names = ["AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoModelForImageTextToText", "AutoModelForMaskedLM"]
     if getattr(config, "is_encoder_decoder", False):
         names.insert(0, names.pop(1))
@@ -505,7 +505,7 @@ def _template(name: str) -> tuple[str, int]:
 
 
 def _alike(by_layer: Mapping[int, list[_Weight]]) -> list[tuple[list[_Weight], list[int]]]:
-    """Return the weights of a module, and the layers in which they are the same."""
+    """Return each distinct list of a module's weights, with the layers that have these weights."""
     groups: dict[tuple[_Weight, ...], list[int]] = {}
     for index, weights in by_layer.items():
         groups.setdefault(tuple(weights), []).append(index)
@@ -552,7 +552,7 @@ def _number(config: Any, *keys: str) -> int:
 
 
 def _latent(module: Any, weight: _Weight) -> tuple[int, int, int, int] | None:
-    """Return latent attention's heads, size without positions, size of values and rank; None if it is another."""
+    """Return latent attention's heads, size without positions, size of values and rank; None for other modules."""
     nope, v = getattr(module, "qk_nope_head_dim", None), getattr(module, "v_head_dim", None)
     if not isinstance(nope, int) or not isinstance(v, int) or weight.n % (nope + v):
         return None
@@ -650,9 +650,9 @@ def _activation(config: Any) -> str:
 
 
 def _checkpoint_names(config: Any) -> tuple[dict[str, tuple[str, ...]], list[tuple[str, str]]]:
-    """Return how checkpoints name experts' weights, and pairs of a module's name in transformers and there.
+    """Return the checkpoints' names of experts' weights, and pairs of a module's names in transformers and checkpoints.
 
-    transformers renames and stacks weights as it loads them; both are empty if it says nothing of the model type.
+    transformers renames and stacks weights as it loads them. Both are empty if it has no entry for the model type.
     """
     try:
         conversions: Any = importlib.import_module("transformers.conversion_mapping")

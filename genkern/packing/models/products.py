@@ -26,8 +26,8 @@ class Product:
     problems: the problems.
     count: number of layers that have it.
     is_routed: True for routed experts.
-    others: plain problems of the same sizes for an estimate of time, if genkern has no kernels for the layer's.
-    share: the part of the GPUs that compute it; less than 1 if ranks differ.
+    others: plain problems of the same sizes for an estimate of time, if genkern has no kernels for the layer's experts.
+    share: the share of the GPUs that compute it; less than 1 if only some ranks add the bias.
     """
 
     layer: str
@@ -129,7 +129,7 @@ def _by_format(part: Part, formats: CheckpointFormats, notes: _Notes) -> Iterato
 
 
 def _stored(part: Part, name: str, layer: int, formats: CheckpointFormats, notes: _Notes) -> Stored:
-    """Return the format of the weights of this name in the layer; for experts, the format of all of them."""
+    """Return the format of the weights of this name in the layer; for experts, the plain format if theirs differ."""
     names = [name.replace("{}", str(layer), 1)]
     if isinstance(part, Experts) and formats.names_experts and ".experts.0." in name:
         names = [names[0].replace(".experts.0.", f".experts.{each}.") for each in range(part.count)]

@@ -82,7 +82,7 @@ def add_model_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run_shapes(options: argparse.Namespace, console: Console) -> int:
-    """Write the list, and print what it contains and what it lacks. Raises InputError or OutputError."""
+    """Write the list, and print the number of its sizes and the notes. Raises InputError or OutputError."""
     require_list_or_none(options.output, options.overwrite)
     require_writable(options.output)
     config = config_of(options.model_dir, options)
