@@ -46,9 +46,7 @@ class ProofStore:
             return
         self._known.add(key)
         try:
-            descriptor = os.open(
-                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600
-            )
+            descriptor = os.open(self._path, _APPEND, 0o600)
         except OSError:
             return
         try:

@@ -36,7 +36,6 @@ BATCHES = 1, 16, 64, 256
 _count = number("a whole number from 1 to 65536", 1, 65536, integer=True)
 # vLLM's settings, unless the user's environment has others.
 _USUAL = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_DEEP_GEMM_WARMUP": "skip"}
-_OF_LAYERS = "name", "size", "bytes", "served", "why"
 # Number of last lines of an engine's output that are shown if it fails.
 _TAIL = 12
 _MOST_LINES = 100
@@ -291,7 +290,7 @@ class Engine:
         return (
             result,
             layers,
-            [line for line in text.splitlines() if "genkern" in line and "engines.py" not in line][:100],
+            [line for line in text.splitlines() if "genkern" in line and "engines.py" not in line][:_MOST_LINES],
         )
 
     def _environ(self, with_genkern: bool, skip: Sequence[str], place: Path) -> dict[str, str]:
