@@ -1,7 +1,8 @@
 """The kernels of a config, what each is compiled with, and how they are launched.
 
-A kernel's text depends on the problem's layout and on the dimensions that tiles overhang, not on its size. So equal
-kernels of different sizes share one binary.
+A kernel's text depends on the problem's layout and on the dimensions that tiles overhang, but not on its size, so
+equal kernels of different sizes share one binary. There are two exceptions: matrices of 2^31 elements or more need
+64-bit offsets, and the text of skinny_dot depends on M and K.
 """
 
 from __future__ import annotations
@@ -176,7 +177,7 @@ def _plan_text(product: Product, one: Config, gpu: Gpu) -> str:
 
 
 def plan_text(product: Product, config: Config, gpu: Gpu) -> str:
-    """Return the plan of `config` as JSON, without what its binaries tell: suffixes of symbols, and constants.
+    """Return the plan of `config` as JSON, without suffixes of symbols and constants, which its binaries state.
 
     All configs with the same binaries, and all binaries that are launched alike, get the same string object.
     """
@@ -184,7 +185,7 @@ def plan_text(product: Product, config: Config, gpu: Gpu) -> str:
 
 
 def _words(config: Config) -> dict[str, str]:
-    """What constants may be that are words: parameters, and the name of the binary."""
+    """Return the texts to which constants may refer, by name: parameters, and the name of the binary (BINARY)."""
     return {**words_of(config), "BINARY": binary_name(config)}
 
 

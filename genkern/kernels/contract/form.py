@@ -64,8 +64,8 @@ class Sides:
 class Form:
     """Facts about one kernel text of a family.
 
-    The functions `takes`, `legal`, `shares` and `stages` return "" if the form can compute something, else the reason
-    why not. genkern.kernels.legality says in which order it calls them.
+    The functions `takes`, `legal` and `shares`, and the function that `stages` returns, return "" if the form can
+    compute the product, else the reason why not. genkern.kernels.legality says in which order it calls them.
 
     stem: prefix of the kernels' names.
     variant: function that returns the text of the main kernel for a problem and a config.
@@ -91,8 +91,8 @@ class Form:
     splits_k: True if SPLIT_K may be above 1.
     split_apart: True if SPLIT_K above 1 uses a kernel text of its own.
     needs: GPU features that the kernels use, by their names in genkern.gemm.gpu.Capabilities.
-    interpreted: True if the kernels run under Triton's interpreter. Gluon kernels do not.
-    uses_dot: True if the kernels multiply by tl.dot or wgmma, which need blocks of at least 16 elements.
+    interpreted: True if the kernels run under Triton's interpreter. Gluon and CuTe DSL kernels do not.
+    uses_dot: True if the kernels multiply by matrix instructions. BLOCK_SIZE_N and BLOCK_SIZE_K are then at least 16.
     in_ring: True if the kernels are written in Gluon for wgmma, with a ring of buffers that one warp fills.
     helper_warps: number of warps in addition to num_warps.
     places_loads: True if the form takes xcd_remap and cache_modifier.

@@ -41,7 +41,7 @@ def part_of(width: int, element_bytes: int) -> int:
 def columns_of(block_m: int, block_n: int, ctas: int) -> int:
     """Return the columns of tensor memory that a program allocates, a power of two.
 
-    A tile with 64 rows per program takes half of the columns that others take: with layout F two tiles lie in each
+    A tile with 64 rows per program takes half of the columns of a taller tile: with layout F two tiles lie in each
     other's gaps; with layout B each has half of its columns below the other half (PTX ISA, tcgen05, data path layouts F
     and B).
     """
