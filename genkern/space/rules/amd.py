@@ -24,7 +24,7 @@ _HINTS = ("memory-bound-attention",)
 # First release with .ca for cp.async.
 _ASYNC_CA_FROM = (3, 9)
 
-# Tile rows that published winners have even if A has one row (vLLM's and AITER's files for gfx942 and gfx950).
+# Largest number of tile rows of published winners if A has one row (vLLM's and AITER's files for gfx942 and gfx950).
 _MOST_PADDED_ROWS = 64
 # Rows of the instruction to which smaller tiles are padded.
 _FEW_ROWS = 16

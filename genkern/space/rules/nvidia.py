@@ -58,8 +58,8 @@ def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> b
 
     genkern: wgmma and tcgen05 read A and B from shared memory while the next tiles arrive, so num_stages tiles are
     alive (num_stages - 1 if the tile is too small for these instructions). The TMA epilogue stages the tile of C in
-    addition. What a bias adds on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is left to
-    occupancy.py.
+    addition. The memory for a bias on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is not counted
+    here but in genkern.farm.occupancy, once the kernel is compiled.
     """
     buffers = config.num_stages if _warpgroup_mma(config) else max(1, config.num_stages - 1)
     return _shared_bytes(problem, config, buffers) > gpu.shared_bytes_per_block
