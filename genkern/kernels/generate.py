@@ -126,7 +126,7 @@ def _wrapped(row: str) -> str:
 
 
 def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gpu | None = None) -> GeneratedModule:
-    """Render the module of `problem` for `configs`, of which there must be at least one.
+    """Render the module of `problem` for `configs`. Without configs it has the operands, reference and library call.
 
     gpu: device on which the configs must be legal. It also gives the number of XCDs for configs with xcd_remap. By
         default the first GPU of `arch`.

@@ -88,8 +88,8 @@ class LaunchPlan:
     """One call.
 
     launches: the launches in order, each with one binary.
-    workspace: size of the workspace in elements. If it is 0, a kernel with a workspace argument may get any address
-        that is a multiple of 16 bytes.
+    workspace: size of the workspace in elements. If it is 0, a kernel with a workspace argument is passed the
+        address of a buffer of 16 bytes.
     workspace_dtype: type of the workspace's elements.
     counters: number of int32 counters. They are zero before the first call, and each call leaves them zero.
     """

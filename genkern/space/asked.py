@@ -91,7 +91,7 @@ class Asked(Generic[Answer]):
         return self._found(known, last) if node is _MISSING else node
 
     def _found(self, known: Mapping[str, Any], last: _Node | None) -> Answer:
-        """Evaluate the function, and cache its answer. `last` is the last known node on the path to the answer."""
+        """Evaluate the function, and cache its answer (`recalls`). `last` is the last known node on the path to it."""
         reads: list[str] = []
         try:
             answer = self._question(cast(Config, self._watched(known, reads)))
