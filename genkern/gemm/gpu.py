@@ -41,7 +41,7 @@ class Capabilities:
     tf32: float32 may be multiplied as tf32 (AMD: xf32)
     dot_scaled: Triton's tl.dot_scaled takes two operands with exponents
     matrix_rows: fewest rows of a 16-bit matrix instruction that reaches the peak
-    matrix_columns: most columns of such an instruction
+    matrix_columns: largest number of columns of such an instruction
     matrix_warps: warps that issue it together
     tensor_memory_columns: 32-bit columns, in each of 128 rows, for accumulators
     cluster_programs_max: programs that a cluster may have on every such device; 1 without clusters

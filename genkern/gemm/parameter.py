@@ -33,8 +33,8 @@ class Parameter:
     values: a range of integers, or a tuple of integers or of words; an empty tuple allows any word (HINT)
     meaning: one line for users
     neutral: default value, which config names and files omit; None if the value is always written
-    at_run_time: an argument of launches: configs that differ only in such parameters share a binary; others are
-        compiled in
+    at_run_time: an argument of launches: configs that differ only in such parameters share a binary; all
+        other parameters are compiled in
     in_text: each value gives kernels another text and name, so their symbols need not contain it
     compiler_only: only the compiler sees it, so kernels with different values may have equal machine code
     by_variant: the family's variant writes it into the kernel's text

@@ -97,7 +97,7 @@ class _Rows:
 
 
 def _columns(configs: Sequence[Config]) -> list[str]:
-    """Return the parameters in a module's table: those of all configs, those that kernels take as arguments, and those
+    """Return the parameters in a module's table: the parameters of all configs, arguments of kernels, and parameters
     that are not neutral in some config.
 
     Parameters that change the kernel text are omitted, since the kernel's name tells them.
@@ -345,7 +345,7 @@ _HELPERS = (
 
 
 def _called(kernel: str, helpers: Sequence[str]) -> list[str]:
-    """Return the helpers that define what the kernel calls, directly or through other helpers."""
+    """Return the helpers that define functions that the kernel calls, directly or through other helpers."""
     found: dict[str, None] = {}
     texts = [kernel]
     while texts:

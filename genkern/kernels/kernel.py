@@ -77,7 +77,7 @@ class KernelSpec:
 
     @property
     def said(self) -> tuple[object, ...]:
-        """What the kernel is compiled with, except its text (which may have comments) and the compiler's version."""
+        """All inputs of the compilation, except the text (which may have comments) and the compiler's version."""
         return self.function, self.signature, self.constants, self.divisible, self.options, self.language
 
 

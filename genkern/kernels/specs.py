@@ -1,4 +1,4 @@
-"""The kernels of a config, what each is compiled with, and how they are launched.
+"""The kernels of a config, their compile-time choices, and their launches.
 
 A kernel's text depends on the problem's layout and on the dimensions that tiles overhang, but not on its size, so
 equal kernels of different sizes share one binary. There are two exceptions: matrices of 2^31 elements or more need
@@ -44,7 +44,7 @@ def _call(form: Form, parameters: tuple[Parameter, ...], product: Product, varia
 
 
 def call_of(product: Product, config: Config) -> Call:
-    """Return what one call of `config` launches. Configs with the same kernels get the same object."""
+    """Return the kernels that one call of `config` launches. Configs with the same kernels get the same object."""
     form = form_of(config)
     return _call(form, arguments_of(config.family), product, form.variant(product.problem, config))
 
@@ -55,7 +55,7 @@ def main_variant(problem: GemmProblem, config: Config) -> Variant:
 
 
 def main_binary(config: Config, binaries: Sequence[Binary]) -> Binary:
-    """Return the binary of the kernel that multiplies. `binaries` are those of `config` in launch order."""
+    """Return the binary of the kernel that multiplies. `binaries` has all binaries of `config` in launch order."""
     return binaries[form_of(config).kernels_before]
 
 
@@ -121,7 +121,7 @@ def _specs(product: Product, config: Config, hashes: tuple[tuple[str, str], ...]
 def kernel_specs(
     problem: GemmProblem, config: Config, op: Op, source_sha256: dict[str, str], arch: str
 ) -> tuple[KernelSpec, ...]:
-    """Return what to compile for one call of `config` on `arch`. `source_sha256` maps kernel names to digests.
+    """Return the specs of all kernels of one call of `config` on `arch`. `source_sha256` maps kernel names to digests.
 
     Configs that differ only in run-time parameters share their specs.
     """

@@ -1,4 +1,4 @@
-"""The fields of a format: what it asks of a problem besides size and types, declared as a frozen dataclass.
+"""The fields of a format: properties of a problem besides size and types, declared as a frozen dataclass.
 
 The dataclass has one field each, made by `word` or `number`, all with defaults. A problem stores the fields that differ
 from their default, sorted by name (`GemmProblem.own`), so that equal problems compare equal, and readers and writers of

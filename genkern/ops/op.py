@@ -291,7 +291,7 @@ def _library_module(name: str) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def operands_of(problem: GemmProblem) -> tuple[Operand, ...]:
-    """Return the problem's operands: A, B, C, then the others in the order in which kernels take them."""
+    """Return the problem's operands: A, B, C, then the other operands in the order in which kernels take them."""
     return get_op(problem.op).operands(problem)
 
 

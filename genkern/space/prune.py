@@ -74,7 +74,7 @@ def _others_in_binary(config: Config) -> Others:
 
 
 def prune(space: Space, problem: GemmProblem, gpu: Gpu, shares: Shares | None = None) -> Pruned:
-    """Return the configs that are legal for this problem on this GPU and that no rule drops, and counts of the others.
+    """Return the legal configs for this problem on this GPU that no rule drops, and counts of the other configs.
 
     With `shares`, worker processes take part of the work.
     """
@@ -241,7 +241,7 @@ class _Asking:
             self._ask(self._rules, known, (("num_stages", stages), ("SPLIT_K", splits), ("GROUP_SIZE_M", group_sizes)))
 
     def _that_fit(self, problem_of: Callable[[int], str], stages: Sequence[Value], each: int) -> Sequence[Value]:
-        """Return the numbers of stages that fit, and count the configs of the others as illegal."""
+        """Return the numbers of stages that fit, and count the configs of all other numbers as illegal."""
         kept = []
         for value in stages:
             if why := problem_of(int(value)):

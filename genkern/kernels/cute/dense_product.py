@@ -1,4 +1,4 @@
-"""What the dense kernels in CuTe DSL multiply and how they scale it, and the form that their families share."""
+"""Operands and scales that the dense kernels in CuTe DSL take, and the form that their families share."""
 
 from __future__ import annotations
 

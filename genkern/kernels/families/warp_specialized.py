@@ -1,4 +1,4 @@
-"""warp_specialized (Gluon, wgmma): one warp loads through TMA, the others multiply.
+"""warp_specialized (Gluon, wgmma): one warp loads through TMA, the other warps multiply.
 
 One program per SM walks over the tiles of C. With SPLIT_K, programs share the tiles beyond the last full wave. With
 `cluster_k`, each tile has a cluster, whose programs compute it together, each over a share of K. With `cluster`, two

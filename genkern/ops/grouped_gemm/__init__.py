@@ -1,6 +1,6 @@
 """grouped_gemm: rows in groups, each of which is multiplied by a weight of its own, B [groups, K, N].
 
-contiguous (capacity 0): in A [M, K] and C [M, N] the rows of each group follow those of the group before. `ends`
+contiguous (capacity 0): in A [M, K] and C [M, N] the rows of each group follow the rows of the group before. `ends`
     [groups] says where each group ends, as for torch._grouped_mm.
 masked (capacity above 0): each group has memory for `capacity` rows, so that A is [groups * capacity, K]. `counts`
     [groups] says how many of them exist, as in DeepGEMM's masked layout. M is the expected number of rows in all groups

@@ -1,7 +1,8 @@
 """genkern's own pruning rules for AMD's parameters: LDS, waves_per_eu, kpack, schedule hints, XCDs, cache modifiers.
 
-What Triton does with each parameter was read from its sources (third_party/amd) and from what 3.6 to 3.9 compile for
-gfx90a, gfx942, gfx950 and gfx1201. Nothing here was measured on AMD hardware. A rule returns True to drop a config.
+What Triton does with each parameter was read from its sources (third_party/amd) and from the code that 3.6 to 3.9
+compile for gfx90a, gfx942, gfx950 and gfx1201. Nothing here was measured on AMD hardware. A rule returns True to drop a
+config.
 """
 
 # M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
@@ -125,7 +126,7 @@ def waves_per_eu_spills(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """waves_per_eu that leaves a thread fewer registers than its accumulators need.
 
     genkern: this many waves share the registers of a SIMD (512 of 32 bits per lane on CDNA). 20 more registers hold
-    addresses and operands, and what does not fit is spilled in every iteration.
+    addresses and operands, and values that do not fit are spilled in every iteration.
     """
     if config.waves_per_eu == 0:
         return False

@@ -157,7 +157,7 @@ def _waves(problem: GemmProblem, config: Config, gpu: Gpu, tile: tuple[int, int]
 def cute_cluster_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe cluster with more tiles along M or N than C has.
 
-    genkern: its other programs would load and multiply what lies beyond C.
+    genkern: its other programs would load and multiply padding beyond C.
     """
     turn = form_of(config).cost.turn
     if turn is None:

@@ -38,7 +38,7 @@ def gemv_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def gemv_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """gemv block larger than the next power of two of its dimension.
 
-    genkern: the rest of such a block is masked and reads nothing.
+    genkern: the part of such a block beyond the dimension is masked and reads nothing.
     """
     return config.BLOCK_SIZE_K > covering_block(problem.K) or config.BLOCK_SIZE_N > covering_block(problem.N)
 

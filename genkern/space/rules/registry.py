@@ -1,7 +1,7 @@
 """Registry of pruning rules by the names that space files use.
 
 A rule is a function `rule(problem, config, gpu) -> bool` that returns True to drop the config. The first line of its
-docstring is the reason that --explain prints; the rest states where the rule comes from. Rules are about speed, except
+docstring is the reason that --explain prints; the other lines state the rule's source. Rules are about speed, except
 `not_deterministic` and the rules of sum_order.py, which users request. Whether a config can compute a problem is
 decided by genkern.kernels.legality, so a space without rules is slow, but never wrong.
 """

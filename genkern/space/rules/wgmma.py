@@ -171,7 +171,7 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """
     _, width = sides(config)
     if not form_of(config).in_ring or width & (width - 1) == 0 or config.SPLIT_K > 1 or _covers(problem, config):
-        # With SPLIT_K all programs share the rest, so none is idle, whatever the width is.
+        # With SPLIT_K all programs share the remaining tiles, so none is idle, whatever the width is.
         return False
     count = tiles(problem, config)
     waves = -(-count // gpu.compute_units)
@@ -222,7 +222,7 @@ def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: programs share the tiles beyond the last full wave, SPLIT_K programs per tile, at most one per SM. That
     helps if such tiles exist, leave over 10 % of their wave idle, follow at most four full waves, and keep 85 % of the
-    SMs busy when shared. A SPLIT_K beyond what gives every SM a share changes nothing.
+    SMs busy when shared. Once every SM has a share, a larger SPLIT_K changes nothing.
     """
     if not form_of(config).in_ring or config.SPLIT_K == 1:
         return False
