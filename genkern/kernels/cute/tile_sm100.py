@@ -21,9 +21,8 @@ ACCUMULATORS = 2
 PART_BYTES, NARROW_BYTES = 128, 64
 SWIZZLE_128, SWIZZLE_64 = 3, 2
 DIRECT_PART = 32
-# Least shared memory of a program, so that two programs never share an SM: pairs of programs on two SMs could wait
-# for each other's tensor memory for ever. An SM has 228 KiB, of which each program takes 1 KiB in
-# addition.
+# Least shared memory of a program, so that two programs never share an SM: pairs of programs on two SMs could wait for
+# each other's tensor memory for ever. An SM has 228 KiB, of which each program takes 1 KiB in addition.
 ALONE_BYTES = 116 * 1024
 # Barriers lie before the stages: two per stage, two per accumulator, then the address of tensor memory.
 MOST_STAGES = (BARRIER_BYTES - 2 * 8 * ACCUMULATORS - 8) // 16
