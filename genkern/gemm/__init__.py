@@ -1,4 +1,4 @@
-"""What is computed, and records of the outcome: problems, types, configs, GPUs, the installed Triton.
+"""Problems, types, configs, GPUs, the installed Triton, and records of what happens to candidates.
 
 May import: errors, files.
 """

@@ -20,9 +20,9 @@ class Config:
     """One candidate kernel: its family, and the values of the family's parameters.
 
     Every config has tile sizes, GROUP_SIZE_M, SPLIT_K, num_warps and num_stages. `others` holds the other parameters
-    (genkern.gemm.parameter) that differ from their neutral value, sorted by name. All parameters can be passed and read
-    by name: `Config("tiled", 64, 64, 32, swapped=1).swapped`. Legality decides which parameters and values a family
-    has.
+    (genkern.gemm.parameter) that differ from their neutral value, in the order of config names. All parameters can be
+    passed and read by name: `Config("tiled", 64, 64, 32, swapped=1).swapped`. Legality decides which parameters and
+    values a family has.
 
     Raises InputError for an invalid family name, for an unknown parameter or word, and for numbers outside 0 to 2**31 -
     1.
@@ -86,7 +86,7 @@ class Config:
 
     @property
     def values(self) -> dict[str, Value]:
-        """Every parameter that appears in the config's name, in the same order."""
+        """The core parameters and all other parameters that are not neutral, in the order of the config's name."""
         return {**{name: getattr(self, name) for name in _CORE}, **dict(self.others)}
 
     @property
@@ -145,7 +145,7 @@ def name_today(name: str) -> str:
 
 
 def name_of(others: Others) -> str:
-    """Return the part of a name for parameters that differ from their neutral values."""
+    """Return the part of a name for these parameters. Parameters of a group (`together`) are named all or none."""
     values = dict(others)
     groups = {PARAMETERS.by_name[name].together for name in values} - {""}
     said = (
@@ -157,7 +157,7 @@ def name_of(others: Others) -> str:
 
 
 def in_text(config: Config) -> Others:
-    """Return the parameters off their neutral values that change the text of kernels."""
+    """Return the non-neutral parameters that change the text of kernels."""
     return tuple(other for other in config.others if PARAMETERS.by_name[other[0]].in_text)
 
 

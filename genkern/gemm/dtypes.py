@@ -21,7 +21,7 @@ class DType:
     exact: largest integer such that all integers up to it are representable
     largest: largest finite value
     encoding: "ocp" or "fnuz" for 8-bit floats, else ""
-    peak: which of a GPU's peaks its products are compared with
+    peak: the GPU's peak (a key of PEAKS) with which its products are compared
 
     Names:
     name: genkern's name
@@ -110,7 +110,7 @@ class DType:
 
 
 DTYPES: dict[str, DType] = {}
-# genkern's names by PyTorch's names (`torch.bfloat16`): in BY_TORCH of types, in CODES of types whose bytes are codes.
+# genkern's names by PyTorch's names (`torch.bfloat16`). CODES has PyTorch types whose bytes a number format interprets.
 BY_TORCH: dict[str, str] = {}
 CODES: dict[str, str] = {}
 

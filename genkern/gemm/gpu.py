@@ -14,8 +14,8 @@ FP8_ENCODINGS = ("ocp", "fnuz")
 # Keys of peak rates.
 PEAKS = ("fp16", "bf16", "fp8", "int8", "fp32")
 # Shared memory that a program may have on every GPU with warpgroup matrix instructions (CUDA programming guide, compute
-# capabilities 9.0 and 10.0). Launch plans, which know no GPU, are chosen by this value. Legality checks whether a
-# config fits a GPU.
+# capabilities 9.0 and 10.0). Kernels' arguments and constants, which must not depend on the GPU, are computed with this
+# value. Legality checks whether a config fits a GPU.
 WARPGROUP_SHARED_BYTES = 227 * 1024
 # Significant bits of a float32.
 FLOAT32_BITS = 24
@@ -41,7 +41,7 @@ class Capabilities:
     tf32: float32 may be multiplied as tf32 (AMD: xf32)
     dot_scaled: Triton's tl.dot_scaled takes two operands with exponents
     matrix_rows: fewest rows of a 16-bit matrix instruction that reaches the peak
-    matrix_columns: most columns of such an instruction
+    matrix_columns: largest number of columns of such an instruction
     matrix_warps: warps that issue it together
     tensor_memory_columns: 32-bit columns, in each of 128 rows, for accumulators
     cluster_programs_max: programs that a cluster may have on every such device; 1 without clusters

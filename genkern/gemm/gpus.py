@@ -80,7 +80,7 @@ def archs_with(capability: str) -> tuple[str, ...]:
 
 
 def archs_for_spaces(arch: str) -> tuple[str, ...]:
-    """Return the architectures whose spaces serve `arch`: itself, then those that its entry is `like`."""
+    """Return the architectures whose spaces serve `arch`: itself, then the one that its entry is `like`, and so on."""
     names, key = [], _key(arch)
     while key and key not in names:
         names.append(key)
@@ -130,8 +130,8 @@ def partition_of(gpu: Gpu, compute_units: int) -> Gpu:
     """Return the part of `gpu` that a device with this number of compute units is.
 
     MI300X in CPX mode shows 8 devices of 38 units and one XCD each. Compute and L2 are scaled to the part. Memory and
-    the last-level cache stay whole, since a part may use all of them while the others are idle. Returns `gpu` itself if
-    `compute_units` is not that of some of its XCDs.
+    the last-level cache stay whole, since a part may use all of them while the other parts are idle. Returns `gpu`
+    itself unless `compute_units` is that of a smaller whole number of XCDs.
     """
     per_xcd = gpu.compute_units // gpu.xcds
     xcds = compute_units // per_xcd
@@ -174,8 +174,8 @@ def detect_arch() -> str | None:
 def detect_devices() -> list[DetectedDevice]:
     """Return the GPUs of this machine, NVIDIA before AMD. An arch may be missing in the table.
 
-    Runs nvidia-smi, then rocminfo, then reads the kernel driver's topology files; a program has 10 seconds. Never
-    raises. CUDA_VISIBLE_DEVICES is respected, as batch systems set it; rocminfo respects ROCR_VISIBLE_DEVICES.
+    Runs nvidia-smi, then rocminfo, then reads the kernel driver's topology files. Each program is given 10 seconds.
+    Never raises. CUDA_VISIBLE_DEVICES is respected, as batch systems set it; rocminfo respects ROCR_VISIBLE_DEVICES.
     """
     nvidia = parse_nvidia_smi(output_of("nvidia-smi", f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"))
     nvidia = shown_by_cuda(nvidia, os.environ.get("CUDA_VISIBLE_DEVICES"))

@@ -13,7 +13,7 @@ _Group = tuple[str, GemmProblem]
 
 
 class NeighbourWins:
-    """The winners so far. Neighbours of a problem have the same format and either the same N and K or the same M."""
+    """The winners so far. Neighbours of a problem differ from it only in M, or only in N and K."""
 
     def __init__(self) -> None:
         self._names: dict[GemmProblem, str] = {}

@@ -30,11 +30,11 @@ class Parameter:
 
     name: its name
     prefix: precedes the value in a config's name; a word without a prefix appears alone
-    values: a range of integers, integers or words; empty for any words (HINT)
+    values: a range of integers, or a tuple of integers or of words; an empty tuple allows any word (HINT)
     meaning: one line for users
     neutral: default value, which config names and files omit; None if the value is always written
-    at_run_time: an argument of launches: configs that differ only in such parameters share a binary; others are
-        compiled in
+    at_run_time: an argument of launches: configs that differ only in such parameters share a binary; all
+        other parameters are compiled in
     in_text: each value gives kernels another text and name, so their symbols need not contain it
     compiler_only: only the compiler sees it, so kernels with different values may have equal machine code
     by_variant: the family's variant writes it into the kernel's text
@@ -82,7 +82,7 @@ class Parameter:
 
     @property
     def argument(self) -> str:
-        """Name of that argument: the parameter's own, in capitals if it is a constant."""
+        """Name of the kernel's argument: the parameter's own, in capitals if it is a constant."""
         return self.name if self.at_run_time else self.name.upper()
 
     @property
@@ -123,7 +123,7 @@ class Parameter:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What its part of a name begins with, or consists of."""
+        """The prefix of its part of a name, or the words of which the part consists if it has no prefix."""
         if self.prefix:
             return (self.prefix,)
         return tuple(str(value) for value in self.values) if self.is_word else (self.name,)

@@ -132,7 +132,7 @@ class GemmProblem:
 def _checked(own: Sequence[Sequence[object]]) -> Own:
     """Return names and values, sorted by name.
 
-    Raises InputError for those that file names and templates cannot contain.
+    Raises InputError for names and values that file names and templates cannot contain.
     """
     pairs = [(name, value) for name, value in own]
     for name, value in pairs:

@@ -14,8 +14,8 @@ from genkern.gemm.problem import GemmProblem
 
 # Time source of predicted times, which no clock has measured.
 PREDICTED = "predicted"
-# Which call to use: the config if it is faster, the library if it is faster, or neither is clearly faster. After a tie
-# the library is called, since another kernel gains nothing and the library is widely trusted.
+# Which call won: the config or the library (vendor) if it is clearly faster, else neither (tie). After a tie the
+# library is called, since another kernel gains nothing and the library is widely trusted.
 CHOICES = CONFIG_WINS, VENDOR_WINS, TIE = "config", "vendor", "tie"
 # Method of a check that could not be made.
 NOT_CHECKED = "not checked"
@@ -229,7 +229,8 @@ class Check:
 class Winner:
     """The chosen config of one problem, with what is needed to trust and reproduce it.
 
-    All times are from the confirmation, whose rounds do not influence the choice.
+    Times are from the confirmation: rounds after the finals, which do not influence the choice. Exceptions: peer_us,
+    and predicted times.
 
     problem, config: what was tuned, and the winner
     duration_us: median of the kept samples

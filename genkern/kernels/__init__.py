@@ -1,4 +1,4 @@
-"""Kernel families: which configs are legal, what is compiled, what is launched; and the generation of modules.
+"""Kernel families: legality of configs, kernels to compile, launches; and the generation of modules.
 
 Imports genkern.gemm, genkern.ops and genkern.templates.
 """

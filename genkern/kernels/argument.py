@@ -34,7 +34,7 @@ def alignment_of(number: int) -> int:
 
 @dataclass(frozen=True)
 class Pointer:
-    """Address of the operand's first element. The kernel relies on a multiple of 16 bytes."""
+    """Address of the operand's first element. The kernel is compiled for multiples of 16 bytes."""
 
     name: str
     operand: str
@@ -42,7 +42,7 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Descriptor:
-    """TMA descriptor of an operand as it is stored. The matrices of a batch are stacked without gaps.
+    """TMA descriptor of an operand as it is stored. For a batch, one descriptor covers all matrices, without gaps.
 
     name: the parameter's name.
     operand: the operand's name.
@@ -91,7 +91,7 @@ class Descriptors:
     each: the descriptor of one part. Its box may use WIDTH, the columns of the part; its name gets a number appended.
     count: number of parameters.
     width: columns that are divided into parts by `parts_of`.
-    owners: number of programs that divide the columns.
+    owners: number of programs of a cluster that share the columns.
     most: largest number of columns in a part.
     """
 
@@ -156,14 +156,14 @@ class Counters:
 
 @dataclass(frozen=True)
 class Constant:
-    """A compile-time constant. `value` may be the name of a word, such as BINARY, until the config is known."""
+    """A compile-time constant. Until `expanded` replaces it, `value` may be an expression or a text's name (BINARY)."""
 
     name: str
     value: Value | str
 
 
-# After `expanded`, only an Integer's value and a copy's place may still be expressions, of the number of units and of
-# M.
+# After `expanded`, only an Integer's value and a copy's place may still be expressions: of the number of units, of M
+# and of run-time parameters.
 Argument = Pointer | Descriptor | Map | Descriptors | Integer | Leading | Stride | Workspace | Counters | Constant
 
 
@@ -195,8 +195,8 @@ def parameters_of(arguments: Iterable[Argument]) -> Iterator[Parameter]:
 def expanded(arguments: Iterable[Argument], known: Mapping[str, Value], words: Mapping[str, str]) -> Iterator[Argument]:
     """Yield one argument per parameter, in order, with names replaced by their values.
 
-    `known` must contain every number that boxes and constants name; `words` has the texts of names that are words,
-    BINARY among them.
+    `known` must contain every number that boxes and constants name. `words` maps the names whose values are texts, such
+    as BINARY, to these texts.
     """
     for argument in arguments:
         if isinstance(argument, Descriptors):

@@ -114,7 +114,7 @@ def parameters_of(family: str) -> dict[str, Parameter]:
 
 
 def arguments_of(family: str) -> tuple[Parameter, ...]:
-    """A family's own parameters that are arguments of the kernel that multiplies."""
+    """Return a family's own parameters that are arguments of the kernel that multiplies."""
     return FAMILIES[family].arguments
 
 
@@ -182,9 +182,10 @@ def warps_problem(language: str, value: int) -> str:
 
 
 def values_problem(config: Config) -> str:
-    """Return which value of a config its family can never have, as "NAME: why not", or "".
+    """Return why the family can never have a value of the config, or "".
 
-    The answer holds for every problem and every device.
+    The reason is "NAME: why not" for a block size or num_warps, else the reason of `formed`. It holds for every problem
+    and every device.
     """
     form = formed(config.family, config.others)
     if isinstance(form, str):
@@ -243,6 +244,6 @@ def numbers_of(config: Config) -> dict[str, int]:
 
 
 def words_of(config: Config) -> dict[str, str]:
-    """Every parameter of a config that is a word, by name: what constants of its kernels may be."""
+    """Return all parameters of a config whose values are texts, by name. Constants of its kernels may refer to them."""
     values: dict[str, Value] = {**PARAMETERS.neutral, **config.values}
     return {name: value for name, value in values.items() if isinstance(value, str)}

@@ -126,15 +126,15 @@ def _computed(operation: str, left: int, right: int) -> int:
     return _RESULTS[operation](left, right)
 
 
-# The least and the greatest value that a number may have, both included.
+# The smallest and the largest value that a number may have, both included.
 Bounds = tuple[int, int]
 
 
 def bounds_of(value: Value, known: Mapping[str, Bounds]) -> Bounds:
-    """Bounds of the value for names within their bounds; the true range may be narrower.
+    """Return bounds of the value for names within their bounds. The true range may be narrower.
 
-    Raises InputError if a divisor may be less than 1, so that `evaluate` raises for no value of the names, or if the
-    bounds of a name are not known.
+    Raises InputError if a divisor may be less than 1, or if the bounds of a name are not known. So if it returns,
+    `evaluate` succeeds for all values of the names within their bounds.
     """
     if isinstance(value, int):
         return value, value

@@ -50,9 +50,9 @@ class GeneratedModule:
 
     problem: the problem.
     arch: the architecture.
-    kernels_text: the module without the table of configs and the launch code, which is all that compile workers need.
-    measured_text: operands, reference and library call, which is all that measured processes need. It does not import
-        Triton. Importing a table of 20,000 configs would take half a second per process and problem.
+    kernels_text: the module without the table of configs and the launch code. Compile workers need no more.
+    measured_text: operands, reference and library call. Measured processes need no more. It does not import Triton and
+        has no table of configs: importing 20,000 of them would take half a second per process and problem.
     source_sha256: sha256 of each kernel's text including the helpers that it calls, by kernel name.
     source: the texts of each kernel by name: first the helpers that it calls, then its own.
     render: function that returns the whole module; `text` calls it on first use.
@@ -97,7 +97,7 @@ class _Rows:
 
 
 def _columns(configs: Sequence[Config]) -> list[str]:
-    """Return the parameters in a module's table: those of all configs, those that kernels take as arguments, and those
+    """Return the parameters in a module's table: the parameters of all configs, arguments of kernels, and parameters
     that are not neutral in some config.
 
     Parameters that change the kernel text are omitted, since the kernel's name tells them.
@@ -126,9 +126,10 @@ def _wrapped(row: str) -> str:
 
 
 def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gpu | None = None) -> GeneratedModule:
-    """Render the module of `problem` for `configs`, of which there must be at least one.
+    """Render the module of `problem` for `configs`. Without configs it has the operands, reference and library call.
 
-    gpu: tells the number of XCDs of the device, for configs with xcd_remap. By default the first GPU of `arch`.
+    gpu: device on which the configs must be legal. It also gives the number of XCDs for configs with xcd_remap. By
+        default the first GPU of `arch`.
 
     Raises InputError for a config that is not legal on the GPU. If `arch` is unknown, such as "any", configs must be
     legal on every GPU, and xcd_remap requires `gpu`.
@@ -193,7 +194,7 @@ def generate(problem: GemmProblem, configs: Sequence[Config], arch: str, gpu: Gp
         # The sum of each ring buffer is formed separately, for part of the rows at a time.
         "in_parts": op.promoted(problem) or full_sums,
         "fast_sums": adds_up_fast(problem, arch),
-        # Pairs of B's elements in a 32-bit word, for a B of fewer bits than A.
+        # Number of pairs of B's elements in a 32-bit word, for a B of fewer bits than A.
         "pairs_b": 2 * b.packed,
         "operands": op.operands(problem),
         "torch_types": {name: dtype.torch for name, dtype in DTYPES.items()},
@@ -344,7 +345,7 @@ _HELPERS = (
 
 
 def _called(kernel: str, helpers: Sequence[str]) -> list[str]:
-    """Return the helpers that define what the kernel calls, directly or through other helpers."""
+    """Return the helpers that define functions that the kernel calls, directly or through other helpers."""
     found: dict[str, None] = {}
     texts = [kernel]
     while texts:
@@ -375,7 +376,7 @@ def _gluon_context(problem: GemmProblem, accumulator: str) -> dict[str, Any]:
         # The type of wgmma's accumulators, which for promoting formats is not the type of the sums.
         "product_dtype": "tl.int32" if a.is_integer else "tl.float32",
         "acc_gl": f"gl.{DTYPES[accumulator].language}",
-        # Types in TMA descriptors: the types that wgmma multiplies, and C of 32 bits.
+        # Types in TMA descriptors: the types that wgmma multiplies (of 8 bits only if A has 8 bits), a C of 32 bits.
         "descriptor_types": sorted(
             (row for row in DTYPES.values() if (row.ptx or row.name == "fp32") and (narrow or row.bits > 8)),
             key=lambda row: (row.bits == 8, row.torch),

@@ -13,7 +13,7 @@ from functools import lru_cache
 from genkern.kernels.cute.release import cute_version
 from genkern.kernels.lowering import LOWERING, with_layouts
 
-# Prefixes of the environment variables that change what Triton compiles; exceptions that only set folders or output.
+# Prefixes of the environment variables that change what Triton compiles, and variables with these prefixes that do not.
 _ENVIRONMENT_PREFIXES = ("TRITON_", "LLVM_", "MLIR_", "AMDGCN_", "DISABLE_")
 _ENVIRONMENT_HARMLESS = (
     "TRITON_CACHE_DIR",
@@ -63,9 +63,9 @@ class KernelSpec:
         """Return the content address (sha256, hexadecimal): equal compile work has an equal key on every machine.
 
         It covers everything that determines the binary: the spec, the layouts of its descriptors, the target, Triton's
-        version, the environment, and the version of genkern's own lowering. It does not cover file paths. `environment`
-        is `compile_environment()` by default; pass it when computing many keys, because reading it takes longer than
-        the rest.
+        version, the environment, and the version of genkern's own lowering; for CuTe DSL the spec, the language, the
+        target and CuTe DSL's version. It does not cover file paths. `environment` is `compile_environment()` by
+        default; pass it when computing many keys, because reading it takes longer than the rest.
         """
         if self.language == "cute":
             # CuTe DSL's compile workers read no environment settings.
@@ -77,7 +77,7 @@ class KernelSpec:
 
     @property
     def said(self) -> tuple[object, ...]:
-        """What the kernel is compiled with, except its text (which may have comments) and the compiler's version."""
+        """All inputs of the compilation, except the text (which may have comments) and the compiler's version."""
         return self.function, self.signature, self.constants, self.divisible, self.options, self.language
 
 

@@ -1,9 +1,9 @@
 """Legality: whether a family can compute a problem with a config on a GPU, and if not, why.
 
 It is checked during pruning, for configs from earlier runs and results files, and before generation. A legal config
-compiles, launches and computes the product. Only the compiler can find that registers spill or that shared memory does
-not suffice. What is worth trying is decided by the rules of space files. With None for `gpu`, the functions check only
-what holds on every device.
+compiles, launches and computes the product, unless the compiler finds that registers or shared memory do not suffice.
+Whether a config is worth trying is decided by the rules of space files. With None for `gpu`, the functions check only
+the limits of every device.
 
 Pruning calls the parts separately, each only when its answer can differ: `legal_problem` (form and problem),
 `legal_compiled` and `legal_stages` (parameters that are compiled in) and `legal_run_time` (GROUP_SIZE_M and SPLIT_K, in
@@ -144,7 +144,7 @@ def legal_kernel(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 
 
 def legal_stages(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Like `legal`, for num_stages of kernels that know their shared memory before they are compiled (Form.stages)."""
+    """Like `legal`, for num_stages of kernels whose shared memory is known before they are compiled (Form.stages)."""
     stages = form_of(config).stages
     return stages(problem, config, gpu)(config.num_stages) if stages else ""
 
@@ -152,7 +152,7 @@ def legal_stages(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
 def legal_run_time(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """Like `legal`, for SPLIT_K and GROUP_SIZE_M of configs that are legal otherwise.
 
-    If a value is refused, all larger values are refused too.
+    If a value of at least 1 is refused, all larger values are refused too.
     """
     return legal_split(problem, config, gpu) or legal_group(problem, config, gpu)
 

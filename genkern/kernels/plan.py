@@ -45,7 +45,7 @@ from genkern.kernels.expression import (
 # Version of the JSON format. It changes with the fields or their meaning.
 VERSION = 4
 _Grid = tuple[Value, Value, Value]
-# Largest number of programs that any GPU can start together.
+# Largest number of programs in a cluster, on any GPU.
 _MOST_CLUSTER = 16
 
 
@@ -88,8 +88,8 @@ class LaunchPlan:
     """One call.
 
     launches: the launches in order, each with one binary.
-    workspace: size of the workspace in elements. A kernel whose workspace has no elements takes the address of any 16
-        bytes.
+    workspace: size of the workspace in elements. If it is 0, a kernel with a workspace argument is passed the
+        address of a buffer of 16 bytes.
     workspace_dtype: type of the workspace's elements.
     counters: number of int32 counters. They are zero before the first call, and each call leaves them zero.
     """

@@ -1,4 +1,4 @@
-"""Tells what compilers, drivers and devices say of a kernel from bugs in genkern.
+"""Tells refusals of a kernel, by compilers, drivers and devices, from bugs in genkern.
 
 A refusal is a property of the kernel on this device, and may be cached. Any other exception is a bug: in a template, in
 a generated module or in genkern.
@@ -15,23 +15,23 @@ import traceback
 import genkern
 from genkern.errors import machine_fault, one_line
 
-# What Triton's front end raises about a tile, a layout or an option, and LLVM's passes about a kernel. For a missing
-# name, attribute or argument Python raises other exceptions: then the kernel's text is wrong.
+# Exceptions that Triton's front end raises about a tile, a layout or an option, and LLVM's passes about a kernel. For a
+# missing name, attribute or argument Python raises other exceptions: then the kernel's text is wrong.
 _SAID_BY_TRITON = (ValueError, AssertionError, RuntimeError, subprocess.CalledProcessError, MemoryError)
 # Drivers and PyTorch's C++ code raise only these.
 _SAID_BY_A_DEVICE = (RuntimeError, MemoryError)
-# A library raises further exceptions for what it does not support (PyTorch's TORCH_CHECK_VALUE, _TYPE).
+# A library raises further exceptions for problems that it does not support (PyTorch's TORCH_CHECK_VALUE, _TYPE).
 _SAID_BY_A_LIBRARY = (*_SAID_BY_A_DEVICE, ValueError, TypeError, IndexError)
-# Exceptions that do not blame the line that they point to: C++ functions have no frames of their own, so that their
-# exceptions seem to come from the caller.
+# Exceptions that do not prove a bug in the line that raised them: C++ functions have no Python frames, so their
+# exceptions seem to come from the calling line.
 _OF_THE_MACHINE = (RuntimeError, MemoryError, OSError)
 # Messages of PyTorch's allocators, drivers and cuBLAS if memory is exhausted.
 _NO_MEMORY = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "not enough memory")
 # A line of ptxas about the kernel: "ptxas FILE, line 4; error   : ..." or "ptxas error   : Entry function ...". Its
-# "fatal" lines are about files and memory, but for that of the register allocator.
+# "fatal" lines are about files and memory, except the one of the register allocator.
 _PTXAS_ERROR = re.compile(r"^ptxas\b[^\n]*\berror\s*:|Register allocation failed", re.MULTILINE)
 _PASS_FAILED = "PassManager::run failed"
-# strerror() and the assemblers' own words for files and memory.
+# Messages of strerror() and of the assemblers that blame files or memory.
 _MACHINE_SAYS = re.compile(
     r"No space left|Disk quota|Input/output error|Read-only file system|Too many open files|Cannot allocate memory|"
     r"could not be opened|[Mm]emory allocation|out of memory|temporarily unavailable|bad_alloc|No such file"
@@ -40,10 +40,10 @@ _OWN = os.path.dirname(os.path.abspath(genkern.__file__)) + os.sep
 
 
 def refused_by_compiler(error: BaseException, module_path: str) -> bool:
-    """Return whether `error`, raised by `triton.compile`, is what Triton, LLVM or an assembler says of the kernel.
+    """Return whether `error`, raised by `triton.compile`, is a refusal of the kernel by Triton, LLVM or an assembler.
 
-    Triton wraps what a line of a kernel raises in a CompilationError, with the original as its cause or context. An
-    exception that a function of the module at `module_path` raises itself is not a statement of Triton.
+    Triton wraps an exception of a line of a kernel in a CompilationError, with the original as its cause or context. An
+    exception that a line of the module at `module_path`, or of genkern, raises itself is a bug, not a refusal.
     """
     from triton.compiler.errors import CompilationError, CompileTimeAssertionFailure
     from triton.errors import TritonError
@@ -57,11 +57,10 @@ def refused_by_compiler(error: BaseException, module_path: str) -> bool:
 
 
 def is_verdict(error: BaseException) -> bool:
-    """Whether `error`, a refusal as `refused_by_compiler` says, is certainly about the kernel, so that it may be kept.
+    """Return whether `error`, for which `refused_by_compiler` is true, is certainly about the kernel: it may be cached.
 
-    Triton's front end names what it does not take, MLIR's passes fail, ptxas lists errors in the text, or a resource of
-    the GPU is exceeded. Compilers fail in other ways on a machine without memory, space or files; such an error says
-    nothing of the kernel.
+    It is if Triton's front end or a static assertion refuses the kernel, an MLIR pass fails, ptxas reports errors in
+    the text, or a resource of the GPU is exceeded. It is not if the machine lacks memory, disk space or files.
     """
     from triton.compiler.errors import CompileTimeAssertionFailure
     from triton.runtime.errors import OutOfResources, PTXASError
@@ -78,7 +77,7 @@ def is_verdict(error: BaseException) -> bool:
 
 
 def is_cute_verdict(error: BaseException) -> bool:
-    """As `is_verdict`, of an error of CuTe DSL's compiler; a fault of the machine in the chain of causes decides."""
+    """Like `is_verdict`, for an error of CuTe DSL's compiler. False if a cause is a fault of the machine."""
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None and cause not in chain:
         chain.append(cause)
@@ -89,7 +88,7 @@ def is_cute_verdict(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """What was raised first, behind the errors of lines in which Triton wraps it."""
+    """Return the original exception, without the CompilationError or InterpreterError in which Triton wraps it."""
     return _cause(error)
 
 
@@ -127,7 +126,7 @@ def is_bug_when_interpreted(error: BaseException, module_path: str) -> bool:
     """Return whether `error`, raised under Triton's interpreter, was raised by a line of the module or of genkern.
 
     The interpreter runs a kernel's lines as Python, so a missing name is an error of that line. Exceptions of Triton's
-    functions and NumPy may be about the kernel.
+    functions and NumPy may be about the kernel, and so may exceptions in `_OF_THE_MACHINE`: False for all of these.
     """
     return _is_raised_here(_cause(error), module_path) and not isinstance(_cause(error), _OF_THE_MACHINE)
 

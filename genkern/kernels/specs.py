@@ -1,7 +1,8 @@
-"""The kernels of a config, what each is compiled with, and how they are launched.
+"""The kernels of a config, their compile-time choices, and their launches.
 
-A kernel's text depends on the problem's layout and on the dimensions that tiles overhang, not on its size. So equal
-kernels of different sizes share one binary.
+A kernel's text depends on the problem's layout and on the dimensions that tiles overhang, but not on its size, so
+equal kernels of different sizes share one binary. There are two exceptions: matrices of 2^31 elements or more need
+64-bit offsets, and the text of skinny_dot depends on M and K.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _call(form: Form, parameters: tuple[Parameter, ...], product: Product, varia
 
 
 def call_of(product: Product, config: Config) -> Call:
-    """Return what one call of `config` launches. Configs with the same kernels get the same object."""
+    """Return the kernels that one call of `config` launches. Configs with the same kernels get the same object."""
     form = form_of(config)
     return _call(form, arguments_of(config.family), product, form.variant(product.problem, config))
 
@@ -54,7 +55,7 @@ def main_variant(problem: GemmProblem, config: Config) -> Variant:
 
 
 def main_binary(config: Config, binaries: Sequence[Binary]) -> Binary:
-    """Return the binary of the kernel that multiplies. `binaries` are those of `config` in launch order."""
+    """Return the binary of the kernel that multiplies. `binaries` has all binaries of `config` in launch order."""
     return binaries[form_of(config).kernels_before]
 
 
@@ -120,7 +121,7 @@ def _specs(product: Product, config: Config, hashes: tuple[tuple[str, str], ...]
 def kernel_specs(
     problem: GemmProblem, config: Config, op: Op, source_sha256: dict[str, str], arch: str
 ) -> tuple[KernelSpec, ...]:
-    """Return what to compile for one call of `config` on `arch`. `source_sha256` maps kernel names to digests.
+    """Return the specs of all kernels of one call of `config` on `arch`. `source_sha256` maps kernel names to digests.
 
     Configs that differ only in run-time parameters share their specs.
     """
@@ -176,7 +177,7 @@ def _plan_text(product: Product, one: Config, gpu: Gpu) -> str:
 
 
 def plan_text(product: Product, config: Config, gpu: Gpu) -> str:
-    """Return the plan of `config` as JSON, without what its binaries tell: suffixes of symbols, and constants.
+    """Return the plan of `config` as JSON, without suffixes of symbols and constants, which its binaries state.
 
     All configs with the same binaries, and all binaries that are launched alike, get the same string object.
     """
@@ -184,7 +185,7 @@ def plan_text(product: Product, config: Config, gpu: Gpu) -> str:
 
 
 def _words(config: Config) -> dict[str, str]:
-    """What constants may be that are words: parameters, and the name of the binary."""
+    """Return the texts to which constants may refer, by name: parameters, and the name of the binary (BINARY)."""
     return {**words_of(config), "BINARY": binary_name(config)}
 
 

@@ -44,7 +44,7 @@ def accumulate_field() -> Any:
 
 
 def is_full(problem: GemmProblem) -> bool:
-    """Whether the problem asks for sums in float32."""
+    """Whether the problem sets `accumulate` to full."""
     return (ACCUMULATE, FULL) in problem.own
 
 
@@ -82,7 +82,7 @@ def refuse_full(problem: GemmProblem, *, in_blocks: bool = False) -> str:
 
 
 def as_called(problem: GemmProblem, operands: Iterable[Operand]) -> GemmProblem:
-    """Return a call's problem, without full sums if its format has only one kind of sums."""
+    """Return a call's problem, without full sums unless it multiplies fp8 and has no scales of blocks."""
     others = multiplies_float8(problem) and not any(operand.in_step for operand in operands)
     return problem if others or not is_full(problem) else as_fast(problem)
 

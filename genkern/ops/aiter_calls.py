@@ -51,7 +51,7 @@ def aiter_calls(aiter: Any, problem: GemmProblem) -> Mapping[str, AiterCall]:
 
 
 def is_built(aiter: Any, call: AiterCall) -> bool:
-    """Whether a call compiles nothing, since its module is already built (aiter/jit/core.py: get_user_jit_dir)."""
+    """Return True if a call compiles nothing: its module is built (aiter/jit/core.py, get_user_jit_dir) or unneeded."""
     if not call.module:
         return True
     try:
@@ -71,7 +71,7 @@ def calls_of(
     functions: Mapping[str, tuple[str, str]],
     others: Callable[[Mapping[str, Any]], Sequence[Any]],
 ) -> dict[str, AiterCall]:
-    """Return calls of those `functions` that this AITER has.
+    """Return calls of the `functions` that this AITER has.
 
     `functions` maps names in results to (function, module). Each function is called with A, B and what `others` returns
     for the operands.

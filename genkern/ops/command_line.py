@@ -38,7 +38,7 @@ def op_name(text: str) -> str:
 def default_types(place: int) -> str:
     """Return the help text for the default type of A (0), B (1) or C (2).
 
-    It has the most common default, then the others with their formats.
+    It has the most common default, then the other defaults with their formats.
     """
     of: dict[str, list[str]] = {}
     for name in op_names():

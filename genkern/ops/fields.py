@@ -1,4 +1,4 @@
-"""The fields of a format: what it asks of a problem besides size and types, declared as a frozen dataclass.
+"""The fields of a format: properties of a problem besides size and types, declared as a frozen dataclass.
 
 The dataclass has one field each, made by `word` or `number`, all with defaults. A problem stores the fields that differ
 from their default, sorted by name (`GemmProblem.own`), so that equal problems compare equal, and readers and writers of
@@ -86,7 +86,10 @@ def words_in_calls(kind: type) -> dict[str, int | str]:
 
 
 def parse_own(kind: type, values: Mapping[str, object]) -> Own:
-    """Return what a problem stores of `values`, which may have other keys too. Raises InputError for invalid values."""
+    """Return the format's fields in `values` that differ from their defaults, sorted by name, as a problem stores them.
+
+    Other keys of `values` are ignored. Raises InputError for invalid values.
+    """
     found = ((field, field.parse(values[field.name])) for field in fields_of(kind) if field.name in values)
     return tuple(sorted((field.name, value) for field, value in found if value != field.default))
 

@@ -1,4 +1,4 @@
-"""Groups: rows of A of which each group has a weight of its own, as when a router sends tokens to experts."""
+"""`Groups`: rows of A in groups, each with a weight of its own, as when a router sends tokens to experts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from genkern.gemm.operand import Operand
 
-# Most random numbers that the synthetic router draws, one per row and group. They are held in memory.
+# Largest number of random numbers that the synthetic router draws, one per token and group. They are held in memory.
 MOST_DRAWN = 2**26
 # Group sizes beyond this many standard deviations are neglected.
 _DEVIATIONS = 6
@@ -101,7 +101,10 @@ class Groups:
         return ""
 
     def values(self, tokens: int, operand: Operand) -> Any:
-        """Return the values of an index operand for timing and checks: int32, on the CPU, in a new tensor."""
+        """Return the values of an index operand for timing and checks: int32, on the CPU, in a new tensor.
+
+        Counts above the capacity are reduced to it.
+        """
         counts, slots = _drawn(tokens, self.count, self.top_k, self.skewed, self.seed)
         if operand.name == "slots":
             return slots.clone()

@@ -63,8 +63,8 @@ class Op:
         each.
     largest_exact: function that returns the largest n such that A and B can hold all integers from -n to n: 7 for int4,
         4 for e2m1.
-    groups: function that returns how rows map to weights, for formats with several weights. It also makes the index
-        operands. Elements of C that no call writes are NaN in the reference.
+    groups: function that returns how rows map to weights, for formats with several weights. The values of index
+        operands come from its result. Elements of C that no call writes are NaN in the reference.
     error_beside: function that returns how much larger the error of a result may be than that of a plain sum: a factor,
         an additional error relative to the sum of the products' magnitudes, and the largest number by which an
         activation's result and its error are multiplied.
@@ -105,7 +105,7 @@ class Op:
         return operand.name in self.encoded or not operand.is_plain
 
     def encode(self, problem: GemmProblem, operand: Operand, numbers: Any, generator: Any) -> Any:
-        """Return what is stored for an operand's numbers (see `exact_inputs`), or None.
+        """Return the stored values for an operand's numbers (see `exact_inputs`), or None.
 
         None means that the numbers themselves are stored.
         """
@@ -221,7 +221,7 @@ def add_op(path: str) -> Op:
 
 
 def doc_of(name: str) -> str:
-    """What the package of a format says of it: its docstring, "" if it has none."""
+    """Return the docstring of a format's package; "" if it has none."""
     is_own = name in _own_names()
     package = importlib.import_module(f"genkern.ops.{name}") if is_own else outside.load_package(op_folder(name))
     return package.__doc__ or ""
@@ -269,7 +269,7 @@ def library_of(name: str) -> Library | None:
 
 
 def linear_of(problem: GemmProblem) -> Linear | None:
-    """Return the single PyTorch function that computes the whole product, or None, as for most formats.
+    """Return the PyTorch function that computes the whole product, except the activation; None for most formats.
 
     It is what `linear` in library.py of the format's folder returns for the problem.
     """
@@ -291,7 +291,7 @@ def _library_module(name: str) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def operands_of(problem: GemmProblem) -> tuple[Operand, ...]:
-    """Return the problem's operands: A, B, C, then the others in the order in which kernels take them."""
+    """Return the problem's operands: A, B, C, then the other operands in the order in which kernels take them."""
     return get_op(problem.op).operands(problem)
 
 
@@ -362,11 +362,11 @@ def gb_per_s(problem: GemmProblem, time_us: float) -> float:
 
 
 def refusal(problem: GemmProblem, arch: str = "") -> str:
-    """Why `arch` cannot compute the problem, or "". If `arch` is "" or unknown: why no known architecture can."""
+    """Return why `arch` cannot compute the problem, or "". For "" or an unknown `arch`: why no known one can."""
     op = get_op(problem.op)
     if arch in known_archs():
         return op.refuse(problem, arch)
-    # "" has no capabilities, so what it computes every architecture does: most problems end here.
+    # "" has no capabilities, so every architecture computes the problems that it computes. Most problems end here.
     if not (reason := op.refuse(problem, "")):
         return ""
     return "" if any(not op.refuse(problem, each) for each in known_archs()) else reason

@@ -44,7 +44,7 @@ def _laid_out(weight: Any, rows: int, piece: int) -> Any:
 
 
 def unshuffle_weight(weight: Any, layout: tuple[int, int] = (16, 16)) -> Any:
-    """Return the weight [..., N, K] from which `shuffle_weight` made this one. Raises InputError as that does."""
+    """Return the weight [..., N, K] from which `shuffle_weight` made this one. Raises InputError as it does."""
     rows, piece = _parts(weight, layout)
     *lead, n, k = weight.shape
     parts = weight.reshape(*lead, n // rows, k // piece, rows, piece)
@@ -102,5 +102,5 @@ def exact_shuffled(problem: GemmProblem, operand: Operand, numbers: Any, generat
 
 
 def plain_weight(b: Any, problem: GemmProblem, layout: tuple[int, int]) -> Any:
-    """Return B [K, N] from shuffled weights of any shape. Raises InputError if the layout does not fit."""
+    """Return B [K, N] from shuffled weights with N * K elements. Raises InputError if the layout does not fit."""
     return unshuffle_weight(b.mT.reshape(problem.N, problem.K), layout).mT

@@ -1,4 +1,4 @@
-"""Asked: a question of configs that is answered anew only where something differs that it reads of them."""
+"""`Asked`: a cached function of configs, evaluated again only for configs that differ in a parameter that it reads."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from genkern.gemm.config import CONFIG_FIELDS, Config
 from genkern.gemm.parameter import CORE, PARAMETERS
 
 Answer = TypeVar("Answer")
-# That an answer hangs on something that is not known yet.
+# The answer if it depends on a parameter whose value is not known yet.
 PENDING: Any = object()
 _MISSING = object()
 _CORE = {parameter.name for parameter in CORE}
 
 
 class _Node:
-    """Something that is read next, and where its values lead: to a node, or to an answer."""
+    """The parameter that the function reads next, and for each of its values the next node or the answer."""
 
     __slots__ = ("children", "name")
 
@@ -26,13 +26,13 @@ class _Node:
 
 
 class _Unknown(BaseException):
-    """What is read is not known yet; no Exception, so that whoever asks does not take it for one."""
+    """The function has read a parameter that is not known. Not an Exception, so that functions do not catch it."""
 
 
 class _Watched:
-    """A config of which some is known, in the place of a Config; `_reads` gets what is read of it, in order.
+    """Stands in for a Config of which some parameters are known. `_reads` lists the parameters that are read, in order.
 
-    What all configs have in common that a question is asked of are attributes of its class (`watching`).
+    Parameters that are equal for all configs are attributes of its class (`watching`). Reads of them are not listed.
     """
 
     def __init__(self, known: Mapping[str, Any], reads: list[str]) -> None:
@@ -41,7 +41,7 @@ class _Watched:
     def __getattr__(self, name: str) -> Any:
         if name not in PARAMETERS.by_name and name not in CONFIG_FIELDS:
             return getattr(self._whole(), name)
-        # The first time only: then it is an attribute.
+        # Python calls this only for the first read of a name. Then the value is an attribute.
         if name not in self._reads:
             self._reads.append(name)
         if name not in self._known:
@@ -50,7 +50,7 @@ class _Watched:
         return value
 
     def having(self, **changes: Any) -> _Watched | Config:
-        """As Config.having."""
+        """Like `Config.having`."""
         if not {*changes} <= _CORE:
             return self._whole().having(**changes)
         other = type(self)(self._known, self._reads)
@@ -58,7 +58,7 @@ class _Watched:
         return other
 
     def _whole(self) -> Config:
-        """The config itself, for what is read of all of it: its name, say."""
+        """Return the config itself, for attributes that depend on all parameters, such as its name."""
         return Config(**{field: getattr(self, field) for field in CONFIG_FIELDS})
 
 
@@ -66,14 +66,14 @@ Watching = type[_Watched]
 
 
 def watching(same: Mapping[str, Any]) -> Watching:
-    """How configs are watched that have all this in common, by parameter ("family" and "others" too)."""
+    """Return a class for configs that share these values, by parameter name ("family" and "others" included)."""
     return type("_Watched", (_Watched,), dict(same))
 
 
 class Asked(Generic[Answer]):
-    """A question, with the answers that it gave, by what it read of configs to give them.
+    """A function of configs, with a cache of its answers by the values of the parameters that it has read.
 
-    `recalls`: whether they are kept, which is no use where no two configs are the same to it.
+    `recalls`: False to keep no answers, which saves time if no two calls would share one.
     """
 
     def __init__(self, question: Callable[[Config], Answer], watched: Watching, *, recalls: bool = True) -> None:
@@ -81,7 +81,7 @@ class Asked(Generic[Answer]):
         self._tree: Any = _MISSING
 
     def of(self, known: Mapping[str, Any]) -> Answer:
-        """The answer for configs of which so much is known, besides what all have in common, or PENDING."""
+        """Return the answer for configs with these values, besides the shared ones; PENDING if it depends on others."""
         node, last = self._tree, None
         while node.__class__ is _Node:
             if node.name not in known:
@@ -91,20 +91,20 @@ class Asked(Generic[Answer]):
         return self._found(known, last) if node is _MISSING else node
 
     def _found(self, known: Mapping[str, Any], last: _Node | None) -> Answer:
-        """`last` is the last node on the way to where the answer is missing."""
+        """Evaluate the function, and cache its answer (`recalls`). `last` is the last known node on the path to it."""
         reads: list[str] = []
         try:
             answer = self._question(cast(Config, self._watched(known, reads)))
         except _Unknown:
-            # What was read last: whoever comes by with it known goes on from there.
+            # The path ends at the unknown parameter. A later call that knows its value continues from there.
             answer = PENDING
         if self._recalls:
             self._keep(reads, known, last, answer)
         return answer
 
     def _keep(self, reads: Sequence[str], known: Mapping[str, Any], last: _Node | None, answer: Any) -> None:
-        """One path more. A question reads the same next where all that it has read is the same."""
-        # From its end: each node leads to what comes after it.
+        """Add a path to the tree. A function that has read equal values so far reads the same parameter next."""
+        # Built from its end, since each node refers to the node after it.
         begun = 0 if last is None else reads.index(last.name) + 1
         below = answer
         for name in reversed(reads[begun:]):

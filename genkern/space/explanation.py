@@ -11,7 +11,7 @@ def parameters_table(space: Space) -> str:
     """Return a table of the family parameters that the space varies, or "" if it varies none.
 
     Each line has the family, the parameter with its listed values, and the parameter's meaning. Parameters that are
-    listed at their neutral value only are omitted, as are those that every family has, such as the tile sizes.
+    listed at their neutral value only are omitted, and so are parameters that every family has, such as the tile sizes.
     """
     core = {parameter.name for parameter in CORE}
     listed: dict[tuple[str, str], list[Value]] = {}

@@ -35,16 +35,16 @@ from genkern.kernels.cute.tile_sm100 import ROWS, STORING_WARPS
 
 KEYS = ("mma_tiler_mn", "cluster_shape_mn", "use_2cta_instrs", "use_tma_store")
 WGMMA, TCGEN05 = CUTE
-# Values of fields that an entry may omit. Legality checks drop what does not fit.
+# Values of fields that an entry may omit. Legality drops configs whose values do not fit.
 _DEFAULTS: dict[str, list[Any]] = {"BLOCK_SIZE_K": [64, 128], "SPLIT_K": [1]}
 _SIDES: dict[str, list[Any]] = {"schedule": ["cooperative"], "swapped": [0]}
 _BLOCKS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N")
-# genkern's names of what the guide's names say, which an entry must not set, too.
+# genkern's parameters that the guide's names set. An entry must not use both names.
 _STAND_FOR = ("cluster", "ctas", "store")
 
 
 def in_own_names(entry: object) -> list[object]:
-    """Return the entry as one or more entries with genkern's current names; unchanged if it uses no others.
+    """Return the entry as one or more entries with genkern's current names; unchanged if it uses only these.
 
     Raises InputError, in one line that names the key.
     """

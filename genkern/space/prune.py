@@ -74,7 +74,7 @@ def _others_in_binary(config: Config) -> Others:
 
 
 def prune(space: Space, problem: GemmProblem, gpu: Gpu, shares: Shares | None = None) -> Pruned:
-    """Return the configs that are legal for this problem on this GPU and that no rule drops, and counts of the others.
+    """Return the legal configs for this problem on this GPU that no rule drops, and counts of the other configs.
 
     With `shares`, worker processes take part of the work.
     """
@@ -182,9 +182,9 @@ def _ends(values: Sequence[Value]) -> set[Value]:
 class _Asking:
     """Evaluates legality and rules for the configs of one form.
 
-    Legality is checked first, then one rule after the other; the first rule that returns True drops a config. A
-    predicate is evaluated only if something that it reads has changed (`Asked`): per tile, then per number of stages,
-    then per SPLIT_K and GROUP_SIZE_M, as long as an undecided rule precedes the rule that drops the config.
+    Legality is checked first, then one rule after the other; the first rule that returns True drops a config. A rule is
+    evaluated only once for equal values of the parameters that it reads (`Asked`): for a tile alone, if it reads no
+    more, else also for each value of num_stages, SPLIT_K or GROUP_SIZE_M that it reads.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class _Asking:
         # Rules that drop nothing for any tile, and run-time values that are legal for every tile, are not evaluated per
         # tile.
         self._rules = [(name, rule) for name, rule in rules if rule.of({}) is not False]
-        # The parameter on which a rule hung the last time.
+        # For each rule the open parameter on which it depended the last time.
         self._hangs_on: dict[Asked[bool], str] = {}
         self._splits_differ = any(self._split.of({"SPLIT_K": end}) for end in self._split_ends)
         self._groups_differ = any(self._group.of({"GROUP_SIZE_M": end}) for end in self._group_ends)
@@ -241,7 +241,7 @@ class _Asking:
             self._ask(self._rules, known, (("num_stages", stages), ("SPLIT_K", splits), ("GROUP_SIZE_M", group_sizes)))
 
     def _that_fit(self, problem_of: Callable[[int], str], stages: Sequence[Value], each: int) -> Sequence[Value]:
-        """Return the numbers of stages that fit, and count the configs of the others as illegal."""
+        """Return the numbers of stages that fit, and count the configs of all other numbers as illegal."""
         kept = []
         for value in stages:
             if why := problem_of(int(value)):
@@ -266,7 +266,7 @@ class _Asking:
         known[name] = value
         answer = question.of(known)
         del known[name]
-        # Each part of legality reads only what genkern.kernels.legality says, so its answer is known.
+        # Each part of legality reads only the parameters that genkern.kernels.legality states, so its answer is known.
         assert answer is not PENDING, f"what is legal reads more than the tile and {name}"
         return answer
 
@@ -292,8 +292,10 @@ class _Asking:
         self._ask_open(left, known, is_open)
 
     def _ask_open(self, rules: Sequence[_Question], known: dict[str, Any], is_open: _Open) -> None:
-        """The same of rules that hang on what is open: as long as each rule hangs on one parameter, which mostly holds,
-        the values of that parameter are asked about once, not once for each combination of the others.
+        """Like `_ask`, for rules that depend on open parameters.
+
+        As long as each rule depends on a single one, as most do, the rule is evaluated once for each value of this
+        parameter instead of once for each combination of all open parameters.
         """
         left = dict(is_open)
         for place, (name, question) in enumerate(rules):
@@ -318,11 +320,11 @@ class _Asking:
     def _values_that_stay(
         self, question: Asked[bool], known: dict[str, Any], is_open: Mapping[str, Sequence[Value]]
     ) -> tuple[str, Sequence[Value]] | None:
-        """The open parameter on which a rule hangs, and those of its values that the rule does not drop; None if the
-        rule hangs on several.
+        """Return the open parameter on which a rule depends, and the values of it that the rule does not drop; None if
+        the rule depends on several.
         """
         before = self._hangs_on.get(question)
-        # The one of the last time first; the others keep their order.
+        # Try the parameter of the last time first, then the others in their order.
         for name in sorted(is_open, key=lambda name: name != before):
             stay = []
             for value in is_open[name]:

@@ -1,4 +1,4 @@
-"""Shares: processes that share out what is to be computed, as whoever has something to compute sees them."""
+"""`Shares`: the interface of a pool of processes among which a computation is divided."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Result = TypeVar("Result")
 
 
 class Shares(Protocol):
-    """So many processes."""
+    """A pool of `count` processes."""
 
     count: int
 
     def each(self, function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-        """What the function, which can be imported, makes of each item, in their order.
+        """Yield the function's result for each item, in the order of the items. The function must be importable.
 
-        That is begun now: who takes the results may do something else first.
+        The work begins with this call, so the caller may do something else before it reads the results.
         """

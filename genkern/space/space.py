@@ -31,7 +31,7 @@ SHIPPED_SPACES = Path(__file__).parent / "spaces"
 
 _KEYS = ("archs", "ops", "default", "families", "rules")
 _CORE = tuple(parameter.name for parameter in CORE)
-# Enough to tune for days, and still enumerated within a minute.
+# Largest space: enough to tune for days, and still enumerated within a minute.
 _MOST_CONFIGS = 10_000_000
 
 
@@ -146,7 +146,7 @@ def load_space(path: str | None, arch: str, op: str) -> Space:
     path: a YAML file, the name of a shipped space, or None for the default: a space in the format's own folder if there
         is one, else the architecture's default.
     arch: the architecture. ROCm's feature flags are ignored (`gfx942:sramecc+:xnack-`). An architecture that is
-        declared to be `like` another in the GPU table has that one's spaces.
+        declared to be `like` another in the GPU table also has the spaces of the other one.
 
     Raises InputError for a missing or malformed file, and for a space that is not for this architecture or format.
     """
@@ -316,7 +316,7 @@ def _family(number: int, entry: object, archs: Sequence[str]) -> FamilySpace:
         raise InputError(_not_there(family, next(iter(forms_of(family).values())), gpus))
     wanted = {name: each for name, each in parameters.items() if each.vendor in ("", vendor)}
     if vendor == "amd":
-        # Required of every family on AMD, so that a reader sees what is left to Triton.
+        # Every family must list these on AMD, so that a reader sees which options are left to Triton.
         wanted |= {each.name: each for each in AMD_OPTIONS if each.name not in wanted}
     for field in entry:
         if field in PARAMETERS.by_name and PARAMETERS.by_name[field].vendor not in ("", vendor):
@@ -350,7 +350,7 @@ def _neutral(parameter: Parameter) -> Value:
 
 
 def _lacking(form: Form, gpus: Sequence[Gpu]) -> str:
-    """Return a feature that kernels of this form need and none of the GPUs has, or ""."""
+    """Return a feature that is missing if none of the GPUs has all that kernels of this form need, else ""."""
     return next(filter(None, map(form.lacks, gpus)), "") if gpus and all(map(form.lacks, gpus)) else ""
 
 

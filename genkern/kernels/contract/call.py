@@ -55,16 +55,17 @@ class Call:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that its values are in terms of."""
+        """The names that the call's expressions use."""
         values: list[object] = [self.workspace, self.counters, *(value for _, value in self.definitions)]
         for kernel in self.kernels:
             values += [*kernel.grid, *(value for _, value in kernel.options), *kernel.arguments]
         return frozenset[str]().union(*map(names_in, _expressions(values)))
 
     def given(self, number: int, parameters: Iterable[Parameter]) -> Call:
-        """The call with arguments for these parameters of kernel `number`, unless the family says them itself.
+        """Return the call in which kernel `number` has an argument for each of these parameters.
 
-        Raises InputError if the kernel has another argument with such a name.
+        Parameters that the call's expressions already use get no argument, and a kernel in a file of its own gets none.
+        Raises InputError if the kernel has another argument with the name of a new one.
         """
         kernel = self.kernels[number]
         own = [parameter for parameter in parameters if parameter.name not in self.names]

@@ -11,7 +11,7 @@ EDGES, SWAPPED_EDGES = (16, 16), (8, 16)
 
 @dataclass(frozen=True)
 class Turn:
-    """What the clusters of a persistent kernel compute in one step of their walk over C, and how they do it.
+    """One step in which the clusters of a persistent kernel walk over C: their tiles, and how they store C.
 
     tiles_m: tiles of one cluster along M.
     tiles_n: tiles of one cluster along N.
@@ -57,9 +57,9 @@ class Cost:
     vector: True if the kernels multiply without matrix instructions.
     turn: how the clusters of a persistent kernel walk over C, so that the cost model counts whole waves of them. None
         if each program computes one tile, or its tiles strictly one after the other.
-    reduces: what adds up the partial sums of SPLIT_K. "kernel": a second kernel. "semaphore": the last program of each
-        tile, once the other programs have stored their sums. "shares": the programs that share the tiles beyond the
-        last full wave.
+    reduces: the kernel or programs that add up the partial sums of SPLIT_K. "kernel": a second kernel. "semaphore": the
+        last program of each tile, once the other programs have stored their sums. "shares": the programs that share the
+        tiles beyond the last full wave.
     """
 
     edges: tuple[int, int] = EDGES

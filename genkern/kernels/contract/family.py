@@ -24,8 +24,8 @@ class Family:
     form: a function from the values of the parameters that change the kernel text to the `Form`, or to a reason why no
         such kernel exists. A single `Form` if no parameter changes the text.
     parameters: further parameters, each with the values that this family allows. A family that runs on AMD GPUs lists
-        the AMD options here. Kernels of generated modules receive those that are `arguments`; CuTe families pass them
-        to their kernels themselves.
+        the AMD options here. Kernels of generated modules receive the parameters in `arguments`; CuTe families pass
+        theirs to the kernel themselves.
     language: "triton" (also for Gluon) or "cute". The main kernel of a "cute" family is not part of a generated module:
         `Variant.template` names its file. Its helper kernels may still be written in Triton.
     """

@@ -64,13 +64,13 @@ class Sides:
 class Form:
     """Facts about one kernel text of a family.
 
-    The functions `takes`, `legal`, `shares` and `stages` return "" if the form can compute something, else the reason
-    why not. genkern.kernels.legality says in which order it calls them.
+    The functions `takes`, `legal` and `shares`, and the function that `stages` returns, return "" if the form can
+    compute the product, else the reason why not. genkern.kernels.legality says in which order it calls them.
 
     stem: prefix of the kernels' names.
     variant: function that returns the text of the main kernel for a problem and a config.
     call: function that returns what a call launches for a product and a variant.
-    takes: says which problems the form computes on a GPU. With None for the GPU it checks only what holds on every GPU.
+    takes: says which problems the form computes on a GPU. With None for the GPU it checks only limits of every GPU.
     legal: says which configs the form computes. It must not read GROUP_SIZE_M or SPLIT_K.
     shares: says which SPLIT_K the form computes. If it refuses one value, it must refuse all larger ones. Of the other
         parameters it may read only BLOCK_SIZE_M, BLOCK_SIZE_N and BLOCK_SIZE_K.
@@ -80,7 +80,7 @@ class Form:
         must not read M. None if the order depends on M or on the place of a row, or is unknown.
     cost: cost terms, which the cost model adds up.
     sides: limits on the sides of its tiles.
-    reads: what the loop over K can read besides plain A and B. "steps": everything that the format's step reads.
+    reads: operands that the loop over K can read besides plain A and B. "steps": all that the format's step reads.
         "converted": a B that the format converts to numbers after the load (Op.converts_b). "promoted": scales that
         multiply the products of each buffer of the ring (Op.promotes). "registers": a B whose elements become numbers
         in registers (Op.in_registers). "": nothing else.
@@ -91,8 +91,8 @@ class Form:
     splits_k: True if SPLIT_K may be above 1.
     split_apart: True if SPLIT_K above 1 uses a kernel text of its own.
     needs: GPU features that the kernels use, by their names in genkern.gemm.gpu.Capabilities.
-    interpreted: True if the kernels run under Triton's interpreter. Gluon kernels do not.
-    uses_dot: True if the kernels multiply by tl.dot or wgmma, which need blocks of at least 16 elements.
+    interpreted: True if the kernels run under Triton's interpreter. Gluon and CuTe DSL kernels do not.
+    uses_dot: True if the kernels multiply by matrix instructions. BLOCK_SIZE_N and BLOCK_SIZE_K are then at least 16.
     in_ring: True if the kernels are written in Gluon for wgmma, with a ring of buffers that one warp fills.
     helper_warps: number of warps in addition to num_warps.
     places_loads: True if the form takes xcd_remap and cache_modifier.

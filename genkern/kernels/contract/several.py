@@ -53,8 +53,8 @@ def _for_batch(product: Product, call: Call, kernel: Kernel) -> Kernel:
 def for_groups(product: Product, call: Call) -> Call:
     """Return the call for rows in groups; `call` itself if the format has no groups.
 
-    The grid covers the largest number of tiles that the groups can have. Kernels get a step for each operand that every
-    group has a matrix of.
+    The grid covers the largest number of tiles that the groups can have. For each operand of which every group has a
+    matrix, kernels get a step: the elements from one group's matrix to the next.
     """
     groups = product.groups
     if groups is None:

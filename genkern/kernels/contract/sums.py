@@ -33,8 +33,8 @@ class Sums:
         program of a cluster.
     promoted: number of elements whose sum is formed separately and then added in float32; 0 if sums are not promoted.
     scaled: True if each promoted sum is multiplied by a scale and added with a single rounding.
-    like: the config whose compiled kernels are the only ones known to have this order; "" if every config with the
-        other fields equal has it.
+    like: name of the config whose compiled kernels are the only ones known to have this order. "" if the order is the
+        same for all configs whose other fields are equal.
     finish: the language of the epilogue if compilers of different languages compile it to different arithmetic; else
         "".
     """

@@ -15,19 +15,19 @@ class Variant:
     split: True for the text that splits K.
     xcd: True if programs are renumbered by XCD (xcd_remap).
     cache_modifier: cache modifier of the loads, or "none".
-    rows: rows of A that the text of skinny or skinny_dot is written out for.
+    rows: rows of A that the text of skinny is written out for, or that skinny_dot holds in shared memory; else 0.
     swapped: True if the kernel computes the transpose of C.
     cluster: programs in a cluster. They compute one tile together, or have tiles of their own.
     down, across: programs of a cluster with tiles of their own: along the rows and the columns of wgmma, or along M and
         N in CuTe DSL.
-    column_boxes: descriptors that load the columns of a tile (Gluon).
-    c_parts: descriptors that store parts of a tile of C (Gluon).
-    specialized: True for the warp-specialised text of persistent_tma.
-    part: columns of C that are stored at a time (CuTe DSL).
+    column_boxes: number of descriptors that load the columns of a tile (Gluon).
+    c_parts: number of descriptors that store parts of a tile of C (Gluon).
+    specialized: True for the warp-specialised text of persistent_tma, and for the ping_pong schedule of cute_wgmma.
+    part: columns of C, or rows of a swapped tile, that TMA stores at a time; 0 for direct stores (CuTe DSL).
     ctas: programs of a cluster that compute one tile together (cta_group of tcgen05.mma).
-    copies: letters of the operands that a kernel of realigned copies.
-    held: steps of A that skinny_dot holds in shared memory at a time; 0 if it holds none.
-    in_parts: True if `held` is fewer than all steps.
+    copies: letters of the operands that the copying kernel of a realigned form copies.
+    held: K-blocks of A that skinny_dot holds in shared memory at a time; 0 if it holds none.
+    in_parts: True if a program may have more K-blocks than `held`.
     """
 
     name: str

@@ -72,9 +72,9 @@ from genkern.ops.accumulate import is_full
 from genkern.ops.op import get_op
 
 TEMPLATE = "cute/dense_sm90.py"
-# Kernel for products whose K-blocks have scales of blocks, and are promoted to float32 one by one.
+# Kernel for operands with scales of blocks. It scales the products of each K-block and adds them up in float32.
 PROMOTED = "cute/promoted_sm90.py"
-# Kernel for fp8 with full sums: promoted in the same way, without scales.
+# Kernel for fp8 with full sums. It adds up the products of K-blocks in the same way, without scales.
 FULL_SUMS = "cute/compiled_only/full_sm90.py"
 _TURNS = name("turns")
 Side = TypeVar("Side")
@@ -216,9 +216,10 @@ def _call(product: Product, variant: Variant) -> Call:
 
 
 def _share(product: Product, operand: str, k_major: bool, rows: Value, sharers: int) -> Map:
-    """Return the descriptor of what each of `sharers` programs loads of a block of A or B.
+    """Return the descriptor by which each of `sharers` programs loads its share of a block of A or B.
 
-    Each program loads some of the rows; of an operand that is not contiguous along K, boxes of 64 rows and some of K.
+    Each program loads some of the rows. If the operand is not contiguous along K, it loads all rows of some of the
+    elements of K, in boxes of 64 rows.
     """
     box = (rows // sharers, BLOCK_SIZE_K) if k_major else (BLOCK_SIZE_K // sharers, TURNED_BOX)
     transposed = not product.by_name[operand].row_major
@@ -242,7 +243,7 @@ def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
 
 
 def _shares_of_k(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Limit for SPLIT_K: each split has a K-block, there is one product, and the loop over K reads only A and B."""
+    """Require for SPLIT_K: a K-block for each split, a single product, no scales of blocks, and no full sums."""
     if config.SPLIT_K == 1:
         return ""
     if get_op(problem.op).batched:
@@ -373,8 +374,8 @@ def _form_of(shape: Shape) -> Form:
         stages=partial(_stages, shape),
         sums=_sums,
         shares=_shares_of_k if splits else any_config,
-        # Two warpgroups that share a tile drift apart in time, so that one multiplies while the other promotes. Those
-        # of ping_pong would not.
+        # Two warpgroups that share a tile drift apart in time, so that one multiplies while the other promotes. The
+        # warpgroups of ping_pong would not.
         promotes=not shape.ping_pong and not shape.swapped,
         widest=widest,
         height_step=tile.ROWS,

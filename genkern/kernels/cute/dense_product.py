@@ -1,4 +1,4 @@
-"""What the dense kernels in CuTe DSL multiply and how they scale it, and the form that their families share."""
+"""Operands and scales that the dense kernels in CuTe DSL take, and the form that their families share."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BLOCK = 128
 
 @lru_cache(maxsize=64)
 def scales_of(problem: GemmProblem) -> str | None:
-    """Return how the product is scaled, or None if the kernels cannot scale it so.
+    """Return how the product is scaled, or None if the kernels cannot apply its scales.
 
     "none": no scales. "whole": one scale of A and one of B. "each": one scale per row and per column. BLOCKS: scales of
     blocks.
@@ -55,7 +55,7 @@ def _are_blocks(problem: GemmProblem, steps: tuple[Operand, ...]) -> bool:
 
 
 def operands_limit(problem: GemmProblem) -> str:
-    """Limit for the types of A and B."""
+    """Return why the kernels cannot multiply the types of A and B, or ""."""
     a, b = DTYPES[problem.dtype_a], DTYPES[problem.dtype_b]
     if not (a.cutlass and b.cutlass and a.bits == b.bits <= 16):
         return "this family multiplies bf16, fp16 or fp8 operands"
@@ -65,7 +65,7 @@ def operands_limit(problem: GemmProblem) -> str:
 
 
 def finish_limit(problem: GemmProblem) -> str:
-    """Limit for the type of C and for the epilogue."""
+    """Return why the kernels cannot compute the type of C or the epilogue, or ""."""
     if not DTYPES[problem.dtype_c].cutlass or DTYPES[problem.dtype_c].bits == 8:
         return "this family writes bf16, fp16 or fp32"
     if not get_op(problem.op).plain_finish or scales_of(problem) is None:

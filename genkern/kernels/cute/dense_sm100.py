@@ -102,7 +102,7 @@ def _variant(shape: Shape, problem: GemmProblem, config: Config) -> Variant:
 def _call(product: Product, variant: Variant) -> Call:
     problem, ctas, tma_store = product.problem, variant.ctas, variant.part > 0
     element_bytes = DTYPES[product.by_name["c"].dtype].size_bytes
-    # The same as buffers_and_bytes and columns_of in tile_sm100, which take numbers, as expressions.
+    # The formulas of buffers_and_bytes and columns_of (tile_sm100), which take numbers, written as expressions.
     warp_rows = least(32, BLOCK_SIZE_M // 4)
     used = where(64 * ctas < BLOCK_SIZE_M, BLOCK_SIZE_N * tile.ACCUMULATORS, BLOCK_SIZE_N)
     columns: Value = tile.LEAST_COLUMNS

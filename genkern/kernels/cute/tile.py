@@ -24,11 +24,11 @@ SWIZZLE_128, NO_SWIZZLE = 3, 0
 # Two barriers of 8 bytes per stage lie before the first stage, which starts at a multiple of this.
 BARRIER_BYTES = 1024
 MOST_STAGES = BARRIER_BYTES // 16
-# Most accumulators of a thread, by the number of warpgroups that multiply. With one or two warpgroups a thread has at
-# least 232 registers, of which some 30 hold addresses. With three, ptxas requires that each wgmma fits the 128
-# registers that a thread of 512 has before setmaxnreg raises the limit.
+# Largest number of accumulators of a thread, by the number of warpgroups that multiply. With one or two warpgroups a
+# thread has at least 232 registers, of which some 30 hold addresses. With three, ptxas requires that each wgmma fits
+# the 128 registers that a thread of 512 has before setmaxnreg raises the limit.
 MOST_ACCUMULATORS = {1: 200, 2: 200, 3: 100}
-# Most accumulators and products of a thread that also reads scales of blocks, which takes about 10 more registers.
+# Largest number of accumulators and products of a thread that promotes. Scales of blocks take about 10 more registers.
 MOST_PROMOTED = 192
 # Limits for the columns of a part that is not swizzled. Longer parts use more shared memory.
 _MOST_PART, _LEAST_PART = 120, 40
@@ -72,7 +72,7 @@ def is_swizzled(part: int) -> bool:
 def groups_of(height: int, width: int, ping_pong: bool) -> int:
     """Return the number of warpgroups that multiply, for a tile of `height` (along the 64 rows of wgmma) by `width`.
 
-    Two warpgroups may also share a tile of height 64 that is narrower than what this function requires two for.
+    Two warpgroups may also share a tile of height 64 for which this function returns 1.
     """
     if height == 3 * ROWS and not ping_pong:
         return 3

@@ -21,9 +21,8 @@ ACCUMULATORS = 2
 PART_BYTES, NARROW_BYTES = 128, 64
 SWIZZLE_128, SWIZZLE_64 = 3, 2
 DIRECT_PART = 32
-# Least shared memory of a program, so that two programs never share an SM: each could wait for tensor memory that the
-# other holds while the other's neighbour waits likewise. An SM has 228 KiB, of which each program takes 1 KiB in
-# addition.
+# Least shared memory of a program, so that two programs never share an SM: pairs of programs on two SMs could wait for
+# each other's tensor memory for ever. An SM has 228 KiB, of which each program takes 1 KiB in addition.
 ALONE_BYTES = 116 * 1024
 # Barriers lie before the stages: two per stage, two per accumulator, then the address of tensor memory.
 MOST_STAGES = (BARRIER_BYTES - 2 * 8 * ACCUMULATORS - 8) // 16
@@ -41,7 +40,7 @@ def part_of(width: int, element_bytes: int) -> int:
 def columns_of(block_m: int, block_n: int, ctas: int) -> int:
     """Return the columns of tensor memory that a program allocates, a power of two.
 
-    A tile with 64 rows per program takes half of the columns that others take: with layout F two tiles lie in each
+    A tile with 64 rows per program takes half of the columns of a taller tile: with layout F two tiles lie in each
     other's gaps; with layout B each has half of its columns below the other half (PTX ISA, tcgen05, data path layouts F
     and B).
     """

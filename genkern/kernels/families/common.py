@@ -36,8 +36,8 @@ from genkern.kernels.expression import Value, cdiv, where
 from genkern.ops.op import groups_of
 
 Arguments = tuple[Argument, ...]
-# Elements of C per program of the split-K reduction: two per thread of four warps on AMD and four on NVIDIA. This is
-# enough for 16-byte accesses, and small enough to fill the GPU when M is 1.
+# Elements of C per program of the split-K reduction: two per thread of four warps on AMD and four on NVIDIA, which is
+# enough for 16-byte accesses. It is small enough to fill the GPU when M is 1.
 REDUCE_BLOCK_SIZE = 512
 _SUM_BLOCK_SIZE = 1024
 REDUCE = Variant("reduce_splits", "gemm/reduce_splits.py.j2")
@@ -62,7 +62,7 @@ SPLITS = Integer("SPLIT_K", SPLIT_K)
 def sizes(product: Product) -> Arguments:
     """Return the arguments M, N and K.
 
-    A size gets a guaranteed divisor only if memory is contiguous along it: M only if A is column-major.
+    N and K get guaranteed divisors. M gets one only if A is column-major, since no other operand is contiguous along M.
     """
     problem = product.problem
     return (

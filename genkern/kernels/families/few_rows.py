@@ -1,4 +1,4 @@
-"""Families for few rows of A: gemv (one row), skinny (up to 16 rows) and skinny_dot.
+"""Families for few rows of A: gemv (one row), skinny (tiles of up to 16 rows), skinny_dot (tiles of up to 64 rows).
 
 gemv and skinny multiply without matrix instructions, with every row written out. skinny_dot is written in Gluon and
 multiplies by mma.sync: it converts weights of fewer bits to A's type in registers, and its warps share K.
@@ -58,8 +58,8 @@ _LOAD_BYTES = 16
 _ROWS, _COLUMNS = 16, 8
 # Largest number of rows of A that are held in shared memory even if no two warps multiply the same elements of K.
 _MOST_HELD_ROWS = 8
-# Most bytes of A, or of scales, in shared memory. Programs of up to 8 warps get half, so that at least two of them fit
-# on an SM. _MOST_HELD_EACH: most elements that one thread carries at a time from global to shared memory.
+# Largest number of bytes of A, or of scales, in shared memory; half of it for programs of up to 8 warps, so that an SM
+# has room for two of them. _MOST_HELD_EACH: most elements that a thread carries at a time from global to shared memory.
 _MOST_HELD_BYTES, _MOST_HELD_EACH = 128 * 1024, 256
 # Limit of registers per thread. With 64 registers each of an SM's four schedulers holds eight warps, with 128 four.
 # Without a limit ptxas hoists loads and conversions and uses too many registers (Triton 3.6.0).
@@ -77,7 +77,7 @@ def _gemv_call(product: Product, variant: Variant) -> Call:
 
 
 def _gemv_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
-    """The text computes one row of A and reads B in the direction in which it is contiguous."""
+    """Require one row of A, and weights that are contiguous along K."""
     if problem.M != 1:
         return "gemv multiplies one row of A"
     return "gemv reads weights that are contiguous along K (rowMajorB: N)" if problem.row_major_b else ""

@@ -94,7 +94,7 @@ def scale_bytes(rows: int, width: int, swapped: bool, block_n: int) -> int:
 
 
 def landing_bytes(rows: int, width: int, cluster: int) -> int:
-    """Return the shared memory in which a program of a cluster receives the others' partial sums (4 bytes each).
+    """Return the shared memory for the partial sums (4 bytes each) that a program receives from others of its cluster.
 
     A program receives the columns that it stores.
     """

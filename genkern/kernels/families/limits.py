@@ -1,7 +1,7 @@
 """Limits that several families share: of matrix instructions, of launch grids, and of TMA.
 
 Each function returns the reason why a kernel cannot compute the problem, in one line, or "". With None for `gpu` it
-checks only what holds on every device. Shared memory (LDS) of Triton kernels is not limited here: it depends on whether
+checks only limits of every device. Shared memory (LDS) of Triton kernels is not limited here: it depends on whether
 Triton pipelines the loop, and is known once the binary is compiled (genkern.farm.occupancy).
 """
 

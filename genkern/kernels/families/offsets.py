@@ -1,4 +1,4 @@
-"""Which values kernels count in 32 bits and which in 64, and which problems exceed either.
+"""Which values kernels count in 32 bits and which in 64, and which problems are illegal because they exceed 32 bits.
 
 Pointers have 64 bits; an offset that is added to one has as many bits as its factors. Sizes, leading dimensions, tile
 numbers and coordinates of TMA have 32 bits each, but their products may be larger.
@@ -44,7 +44,7 @@ def wide_operands(problem: GemmProblem, max_split_k: int) -> dict[str, bool]:
 
 @lru_cache(maxsize=1024)
 def counted_limit(problem: GemmProblem, uses_tma: bool) -> str:
-    """Return why kernels of no family can compute the problem, or "".
+    """Return why no kernel can compute the problem, or no kernel that loads through TMA if `uses_tma`; else "".
 
     The reason is a count that exceeds 32 bits and for which no kernel text with 64 bits exists.
     """

@@ -1,6 +1,7 @@
 """persistent_tma: one program per SM walks over the tiles of C. Operands and C go through TMA, which clips the edges.
 
-With `specialized`, some warps load and the others multiply. The two texts differ in one word.
+Exceptions are rows in groups: C, and rows of A that are gathered, go through pointers. With `specialized`, some warps
+load and the others multiply; the two texts differ in one word.
 """
 
 from __future__ import annotations

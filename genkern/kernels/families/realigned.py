@@ -2,7 +2,7 @@
 
 A first kernel copies each operand whose pitch is not a multiple of 16 bytes into the workspace, at a pitch of whole
 cache lines. Then the base form's kernels multiply the copies. The config's time includes all kernels. B's copy lies
-before A's, so that its place does not depend on M. Both lie behind the partial sums of splits, if there are any.
+before A's, so that without splits its place does not depend on M. Both lie behind the partial sums of splits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from genkern.kernels.contract.variant import Variant
 from genkern.kernels.expression import Value, cdiv, evaluate, name
 from genkern.kernels.families.limits import TMA_BYTES, tma_output_limit
 
-# Bytes of a cache line, at which every row of a copy starts; bytes of an element that is copied.
+# Bytes of a cache line (every row of a copy starts at a multiple); bytes of an element that is copied.
 _LINE_BYTES = 128
 _ELEMENT_BYTES = 2
 # Bytes of a partial sum, float32 or int32.

@@ -34,7 +34,8 @@ def of_dot(
 
     `swapped` says whether the operands are swapped, `shares` how SPLIT_K divides K. Each share is summed in one
     accumulator, block by block and within a block instruction by instruction. Stages do not divide K, nor do warps,
-    which have rows and columns of their own. So only the instruction depends on the tile.
+    which have rows and columns of their own. So only the instruction depends on the tile. If the instruction or its
+    order of elements is not known, the order is that of one config's kernels only (`Sums.like`).
     """
     if is_exact(problem):
         return Sums("exact")

@@ -1,7 +1,7 @@
 """tiled: one program per tile of C and split of K, with operands loaded through pointers.
 
-A second kernel adds up the splits, or with reduce = semaphore the last program of each tile. `swapped` is for M up to
-128: N takes the long side of the matrix instruction, and only the semaphore adds up the splits.
+A second kernel adds up the splits, or with reduce = semaphore the last program of each tile. `swapped` is meant for M
+up to 128: N takes the long side of the matrix instruction, and only the semaphore adds up the splits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """tiled_tma: like tiled, with operands loaded through TMA. The last program of each tile adds up its splits.
 
-With reduce = kernel a second kernel adds them up. `swapped` is for M up to 128: N takes the long side of the matrix
-instruction.
+With reduce = kernel a second kernel adds them up. `swapped` is meant for M up to 128: N takes the long side of the
+matrix instruction.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def _split_call(product: Product, variant: Variant) -> Call:
 def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     """Require operands that TMA can load.
 
-    A descriptor covers all matrices of a batch, or all weights of groups, stacked. What overhangs one matrix along M or
-    N reads the next one.
+    A descriptor covers all matrices of a batch, or all weights of groups, stacked. A tile that overhangs one matrix
+    along M or N reads the next one.
     """
     if problem.batch > 1 or groups_of(problem) is not None:
         if problem.row_major_b or not problem.row_major_a:

@@ -1,9 +1,9 @@
-"""warp_specialized (Gluon, wgmma): one warp loads through TMA, the others multiply.
+"""warp_specialized (Gluon, wgmma): one warp loads through TMA, the other warps multiply.
 
 One program per SM walks over the tiles of C. With SPLIT_K, programs share the tiles beyond the last full wave. With
-`cluster_k`, the programs of a cluster compute one tile together, each over a share of K. With `cluster`, two programs
-have tiles side by side and load for each other. Rows in groups use neither; they have a kernel of their own, which
-finds the group of each tile.
+`cluster_k`, each tile has a cluster, whose programs compute it together, each over a share of K. With `cluster`, two
+programs have tiles side by side and load for each other. Rows in groups use none of these; they have a kernel of their
+own, which finds the group of each tile.
 """
 
 from __future__ import annotations

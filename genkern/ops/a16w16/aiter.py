@@ -1,4 +1,4 @@
-"""AITER's functions for this format: its assembly kernels, and what AITER's table selects for the size.
+"""AITER's functions for this format: its assembly kernels, and the kernel that AITER's table selects for the size.
 
 Sources: aiter/ops/gemm_op_a16w16.py (gemm_a16w16_asm), aiter/tuned_gemm.py, and csrc/gemm_a16w16/gemm_a16w16_tune.py,
 whose `_get_asm_tasks` defines which kernels take a size, with which numbers of splits, and their solidx.
@@ -20,7 +20,7 @@ from genkern.timing.libraries import AsmKernel
 
 _ASM = "module_gemm_a16w16_asm"
 _STEP, _MOST_SPLITS = 64, 16
-# Most tiles of C for which kernels that split K have counters (ASM_SPLITK_MAX_GRID).
+# Largest number of tiles of C for which kernels that split K have counters (ASM_SPLITK_MAX_GRID).
 _MOST_TILES = 1024
 # Entries of AITER's table that are not candidates by themselves, each with its module.
 _OF_TABLE = {"skinny": "module_custom", "triton": "", "flydsl": ""}
@@ -40,7 +40,7 @@ def calls(aiter: Any, problem: GemmProblem) -> dict[str, AiterCall]:
 
 
 def assembly(aiter: Any, problem: GemmProblem) -> Iterator[AsmKernel]:
-    """Yield the assembly kernels that take the problem; none if AITER's list is not where it used to be."""
+    """Yield the assembly kernels that take the problem; none if AITER's list of them is not in its usual place."""
     if not hasattr(aiter, "gemm_a16w16_asm") or problem.dtype_a != "bf16" or problem.K % _STEP:
         return
     try:

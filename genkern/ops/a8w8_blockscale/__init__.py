@@ -26,7 +26,7 @@ class BlockScale:
 
 
 def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
-    """Scales of A are column-major, so that those of a tile are contiguous, as in cuBLASLt and DeepGEMM."""
+    """Scales of A are column-major, so that the scales of a tile are contiguous, as in cuBLASLt and DeepGEMM."""
     block = own_values(BlockScale, problem)
     rows, columns, along_k = (
         -(-problem.M // block.block_m),

@@ -1,10 +1,10 @@
 """grouped_gemm: rows in groups, each of which is multiplied by a weight of its own, B [groups, K, N].
 
-contiguous (capacity 0): in A [M, K] and C [M, N] the rows of each group follow those of the group before. `ends`
+contiguous (capacity 0): in A [M, K] and C [M, N] the rows of each group follow the rows of the group before. `ends`
     [groups] says where each group ends, as for torch._grouped_mm.
 masked (capacity above 0): each group has memory for `capacity` rows, so that A is [groups * capacity, K]. `counts`
-    [groups] says how many of them exist, as in DeepGEMM's masked layout. M is about the number of rows in all groups
-    together. The other rows of C are not written.
+    [groups] says how many of them exist, as in DeepGEMM's masked layout. M is the expected number of rows in all groups
+    together; the counts of a call may add up to another number. Rows of C beyond a group's count are not written.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def weights(problem: GemmProblem, count: int, columns: int) -> Operand:
 def scales_of(problem: GemmProblem, scales: str, rows: int, count: int, columns: int) -> tuple[Operand, ...]:
     """Return the scales of A [rows, K] and of `count` weights [K, columns]; empty for 16-bit operands.
 
-    Scales of A's blocks are column-major, so that those of a tile are contiguous.
+    Scales of A's blocks are column-major, so that the scales of a tile are contiguous.
     """
     if DTYPES[problem.dtype_a].size_bytes > 1:
         return ()

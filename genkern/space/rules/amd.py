@@ -1,7 +1,8 @@
 """genkern's own pruning rules for AMD's parameters: LDS, waves_per_eu, kpack, schedule hints, XCDs, cache modifiers.
 
-What Triton does with each parameter was read from its sources (third_party/amd) and from what 3.6 to 3.9 compile for
-gfx90a, gfx942, gfx950 and gfx1201. Nothing here was measured on AMD hardware. A rule returns True to drop a config.
+What Triton does with each parameter was read from its sources (third_party/amd) and from the code that 3.6 to 3.9
+compile for gfx90a, gfx942, gfx950 and gfx1201. Nothing here was measured on AMD hardware. A rule returns True to drop a
+config.
 """
 
 # M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
@@ -24,7 +25,7 @@ _HINTS = ("memory-bound-attention",)
 # First release with .ca for cp.async.
 _ASYNC_CA_FROM = (3, 9)
 
-# Tile rows that published winners have even if A has one row (vLLM's and AITER's files for gfx942 and gfx950).
+# Largest number of tile rows of published winners if A has one row (vLLM's and AITER's files for gfx942 and gfx950).
 _MOST_PADDED_ROWS = 64
 # Rows of the instruction to which smaller tiles are padded.
 _FEW_ROWS = 16
@@ -125,7 +126,7 @@ def waves_per_eu_spills(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """waves_per_eu that leaves a thread fewer registers than its accumulators need.
 
     genkern: this many waves share the registers of a SIMD (512 of 32 bits per lane on CDNA). 20 more registers hold
-    addresses and operands, and what does not fit is spilled in every iteration.
+    addresses and operands, and values that do not fit are spilled in every iteration.
     """
     if config.waves_per_eu == 0:
         return False

@@ -89,10 +89,10 @@ def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe tile with a side that is not a power of two and leaves over 20 % of the last wave's clusters idle.
 
-    genkern: as width_fills_nothing, by clusters. Such sides exist to cut C so that it fills the SMs. Widths that let
-    the tiles of a cluster just cover N or M are kept (cuBLASLt uses 64x96 in clusters of 4x2 for 2984x184x4792).
-    cuBLASLt also uses 128x160 for 3456x624x640 and 256x96 for 288x9312x424, which are 110 and 111 tiles for 132 SMs, so
-    a fifth may be idle.
+    genkern: as width_fills_nothing, by clusters. Such sides exist to cut C so that it fills the SMs. Widths with which
+    the tiles of a cluster just cover N or M are kept if the height is a power of two (cuBLASLt uses 64x96 in clusters
+    of 4x2 for 2984x184x4792). cuBLASLt also uses 128x160 for 3456x624x640 and 256x96 for 288x9312x424, which are 110
+    and 111 tiles for 132 SMs, so a fifth may be idle.
     """
     turn = form_of(config).cost.turn
     if turn is None:
@@ -157,7 +157,7 @@ def _waves(problem: GemmProblem, config: Config, gpu: Gpu, tile: tuple[int, int]
 def cute_cluster_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe cluster with more tiles along M or N than C has.
 
-    genkern: its other programs would load and multiply what lies beyond C.
+    genkern: its other programs would load and multiply padding beyond C.
     """
     turn = form_of(config).cost.turn
     if turn is None:
@@ -173,9 +173,9 @@ def _rounded(size: int, step: int) -> int:
 def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe cluster of four or more programs in more than one wave (two if rows of A or B do not start at 128 bytes).
 
-    genkern: an H200 runs 30 clusters of four or 15 of eight at the same time, which is 120 of 132 SMs. What clusters
-    save matters if a TMA box needs two lines of L2 instead of one, and if there is only one wave (100x6144x8192 on an
-    H200: 29.6 us with 120 tiles in clusters of eight, 31.5 without clusters).
+    genkern: an H200 runs 30 clusters of four or 15 of eight at the same time, which is 120 of 132 SMs. Clusters pay if
+    a TMA box needs two lines of L2 instead of one, or if there is only one wave (100x6144x8192 on an H200: 29.6 us with
+    120 tiles in clusters of eight, 31.5 without clusters).
     """
     turn = form_of(config).cost.turn
     if turn is None or turn.programs < _LARGE_CLUSTER:
@@ -200,8 +200,8 @@ def cute_parts(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def cute_direct(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """CuTe kernel that stores C from registers although TMA could store it.
 
-    genkern: it writes 4 bytes of each of 8 rows at a time. NVIDIA's guide tries both ways (use_tma_store). Sums of a
-    split K can be stored only from registers.
+    genkern: direct stores write 4 bytes of each of 8 rows at a time. NVIDIA's guide tries both ways (use_tma_store).
+    Sums of a split K can be stored only from registers.
     """
     turn = form_of(config).cost.turn
     if turn is None or turn.tma_store or config.SPLIT_K > 1:

@@ -38,7 +38,7 @@ def gemv_registers(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def gemv_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """gemv block larger than the next power of two of its dimension.
 
-    genkern: the rest of such a block is masked and reads nothing.
+    genkern: the part of such a block beyond the dimension is masked and reads nothing.
     """
     return config.BLOCK_SIZE_K > covering_block(problem.K) or config.BLOCK_SIZE_N > covering_block(problem.N)
 
@@ -46,8 +46,8 @@ def gemv_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def tma_many_waves(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """tiled_tma with more than two tiles per SM.
 
-    genkern: then persistent_tma is better, whose programs start once instead of once per tile. It has no batches, for
-    which the rule does not hold.
+    genkern: then persistent_tma is better, since its programs start once instead of once per tile. It cannot compute
+    batches, so the rule drops nothing for them.
     """
     return problem.batch == 1 and tiles(problem, config) > 2 * gpu.compute_units
 

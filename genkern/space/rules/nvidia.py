@@ -58,8 +58,8 @@ def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> b
 
     genkern: wgmma and tcgen05 read A and B from shared memory while the next tiles arrive, so num_stages tiles are
     alive (num_stages - 1 if the tile is too small for these instructions). The TMA epilogue stages the tile of C in
-    addition. What a bias adds on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is left to
-    occupancy.py.
+    addition. The memory for a bias on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is not counted
+    here but in genkern.farm.occupancy, once the kernel is compiled.
     """
     buffers = config.num_stages if _warpgroup_mma(config) else max(1, config.num_stages - 1)
     return _shared_bytes(problem, config, buffers) > gpu.shared_bytes_per_block
@@ -68,10 +68,10 @@ def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> b
 def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """persistent_tma_specialized if Triton does not use tcgen05 for the target, tile, number of warps or type.
 
-    genkern: sm_90 compiles it as persistent_tma. sm_120 and small tiles multiply by mma.sync (fp32 by FMA), whose
+    genkern: for sm_90 it compiles like persistent_tma. sm_120 and small tiles multiply by mma.sync (fp32 by FMA), whose
     accumulators need the registers that the extra warps take. tcgen05 needs 64 rows, and for int8 Triton 3.9. With 4 or
-    8 warps (8 or 12 with those that Triton adds) a thread has 256 or 168 registers; with 16 it has 96, and Triton uses
-    mma.sync. (Compiled by 3.6, 3.7 and 3.9.)
+    8 warps (8 or 12 with the warps that Triton adds) a thread has 256 or 168 registers; with 16 it has 96, and Triton
+    uses mma.sync. (Compiled by 3.6, 3.7 and 3.9.)
     """
     if not config.specialized:
         return False

@@ -1,8 +1,9 @@
 """Registry of pruning rules by the names that space files use.
 
 A rule is a function `rule(problem, config, gpu) -> bool` that returns True to drop the config. The first line of its
-docstring is the reason that --explain prints; the rest states where the rule comes from. Rules are only about speed.
-What a config cannot compute is decided by genkern.kernels.legality, so a space without rules is slow, but never wrong.
+docstring is the reason that --explain prints; the other lines state the rule's source. Rules are about speed, except
+`not_deterministic` and the rules of sum_order.py, which users request. Whether a config can compute a problem is
+decided by genkern.kernels.legality, so a space without rules is slow, but never wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def group_m_redundant(group_sizes: Sequence[int]) -> Rule:
         """GROUP_SIZE_M beyond the smallest value that covers all tiles along M.
 
         genkern: all group sizes from the number of tiles along M on visit the tiles in the same order. Gluon kernels
-        for rows in groups walk from group to group; there the number of tiles is one that few groups exceed.
+        for rows in groups walk from group to group; for them the number of tiles along M is one that few groups exceed.
         """
         smaller, rows = below[config.GROUP_SIZE_M], tiles_m(problem, config)
         if form_of(config).in_ring and (groups := groups_of(problem)) is not None:

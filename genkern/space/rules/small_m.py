@@ -16,23 +16,23 @@ from genkern.kernels.families.few_rows import WARP_K, rows_of_warp
 from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import covering_block
 
-# Most rows per program of skinny. Matrix instructions are better for more rows.
+# Largest number of rows per program of skinny. Matrix instructions are better for more rows.
 _SKINNY_ROWS = 16
 # Elements of B that a thread holds at a time: with fewer, too few loads are in flight; with more, registers spill.
 _ELEMENTS_PER_THREAD = (8, 64)
 # Accumulators per thread over all rows. The other registers hold B, A and addresses.
 _ACCUMULATORS_PER_THREAD = 128
 _LOAD_BYTES = 16
-# Most rows per program of skinny_dot.
+# Largest number of rows per program of skinny_dot.
 _SKINNY_DOT_ROWS = 64
-# What the threads of skinny_dot can hold in addition to their sums while loads are in flight: rows of A, and bytes of
+# Limits for skinny_dot with loads in flight, whose data wait in registers beside the sums: rows of A, and bytes of
 # weights per warp.
 _SKINNY_DOT_WAITING_ROWS, _SKINNY_DOT_WAITING_BYTES = 16, 12 * 1024
 # Two sectors of memory: the least that a row of B should have if it is contiguous along N.
 _ROW_BYTES = 64
-# Up to this M, a tile that covers M needs at most two of the 64 rows of wgmma and tcgen05.
+# Largest M for swapped tiles: an upright tile that covers it has twice the 64 rows of wgmma and tcgen05.
 _SWAPPED_M = 128
-# Tiles along M that may read the same weights.
+# Largest number of swapped tiles along M, each of which reads all weights.
 _SWAPPED_TILES = 2
 # Sizes at which gemv and skinny are known to win with one row: N from 128 on, K from 256 to 25,600 and up to 28 times
 # N.
@@ -127,7 +127,7 @@ def skinny_rows_of_b(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def skinny_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """skinny block larger than the next power of two of its dimension.
 
-    genkern: the rest of such a block is masked and reads nothing.
+    genkern: the part of such a block beyond the dimension is masked and reads nothing.
     """
     return config.BLOCK_SIZE_K > covering_block(problem.K) or config.BLOCK_SIZE_N > covering_block(problem.N)
 

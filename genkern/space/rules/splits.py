@@ -14,6 +14,6 @@ from genkern.kernels.catalogue import is_deterministic
 def not_deterministic(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Family whose result may differ from run to run (--deterministic).
 
-    genkern: float additions by atomics happen in the order in which programs end; see determinism.py.
+    genkern: float additions by atomics happen in the order in which programs end (Form.deterministic).
     """
     return not is_deterministic(problem, config)

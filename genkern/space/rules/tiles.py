@@ -91,7 +91,8 @@ def tile_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def tile_skewed(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """One side of the tile over 8 times the other, although the problem has room for a squarer tile.
 
-    genkern: a tile does 2 M N / (M + N) operations per element loaded, so a skewed tile has twice the traffic.
+    genkern: a tile does 2 M N / (M + N) operations per element loaded, so a tile with sides of 16 to 1 has twice the
+    traffic of a square one of equal area.
     """
     block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
     return (block_m > 8 * block_n and problem.N > block_n) or (block_n > 8 * block_m and problem.M > block_m)

@@ -34,7 +34,7 @@ def v34_mfma_size(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def v34_mfma4_block_k(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """4x4 MFMA with BLOCK_SIZE_K below 64.
 
-    tune_gemm v3.4 rule 2. It never drops anything there, since the widest instruction is always 16 or 32.
+    tune_gemm v3.4 rule 2. It never drops anything, in tune_gemm or here, since the widest instruction is 16 or 32.
     """
     return _widest_mfma(problem) == 4 and config.BLOCK_SIZE_K < 64
 
@@ -117,7 +117,7 @@ def v34_large_gemm(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """M and N from 2048: blocks below 64, fewer than 4 warps, or blocks that do not divide M and N.
 
     tune_gemm v3.4 rule 11; its kernel has no boundary check along M and N. For an M (or N) that 64 does not divide,
-    v3.4 keeps no config at all; genkern's kernels mask, so there the blocks need not divide it.
+    v3.4 keeps no config at all; genkern's kernels mask, so the blocks need not divide such a dimension.
     """
     if problem.M < 2048 or problem.N < 2048:
         return False

@@ -38,7 +38,7 @@ _LEAST_ROWS_BESIDE = 64
 _LEAST_SHARE = 0.7
 # Bytes of a line of L2.
 _LINE_BYTES = 128
-# Most waves of whole tiles before the shared wave. Behind more of them it matters little.
+# Largest number of full waves before the wave that is shared. After more waves, sharing it matters little.
 _MOST_WHOLE_WAVES = 4
 
 
@@ -72,8 +72,8 @@ def _cuts_evenly(problem: GemmProblem, config: Config) -> bool:
 def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon tile whose rows lie mostly beyond their dimension.
 
-    genkern: with at most 32 rows of A the tensor cores are idle anyway, so upright tiles of 64 rows are left to the
-    swapped form.
+    genkern: tiles of 64 rows are kept, except upright tiles for at most 32 rows of A: the tensor cores are idle anyway
+    then, and the swapped form wastes less.
     """
     if not form_of(config).in_ring:
         return False
@@ -85,7 +85,7 @@ def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def wgmma_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon tile that is wider than its dimension, rounded up to the step of widths.
 
-    genkern: the columns beyond the dimension are multiplied in vain.
+    genkern: the columns beyond the dimension are multiplied in vain. Widths of up to two steps are always kept.
     """
     if not form_of(config).in_ring:
         return False
@@ -111,9 +111,9 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon tile with over 200 accumulators per thread, or with under 16 unless it covers its dimension.
 
     genkern: a multiplying thread has 240 registers after the loading warp has given up its own; about 40 hold
-    addresses. With fewer than 16, waiting for a buffer takes longer than multiplying it. If products are promoted, a
-    thread holds the products of 64 rows besides the sums. If columns are rows of A, it also holds two scales for each
-    eight of them, which fit up to 232.
+    addresses. With fewer than 16 accumulators, waiting for a buffer takes longer than multiplying it. If products are
+    promoted, a thread holds the products of 64 rows besides the sums. In a swapped tile with scales it also holds two
+    scales for every eight columns; accumulators, products and scales together may be up to 232.
     """
     if not form_of(config).in_ring:
         return False
@@ -131,9 +131,10 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """Gluon ring that does not fit, or leaves room for two more stages while it has fewer than 12.
 
     genkern: deeper rings were never slower up to twelve buffers (H200; 24 were, for a short K). So only the two deepest
-    rings that fit are tried. If several buffers are filled together, only the deepest ring is, and it must have three
-    such fillings (with six buffers filled four at a time: 16.3 us instead of 12.9 at 256x7168x2048). In addition to the
-    ring there are a buffer for C and, in a cluster, the sums of other programs.
+    rings that fit are tried, and from 11 stages on all that fit. If several buffers are filled together, only the
+    deepest ring up to twelve buffers is tried, and it must have three such fillings (with six buffers filled four at a
+    time: 16.3 us instead of 12.9 at 256x7168x2048). In addition to the ring there are a buffer for C and, in a cluster,
+    the sums of other programs.
     """
     if not form_of(config).in_ring:
         return False
@@ -170,7 +171,7 @@ def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """
     _, width = sides(config)
     if not form_of(config).in_ring or width & (width - 1) == 0 or config.SPLIT_K > 1 or _covers(problem, config):
-        # With SPLIT_K all programs share the rest, so none is idle, whatever the width is.
+        # With SPLIT_K all programs share the remaining tiles, so none is idle, whatever the width is.
         return False
     count = tiles(problem, config)
     waves = -(-count // gpu.compute_units)
@@ -221,7 +222,7 @@ def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 
     genkern: programs share the tiles beyond the last full wave, SPLIT_K programs per tile, at most one per SM. That
     helps if such tiles exist, leave over 10 % of their wave idle, follow at most four full waves, and keep 85 % of the
-    SMs busy when shared. A SPLIT_K beyond what gives every SM a share changes nothing.
+    SMs busy when shared. Once every SM has a share, a larger SPLIT_K changes nothing.
     """
     if not form_of(config).in_ring or config.SPLIT_K == 1:
         return False
