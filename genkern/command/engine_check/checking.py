@@ -38,6 +38,7 @@ _count = number("a whole number from 1 to 65536", 1, 65536, integer=True)
 _USUAL = {"VLLM_USE_FLASHINFER_SAMPLER": "0", "VLLM_DEEP_GEMM_WARMUP": "skip"}
 # Number of last lines of an engine's output that are shown if it fails.
 _TAIL = 12
+# Largest number of lines of an engine's output about genkern that are kept.
 _MOST_LINES = 100
 
 
