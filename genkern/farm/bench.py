@@ -305,7 +305,10 @@ class Bench:
         return True
 
     def _claim(self) -> None:
-        """Have the farm count new results, unless this bench works ahead (`behind`): others may use them first."""
+        """Tell the farm that this bench uses the results that it has found, so that they count as cached or compiled.
+
+        A bench of lower priority does not tell it yet: another bench may use them first.
+        """
         if self._unclaimed and not self._is_behind:
             self.farm.claim(self._unclaimed)
             self._unclaimed = []

@@ -1,4 +1,7 @@
-"""Compiles one kernel in a process of its own, which may hang or die. Runs in the farm's workers, without PyTorch."""
+"""Compiles kernels, one after another, in a child process of each worker. Runs without PyTorch.
+
+The child process is replaced if it hangs or dies.
+"""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Farm:
         return CompileJob(key, module_path, spec, self.target, *folders)
 
     def count(self, *, wanted: int) -> None:
-        """Add to the number of binaries that are wanted by owners that do not stand behind."""
+        """Add to the number of binaries that owners of normal priority want (those that `stand` did not put behind)."""
         with self._changed:
             self.counts.wanted += wanted
 

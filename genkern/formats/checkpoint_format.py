@@ -427,7 +427,7 @@ class _Globs:
         for entry, value in entries.items():
             if re.search(r"[*?\[]", entry):
                 if len(entry) > 1000 or len(self._globs) == 20 * _MOST_PATTERNS:
-                    raise Unread("there are too many, or too long, names with *")
+                    raise Unread("there are too many, or too long, names with *, ? or [")
                 # From Python 3.9 on, fnmatch's expressions do not backtrack over a *.
                 self._globs.append((re.compile(fnmatch.translate(entry)).match, value))
 

@@ -28,8 +28,9 @@ _MAX_SCALAR = 4096
 _PLAIN_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _EXAMPLE = "- {'M': 16, 'N': 4096, 'K': 4096}"
-# An entry on one line whose values mean the same in YAML and JSON: texts without quotes and backslashes, numbers in no
-# form that YAML 1.1 reads as text or in another base, and at most one level of nested mappings.
+# An entry on one line whose values mean the same in YAML and JSON: texts without quotes and backslashes; decimal
+# numbers that YAML 1.1 reads as decimal numbers, too (no leading zeros, exponents with a sign); at most one level of
+# nested mappings.
 _TEXT = r"'[^'\"\\]{0,4000}'"
 _VALUE = rf"(?:{_TEXT}|-?(?:0|[1-9][0-9]{{0,17}})(?:\.[0-9]{{1,20}}(?:e[-+][0-9]{{1,3}})?)?|true|false|null)"
 _KEY = r"'[^'\"\\]{1,200}'"

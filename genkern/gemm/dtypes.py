@@ -110,7 +110,8 @@ class DType:
 
 
 DTYPES: dict[str, DType] = {}
-# genkern's names by PyTorch's names (`torch.bfloat16`). CODES has PyTorch types whose bytes a number format interprets.
+# genkern's names by PyTorch's names (`torch.bfloat16`). CODES has PyTorch types that only carry bytes (uint8,
+# float4_e2m1fn_x2), whose meaning the number format defines.
 BY_TORCH: dict[str, str] = {}
 CODES: dict[str, str] = {}
 

@@ -324,7 +324,7 @@ class Vocabulary:
     def _update(self) -> None:
         self.all = (*self._first, *self._own, *self._last)
         self.by_name = {parameter.name: parameter for parameter in self.all}
-        # Neutral values and positions of the parameters that are optional in names.
+        # Neutral values of the parameters that are optional in names.
         self.neutral: dict[str, Value] = {
             each.name: each.neutral for each in self.all if each not in CORE and each.neutral is not None
         }

@@ -63,7 +63,10 @@ class Begun:
 
 @dataclass(frozen=True)
 class Compiled:
-    """All binaries of a problem are compiled: number of binaries, of `failed` compiles, and of results from the cache.
+    """All binaries that the search of a problem ordered are available.
+
+    `binaries` counts those that were compiled or cached, `failed` the others; `cached` counts the results of both kinds
+    that came from the cache.
 
     In a continued run, configs that were unfit before are not counted.
     """

@@ -80,7 +80,7 @@ class RunFiles:
 
     @property
     def _file(self) -> str:
-        """The results path as it was given, or its target if it is a link."""
+        """The results path as it was given, or with all links resolved if it contains any."""
         file = os.path.realpath(self.results)
         return self.results if file == os.path.abspath(self.results) else file
 

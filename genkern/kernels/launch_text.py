@@ -26,7 +26,7 @@ from genkern.kernels.expression import Value, names_in, spelled
 from genkern.kernels.families.common import CONSTANTS
 from genkern.kernels.families.gluon_tile import WIDEST
 
-# Longest line of arguments, in characters.
+# Width in characters up to which arguments are joined into lines. A longer argument has a line of its own.
 _LINE = 100
 
 

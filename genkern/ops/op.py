@@ -209,7 +209,7 @@ def add_op(path: str) -> Op:
     """Register a user's format, for this process and processes that it starts from now on, and return it.
 
     `path` is its folder: a Python package with OP, kernel.py.j2, module.py.j2, and optional spaces (*.yaml). Raises
-    InputError if it is not such a folder.
+    InputError if it is not such a folder, or if its name is taken.
     """
     folder = Path(path).resolve()
     op = _outside_op(folder)

@@ -1,6 +1,6 @@
 """The cost model's time of persistent kernels in CuTe DSL: whole waves of clusters, by what bounds a tile.
 
-456 launches (114 kernels with up to four group sizes) were timed in shuffled rounds on an H200 at each of 15 sizes (M
+456 launches (114 kernels with four group sizes each) were timed in shuffled rounds on an H200 at each of 15 sizes (M
 from 1,000 to 8,192, bf16). In the model's order, the best of the first 20 launches is 0.1 % behind the best of all in
 geomean, and 1.3 % at most; the best of the first 5 is 0.4 % and 2.8 % behind. The two constants of these kernels were
 fitted to the same timings.

@@ -3,9 +3,9 @@
 The name of a library call starts with the library. `torch` has one call. `cublaslt` has one per algorithm, `cublaslt
 131000 <128 hexadecimal digits>`: the library's version and its opaque cublasLtMatmulAlgo_t, which is valid only for
 that version (cublasLt.h). `hipblaslt 100200 <48 digits>` is the same for hipBLASLt, whose structure begins with the
-solution's index. `aiter asm 5 2 NAME` is an assembly kernel of AITER with its solidx and splits, `aiter ck` the call of
-CK's kernels, `aiter tuned skinny` the choice of AITER's table. Names of configs contain no spaces. In the finals of a
-measured process, PyTorch's own call is named VENDOR.
+solution's index. `aiter asm 5 2 NAME` is an assembly kernel of AITER with its solidx and splits; `aiter ck` and
+`aiter cktile` are the calls of CK's kernels; `aiter tuned LIBTYPE` is the kernel that AITER's own table selects. Names
+of configs contain no spaces. The finals of a measured process call `torch` VENDOR.
 """
 
 from __future__ import annotations

@@ -22,5 +22,5 @@ def vendor_of(time_source: str) -> str:
 
 
 def visible_variable(time_source: str) -> str:
-    """Return the variable that restricts a process to the one GPU on which this timer measures."""
+    """Return the environment variable that selects the GPUs that a process sees, for the vendor of this timer."""
     return _VISIBLE[vendor_of(time_source)]

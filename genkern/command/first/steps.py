@@ -149,7 +149,11 @@ class StepFolder:
 
 
 def _program(argv: Sequence[str]) -> Sequence[str]:
-    """Return the command line of a step: a module (-m), without the current folder, or other arguments of Python."""
+    """Return the command line of a step.
+
+    For `-m MODULE`, Python runs the module without the current folder on sys.path. Other arguments go to Python as they
+    are.
+    """
     return module_argv(*argv[1:]) if argv[0] == "-m" else (sys.executable, *argv)
 
 

@@ -39,7 +39,7 @@ from genkern.tuning.tune import Report
 class Groups:
     """The groups of a run.
 
-    done: groups for which the results file has one order for all M
+    done: groups whose rows in the results file all have the same order of sums (none with --all)
     left: the other groups, whose order is to be chosen
 
     A group also contains M that are not asked for, if the file has batch-invariant rows for them: a newly chosen order

@@ -229,7 +229,7 @@ def ended_together(*closes: Callable[[], object]) -> None:
 
 
 def turn_of(workshop: Workshop, device_index: int, number: int) -> Turn:
-    """Return the device lock of one of a device's lanes."""
+    """Return the lock of device `device_index` for its process (lane) `number`. All lanes share the lock file."""
     return Turn(str(Path(workshop.farm.temporary_dir or workshop.module_dir) / f"gpu_{device_index}"), number)
 
 

@@ -1,7 +1,8 @@
 """Families for few rows of A: gemv (one row), skinny (tiles of up to 16 rows), skinny_dot (tiles of up to 64 rows).
 
 gemv and skinny multiply without matrix instructions, with every row written out. skinny_dot is written in Gluon and
-multiplies by mma.sync: it converts weights of fewer bits to A's type in registers, and its warps share K.
+multiplies by mma.sync. It converts weights of fewer bits to A's type in registers. Its warps divide K among them;
+several warps may take the same part of K for different rows of the weight.
 """
 
 from __future__ import annotations

@@ -177,7 +177,9 @@ def _boxes(product: Product, variant: Variant) -> tuple[Argument, ...]:
 
 @lru_cache(maxsize=64)
 def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
-    """Return the columns of C that are stored at a time: all of them, or as many as leave room for the ring.
+    """Return the largest number of columns of C that are stored at a time.
+
+    It is WIDEST (no limit) if all fit beside the ring, else 64 or 32.
 
     If not all fit beside the ring, C goes through two buffers in turn.
     """

@@ -1,7 +1,8 @@
 """Matmul: one operation of cuBLASLt or hipBLASLt with everything that a call needs: handle, descriptors and layouts.
 
-A call can be captured into a graph after its algorithm was called once outside of a capture: a call allocates nothing,
-and the workspace is the caller's. It can be used by several threads: a call changes nothing that it reads.
+A call can be captured into a graph after its algorithm was called once outside of a capture. A call allocates no device
+memory: the workspace is the caller's. Descriptors on the host are cached by pointer and never changed, so several
+threads can use one Matmul.
 """
 
 from __future__ import annotations

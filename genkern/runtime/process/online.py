@@ -198,7 +198,7 @@ class Online:
             return
 
     def _captures_a_graph(self) -> bool:
-        """Return True if a graph is still being captured on a stream on which a problem came during a capture."""
+        """Return True if a stream is still being captured on which tuning was requested during the capture."""
         for (index, stream), gpu in list(self._graphs.items()):
             if _captures(gpu, stream):
                 return True

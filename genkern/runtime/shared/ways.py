@@ -13,7 +13,7 @@ from genkern.runtime.shared.tuned_groups import sums_of
 class Way(Enum):
     """Whether layers are computed as one product or one by one.
 
-    If calls must be batch-invariant, bundles alone decide, with the same result for every M.
+    If calls must be batch-invariant, the choice depends on the bundles only, not on M.
     """
 
     # Whichever is faster: both give the same bits, or calls need not be batch-invariant.

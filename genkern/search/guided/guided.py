@@ -43,7 +43,8 @@ _BATCH, _WAITING = 4, 8
 _LEAST, _MOST = 28, 96
 # Number of refused binaries that do not count as tries. If more are refused, something else is wrong.
 _FREE = 256
-# A binary whose expected gain is below this share of the best time is not asked for.
+# Once the smallest number of binaries is tried, no further batch is chosen if the largest expected gain is below this
+# share of the best time.
 _PROMISE = 0.003
 # If there is nothing left to ask for and _TIMED configs have times, binaries under way whose expected gain is below
 # _VAIN are dropped, since the run would otherwise wait for the slowest compiles. On 168 recorded sizes with 16 compiles
@@ -274,7 +275,9 @@ class Guided(Strategy):
         return [Unit(tuple(configs)) for configs in more.values()]
 
     def _worth_another(self) -> list[int]:
-        """Return rows that crashed or timed out with the usual GROUP_SIZE_M and whose expected gain is large enough."""
+        """Return up to `_MOST_LOST` rows whose config with the usual GROUP_SIZE_M crashed or timed out, fastest predicted
+        first. Once there are times, only rows with a large enough expected gain are returned.
+        """
         rows = [row for row in self._lost if self._rows.others[row] and self._rows.configs[row] not in self._octaves]
         if not rows:
             return []

@@ -53,7 +53,8 @@ class Prior:
     """The predictions for one size: `octaves` [rows] are log2 of the configs' times, up to a constant.
 
     They come from the learned model of the GPU's architecture, or from the cost model if there is none. On GPUs with
-    rates, the cost model's order also spreads out the variants of one tile (`genkern.search.rates.variants`).
+    rates, octaves are added for all but the best variants of a tile, so that different tiles alternate in the order
+    (`genkern.search.rates.variants`).
     """
 
     def __init__(

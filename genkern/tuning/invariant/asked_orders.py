@@ -82,9 +82,9 @@ ANY_ORDER = Orders()
 def fastest_by_order(
     problem: GemmProblem, measured: Iterable[Measurement], ready: Mapping[str, Candidate], arch: str
 ) -> dict[str, Candidate]:
-    """Return the fastest measured config of each of the fastest `_MOST_ORDERS` orders, fastest order first.
+    """Return the fastest measured config of each order of sums, for the fastest `_MOST_ORDERS` orders, fastest first.
 
-    Orders that belong to one config alone are left out, since no library call has them.
+    Orders that are specific to one config (`" as "` in the text) are left out, since no library call has them.
     """
     found: dict[str, Candidate] = {}
     times = [m for m in measured if m.outcome is Outcome.MEASURED and m.duration_us is not None and m.config in ready]
