@@ -50,8 +50,8 @@ def find_executable(name: str, option: str | None, env: Mapping[str, str]) -> st
     found = shutil.which(name, path=os.pathsep.join([path, *rocm, "/opt/rocm/bin"]))
     if found is None:
         raise ProfilerError(
-            f"{name} was not found on PATH, in $ROCM_PATH/bin or in /opt/rocm/bin: install rocprofiler-sdk of the ROCm that PyTorch "
-            f"was built with, or set {variable} to its full path"
+            f"{name} was not found on PATH, in $ROCM_PATH/bin or in /opt/rocm/bin: install rocprofiler-sdk of the ROCm "
+            f"that PyTorch was built with, or set {variable} to its full path"
         )
     return os.path.abspath(found)
 

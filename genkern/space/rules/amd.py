@@ -63,8 +63,8 @@ def few_rows_needless(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
 def split_k_many(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     """SPLIT_K with over four tiles per CU, or over 16 workgroups per CU (RDNA: 8 and 64).
 
-    genkern: for the same reason as tiles.split_k_fills (the tiles already fill the GPU). The bounds are those up to which
-    published winners split K; several of their workgroups share a CU.
+    genkern: for the same reason as tiles.split_k_fills (the tiles already fill the GPU). The bounds are those up to
+    which published winners split K; several of their workgroups share a CU.
     """
     if config.SPLIT_K == 1:
         return False
