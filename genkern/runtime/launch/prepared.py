@@ -173,7 +173,7 @@ class PreparedCall(ReadyCall):
         plan, bundle = choice.call.plan, choice.bundle
         known = {"units": gpu.identity.compute_units, "M": m}
         elements, counters = plan.workspace_elements(known)
-        # The limit for an M that was not tuned does not hold for a tuned M, nor if the call must be batch-invariant, since
+        # The limit for an M that was not tuned does not hold for a tuned M, nor if the call must be batch-invariant:
         # the library may not serve these. The absolute limits always hold.
         if why := memory_refused(plan, known, exact=choice.exact or choice.sums != ""):
             raise ResultsError(f"{choice.why}, whose {why}")

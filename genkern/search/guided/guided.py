@@ -277,8 +277,8 @@ class Guided(Strategy):
     def _worth_another(self) -> list[int]:
         """Return up to `_MOST_LOST` rows whose config with the usual GROUP_SIZE_M crashed or timed out.
 
-        The rows that are predicted fastest come first. Once there are times, only rows with a large enough expected gain
-        are returned.
+        The rows that are predicted fastest come first. Once there are times, only rows with a large enough expected
+        gain are returned.
         """
         rows = [row for row in self._lost if self._rows.others[row] and self._rows.configs[row] not in self._octaves]
         if not rows:
