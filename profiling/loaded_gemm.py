@@ -204,7 +204,7 @@ class LoadedGemm:
     def faults_of_timed(
         self, calls: Mapping[str, tuple[Call, Callable[[], object]]], copy: int, tell: Callable[[dict[str, Any]], None]
     ) -> dict[str, str]:
-        """Return by name what is wrong with the configs as they are timed.
+        """Return a message by name for each config whose timed launches leave a wrong result.
 
         C must equal the C of a single call, and all counters must be zero afterwards.
 

@@ -274,8 +274,8 @@ class Server:
                 calls[name] = call
             except Exception as error:
                 self._failed(name, error)
-        # Samples are as long as those of the finals, since a device that idles between launches stays cool and clocks
-        # higher.
+        # Each sample takes as long as a sample of the finals. A device that idles between short samples stays cool and
+        # runs at a higher clock.
         copies = self._all_copies(gemm, fastest_us)
         samplers: dict[str, Sampler] = {}
         for name, call in calls.items():

@@ -40,7 +40,7 @@ def answers(method: str, quantization: Mapping[str, Any], names: Sequence[str]) 
 
 
 def _tree(names: Sequence[str]) -> Any:
-    """A model of these linear layers, of which transformers' quantisers ask what they ask of its own."""
+    """Return a model with these linear layers and the attributes that transformers' quantisers read from a model."""
     import torch
 
     class Model(torch.nn.Module):

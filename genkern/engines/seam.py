@@ -55,7 +55,8 @@ class Touch:
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a plugin: what it serves, everything that it touches, and the function that puts it in place.
+    """One part of a plugin: a name for the engine's calls that it serves, the engine's attributes that it touches, and
+    the function that installs it.
 
     `trial`, if there is one, runs after `touches` are verified and before `put`: it calls functions whose
     behaviour their names do not guarantee, and raises if a result is not as expected.

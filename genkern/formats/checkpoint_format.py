@@ -442,7 +442,10 @@ class _Globs:
 
 
 def _whole(values: Mapping[str, Any], *keys: str, default: int | None = None) -> int:
-    """Return the whole number under the first of these keys that is there. Raises Unread."""
+    """Return the value of the first of `keys` that `values` has, or `default`.
+
+    Raises Unread if none of the keys is there and there is no default, or if the value is not a whole number.
+    """
     found = next((key for key in keys if values.get(key) is not None), None)
     value = default if found is None else values[found]
     if value is None:

@@ -122,7 +122,7 @@ class Facts(JournalFacts, ABC):
         self._append("ended", {"outcomes": outcomes, "message": ended.message}, problem)
 
     def retracted(self, problem: GemmProblem, configs: Sequence[str]) -> None:
-        """Remove the screening results of these configs, which are not meaningful."""
+        """Remove the screening results of these configs, because they ran on a device that may have been broken."""
         for config in configs:
             self.of(problem).screened.pop(config, None)
         self._append("retracted", list(configs), problem)

@@ -105,7 +105,7 @@ class LaunchPlan:
 
     @property
     def hangs_on(self) -> frozenset[str]:
-        """The names whose values a launch needs, besides the operands' addresses."""
+        """The names in the plan's expressions, such as M or units, whose values a launch needs."""
         return frozenset[str]().union(*map(names_in, self._values))
 
     @property

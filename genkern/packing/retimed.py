@@ -32,7 +32,12 @@ class Races(Protocol):
 
 @dataclass(frozen=True)
 class Retimed:
-    """A winner as it was packed and as it is now (None if nothing of it remains); `why` it changed, or ""."""
+    """A winner before and after it was timed anew.
+
+    before: the winner as it was packed
+    now: the winner with its new times; None if neither its kernels nor the library's call remain
+    why: the reason if the call now goes to the library, or ""
+    """
 
     before: PackedWinner
     now: PackedWinner | None

@@ -110,7 +110,7 @@ class Given:
 def _with_operands(
     op: Op, like: GemmProblem, given: Mapping[str, Any], own: Mapping[str, object]
 ) -> tuple[GemmProblem, tuple[Operand, ...]]:
-    """Return the problem with the format's own fields, and its operands besides x and weight.
+    """Return the problem with the format's own fields, and all of its operands except x and the weight.
 
     `given` has the tensors by name. Raises InputError if the tensors do not fit the operands, or if a tensor is given
     that the format does not take.

@@ -81,7 +81,10 @@ class Asked(Generic[Answer]):
         self._tree: Any = _MISSING
 
     def of(self, known: Mapping[str, Any]) -> Answer:
-        """Return the answer for configs with these values, besides the shared ones; PENDING if it depends on others."""
+        """Return the predicate's result for configs that have the values `known` in addition to the shared values.
+
+        Return PENDING if the result depends on a parameter whose value is not known.
+        """
         node, last = self._tree, None
         while node.__class__ is _Node:
             if node.name not in known:

@@ -23,7 +23,7 @@ _WANTED = {"vllm": (".py", "METADATA"), "sglang": ("",)}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Unpacks what is missing, and tests with every release."""
+    """Download and unpack the Python sources of releases that are missing, and run the plugins' tests with each."""
     folder, *more = argv
     failed = []
     for name, version in releases():

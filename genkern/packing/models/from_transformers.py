@@ -292,11 +292,16 @@ class _Reader:
         self._whole: dict[str, None] = {}
         self._absent: dict[str, None] = {}
         self._has_top, self._left_out = True, False
-        self._sources, self._renamed = _checkpoint_names(built.config)
+        self._sources, self._renamed, self._unread = _checkpoint_names(built.config)
 
     def notes(self) -> list[str]:
         """Return one line for each kind of assumption."""
         found = [f"{name}: not in the list: its weights are stored in an unknown layout" for name in self._absent]
+        if self._unread:
+            found.append(
+                f"how checkpoints name their weights could not be read from transformers ({self._unread}): rules of "
+                "quantised checkpoints are compared with transformers' own names"
+            )
         if self._left_out:
             found.append("vision and audio parts are not listed")
         if not self._has_top:
@@ -649,10 +654,11 @@ def _activation(config: Any) -> str:
     return next((value for key in keys if isinstance(value := getattr(config, key, None), str)), "")
 
 
-def _checkpoint_names(config: Any) -> tuple[dict[str, tuple[str, ...]], list[tuple[str, str]]]:
-    """Return the checkpoints' names of experts' weights, and pairs of a module's names in transformers and checkpoints.
+def _checkpoint_names(config: Any) -> tuple[dict[str, tuple[str, ...]], list[tuple[str, str]], str]:
+    """Return the checkpoints' names of experts' weights, pairs of a module's names in transformers and checkpoints, and
+    why transformers' table of names could not be read, or "".
 
-    transformers renames and stacks weights as it loads them. Both are empty if it has no entry for the model type.
+    transformers renames and stacks weights as it loads them. The names are empty if it has no entry for the model type.
     """
     try:
         conversions: Any = importlib.import_module("transformers.conversion_mapping")
@@ -667,6 +673,6 @@ def _checkpoint_names(config: Any) -> tuple[dict[str, tuple[str, ...]], list[tup
                 sources[found[1]] = tuple(f"0.{name[1]}" for name in names if name)
             elif len(ours) == len(theirs) == 1 and all(re.fullmatch(r"\.\w+\.", name) for name in (*ours, *theirs)):
                 renamed.append((ours[0], theirs[0]))
-        return {ours: names for ours, names in sources.items() if names}, renamed
-    except Exception:
-        return {}, []
+        return {ours: names for ours, names in sources.items() if names}, renamed, ""
+    except Exception as error:  # The table is not part of transformers' interface, and may change in any way.
+        return {}, [], _line(error)
