@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
+from genkern.result.result import Result
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = Path("results", "figures.yaml")
@@ -60,16 +60,16 @@ def value_of(results: Path, device: str, files: list[str], ratio: str, of: str, 
     return f"{min(ratios) if of == 'least' else math.exp(math.fsum(map(math.log, ratios)) / len(ratios)):.3f}"
 
 
-def rows_of(results: Path, device: str, files: list[str]) -> list[TunedRow]:
+def rows_of(results: Path, device: str, files: list[str]) -> list[Result]:
     """The rows of these files, one for each distinct size."""
-    by_size: dict[GemmProblem, TunedRow] = {
+    by_size: dict[GemmProblem, Result] = {
         row.problem: row for path in _paths(results / device, files) for row in _read(path)
     }
     return list(by_size.values())
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path) -> tuple[TunedRow, ...]:
+def _read(path: Path) -> tuple[Result, ...]:
     return tuple(read_results(str(path)))
 
 
@@ -78,7 +78,7 @@ def _paths(folder: Path, files: list[str]) -> Iterator[Path]:
         yield from sorted(folder.glob(f"{name}.yaml"))
 
 
-def _ratio(row: TunedRow, ratio: str) -> float | None:
+def _ratio(row: Result, ratio: str) -> float | None:
     called = row.duration_us if row.choice == "config" else row.vendor_us
     # Without a library call that computes the same there is nothing to compare with.
     times = {"library": row.vendor_us, "torch": row.torch_us if row.vendor_us else None}

@@ -14,6 +14,7 @@ ROOMS = (
     "timing",
     "ops",
     "kernels",
+    "result",
     "space",
     "farm",
     "search",

@@ -142,9 +142,8 @@ def marked(path: Path) -> bytes:
     """The bundle at `path` as if its calls had been proved, so that such marks are damaged too."""
     bundle = read_bundle(str(path))
     winners = tuple(
-        replace(
-            winner,
-            calls=tuple(replace(call, proved=tuple(sorted({call.least_m, call.most_m}))) for call in winner.calls),
+        winner.with_calls(
+            tuple(replace(call, proved=tuple(sorted({call.least_m, call.most_m}))) for call in winner.calls)
         )
         for winner in bundle.winners
     )

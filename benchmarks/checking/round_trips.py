@@ -26,7 +26,7 @@ from typing import Any
 from rich.console import Console
 
 from genkern.command.exchange.ops_table import measured_sizes
-from genkern.command.verify import fitting, read_claims
+from genkern.command.verify import fitting, read_own_results
 from genkern.errors import GenkernError
 from genkern.files import write_whole
 from genkern.formats import aiter_csv
@@ -39,12 +39,10 @@ from genkern.formats.gemm_entry import GemmDefaults, problem_of_cells
 from genkern.formats.kind import kind_of, read_results
 from genkern.formats.results import ResultsFile, RunFacts
 from genkern.formats.sizes import read_sizes
-from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
-from genkern.gemm.records import Winner
 from genkern.journal.facts import read_journal
 from genkern.journal.journal import Journal
 from genkern.kernels.legality import legal
@@ -53,6 +51,8 @@ from genkern.ops.fields import Field, fields_of, problem_cells
 from genkern.ops.op import Op, check_problem, get_op, op_names
 from genkern.packing.merge import parse_merge, run_merge
 from genkern.packing.rows import rows_of
+from genkern.result.device import DeviceKey
+from genkern.result.result import Result
 from genkern.runtime.packed import Contents, from_data, to_data
 
 FIGURE = "roundtrip_cases"
@@ -103,14 +103,16 @@ def _values(field: Field) -> list[int | str]:
     return [value for value in dict.fromkeys(values) if value != field.default]
 
 
-def winner(problem: GemmProblem, arch: str) -> Winner:
+def winner(problem: GemmProblem, arch: str) -> Result:
     """A measured winner of the problem, with a config that is legal for it on the default device of `arch`.
 
     Its time is one that the memory of every GPU allows.
     """
     config = _config(problem, arch)
     assert config is not None, problem
-    return Winner(problem, config, 1e6, 0.1, 60, "cudagraph", arch, gpu_for_arch(arch).name, _VERSIONS)
+    device = gpu_for_arch(arch).name
+    timed = {"duration_us": 1e6, "spread_us": 0.1, "samples": 60, "discarded": 0, "time_source": "cudagraph"}
+    return Result(problem, config, arch=arch, device=device, versions=_VERSIONS, **timed)
 
 
 @lru_cache(maxsize=4096)
@@ -131,7 +133,7 @@ class Files:
         self._winners = [winner(problem, arch) for problem in self.problems]
         self.results = self._written("results.yaml", self._winners)
 
-    def _written(self, name: str, winners: Sequence[Winner]) -> str:
+    def _written(self, name: str, winners: Sequence[Result]) -> str:
         path = str(self.folder / name)
         head, lines = kind_of(path).render(winners, self._facts.key.compute_units, "")
         write_whole(path, head + "".join(lines))
@@ -157,16 +159,16 @@ class Files:
 
     def checked(self) -> Collection[GemmProblem]:
         """`--compare_wo_tuning`, up to where it compiles."""
-        claims = fitting(read_claims(self.results, GemmDefaults()).claims, self._facts.key, self.results)
-        for claim in claims:
-            check_problem(claim.problem, self.arch)
-        return [claim.problem for claim in claims]
+        results = fitting(read_own_results(self.results, GemmDefaults()).results, self._facts.key, self.results)
+        for result in results:
+            check_problem(result.problem, self.arch)
+        return [result.problem for result in results]
 
     def packed(self) -> Collection[GemmProblem]:
         """`genkern pack` and the reader of bundles, without the calls that a compiler makes."""
         rows = rows_of(read_results(self.results), None, predicted=False)
         assert not rows.left_out, rows.left_out
-        contents = Contents(tuple(replace(row.winner, calls=()) for row in rows.packed), {}, {})
+        contents = Contents(tuple(row.winner.with_calls(()) for row in rows.packed), {}, {})
         return [each.problem for each in from_data(json.loads(json.dumps(to_data(contents)))).winners]
 
     def journaled(self) -> Collection[GemmProblem]:
@@ -227,7 +229,7 @@ class Files:
         return {size.problem for size in by_said.values()}
 
 
-def _whole(winner: Winner, peer: PeerFile) -> list[Winner]:
+def _whole(winner: Result, peer: PeerFile) -> list[Result]:
     """What a file of this kind needs to speak of a winner: AITER's fused MoE has both stages in a row."""
     problem = winner.problem
     if problem.op != aiter_fmoe.OP:

@@ -26,7 +26,6 @@ from genkern.command.setting import Setting, make_setting
 from genkern.errors import GenkernError
 from genkern.farm.workshop import Workshop
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate
@@ -35,6 +34,7 @@ from genkern.profiling.clocks import ThrottleGuard, open_clock
 from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Finals, Rounds, run_finals
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
+from genkern.result.result import Result
 from genkern.timing.libraries import VENDOR
 from genkern.timing.statistics import estimate
 
@@ -186,7 +186,7 @@ def workbench(arguments: argparse.Namespace, time_source: str = "cudagraph") -> 
             yield Workbench(setting, workshop, time_source)
 
 
-def rows_of(arguments: argparse.Namespace) -> list[TunedRow]:
+def rows_of(arguments: argparse.Namespace) -> list[Result]:
     """The sizes to take, each beginning of which is spread over the file."""
     with errors_end():
         return spread_order(read_results(arguments.results), arguments.limit)

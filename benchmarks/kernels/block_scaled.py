@@ -32,13 +32,13 @@ from benchmarks.common.workbench import (
 from genkern.errors import InputError
 from genkern.formats.exchange import vllm
 from genkern.formats.exchange.peer_config import Candidate
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
 from genkern.profiling.algorithms import Algorithms
 from genkern.profiling.finals import Rounds
 from genkern.profiling.loaded_gemm import Call
+from genkern.result.result import Result
 from genkern.timing.libraries import CUBLASLT, VENDOR, library_of
 
 BEST, DEEP_GEMM, VLLM = "cuBLASLt", "DeepGEMM", "vLLM's configs"
@@ -92,7 +92,7 @@ def deep_gemm_call(bench: Bench) -> Call:
     return call
 
 
-def race(bench: Bench, row: TunedRow, of_vllm: Config | None) -> Race:
+def race(bench: Bench, row: Result, of_vllm: Config | None) -> Race:
     """The row's winner, the library's calls, DeepGEMM and vLLM's config in the same shuffled rounds."""
     assert row.config is not None
     winner = row.config.name

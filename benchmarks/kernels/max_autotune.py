@@ -24,10 +24,10 @@ from benchmarks.common.figures import DataFile, figure, geomean, spread_order, t
 from benchmarks.common.workbench import Bench, argument_parser, said, say, until, versions_line, workbench
 from genkern.formats.kind import read_results
 from genkern.formats.sizes import GemmDefaults, read_sizes
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling.finals import Rounds
 from genkern.profiling.loaded_gemm import Call
+from genkern.result.result import Result
 from genkern.timing.libraries import VENDOR
 from genkern.timing.statistics import TIE_RATIO, estimate
 
@@ -47,7 +47,7 @@ class Duel:
     autotune_s: float
 
 
-def taken(rows: Sequence[TunedRow], wanted: Sequence[GemmProblem]) -> list[TunedRow]:
+def taken(rows: Sequence[Result], wanted: Sequence[GemmProblem]) -> list[Result]:
     """The results for the wanted sizes that a plain x @ w.T computes."""
 
     def plain(problem: GemmProblem) -> bool:
@@ -149,7 +149,7 @@ def compiled_call(bench: Bench) -> Call:
     return call
 
 
-def duel(bench: Bench, row: TunedRow, chosen: list[str]) -> Duel:
+def duel(bench: Bench, row: Result, chosen: list[str]) -> Duel:
     """Raises whatever torch.compile raises, KeyError when one of the three cannot be timed."""
     started_s = time.monotonic()
     chosen.clear()

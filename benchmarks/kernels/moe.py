@@ -35,13 +35,13 @@ from benchmarks.common.workbench import (
     workbench,
 )
 from benchmarks.kernels.moe_layer import Layer, LayerOnDevice, layers_of, skewed_layers, vllm_configs
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import groups_of
 from genkern.profiling.finals import Rounds
 from genkern.profiling.loaded_gemm import Call
+from genkern.result.result import Result
 from genkern.timing.libraries import VENDOR
 
 OURS, DEEP_GEMM, VLLM, GROUPED_MM, LOOP = "genkern", "DeepGEMM", "vLLM's configs", "torch._grouped_mm", "loop"
@@ -226,7 +226,7 @@ def main() -> None:
         rows = rows_of(arguments)
         grouped = [row for row in rows if row.problem.op == "grouped_gemm" and row.config is not None]
         layers = layers_of(rows)
-        both: list[Layer | TunedRow] = [*skewed_layers(layers)] if arguments.skewed else [*layers, *grouped]
+        both: list[Layer | Result] = [*skewed_layers(layers)] if arguments.skewed else [*layers, *grouped]
         for item in until(arguments.seconds, both):
             if isinstance(item, Layer):
                 with said(item.what):

@@ -10,7 +10,6 @@ from typing import Any
 import yaml
 
 from benchmarks.common.workbench import Bench
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem, Own
@@ -18,6 +17,7 @@ from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.source import load_module
 from genkern.ops.op import groups_of
 from genkern.profiling.loaded_gemm import Call
+from genkern.result.result import Result
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.row_calls import MOST_ORDERED
 from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, FILE, RowKernel, ordering, quantizing
@@ -44,7 +44,7 @@ class Layer:
         return f"{text}, {p.dtype_a}{scales}{', skewed' if own.get('routing') == 'skewed' else ''}"
 
 
-def layers_of(rows: Sequence[TunedRow]) -> list[Layer]:
+def layers_of(rows: Sequence[Result]) -> list[Layer]:
     """Pairs of rows whose problems are the two stages of a layer."""
     downs = {row.problem: row for row in rows if row.problem.op == "fused_moe"}
     found = []

@@ -22,13 +22,13 @@ from typing import Any
 from benchmarks.common.figures import DataFile, table
 from benchmarks.common.workbench import errors_end
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_device
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import k_shares
 from genkern.ops.op import bytes_moved
+from genkern.result.result import Result
 
 COPY_BYTES = 2**31
 PEAK_SIZE = 8192
@@ -89,7 +89,7 @@ def shares(problem: GemmProblem, config: Config) -> int:
     return tiles * k_shares(config)
 
 
-def report(rows: Sequence[TunedRow], machine: Machine) -> str:
+def report(rows: Sequence[Result], machine: Machine) -> str:
     """Markdown: a line per size with a time, then the five furthest from their bound."""
     timed = sorted((r for r in rows if r.duration_us), key=lambda r: (r.problem.M, r.problem.N, r.problem.K))
     cells = []

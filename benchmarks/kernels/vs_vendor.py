@@ -23,9 +23,9 @@ from benchmarks.common.figures import figure, geomean, table
 from benchmarks.common.workbench import errors_end
 from genkern.errors import ResultsError
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS, TIE, VENDOR_WINS
+from genkern.result.result import Result
 from genkern.timing.libraries import CUBLASLT, library_of
 
 
@@ -33,7 +33,7 @@ from genkern.timing.libraries import CUBLASLT, library_of
 class Compared:
     """A row with the times of one call in microseconds; PyTorch's is None where the row does not say."""
 
-    row: TunedRow
+    row: Result
     genkern_us: float
     library_us: float
     torch_us: float | None
@@ -43,7 +43,7 @@ class Compared:
         return self.genkern_us if self.row.choice == CONFIG_WINS else self.library_us
 
 
-def compared_of(rows: Iterable[TunedRow]) -> list[Compared]:
+def compared_of(rows: Iterable[Result]) -> list[Compared]:
     """The rows with a time of both sides, by M, N and K."""
     both = [
         Compared(row, row.duration_us, row.vendor_us, row.torch_us) for row in rows if row.duration_us and row.vendor_us
@@ -115,7 +115,7 @@ def main(argv: Sequence[str]) -> None:
     parser.add_argument("--least", default="", help="and the least of them by this one")
     parser.add_argument("--over", choices=("library", "torch"), default="library", help="whose time a key is of")
     options = parser.parse_args(argv)
-    distinct: dict[GemmProblem, TunedRow] = {}
+    distinct: dict[GemmProblem, Result] = {}
     with errors_end():
         for path in options.results:
             compared = compared_of(read_results(path))

@@ -17,12 +17,12 @@ from pathlib import Path
 from benchmarks.common.workbench import errors_end
 from genkern.formats.kind import read_results
 from genkern.formats.results import source_today
-from genkern.formats.tuned_row import TunedRow
 from genkern.kernels.catalogue import form_of
+from genkern.result.result import Result
 
 
 @lru_cache(maxsize=4096)
-def is_older(row: TunedRow) -> bool:
+def is_older(row: Result) -> bool:
     """Whether genkern does not generate any more what was measured, or nobody knows; a library's rows have no age."""
     return row.is_genkerns and (not row.source or row.source != source_today(row))
 
@@ -30,7 +30,7 @@ def is_older(row: TunedRow) -> bool:
 def ages(
     paths: Iterable[Path],
     some: bool = False,
-    read: Callable[[Path], Sequence[TunedRow]] = lambda p: read_results(str(p)),
+    read: Callable[[Path], Sequence[Result]] = lambda p: read_results(str(p)),
 ) -> list[str]:
     """A line for each file with older rows: how many of those that were looked at, and which is the first.
 
@@ -53,7 +53,7 @@ def ages(
     return lines
 
 
-def _kind(row: TunedRow) -> tuple[str, str, bool]:
+def _kind(row: Result) -> tuple[str, str, bool]:
     return row.problem.op, form_of(row.config).stem if row.config else "", bool(row.source)
 
 

@@ -21,9 +21,9 @@ from genkern.errors import InputError, ResultsError
 from genkern.files import read_text, write_whole
 from genkern.formats.kind import kind_of, read_results
 from genkern.formats.tune_gemm_yaml import size_line
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.run_files import RunFiles
+from genkern.result.result import Result
 
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _NAME = re.compile(r"([0-9a-f]{7})(?:_([0-9]{1,6}))?\.yaml")
@@ -34,7 +34,7 @@ _RUN_COLUMNS = "commit", "date", "command"
 class Line:
     """A row of results as `file` has it, with the commit of genkern that made it and the day of its last run."""
 
-    row: TunedRow
+    row: Result
     text: str
     head: str
     file: Path

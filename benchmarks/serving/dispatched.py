@@ -125,7 +125,7 @@ def timed(bundle: Bundle, place: Place, problem: GemmProblem, rounds: int, works
 def served_by(choice: Choice) -> str:
     """The config that serves a problem; else PyTorch's call of the library, or an algorithm of cuBLASLt's that won."""
     if choice.winner is not None and choice.call is not None:
-        return choice.winner.config
+        return choice.winner.config_name
     return LT_ALGORITHM if choice.algorithm else LIBRARY
 
 

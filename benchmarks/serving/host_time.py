@@ -40,8 +40,8 @@ from benchmarks.serving.dispatching import (
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.packed import PackedWinner
 from genkern.timing.libraries import kept_algorithm
 
 MS = (1, 16, 64, 4096)
@@ -78,7 +78,7 @@ class Timed:
         return self.times_us[NATIVE] / self.times_us[MM]
 
 
-def cases(winners: Iterable[PackedWinner], ms: Sequence[int] = MS) -> list[Case]:
+def cases(winners: Iterable[Result], ms: Sequence[int] = MS) -> list[Case]:
     """Of each form of kernels, and of the library, the fastest size at each M of `ms`, or at the M nearest to one.
 
     Each has come once before any comes twice, so that a limit leaves none out.
@@ -88,8 +88,8 @@ def cases(winners: Iterable[PackedWinner], ms: Sequence[int] = MS) -> list[Case]
         if not is_plain(winner.problem):
             continue
         of_library = LT_ALGORITHM if kept_algorithm(winner.vendor) else LIBRARY
-        kernels = form_of(Config.parse(winner.config)).stem if winner.choice == "config" else of_library
-        device_us = winner.time_us if winner.choice == "config" else winner.library_us
+        kernels = form_of(Config.parse(winner.config_name)).stem if winner.choice == "config" else of_library
+        device_us = winner.duration_us if winner.choice == "config" else winner.vendor_us
         case = Case(kernels, winner.problem, device_us or math.inf)
         known = best.get((kernels, case.problem.M))
         if known is None or case.device_us < known.device_us:

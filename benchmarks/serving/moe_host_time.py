@@ -29,8 +29,8 @@ from benchmarks.serving.dispatching import Place, argument_parser, gpu_place, ke
 from benchmarks.serving.host_time import calls_of, loop_sampler
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.packed import PackedWinner
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.operators import define
 from genkern.runtime.routed.order import quantized
@@ -58,7 +58,7 @@ class Timed:
         return self.times_us[NATIVE] / self.times_us[GROUPED_MM]
 
 
-def layers_of(winners: Iterable[PackedWinner]) -> list[GemmProblem]:
+def layers_of(winners: Iterable[Result]) -> list[GemmProblem]:
     """The first products of layers whose second one has won as well, few tokens first."""
     won = {winner.problem for winner in winners if winner.calls}
     return sorted((problem for problem in won if second_of(problem) in won), key=lambda problem: problem.M)

@@ -26,8 +26,8 @@ from benchmarks.common.figures import table
 from benchmarks.common.kept import Kept
 from benchmarks.common.rounds import Limit
 from genkern.errors import ResultsError
+from genkern.result.result import Result
 from genkern.runtime.bundle import read_bundle
-from genkern.runtime.packed import PackedWinner
 
 ROOT = str(Path(genkern.__file__).parent.parent)
 _START = "import json, time; start = time.perf_counter(); "
@@ -49,7 +49,7 @@ _OPERANDS = (
 )
 
 
-def first_calls(winner: PackedWinner) -> dict[str, str]:
+def first_calls(winner: Result) -> dict[str, str]:
     """Programs that make the first calls of a process: dispatched ones, and torch.mm."""
     size = {name: getattr(winner.problem, name) for name in "MNK"}
     of_us = _OPERANDS.format(

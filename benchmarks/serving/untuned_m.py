@@ -31,9 +31,9 @@ from benchmarks.serving.other_rules import by_padding, next_larger
 from genkern.formats.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling.loaded_gemm import Call
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
-from genkern.runtime.packed import PackedWinner
 from genkern.runtime.untuned import Option, Rule, by_times, nearest
 
 TORCH, TUNED = "torch.mm", "tuned"
@@ -67,7 +67,7 @@ class Timed:
         return min(us for name, us in self.times_us.items() if name != TUNED)
 
 
-def drawn(winners: Iterable[PackedWinner], count: int, seed: int) -> list[GemmProblem]:
+def drawn(winners: Iterable[Result], count: int, seed: int) -> list[GemmProblem]:
     """`count` distinct problems between tuned M, or as many as are found; fewer are the first of more."""
     tuned: dict[GemmProblem, list[int]] = {}
     for winner in winners:

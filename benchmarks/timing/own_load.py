@@ -29,12 +29,12 @@ from benchmarks.common.workbench import (
     versions_line,
     workbench,
 )
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.profiling.algorithms import Algorithms, sampled_us, to_sample
 from genkern.profiling.cuda.timers import Sampler
 from genkern.profiling.finals import confirmation_rounds
 from genkern.profiling.loaded_gemm import Call
+from genkern.result.result import Result
 from genkern.timing.libraries import VENDOR
 from genkern.timing.statistics import TIE_RATIO
 
@@ -119,7 +119,7 @@ def best_algorithm(bench: Bench) -> Call | None:
     return calls[min(found, key=lambda name: found[name])] if found else None
 
 
-def contenders(bench: Bench, row: TunedRow) -> dict[str, Call]:
+def contenders(bench: Bench, row: Result) -> dict[str, Call]:
     """The winner, the runner-up, PyTorch's own call and the best algorithm, as far as they can be had.
 
     Where the winner cannot (no CuTe DSL here), the runner-up takes its place.

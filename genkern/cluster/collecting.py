@@ -21,11 +21,11 @@ from genkern.files import read_text, require_absent, require_writable, shown_pat
 from genkern.formats import tune_gemm_yaml
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.sizes import read_sizes
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import read_ends
 from genkern.journal.run_files import RunFiles
 from genkern.packing.rows import rank_of
+from genkern.result.result import Result
 from genkern.timing.standing import Standing
 
 # Sort key with the order of GemmProblem's own comparison, in a tenth of the time.
@@ -52,7 +52,7 @@ class CollectedRow:
     origin: str
 
     @classmethod
-    def of(cls, row: TunedRow, text: str, origin: str) -> CollectedRow:
+    def of(cls, row: Result, text: str, origin: str) -> CollectedRow:
         key = row.problem, row.arch, row.device, row.compute_units, row.library, row.bpreshuffle
         return cls(row.problem, row.device, key, rank_of(row), text, origin)
 

@@ -18,7 +18,7 @@ from genkern.command.passes.invariant_options import add_invariant, check_invari
 from genkern.errors import InputError
 from genkern.farm.remote.address import CLUSTER_HELP, read_cluster
 from genkern.files import is_stream
-from genkern.formats.tuned_row import row_keys
+from genkern.formats.config_entry import row_keys
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import DEFAULT_ARCH, known_archs
 from genkern.gemm.parameter import PARAMETERS

@@ -15,8 +15,9 @@ from genkern.farm.farm import FarmCounts
 from genkern.formats.results import ResultsFile
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Outcome, Winner
+from genkern.gemm.records import Outcome
 from genkern.journal.bug_log import BugLog
+from genkern.result.result import Result
 from genkern.tuning.tune import Report
 
 
@@ -55,7 +56,7 @@ class Recorder:
         self._verbose = verbose
         self._pace = pace or Pace()
         self._errors = errors
-        self._winners: list[Winner] = []
+        self._winners: list[Result] = []
         self._outcomes: Counter[Outcome] = Counter()
         self._unwritten = 0
         self._time_source = ""

@@ -10,9 +10,10 @@ from genkern.command.screen import aligned
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import CONFIG_WINS, TIE, Check, Outcome, Winner
+from genkern.gemm.records import CONFIG_WINS, TIE, Outcome
 from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.ops.op import gb_per_s
+from genkern.result.result import Proof, Result
 from genkern.timing.libraries import TORCH, library_of
 
 if TYPE_CHECKING:
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
 _LEFT_ALIGNED = ("size", "vendor", "format", "check", "source", "deterministic", "winner")
 
 
-def percent_of_peak(winner: Winner, gpu: Gpu) -> float | None:
+def percent_of_peak(winner: Result, gpu: Gpu) -> float | None:
     """Return the share of the device's dense matrix peak for A's type, in percent; None if the peak is unknown."""
     peak = gpu.peak_tflops.get(DTYPES[winner.problem.dtype_a].peak)
-    return None if peak is None else 100 * winner.problem.tflops(winner.duration_us) / peak
+    return None if peak is None else 100 * winner.problem.tflops(winner.known_us) / peak
 
 
-def percent_of_roofline(winner: Winner, gpu: Gpu) -> float | None:
+def percent_of_roofline(winner: Result, gpu: Gpu) -> float | None:
     """Return the larger share, in percent: of the device's matrix peak, or of its memory bandwidth. None without a
     peak."""
     peak = percent_of_peak(winner, gpu)
-    memory = gb_per_s(winner.problem, winner.duration_us) / (gpu.memory_tb_per_s * 1e3) * 100
+    memory = gb_per_s(winner.problem, winner.known_us) / (gpu.memory_tb_per_s * 1e3) * 100
     return None if peak is None else max(peak, memory)
 
 
@@ -56,7 +57,7 @@ def format_text(problem: GemmProblem) -> str:
     return f"{problem.op} {types}" + (f" {', '.join(extras)}" if extras else "")
 
 
-def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, errors: bool = False) -> list[str]:
+def winners_table(winners: Sequence[Result], gpu: Gpu, columns: int | None, *, errors: bool = False) -> list[str]:
     """Return the lines of the table of winners, with a title; `errors` adds the figures of the checks.
 
     Empty columns are left out, and a format that all sizes share is in the title. If a line with the winner's name
@@ -64,11 +65,11 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, e
     """
     formats = {format_text(winner.problem) for winner in winners}
     title = f"{gpu.name} ({gpu.arch})" + (f", {formats.pop()}" if len(formats) == 1 else "")
-    cells: dict[str, Callable[[Winner], str]] = {
+    cells: dict[str, Callable[[Result], str]] = {
         "size": lambda w: w.problem.size,
-        "us": lambda w: f"{w.duration_us:.2f}",
+        "us": lambda w: f"{w.known_us:.2f}",
         **({"80 %": _interval_cell} if any(winner.predicted_interval_us for winner in winners) else {}),
-        "TFLOPS": lambda w: f"{w.problem.tflops(w.duration_us):.1f}",
+        "TFLOPS": lambda w: f"{w.problem.tflops(w.known_us):.1f}",
         "% peak": lambda w: _percent(percent_of_peak(w, gpu)),
         "% roof": lambda w: _percent(percent_of_roofline(w, gpu)),
         "source": lambda w: w.time_source,
@@ -83,11 +84,11 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, e
     if any(winner.check for winner in winners):
         cells["check"] = lambda w: _check_cell(w.check)
         if errors:
-            cells["error ratio"] = lambda w: f"{w.check.error_ratio:.2g}" if w.check else "-"
-            cells["worst row"] = lambda w: f"{w.check.worst_row_error:.2g}" if w.check else "-"
-    if not all(is_deterministic(winner.problem, winner.config) for winner in winners):
-        cells["deterministic"] = lambda w: "yes" if is_deterministic(w.problem, w.config) else "no"
-    cells["winner"] = lambda w: w.config.name
+            cells["error ratio"] = lambda w: _error(w.check.error_ratio if w.check else None)
+            cells["worst row"] = lambda w: _error(w.check.worst_row_error if w.check else None)
+    if not all(is_deterministic(winner.problem, winner.known_config) for winner in winners):
+        cells["deterministic"] = lambda w: "yes" if is_deterministic(w.problem, w.known_config) else "no"
+    cells["winner"] = lambda w: w.config_name
     rows = [list(cells), *([cell(winner) for cell in cells.values()] for winner in winners)]
     right = [name for name in cells if name not in _LEFT_ALIGNED]
     lines = aligned(rows, right)
@@ -97,16 +98,16 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, e
     return [title, *lines]
 
 
-def invariant_table(winners: Sequence[Winner], gpu: Gpu) -> list[str]:
+def invariant_table(winners: Sequence[Result], gpu: Gpu) -> list[str]:
     """Return the lines of a table of winners in one order of sums for all M: what is called, and what the order
     costs."""
     rows = [["size", "us", "loss", "vs torch", "called", "sums"]]
     for winner in winners:
-        us = winner.duration_us if winner.choice == CONFIG_WINS else winner.vendor_us or winner.duration_us
+        us = winner.known_us if winner.choice == CONFIG_WINS else winner.vendor_us or winner.known_us
         loss = "-" if winner.invariant_loss is None else f"{100 * winner.invariant_loss:.1f} %"
         torch = f"{winner.torch_us / us:.3f}x" if winner.torch_us else "-"
-        called = winner.config.name if winner.choice == CONFIG_WINS else library_of(winner.vendor)
-        sums = sums_of(winner.problem, winner.config, winner.arch)
+        called = winner.config_name if winner.choice == CONFIG_WINS else library_of(winner.vendor)
+        sums = sums_of(winner.problem, winner.known_config, winner.arch)
         rows.append([winner.problem.size, f"{us:.2f}", loss, torch, called, sums])
     title = f"{gpu.name} ({gpu.arch}), one order of sums for all M"
     return [title, *aligned(rows, ("us", "loss", "vs torch"))]
@@ -118,7 +119,7 @@ def size_line(report: Report) -> str:
     if winner is None:
         return f"{size}: no winner: {report.message}"
     tie = winner.choice == TIE
-    versus = versus_text(winner.duration_us, winner.vendor_us, winner.vendor, winner.torch_us, tie)
+    versus = versus_text(winner.known_us, winner.vendor_us, winner.vendor, winner.torch_us, tie)
     checked = ""
     if winner.check is not None:
         reduced = f" on {winner.check.problem_size}" if winner.check.problem_size != size else ""
@@ -126,26 +127,26 @@ def size_line(report: Report) -> str:
         checked = f", {winner.check.method} check ok{stand_in}{reduced}"
     elif report.unchecked:
         checked = f", not checked here: {report.unchecked}"
-    if not is_deterministic(report.problem, winner.config):
+    if not is_deterministic(report.problem, winner.known_config):
         checked += ", not deterministic"
-    tflops = report.problem.tflops(winner.duration_us)
+    tflops = report.problem.tflops(winner.known_us)
     before, earlier = report.incumbent, ""
-    if before is not None and before.config != winner.config.name:
+    if before is not None and before.config != winner.config_name:
         how = f"{before.duration_us:.2f} us" if before.outcome is Outcome.MEASURED else before.outcome.value
         earlier = f"; before: {how}: {before.config}"
     return (
-        f"{size}: {winner.duration_us:.2f} us{_interval_text(winner)}, {tflops:.1f} TFLOPS{versus} "
+        f"{size}: {winner.known_us:.2f} us{_interval_text(winner)}, {tflops:.1f} TFLOPS{versus} "
         f"({winner.time_source}){checked}: "
-        f"{winner.config.name}{earlier}"
+        f"{winner.config_name}{earlier}"
     )
 
 
-def _interval_cell(winner: Winner) -> str:
+def _interval_cell(winner: Result) -> str:
     ends = winner.predicted_interval_us
     return "-" if ends is None else f"{ends[0]:.2f}-{ends[1]:.2f}"
 
 
-def _interval_text(winner: Winner) -> str:
+def _interval_text(winner: Result) -> str:
     """Return a prediction's 80 % interval, such as ` (11.30 to 14.10)`; "" for a measured time."""
     if (ends := winner.predicted_interval_us) is None:
         return ""
@@ -177,7 +178,7 @@ def detail_lines(report: Report) -> list[str]:
     vendor = report.vendor
     library = [f"  vendor library: {vendor.outcome.value}: {vendor.message}"] if vendor and vendor.message else []
     winner = report.winner
-    sums = sums_of(winner.problem, winner.config, winner.arch) if winner else ""
+    sums = sums_of(winner.problem, winner.known_config, winner.arch) if winner else ""
     order = [f"  sums: {sums}"] if sums else []
     return [f"  {outcomes}; {times}{clock}{_searched(report)}", *wrong, *order, *library]
 
@@ -198,14 +199,18 @@ def outcome_text(outcomes: Counter[Outcome], time_source: str) -> str:
     return ", ".join(f"{outcome.said_of(time_source)} {outcomes[outcome]:,}" for outcome in order)
 
 
-def _check_cell(check: Check | None) -> str:
+def _error(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2g}"
+
+
+def _check_cell(check: Proof | None) -> str:
     if check is None:
         return "none"
     return f"ok ({check.stand_in})" if check.stand_in else "ok"
 
 
-def _times(library_us: float | None, winner: Winner) -> str:
-    return f"{library_us / winner.duration_us:.3f}x" if library_us else "-"
+def _times(library_us: float | None, winner: Result) -> str:
+    return f"{library_us / winner.known_us:.3f}x" if library_us else "-"
 
 
 def _percent(value: float | None) -> str:

@@ -11,7 +11,7 @@ from genkern.errors import ResultsError
 from genkern.files import read_text, shown_path
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import kind_of
-from genkern.formats.tuned_row import TunedRow
+from genkern.result.result import Result
 
 
 def results_lines(path: str, journal: str = "; no journal is beside it") -> list[str]:
@@ -32,11 +32,18 @@ def results_lines(path: str, journal: str = "; no journal is beside it") -> list
     ]
 
 
-def _cells(row: TunedRow) -> list[str]:
+def _cells(row: Result) -> list[str]:
     units = f"{row.compute_units} compute units" if row.compute_units else ""
     device = ", ".join(part for part in (row.device or row.arch, units) if part)
-    name = row.config.name if row.config is not None else row.kernel_name
     us = "" if row.duration_us is None else f"{row.duration_us:.2f}"
     # tune_gemm's rows have no source; genkern's CSV rows only have "measured" or "predicted".
     source = row.time_source or (row.library if row.config is None else "")
-    return [row.problem.size, format_text(row.problem), us, source, device, row.versions.get("triton", ""), name]
+    return [
+        row.problem.size,
+        format_text(row.problem),
+        us,
+        source,
+        device,
+        row.version_of("triton") or "",
+        row.config_name,
+    ]

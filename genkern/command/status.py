@@ -128,7 +128,7 @@ def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -
     measured = [m for m in finals or facts.screened.values() if m.duration_us is not None]
     best = min(measured, key=lambda m: m.duration_us or 0.0, default=None)
     if (winner := facts.winner) is not None:
-        best = Measurement(winner.config.name, Outcome.MEASURED, winner.time_source, "final", winner.duration_us)
+        best = Measurement(winner.config_name, Outcome.MEASURED, winner.time_source, "final", winner.duration_us)
     if facts.ended is not None:
         outcomes = Counter(facts.ended.outcomes)
     source = str(status.facts.header.get("time_source", "")) if status.facts else ""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import genkern
 from genkern.errors import InputError, ProfilerError
-from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import (
     DEFAULT_ARCH,
     NOT_PRESENT,
@@ -34,6 +33,7 @@ from genkern.profiling.predicted import PredictProfiler
 from genkern.profiling.rocm.amd_smi import parse_drivers, parse_max_clocks
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.supervised import SupervisedProfiler
+from genkern.result.device import DeviceKey
 from genkern.timing.profiler import Profiler
 from genkern.timing.time_sources import TIMERS, usual_timer
 from genkern.timing.turns import Turn

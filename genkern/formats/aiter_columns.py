@@ -9,8 +9,8 @@ import functools
 import re
 from collections.abc import Mapping
 
+from genkern.decoding import shown
 from genkern.errors import InputError
-from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import refuse_unknown
 from genkern.formats.said_format import SaidFormat, said_by_kernel
 from genkern.gemm.dtypes import parse_dtype

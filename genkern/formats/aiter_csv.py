@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from genkern.decoding import shown
 from genkern.errors import InputError, ResultsError
 from genkern.formats.aiter_columns import (
     EXTRA_COLUMNS,
@@ -34,32 +35,19 @@ from genkern.formats.aiter_columns import (
     rowwise,
     said_format,
 )
+from genkern.formats.config_entry import parse_config
 from genkern.formats.exchange import aiter_fmoe
 from genkern.formats.flat_csv import Row, read_table
-from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import GemmDefaults, SizeItem, names_types, of_format, resolve, widths_of
 from genkern.formats.said_format import PLAIN, SaidFormat, said_by_name
-from genkern.formats.tuned_row import (
-    LIBRARY,
-    TunedRow,
-    choice_of,
-    digest_of,
-    interval,
-    invariant_said,
-    parse_config,
-    positive,
-    ratio,
-    sums_said,
-    vendor_of,
-)
-from genkern.gemm.config import name_today
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import CONFIG_WINS, PREDICTED, Winner
-from genkern.kernels.catalogue import sums_of
+from genkern.gemm.records import CONFIG_WINS, PREDICTED
 from genkern.ops.fields import own_text
-from genkern.ops.op import gb_per_s, get_op
+from genkern.ops.op import get_op
+from genkern.result.result import LIBRARY, Result
+from genkern.result.row import NAMES, result_of, values_of
 from genkern.timing.libraries import HIPBLASLT, AsmKernel, asm_kernel, is_call, kept_algorithm
 from genkern.timing.standing import SHARED
 
@@ -71,10 +59,8 @@ EMPTY = ""
 _ASM = "asm"
 LIBTYPE_SHARED = f"{LIBRARY}{SHARED}"
 _SOURCES = {LIBRARY: "measured", LIBTYPE_SHARED: f"measured{SHARED}", LIBTYPE_PREDICTED: PREDICTED}
-_FLOATS = (
-    *("interval_low_us", "interval_high_us", "runner_up_us", "margin", "vendor_us", "torch_us"),
-    *("searched_share", "expected_loss", "invariant_loss", "predicted_low_us", "predicted_high_us"),
-)
+# genkern's own columns that are keys of its rows (genkern.result.row).
+_OWN_KEYS = tuple(name for name in EXTRA_COLUMNS if name in NAMES)
 
 
 def size_items(text: str, where: str) -> Iterator[SizeItem]:
@@ -142,7 +128,7 @@ def untuned_text(problems: Sequence[GemmProblem], where: str) -> str:
     return _line(columns) + "".join(_line([cells[name] for name in columns]) for cells in rows)
 
 
-def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRow]:
+def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[Result]:
     """Yield the rows of a tuned table of AITER or genkern, with or without `gfx`, in file order.
 
     Types that have no column come from `defaults`. A time is None if AITER did not measure it (us = 0), or if the
@@ -169,7 +155,7 @@ def split(text: str, where: str, lines: Sequence[int]) -> tuple[str, list[str]]:
     return "".join(written[: bounds[0]]), texts
 
 
-def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
+def render(winners: Sequence[Result], compute_units: int, head: str) -> tuple[str, list[str]]:
     """Return the header and a line for each of `winners`, which are of one op.
 
     `head` is the header of the file that they go to, whose columns they get; "" for a new file, which gets
@@ -250,11 +236,9 @@ def _line(cells: Sequence[object]) -> str:
     return out.getvalue()
 
 
-def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
-    problem, check = winner.problem, winner.check
-    error_ratio = None if check is None else round(check.error_ratio, 6)
-    low_us, high_us = winner.interval_us or (None, None)
-    predicted_low_us, predicted_high_us = winner.predicted_interval_us or (None, None)
+def _cells(winner: Result, compute_units: int) -> dict[str, object]:
+    problem, config, values = winner.problem, winner.known_config, values_of(winner)
+    error_ratio = None if (found := values.get("error_ratio")) is None else round(found, 6)
     assembly = _assembly(winner)
     return {
         "gfx": winner.arch,
@@ -263,35 +247,15 @@ def _cells(winner: Winner, compute_units: int) -> dict[str, object]:
         "libtype": _libtype(winner),
         "solidx": _solution(winner) or 0,
         "kernelId": 0,
-        "splitK": winner.config.SPLIT_K if assembly is None else assembly.splits,
-        "us": round(winner.duration_us, 4),
-        "kernelName": winner.config.name if assembly is None else assembly.kernel,
+        "splitK": config.SPLIT_K if assembly is None else assembly.splits,
+        "us": values["time_us"],
+        "kernelName": config.name if assembly is None else assembly.kernel,
         "err_ratio": error_ratio,
         "errRatio": error_ratio,
-        "tflops": round(problem.tflops(winner.duration_us), 2),
-        "bw": round(gb_per_s(problem, winner.duration_us), 2),
-        "interval_low_us": _rounded(low_us),
-        "interval_high_us": _rounded(high_us),
-        "samples": winner.samples,
-        "discarded": winner.discarded,
-        "runner_up": winner.runner_up or None,
-        "runner_up_us": _rounded(winner.runner_up_us),
-        "margin": _rounded(winner.margin),
-        "vendor_us": _rounded(winner.vendor_us),
-        "choice": winner.choice,
-        "vendor": winner.vendor or None,
-        "torch_us": _rounded(winner.torch_us),
-        "code": winner.code or None,
-        "searched_share": winner.searched_share,
-        "expected_loss": winner.expected_loss,
-        "source": winner.source or None,
-        "sums": sums_of(problem, winner.config, winner.arch) or None,
-        "vendor_sums": winner.vendor_sums or None,
-        "batch_invariant": winner.batch_invariant or None,
-        "invariant_loss": _rounded(winner.invariant_loss),
-        "predicted_low_us": _rounded(predicted_low_us),
-        "predicted_high_us": _rounded(predicted_high_us),
-        "config": None if assembly is None else winner.config.name,
+        "tflops": round(values["TFLOPS"], 2),
+        "bw": round(values["GBps"], 2),
+        **{name: values.get(name) for name in _OWN_KEYS},
+        "config": None if assembly is None else config.name,
         "op": problem.op,
         "dtype_a": problem.dtype_a,
     }
@@ -318,7 +282,7 @@ def _size_cells(problem: GemmProblem) -> dict[str, object]:
     }
 
 
-def _libtype(winner: Winner) -> str:
+def _libtype(winner: Result) -> str:
     if winner.time_source == PREDICTED:
         return LIBTYPE_PREDICTED
     if winner.time_source.endswith(SHARED):
@@ -328,7 +292,7 @@ def _libtype(winner: Winner) -> str:
     return LIBRARY if _solution(winner) is None else HIPBLASLT
 
 
-def _solution(winner: Winner) -> int | None:
+def _solution(winner: Result) -> int | None:
     """Return hipBLASLt's index of the solution that won, or AITER's of its assembly kernel; None if something else won.
 
     AITER's own operator then calls it (libtype hipblaslt and solidx; aiter/tuned_gemm.py ignores kernelName there). The
@@ -340,7 +304,7 @@ def _solution(winner: Winner) -> int | None:
     return None if kept is None else kept.solution
 
 
-def _assembly(winner: Winner) -> AsmKernel | None:
+def _assembly(winner: Result) -> AsmKernel | None:
     """Return the assembly kernel of AITER that won; None if something else won.
 
     AITER's operator finds it by kernelName and splitK.
@@ -348,16 +312,12 @@ def _assembly(winner: Winner) -> AsmKernel | None:
     return asm_kernel(winner.vendor) if _is_another_s(winner) else None
 
 
-def _is_another_s(winner: Winner) -> bool:
+def _is_another_s(winner: Result) -> bool:
     """Return True if a library's call won, and the table has a column for its index."""
     return winner.choice != CONFIG_WINS and "solidx" in TUNED_COLUMNS.get(winner.problem.op, ())
 
 
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
-def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) -> TunedRow:
+def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) -> Result:
     values = entry_values(cells)
     typed = names_types(values, defaults)
     said = by_name | SaidFormat(shuffled=is_shuffled(cells), batched=bool(cells.get("B")))
@@ -375,56 +335,29 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
         raise InputError(f"cu_num = {shown(cu_num)} is not a number of compute units")
     us = _float("us", cells["us"])
     error_ratio = _float("err_ratio", cells.get("err_ratio") or cells.get("errRatio") or "")
-    given = {name: cells[name] for name in EXTRA_COLUMNS if cells.get(name)}
-    floats = {name: _float(name, given[name]) for name in _FLOATS if name in given}
     # Other libraries' rows may have an fp8 encoding that genkern does not use on their gfx: only genkern's rows are
     # checked against gfx.
     tuned_on = cells.get("gfx", "") if libtype in _SOURCES else ""
     problem = resolve(values, defaults, arch=None, tuned_on=tuned_on).problem
-    return TunedRow(
-        problem=problem,
-        config=parse_config(name) if libtype in _SOURCES else None,
-        duration_us=us if us is not None and math.isfinite(us) and us > 0 else None,
-        arch=cells.get("gfx") or None,
-        compute_units=cu_num,
-        time_source=_SOURCES.get(libtype),
-        library=LIBRARY if libtype in _SOURCES else libtype,
-        kernel_name=name,
+    is_ours = libtype in _SOURCES
+    keys: dict[str, object] = {name: cells[name] for name in _OWN_KEYS if cells.get(name)}
+    if "batch_invariant" in keys:
+        keys["batch_invariant"] = flag("batch_invariant", cells["batch_invariant"])
+    # AITER writes 0 for a time that it did not measure, and -1 or inf for a candidate that failed.
+    if us is not None and math.isfinite(us) and us > 0:
+        keys["time_us"] = us
+    if error_ratio is not None and 0 <= error_ratio <= 1:
+        keys["error_ratio"] = error_ratio
+    return result_of(
+        {**keys, "arch": cells.get("gfx") or None, "compute_units": cu_num, "time_source": _SOURCES.get(libtype)},
+        problem,
+        parse_config(name) if is_ours else None,
+        from_text=True,
+        kernel_name="" if is_ours else name,
+        library=LIBRARY if is_ours else libtype,
         bpreshuffle=is_shuffled(cells) and "shuffle" not in problem.op,
         typed=typed,
-        error_ratio=error_ratio if error_ratio is not None and 0 <= error_ratio <= 1 else None,
-        interval_us=interval("interval", floats),
-        samples=_count("samples", given),
-        discarded=_count("discarded", given),
-        runner_up=name_today(given.get("runner_up", "")),
-        runner_up_us=positive("runner_up_us", floats),
-        margin=positive("margin", floats),
-        vendor_us=positive("vendor_us", floats),
-        choice=choice_of(given),
-        vendor=vendor_of(given),
-        torch_us=positive("torch_us", floats),
-        code=digest_of("code", given),
-        searched_share=ratio("searched_share", floats),
-        expected_loss=positive("expected_loss", floats, or_zero=True),
-        source=digest_of("source", given),
-        sums=sums_said(given),
-        vendor_sums=sums_said(given, "vendor_sums"),
-        batch_invariant=invariant_said({**given, **_flags(given)}),
-        invariant_loss=positive("invariant_loss", floats, or_zero=True),
-        predicted_interval_us=interval("predicted", floats),
     )
-
-
-def _flags(given: Mapping[str, str]) -> dict[str, object]:
-    name = "batch_invariant"
-    return {name: flag(name, given[name])} if name in given else {}
-
-
-def _count(name: str, given: Mapping[str, str]) -> int | None:
-    value = number(given[name]) if name in given else None
-    if value is not None and not isinstance(value, int):
-        raise InputError(f"{name} = {shown(value)} is not a count")
-    return value
 
 
 def _float(name: str, text: str) -> float | None:

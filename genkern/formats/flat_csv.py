@@ -7,8 +7,8 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from genkern.decoding import shown
 from genkern.errors import GenkernError
-from genkern.formats.flat_yaml import shown
 
 # AITER's widest table has 41 columns; a table with far more is not one of GEMMs.
 MAX_COLUMNS = 200

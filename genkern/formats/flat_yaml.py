@@ -9,14 +9,15 @@ times as fast. From the first line of another form on, the YAML parser reads the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import yaml
 
+from genkern.decoding import shown
 from genkern.errors import GenkernError
 
 # The parser in C is about ten times as fast; PyYAML may be built without it.
@@ -44,19 +45,6 @@ class Entry:
 
     line: int
     values: Mapping[str, object]
-
-
-def shown(value: object) -> str:
-    """Return `value` as short text for a one-line message."""
-    if isinstance(value, str):
-        return repr(value if len(value) <= 40 else value[:37] + "...")
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "nothing"}[value]
-    if isinstance(value, int):
-        return str(value) if value.bit_length() <= 128 else f"a number of {value.bit_length()} bits"
-    if isinstance(value, float):
-        return repr(value)
-    return "a mapping" if isinstance(value, Mapping) else f"a {type(value).__name__}"
 
 
 def read_entries(text: str, where: str, error: type[GenkernError]) -> Iterator[Entry]:
@@ -92,22 +80,10 @@ def _plain_values(line: str) -> dict[str, object] | None:
     """Return the values of an entry in the form that genkern writes; None for a line of another form."""
     if (match := _PLAIN_ENTRY.fullmatch(line)) is None or not line.isprintable():
         return None
-    try:
-        values: dict[str, object] = _DECODER.decode(match[1].replace("'", '"'))
-    except ValueError:
-        return None
-    return values
-
-
-def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Return the pairs as a dict. Raises ValueError if a key is repeated."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("a key is repeated")
-    return values
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_doubles)
+    values: dict[str, object] = msgspec.json.decode(match[1].replace("'", '"'))
+    # Texts have no quotes, so that these characters follow keys only. Fewer keys are left if one is repeated.
+    keys = len(values) + sum(len(value) for value in values.values() if isinstance(value, dict))
+    return values if keys == line.count("': ") else None
 
 
 def _parsed(text: str, where: str, error: type[GenkernError]) -> Iterator[Entry]:

@@ -11,8 +11,8 @@ import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from genkern.decoding import shown
 from genkern.errors import InputError
-from genkern.formats.flat_yaml import shown
 from genkern.formats.said_format import NOTHING_SAID, SaidFormat
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.problem import ACTIVATIONS, DEFAULT_OP, MAX_DIMENSION, GemmProblem, Own

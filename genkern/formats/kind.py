@@ -11,9 +11,8 @@ from genkern.errors import OutputError, ResultsError
 from genkern.files import is_stream, read_text, require_absent, shown_path
 from genkern.formats import aiter_csv, tune_gemm_yaml
 from genkern.formats.gemm_entry import GemmDefaults, SizeItem
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
+from genkern.result.result import Result
 
 
 class Kind(Protocol):
@@ -28,16 +27,16 @@ class Kind(Protocol):
     def size_items(self, text: str, where: str) -> Iterator[SizeItem]:
         """Yield the sizes of a size list or a results file. Raises InputError."""
 
-    def read_rows(self, text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRow]:
+    def read_rows(self, text: str, where: str, defaults: GemmDefaults) -> Iterator[Result]:
         """Yield the rows of a results file in order. Raises ResultsError when it reaches an invalid row."""
 
     def split(self, text: str, where: str, lines: Sequence[int]) -> tuple[str, list[str]]:
-        """Return the head of a results file, and the text of each row; rows begin at these lines (TunedRow.line).
+        """Return the head of a results file, and the text of each row; rows begin at these lines (Result.line).
 
         Raises ResultsError.
         """
 
-    def render(self, winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
+    def render(self, winners: Sequence[Result], compute_units: int, head: str) -> tuple[str, list[str]]:
         """Return the head (`head` unless it is ""), and the text of a row for each winner."""
 
     def obstacle(self, problem: GemmProblem) -> str:
@@ -67,7 +66,7 @@ def list_text(problems: Sequence[GemmProblem], path: str) -> str:
     return "".join(map(tune_gemm_yaml.size_line, problems))
 
 
-def read_results(path: str, defaults: GemmDefaults | None = None) -> list[TunedRow]:
+def read_results(path: str, defaults: GemmDefaults | None = None) -> list[Result]:
     """Return the rows of a results file, in order. Raises ResultsError (one line: file, line, what)."""
     text = read_text(path, ResultsError)
     return list(kind_of(path).read_rows(text, shown_path(path), defaults or GemmDefaults()))
@@ -93,7 +92,7 @@ def require_no_times(path: str, overwrite: bool) -> None:
         raise OutputError(f"{shown_path(path)} holds times, which configs without do not replace; name another -o")
 
 
-def _rows_there(path: str) -> list[TunedRow]:
+def _rows_there(path: str) -> list[Result]:
     """Return the rows of a results file; none if there is no file, or it is not a results file."""
     if not is_stream(path) and os.path.isfile(path):
         with contextlib.suppress(ResultsError):

@@ -12,13 +12,13 @@ from genkern.files import is_stream, read_text, shown_path, write_whole
 from genkern.formats.exchange import aiter_fmoe
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import Kind, kind_of
-from genkern.formats.tuned_row import DeviceKey, TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device, partition_of
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
 from genkern.kernels.catalogue import is_deterministic
 from genkern.kernels.generate import generate
+from genkern.result.device import DeviceKey
+from genkern.result.result import Result
 
 # A run refuses a file with rows of its device that were tuned with another version of these. A new driver is only
 # recorded.
@@ -45,7 +45,7 @@ class RunFacts:
 class _Kept:
     """A row that was in the file before; `is_ours`: whether it is a result for this run's device."""
 
-    row: TunedRow
+    row: Result
     text: str
     is_ours: bool
 
@@ -98,7 +98,7 @@ class ResultsFile:
         return {row.problem: row.config for row in ours if row.config is not None}
 
     @property
-    def rows(self) -> list[TunedRow]:
+    def rows(self) -> list[Result]:
         """The rows of `problems`, in the order of the file when it was opened."""
         return [kept.row for kept in self._kept if kept.is_ours]
 
@@ -137,7 +137,7 @@ class ResultsFile:
             if kept.problem in wanted:
                 self._require_replaceable(kept)
 
-    def write(self, winners: Sequence[Winner]) -> None:
+    def write(self, winners: Sequence[Result]) -> None:
         """Replace the file by its old rows and `winners`. Raises OutputError; the old file then stays."""
         kept = self._kept
         if self._sort:
@@ -158,7 +158,7 @@ class ResultsFile:
 
     def _read(self, defaults: GemmDefaults) -> None:
         text, where = read_text(self.path, ResultsError), shown_path(self.path)
-        rows: list[tuple[TunedRow, bool]] = []
+        rows: list[tuple[Result, bool]] = []
         # Rows are read one by one, so that a file of another run is refused at its first row, however long it is.
         for row in self._kind.read_rows(text, where, defaults):
             is_ours = _is_result_of(row, self._facts, self._kind)
@@ -206,23 +206,23 @@ def require_same_run(path: str, facts: RunFacts, defaults: GemmDefaults) -> None
             _refuse_other_run(path, row, facts)
 
 
-def _is_result_of(row: TunedRow, facts: RunFacts, kind: Kind) -> bool:
+def _is_result_of(row: Result, facts: RunFacts, kind: Kind) -> bool:
     """Return True if the row is a result for the device of a run."""
     return row.is_genkerns and row.is_of(facts.key) and _says_device(row, kind)
 
 
-def _says_device(row: TunedRow, kind: Kind) -> bool:
+def _says_device(row: Result, kind: Kind) -> bool:
     """Return True if the row identifies its device sufficiently.
 
     For kinds with one row per key the key must be complete. Rows of tune_gemm's lists, which have no device, count as
     ours.
     """
-    return not kind.ONE_ROW_A_KEY or None not in (row.arch, row.compute_units)
+    return not kind.ONE_ROW_A_KEY or (row.arch != "" and row.compute_units is not None)
 
 
-def _refuse_other_run(path: str, row: TunedRow, facts: RunFacts) -> None:
+def _refuse_other_run(path: str, row: Result, facts: RunFacts) -> None:
     for name in _VERSIONS_THAT_MATTER:
-        theirs, ours = row.versions.get(name), facts.versions.get(name)
+        theirs, ours = row.version_of(name), facts.versions.get(name)
         if theirs not in (None, ours):
             _refuse(path, f"results of {name} {theirs}, this is {name} {ours}", " or --all")
     if row.predicted not in (None, facts.predicted):
@@ -235,19 +235,19 @@ def _refuse(path: str, what: str, way_out: str = "") -> None:
     raise ResultsError(f"{shown_path(path)} holds {what}: give another -o{way_out}")
 
 
-def gpu_of(row: TunedRow, arch: str) -> Gpu:
+def gpu_of(row: Result, arch: str) -> Gpu:
     """Return the GPU of a row, or a partition of one. Raises InputError for an unknown architecture."""
-    gpu = gpu_for_device((row.device or "").removesuffix(NOT_PRESENT), arch)
+    gpu = gpu_for_device(row.device.removesuffix(NOT_PRESENT), arch)
     return partition_of(gpu, row.compute_units) if row.compute_units else gpu
 
 
-def source_today(row: TunedRow) -> str:
+def source_today(row: Result) -> str:
     """Return what `row.source` would be if its config were measured now; needs no GPU and takes some 12 ms.
 
     If it is equal, genkern still generates the row's kernels identically, except for comments. Returns "" if genkern
     generates none: for another library's row, a row without an architecture, or a config that is no longer legal.
     """
-    if row.config is None or not row.is_genkerns or row.arch is None:
+    if row.config is None or not row.is_genkerns or not row.arch:
         return ""
     try:
         gpu = gpu_of(row, row.arch)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import yaml
 
 from genkern.errors import InputError, ResultsError
+from genkern.formats.config_entry import AMD_KEYS, config_of, parse_config, row_keys
 from genkern.formats.flat_yaml import Entry, read_entries
 from genkern.formats.gemm_entry import (
     SIZE_KEYS,
@@ -27,31 +27,14 @@ from genkern.formats.gemm_entry import (
     resolve,
     said_by_result,
 )
-from genkern.formats.tuned_row import (
-    AMD_KEYS,
-    TunedRow,
-    choice_of,
-    config_of,
-    digest_of,
-    interval,
-    invariant_said,
-    peer_times,
-    positive,
-    ratio,
-    row_keys,
-    sums_said,
-    text_of,
-    vendor_of,
-    whole,
-)
-from genkern.gemm.config import Config, has_amd_options, name_today
+from genkern.gemm.config import Config, has_amd_options
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
-from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.ops.fields import own_values, words_in_calls
-from genkern.ops.op import gb_per_s, get_op
+from genkern.ops.op import get_op
+from genkern.result.result import Result
+from genkern.result.row import result_of, values_of
 
 SCHEMA = 1
 ONE_ROW_A_KEY = False
@@ -84,7 +67,7 @@ def size_items(text: str, where: str) -> Iterator[SizeItem]:
         yield SizeItem(entry.line, values, UNTYPED, FP16_ADVICE)
 
 
-def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[TunedRow]:
+def read_rows(text: str, where: str, defaults: GemmDefaults) -> Iterator[Result]:
     """Yield the results that genkern or tune_gemm wrote, in file order.
 
     tune_gemm records neither types nor bias: they come from `defaults`, or are genkern's default (bf16). The family is
@@ -183,7 +166,7 @@ def _lines_of(text: str) -> Iterator[str]:
         at = end
 
 
-def render(winners: Sequence[Winner], compute_units: int, head: str) -> tuple[str, list[str]]:
+def render(winners: Sequence[Result], compute_units: int, head: str) -> tuple[str, list[str]]:
     """Return the head (`head` unless it is ""), and a line for each of `winners`. Times are in microseconds, to 0.1 ns.
 
     `compute_units` is the number of compute units of the run's device.
@@ -214,56 +197,21 @@ class _Rows:
         self._known = dict.fromkeys(_known_keys())
         self._config_keys = ("family", "config", "instruction_sched_variant", *PARAMETERS.by_name)
         self._configs: dict[object, Config] = {}
-        self._versions: dict[object, dict[str, str]] = {}
 
-    def row(self, entry: Entry, lines: _LineReader | None) -> TunedRow:
+    def row(self, entry: Entry, lines: _LineReader | None) -> Result:
         """Return the row of `entry`. With `lines`, a comment at the end of its line may have its time. Raises
         InputError."""
         values = entry.values
         refuse_unknown(values.keys(), self._known, "key")
-        duration_us = positive("time_us", values)
-        if duration_us is None and lines and (comment := _TIME_COMMENT.search(lines.line(entry.line))):
-            duration_us = _positive_or_none(comment[1])
-        # These values are not used, but an invalid one means that the file is damaged.
-        for key in ("TFLOPS", "GBps", "worst_row_error"):
-            positive(key, values, or_zero=True)
-        arch = text_of("arch", values)
-        return TunedRow(
-            problem=resolve(values, self._defaults, arch=None, tuned_on=arch or "").problem,
-            config=self._config(values),
-            duration_us=duration_us,
-            arch=_shared(arch),
-            device=_shared(text_of("device", values)),
-            time_source=_shared(text_of("time_source", values)),
-            compute_units=whole("compute_units", values, 1),
-            versions=self._versions_of(values.get("versions")),
-            error_ratio=ratio("error_ratio", values),
-            spread_us=positive("spread_us", values, or_zero=True),
-            vendor_us=positive("vendor_us", values),
-            choice=sys.intern(choice_of(values)),
-            interval_us=interval("interval", values),
-            vendor_interval_us=interval("vendor_interval", values),
-            typed=names_types(values, self._defaults),
-            samples=whole("samples", values),
-            discarded=whole("discarded", values),
-            runner_up=sys.intern(name_today(text_of("runner_up", values) or "")),
-            runner_up_us=positive("runner_up_us", values),
-            margin=positive("margin", values),
-            check=sys.intern(text_of("check", values) or ""),
-            vendor=sys.intern(vendor_of(values)),
-            torch_us=positive("torch_us", values),
-            code=digest_of("code", values),
-            searched_share=ratio("searched_share", values),
-            expected_loss=positive("expected_loss", values, or_zero=True),
-            source=digest_of("source", values),
-            sums=sys.intern(sums_said(values)),
-            vendor_sums=sys.intern(sums_said(values, "vendor_sums")),
-            batch_invariant=invariant_said(values),
-            invariant_loss=positive("invariant_loss", values, or_zero=True),
-            peer_us=peer_times(values),
-            predicted_interval_us=interval("predicted", values),
-            line=entry.line,
-        )
+        if values.get("time_us") is None and lines and (comment := _TIME_COMMENT.search(lines.line(entry.line))):
+            values = {**values, "time_us": _positive_or_none(comment[1])}
+        arch = values.get("arch")
+        problem = resolve(values, self._defaults, arch=None, tuned_on=arch if isinstance(arch, str) else "").problem
+        typed = names_types(values, self._defaults)
+        result = result_of(values, problem, self._config(values), typed=typed, line=entry.line)
+        for name, _ in result.peer_us:
+            parse_config(name)
+        return result
 
     def _config(self, values: Mapping[str, object]) -> Config:
         # An empty value may be an error, and a mapping is never part of a config; `config_of` decides.
@@ -278,19 +226,6 @@ class _Rows:
             known = self._configs[key] = config_of(values)
         return known
 
-    def _versions_of(self, value: object) -> dict[str, str]:
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            raise InputError("versions is not a mapping such as {'triton': '3.7.0'}")
-        found = {name: text_of(name, value) or "" for name in value}
-        return self._versions.setdefault(tuple(found.items()), found)
-
-
-def _shared(text: str | None) -> str | None:
-    """Return the interned copy of a text that many rows have."""
-    return None if text is None else sys.intern(text)
-
 
 def _positive_or_none(text: str) -> float | None:
     try:
@@ -300,20 +235,16 @@ def _positive_or_none(text: str) -> float | None:
     return value if math.isfinite(value) and value > 0 else None
 
 
-def _line(winner: Winner, compute_units: int) -> str:
-    problem, us = winner.problem, winner.duration_us
+def _line(winner: Result, compute_units: int) -> str:
+    us = winner.known_us
     fields = ", ".join(
         f"'{key}': {_flow(value)}" for key, value in _fields(winner, compute_units).items() if value is not None
     )
-    return f"- {{{fields}}} # TFLOPS: {problem.tflops(us):.2f} time(us): {us:.2f}\n"
+    return f"- {{{fields}}} # TFLOPS: {winner.problem.tflops(us):.2f} time(us): {us:.2f}\n"
 
 
-def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
-    problem, config, check = winner.problem, winner.config, winner.check
-    amd = has_amd_options(config) or arch_vendor(winner.arch) == "amd"
-    low_us, high_us = winner.interval_us or (None, None)
-    vendor_low_us, vendor_high_us = winner.vendor_interval_us or (None, None)
-    predicted_low_us, predicted_high_us = winner.predicted_interval_us or (None, None)
+def _fields(winner: Result, compute_units: int) -> dict[str, object]:
+    problem, config = winner.problem, winner.known_config
     values: dict[str, object] = {
         "M": problem.M,
         "N": problem.N,
@@ -322,7 +253,7 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "rowMajorB": "T" if problem.row_major_b else "N",
     }
     values |= {parameter.name: getattr(config, parameter.name) for parameter in CORE}
-    if amd:
+    if has_amd_options(config) or arch_vendor(winner.arch) == "amd":
         named = zip(AMD_KEYS, AMD_OPTIONS, strict=True)
         values |= {key: getattr(config, option.name) for key, option in named}
     options = {option.name for option in AMD_OPTIONS}
@@ -337,49 +268,8 @@ def _fields(winner: Winner, compute_units: int) -> dict[str, object]:
         "bias": problem.bias,
         "activation": None if problem.activation == "none" else problem.activation,
         **dict(problem.own),
-        "time_us": round(winner.duration_us, 4),
-        "spread_us": round(winner.spread_us, 4),
-        "interval_low_us": _rounded(low_us),
-        "interval_high_us": _rounded(high_us),
-        "samples": winner.samples,
-        "discarded": winner.discarded,
-        "time_source": winner.time_source,
-        "TFLOPS": round(problem.tflops(winner.duration_us), 3),
-        "GBps": round(gb_per_s(problem, winner.duration_us), 3),
-        "error_ratio": check and check.error_ratio,
-        "worst_row_error": check and check.worst_row_error,
-        "check": check.how if check else "none",
-        "arch": winner.arch,
-        "device": winner.device,
-        "compute_units": compute_units,
-        "vendor_us": _rounded(winner.vendor_us),
-        "vendor_interval_low_us": _rounded(vendor_low_us),
-        "vendor_interval_high_us": _rounded(vendor_high_us),
-        "vendor": winner.vendor or None,
-        "torch_us": _rounded(winner.torch_us),
-        "code": winner.code or None,
-        "runner_up": winner.runner_up or None,
-        "runner_up_us": _rounded(winner.runner_up_us),
-        "margin": _rounded(winner.margin),
-        "choice": winner.choice,
-        "searched_share": winner.searched_share,
-        "expected_loss": winner.expected_loss,
-        "predicted_low_us": _rounded(predicted_low_us),
-        "predicted_high_us": _rounded(predicted_high_us),
-        "source": winner.source or None,
-        "sums": sums_of(problem, config, winner.arch) or None,
-        "vendor_sums": winner.vendor_sums or None,
-        "batch_invariant": winner.batch_invariant or None,
-        "invariant_loss": _rounded(winner.invariant_loss),
-        "peer_us": dict(winner.peer_us) or None,
-        # Written only if False.
-        "deterministic": None if is_deterministic(problem, config) else False,
-        "versions": dict(winner.versions),
+        **values_of(replace(winner, compute_units=compute_units)),
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
 
 
 def _flow(value: object) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
 
 _Group = tuple[str, GemmProblem]
 
@@ -19,9 +18,8 @@ class NeighbourWins:
         self._names: dict[GemmProblem, str] = {}
         self._wins: Counter[tuple[_Group, str]] = Counter()
 
-    def add(self, winner: Winner) -> None:
-        """Count this winner; it replaces an earlier winner of the same problem."""
-        problem, name = winner.problem, winner.config.name
+    def add(self, problem: GemmProblem, name: str) -> None:
+        """Count the config of this name as the winner of a problem; it replaces an earlier one."""
         before, self._names[problem] = self._names.get(problem), name
         for group in _groups(problem):
             if before is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any
 
+from genkern.decoding import Whole
 from genkern.gemm.config import Config
-from genkern.gemm.problem import GemmProblem
 
 # Time source of predicted times, which no clock has measured.
 PREDICTED = "predicted"
@@ -58,19 +57,19 @@ class Resources:
     loop_*: instruction counts of a Triton kernel's main loop by kind (genkern.farm.binary.main_loop)
     """
 
-    registers: int | None = None
-    accumulator_registers: int | None = None
-    scalar_registers: int | None = None
-    spills: int | None = None
-    shared_bytes: int | None = None
-    scratch_bytes: int | None = None
+    registers: Whole | None = None
+    accumulator_registers: Whole | None = None
+    scalar_registers: Whole | None = None
+    spills: Whole | None = None
+    shared_bytes: Whole | None = None
+    scratch_bytes: Whole | None = None
     code_sha256: str | None = None
-    loop_instructions: int | None = None
-    loop_matrix: int | None = None
-    loop_fma: int | None = None
-    loop_shared: int | None = None
-    loop_loads: int | None = None
-    loop_syncs: int | None = None
+    loop_instructions: Whole | None = None
+    loop_matrix: Whole | None = None
+    loop_fma: Whole | None = None
+    loop_shared: Whole | None = None
+    loop_loads: Whole | None = None
+    loop_syncs: Whole | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ class Measurement:
     duration_us: float | None = None
     samples_us: tuple[float, ...] = ()
     message: str = ""
-    discarded: int = 0
+    discarded: Whole = 0
     usual_mhz: float | None = None
     watts: float | None = None
     took_ms: float | None = None
@@ -223,125 +222,3 @@ class Check:
     def how(self) -> str:
         """The method with its restriction: `gpu`, `interpreter with fp16 operands`."""
         return self.method + (f" with {self.stand_in} operands" if self.stand_in else "")
-
-
-@dataclass(frozen=True)
-class Winner:
-    """The chosen config of one problem, with what is needed to trust and reproduce it.
-
-    Times are from the confirmation: rounds after the finals, which do not influence the choice. Exceptions: peer_us,
-    and predicted times.
-
-    problem, config: what was tuned, and the winner
-    duration_us: median of the kept samples
-    spread_us: interquartile range of the samples
-    samples: number of kept samples
-    time_source: the timer
-    arch, device: the GPU
-    versions: versions of the software
-    check: result of the check
-    vendor_us: median of the vendor library's best call in the same rounds
-    runner_up: name of the next best config, also checked if winners are checked on a GPU
-    runner_up_us: its median
-    interval_us: 95 % bootstrap interval of the median
-    vendor_interval_us: the same for the library
-    discarded: number of discarded samples
-    choice: what a dispatcher should call (CHOICES): the config if it is "config", else the library
-    vendor: name of the library's best call (genkern.timing.libraries); "" if unknown
-    torch_us: median of PyTorch's own call
-    code: digest of the measured machine code (`code_digest`); "" if unknown
-    expected_loss: how much longer the best tried config is expected to take than the best of all (0.01: 1 %); None if
-        unknown
-    searched_share: share of the space's binaries that were tried; None if unknown
-    source: digest of the program that `code` was compiled from (genkern.kernels.specs.source_digest)
-    peer_us: screening times in microseconds, by name, of the fastest configs that other programs' kernels can run
-        (genkern.tuning.elsewhere)
-    vendor_sums: the order in which `vendor` adds along K, as its bits show (genkern.kernels.contract.sums)
-    batch_invariant: all winners of problems that differ only in M add along K in one order, and so does the call that
-        `choice` means
-    invariant_loss: time that this costs, as a share of the fastest call in any order (0.01: 1 %)
-    predicted_interval_us: for a predicted time, the interval that holds 80 % of measured times; None if no recorded
-        time of the GPU shows the predictor's error
-    """
-
-    problem: GemmProblem
-    config: Config
-    duration_us: float
-    spread_us: float
-    samples: int
-    time_source: str
-    arch: str
-    device: str
-    versions: tuple[tuple[str, str], ...]
-    check: Check | None = None
-    vendor_us: float | None = None
-    runner_up: str = ""
-    runner_up_us: float | None = None
-    interval_us: tuple[float, float] | None = None
-    vendor_interval_us: tuple[float, float] | None = None
-    discarded: int = 0
-    choice: str = CONFIG_WINS
-    vendor: str = ""
-    torch_us: float | None = None
-    code: str = ""
-    expected_loss: float | None = None
-    searched_share: float | None = None
-    source: str = ""
-    peer_us: tuple[tuple[str, float], ...] = ()
-    vendor_sums: str = ""
-    batch_invariant: bool = False
-    invariant_loss: float | None = None
-    predicted_interval_us: tuple[float, float] | None = None
-
-    @property
-    def margin(self) -> float | None:
-        """Time of the runner-up over the winner's; slightly below 1 if a tie went to the simpler config."""
-        return None if self.runner_up_us is None else self.runner_up_us / self.duration_us
-
-
-Record = TypeVar("Record")
-# No count, time or number reaches this value, in any unit.
-_MOST = 2**63
-
-
-def require_types(record: Record) -> Record:
-    """Return a dataclass record whose values came from a file, after checking them against the types of its fields.
-
-    Raises TypeError for a value of another type, and for integers beyond 64 bits.
-    """
-    kind: type = type(record)
-    for name, holds in _types_of(kind):
-        if not holds(value := getattr(record, name)):
-            raise TypeError(f"{name} = {str(value)[:40]!r} is of another type than {kind.__name__} declares")
-    return record
-
-
-@lru_cache(maxsize=64)
-def _types_of(kind: Hashable) -> tuple[tuple[str, Callable[[Any], bool]], ...]:
-    return tuple((name, _holds(said)) for name, said in get_type_hints(kind).items())
-
-
-def _holds(said: Any) -> Callable[[Any], bool]:
-    """Return a function that tests whether a value has the annotated type."""
-    origin, inner = get_origin(said), [_holds(each) for each in get_args(said) if each is not ...]
-    if said is float:
-        return lambda value: isinstance(value, float) or _is_whole(value)
-    if said is int:
-        return _is_whole
-    if isinstance(said, type) and origin is None:
-        return lambda value: isinstance(value, said)
-    if origin is dict:
-        return lambda value: isinstance(value, dict) and all(inner[0](k) and inner[1](v) for k, v in value.items())
-    if origin is tuple and get_args(said)[-1] is ...:
-        return lambda value: isinstance(value, tuple) and all(map(inner[0], value))
-    if origin is tuple:
-        return lambda value: (
-            isinstance(value, tuple)
-            and len(value) == len(inner)
-            and all(holds(each) for holds, each in zip(inner, value, strict=True))
-        )
-    return lambda value: any(holds(value) for holds in inner)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -_MOST < value < _MOST

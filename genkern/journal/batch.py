@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from genkern.decoding import decode
 from genkern.gemm.config import name_today
-from genkern.gemm.records import Measurement, Outcome, Unfit, require_types
+from genkern.gemm.records import Measurement, Outcome, Unfit
 
 # Fields that many measurements have in common, in the order of `_kind`.
 _KIND = ("outcome", "time_source", "stage", "message", "discarded", "usual_mhz", "watts")
@@ -45,9 +46,9 @@ def measurements_of(value: Mapping[str, Any]) -> list[Measurement]:
 
     Raises ValueError, LookupError, TypeError or AttributeError for other values.
     """
+    for kind in value["kinds"]:
+        decode(Measurement, {"config": "", **kind})
     kinds = [{**kind, "outcome": Outcome(kind["outcome"])} for kind in value["kinds"]]
-    for kind in kinds:
-        require_types(Measurement("", **kind))
     names = restored(value["config"])
     numbers = value.get("kind") or [0] * len(names)
     found = []
@@ -80,7 +81,7 @@ def unfit_of(value: Sequence[Mapping[str, Any]]) -> dict[str, Unfit]:
     return {
         name: unfit
         for group in value
-        for unfit in [require_types(Unfit(Outcome(group["outcome"]), group["message"]))]
+        for unfit in [decode(Unfit, {"outcome": group["outcome"], "message": group["message"]})]
         for name in restored(group["config"])
     }
 

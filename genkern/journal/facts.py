@@ -8,19 +8,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from genkern.decoding import Whole, decode
 from genkern.errors import InputError, ResultsError
 from genkern.files import regular_bytes
-from genkern.gemm.config import name_today
+from genkern.gemm.config import Config, name_today
 from genkern.gemm.former_names import is_gone
 from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner, require_types
+from genkern.gemm.records import Check, Measurement, Outcome, Unfit
 from genkern.journal.batch import codes_of, measurements_of, restored, unfit_of
 from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences, header_of_today
-from genkern.journal.line import check_of, checksums, entry_of, require_whole, unsealed_header, winner_of
+from genkern.journal.line import checksums, entry_of, require_whole, unsealed_header
 from genkern.journal.made import MadeBinary, made_of
 from genkern.journal.searched import Searched, searched_of
 from genkern.kernels.cute.own import ENVIRONMENT
+from genkern.result.journal_values import result_of
+from genkern.result.result import Result
 from genkern.timing.libraries import OURS, library_of
 
 # Beginnings of the lines about single configs, which are nearly all of a journal.
@@ -47,7 +50,7 @@ class Start:
     command: str
     folder: str
     host: str
-    pid: int
+    pid: Whole
     time_s: float
     generator: str = ""
 
@@ -56,8 +59,8 @@ class Start:
 class Begun:
     """A device has begun a problem: configs that pruning left, number of the device, and when (`time.time()`)."""
 
-    configs: int
-    device_index: int
+    configs: Whole
+    device_index: Whole
     time_s: float
 
 
@@ -71,16 +74,16 @@ class Compiled:
     In a continued run, configs that were unfit before are not counted.
     """
 
-    binaries: int
-    failed: int
-    cached: int
+    binaries: Whole
+    failed: Whole
+    cached: Whole
 
 
 @dataclass(frozen=True)
 class Ended:
     """How a problem ended: number of configs by outcome, and why there is no winner, or ""."""
 
-    outcomes: dict[Outcome, int]
+    outcomes: dict[Outcome, Whole]
     message: str
 
 
@@ -115,7 +118,7 @@ class ProblemFacts:
     rows: dict[str, Check] = field(default_factory=dict)
     sums: dict[str, str] = field(default_factory=dict)
     codes: dict[str, str] = field(default_factory=dict)
-    winner: Winner | None = None
+    winner: Result | None = None
     begun: Begun | None = None
     compiled: Compiled | None = None
     ended: Ended | None = None
@@ -124,7 +127,7 @@ class ProblemFacts:
     def configs(self) -> list[str]:
         """Configs with facts that a continued run does not determine again."""
         names = dict.fromkeys([*self.screened, *self.unfit, *self.checks, *(final.config for final in self.finals)])
-        names |= {self.winner.config.name: None} if self.winner is not None else {}
+        names |= {self.winner.config_name: None} if self.winner is not None else {}
         return [name for name in names if library_of(name) in OURS]
 
     def forget(self, configs: Collection[str]) -> None:
@@ -136,7 +139,7 @@ class ProblemFacts:
         for known in (self.screened, self.unfit, self.checks, self.unchecked, self.rows, self.codes):
             for config in configs:
                 known.pop(config, None)
-        if self.winner is not None and self.winner.config.name in configs:
+        if self.winner is not None and self.winner.config_name in configs:
             self.winner = None
         if self.winner is None and any(final.config in configs for final in (*self.finals, *self.confirmed)):
             # The remaining measurements would not be comparable with new ones.
@@ -176,7 +179,7 @@ class JournalFacts:
         """Numbers by which lines refer to problems."""
         return dict(self._numbers)
 
-    def winners(self) -> list[Winner]:
+    def winners(self) -> list[Result]:
         """Return the winners so far."""
         return [facts.winner for facts in list(self.facts.values()) if facts.winner is not None]
 
@@ -213,11 +216,11 @@ class JournalFacts:
                 if number == 1:
                     self._compare(entry["value"] if entry["fact"] == "header" else {}, expected)
                 elif entry["fact"] == "problem":
-                    problems.append(require_types(GemmProblem(**entry["value"])))
+                    problems.append(decode(GemmProblem, entry["value"]))
                 elif entry["fact"] == "started":
                     value = entry["value"]
-                    start = Start(**{**value, "problems": tuple(problems[n] for n in value["problems"])})
-                    self._note_start(require_types(start))
+                    of_start = [problems[number] for number in value["problems"]]
+                    self._note_start(decode(Start, {**value, "problems": of_start}))
                 else:
                     self._take(entry["fact"], entry["value"], problems[entry["problem"]])
             except ResultsError:
@@ -251,9 +254,9 @@ class JournalFacts:
         for facts in self.facts.values():
             facts.begun = facts.compiled = facts.ended = None
 
-    def _note_winner(self, winner: Winner) -> None:
+    def _note_winner(self, winner: Result) -> None:
         self.of(winner.problem).winner = winner
-        self.wins.add(winner)
+        self.wins.add(winner.problem, winner.config_name)
 
     def _take(self, fact: str, value: Any, problem: GemmProblem) -> None:
         facts = self.of(problem)
@@ -264,32 +267,32 @@ class JournalFacts:
         elif fact == "made":
             facts.made |= made_of(value)
         elif fact == "compiled":
-            facts.compiled = require_types(Compiled(**value))
+            facts.compiled = decode(Compiled, value)
         elif fact == "retimed":
             facts.finals = _of_today(value)
         elif fact == "confirmed":
             facts.confirmed = _of_today(value)
         elif fact == "checked":
-            facts.checks |= _by_config(check_of(value))
+            facts.checks |= _by_config(value)
         elif fact == "unchecked":
-            facts.unchecked |= _by_config(check_of(value))
+            facts.unchecked |= _by_config(value)
         elif fact == "rows":
-            facts.rows |= _by_config(check_of(value))
+            facts.rows |= _by_config(value)
         elif fact == "summed":
             facts.sums |= {str(call): str(order) for call, order in value.items()}
         elif fact == "won":
             if not is_gone(value["config"]):
                 try:
-                    self._note_winner(winner_of(value, problem))
+                    Config.parse(value["config"])
                 except InputError as error:
                     # The file is intact: the config has a parameter that no family here declares.
                     advice = f"; set {ENVIRONMENT} to the files of the families (--family) that the run had"
                     raise UnusableJournal(f"{self.path}: {error}", advice) from None
+                self._note_winner(result_of(value, problem))
         elif fact == "began":
-            facts.begun = require_types(Begun(**value))
+            facts.begun = decode(Begun, value)
         elif fact == "ended":
-            outcomes = {Outcome(name): n for name, n in value["outcomes"].items()}
-            facts.ended = require_types(Ended(outcomes, value["message"]))
+            facts.ended = decode(Ended, value)
         elif fact == "coded":
             facts.codes |= codes_of(value)
         elif fact == "outdated":
@@ -302,7 +305,9 @@ class JournalFacts:
             raise ValueError(fact)
 
 
-def _by_config(check: Check) -> dict[str, Check]:
+def _by_config(value: Mapping[str, Any]) -> dict[str, Check]:
+    """Return the check of these values under the current name of its config."""
+    check = decode(Check, {**value, "config": name_today(value["config"])})
     return {check.config: check}
 
 

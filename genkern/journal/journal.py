@@ -14,13 +14,15 @@ from typing import Any
 from genkern.errors import GenkernError, OutputError
 from genkern.files import regular
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Check, Measurement, Unfit, Winner
+from genkern.gemm.records import Check, Measurement, Unfit
 from genkern.journal.batch import codes_columns, columns, shortened, unfit_columns
 from genkern.journal.facts import Begun, Compiled, Ended, JournalFacts, Start
 from genkern.journal.header import SCHEMA
-from genkern.journal.line import behind, checksums, journal_line, values_of
+from genkern.journal.line import behind, checksums, journal_line
 from genkern.journal.made import MadeBinary, made_columns
 from genkern.journal.searched import Searched, value_of
+from genkern.result.journal_values import values_of
+from genkern.result.result import Result
 
 # Facts wait until this many of one kind have gathered, or for this many seconds, before they are written. A killed
 # process loses the waiting facts.
@@ -111,7 +113,7 @@ class Facts(JournalFacts, ABC):
         self.of(problem).sums |= sums
         self._append("summed", dict(sums), problem)
 
-    def won(self, winner: Winner) -> None:
+    def won(self, winner: Result) -> None:
         """Record the winner of a problem."""
         self._note_winner(winner)
         self._append("won", values_of(winner), winner.problem, decides=True)

@@ -1,17 +1,12 @@
-"""One line of a journal: a fact as compact JSON that ends with its own checksum; and the records in facts."""
+"""One line of a journal: a fact as compact JSON that ends with its own checksum."""
 
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 import re
 import zlib
 from typing import Any
-
-from genkern.gemm.config import Config, name_today
-from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Check, Outcome, Winner, require_types
 
 _CRC = b',"crc":'
 _AFTER = b',"after":'
@@ -21,10 +16,6 @@ _MOST_BYTES = 2**26
 # Longer values are written compressed: lists of thousands of configs and times are for programs to read.
 _PLAIN_BYTES = 1000
 _HEADER = "header"
-
-
-# Pairs, which JSON has as lists.
-_INTERVALS = ("interval_us", "vendor_interval_us", "predicted_interval_us")
 
 
 def journal_line(fact: str, value: Any, problem: int | None = None) -> bytes:
@@ -107,36 +98,3 @@ def _unpacked(packed: str) -> bytes:
     if not inflate.eof or inflate.unused_data:
         raise ValueError("cut short, or longer than any value")
     return text
-
-
-def values_of(winner: Winner) -> dict[str, Any]:
-    """Return the values of a winner without its problem."""
-    values = {k: v for k, v in dataclasses.asdict(winner).items() if k != "problem"}
-    return {**values, "config": winner.config.name}
-
-
-def winner_of(values: dict[str, Any], problem: GemmProblem) -> Winner:
-    """Return the winner of `problem` with these values. Configs get their current names."""
-    check = check_of(values["check"]) if values["check"] else None
-    versions = tuple((str(k), str(v)) for k, v in values["versions"])
-    config = Config.parse(values["config"])
-    intervals = {name: _pair(values.get(name)) for name in _INTERVALS}
-    peers = tuple((name_today(name), float(us)) for name, us in values.get("peer_us", ()))
-    names = {"config": config, "runner_up": name_today(values.get("runner_up", "")), "peer_us": peers}
-    winner = Winner(**{**values, **intervals, **names, "problem": problem, "check": check, "versions": versions})
-    return require_types(winner)
-
-
-def check_of(values: dict[str, Any]) -> Check:
-    """Return the check with these values. The config gets its current name."""
-    lost, config = values.get("lost"), name_today(values["config"])
-    rounds = tuple(map(str, values.get("rounds", ())))
-    check = Check(**{**values, "config": config, "lost": Outcome(lost) if lost else None, "rounds": rounds})
-    return require_types(check)
-
-
-def _pair(values: Any) -> tuple[float, float] | None:
-    if values is None:
-        return None
-    low, high = values
-    return float(low), float(high)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from genkern.decoding import decode
 from genkern.gemm.config import name_today
 from genkern.gemm.former_names import is_gone
-from genkern.gemm.records import Binary, Resources, require_types
+from genkern.gemm.records import Binary, Resources
 from genkern.journal.batch import restored, shortened
 
 # Hexadecimal digits of a content address that are stored; enough to distinguish binaries.
@@ -59,6 +60,7 @@ def made_of(value: Mapping[str, Any]) -> dict[str, MadeBinary]:
     made = {}
     for place, (name, key) in enumerate(zip(names, keys, strict=True)):
         if not is_gone(name):
-            resources = Resources(**{need: column[place] for need, column in needs.items()})
-            made[name_today(name)] = require_types(MadeBinary(key, require_types(resources), seconds[place]))
+            resources = {need: column[place] for need, column in needs.items()}
+            values = {"key": key, "resources": resources, "compile_s": seconds[place]}
+            made[name_today(name)] = decode(MadeBinary, values)
     return made

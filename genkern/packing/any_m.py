@@ -18,7 +18,7 @@ from genkern.kernels.families.offsets import wide_operands
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import main_variant
 from genkern.ops.op import get_op
-from genkern.runtime.packed import PackedWinner
+from genkern.result.result import Result
 from genkern.runtime.untuned import Relatives
 
 # Step between lower tiles, in rows: a few rows beyond M do no harm, and each further tile is another kernel.
@@ -167,7 +167,7 @@ def gaps(spans: Iterable[Span], most: int = MOST_M) -> list[Span]:
     return [(first, last) for first, last in [*found, (start, most)] if first <= last]
 
 
-def unserved(layer: Sequence[PackedWinner]) -> list[Span]:
+def unserved(layer: Sequence[Result]) -> list[Span]:
     """Return the ranges of M that none of a layer's packed winners serves, and whose calls therefore fail."""
     # For a column-major A, a kernel that serves odd M serves all M.
     calls = (call for winner in layer for call in winner.calls if call.plan.keeps_promises(1))

@@ -25,13 +25,14 @@ from genkern.profiling.checking.verdict import Subject, Verdict
 from genkern.profiling.harness import serve_parent
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
 from genkern.profiling.server import Answer, Server, Tell
+from genkern.result.package import PackedCall
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.launch.launcher import Launches
 from genkern.runtime.launch.parameters import COUNTERS, WORKSPACE, Layout
 from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
 from genkern.runtime.launch.torch_gpu import TorchGpu
-from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.row_calls import order_by, quantize_by
 from genkern.runtime.routed.row_kernels import GATED_COLUMNS, RowKernel, needed, row_call
@@ -54,9 +55,9 @@ def _bundle(path: str) -> Bundle:
 class DispatchedCall:
     """The call of a bundle's winner for one M, prepared as the dispatcher does, on given memory."""
 
-    def __init__(self, gpu: LiveGpu, bundle: Bundle, winner: PackedWinner, call: PackedCall, m: int) -> None:
+    def __init__(self, gpu: LiveGpu, bundle: Bundle, winner: Result, call: PackedCall, m: int) -> None:
         self._gpu = gpu
-        exact, sums = m == winner.problem.M, winner.batch_invariant
+        exact, sums = m == winner.problem.M, winner.order
         self._choice = Choice("packed", winner, call, bundle, exact=exact, sums=sums)
         self._m = m
         self._made: dict[object, Launches] = {}

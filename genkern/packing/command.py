@@ -21,7 +21,6 @@ from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
 from genkern.files import cache_folder, require_writable
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import detect_devices, gpu_for_arch, known_archs, triton_target
 from genkern.gemm.triton_release import installed
 from genkern.journal.run_folder import modules_folder
@@ -30,8 +29,9 @@ from genkern.packing.any_m import MOST_M, unserved
 from genkern.packing.packer import Packer
 from genkern.packing.prover import PROOF_TIMEOUT_S, devices_for, proofs_text, prove_on
 from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels
+from genkern.result.result import Result
 from genkern.runtime.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
-from genkern.runtime.packed import Contents, PackedWinner, joined
+from genkern.runtime.packed import Contents, joined
 from genkern.runtime.untuned import Relatives
 
 _MOST_JOBS = 1024
@@ -85,7 +85,7 @@ def run_pack(options: argparse.Namespace, console: Console) -> int:
 
 
 def pack_rows(
-    found: Sequence[TunedRow], options: argparse.Namespace, console: Console, taken: Sequence[Bundle] = ()
+    found: Sequence[Result], options: argparse.Namespace, console: Console, taken: Sequence[Bundle] = ()
 ) -> int:
     """Pack rows into `options.output`, with the contents of the bundles `taken`; see run_pack."""
     rows = rows_of(found, options.arch, options.predicted)
@@ -94,9 +94,9 @@ def pack_rows(
     by_arch: dict[str, list[PackedRow]] = {}
     for row in rows.packed:
         by_arch.setdefault(row.winner.arch, []).append(row)
-    winners: list[PackedWinner] = []
+    winners: list[Result] = []
     packers: list[Packer] = []
-    failed: dict[str, list[PackedWinner]] = {}
+    failed: dict[str, list[Result]] = {}
     for arch, here in by_arch.items():
         with _packer(arch, options, console) as packer:
             packers.append(packer)
@@ -111,7 +111,7 @@ def pack_rows(
                     winners.append(with_calls(row, made))
     for message, which in failed.items():
         console.print(f"not packed: {_named(which)}: {message}")
-        if served := sum(winner.library_us is not None for winner in which):
+        if served := sum(winner.vendor_us is not None for winner in which):
             console.print(f"note: for {served} of these, the library's measured call is packed instead")
     binaries = {sha: binary for packer in packers for sha, binary in packer.binaries.items()}
     contents = Contents(tuple(winners), binaries, {k: v for packer in packers for k, v in packer.row_kernels.items()})
@@ -142,12 +142,12 @@ def pack_rows(
     return max(proved, 1 if failed else 0)
 
 
-def _without_kernel(winners: Sequence[PackedWinner]) -> Iterator[str]:
+def _without_kernel(winners: Sequence[Result]) -> Iterator[str]:
     """Yield a line for each batch-invariant layer that has no kernel for some M, at which calls fail.
 
     A last line has the number of layers with kernels for every M.
     """
-    layers: dict[object, list[PackedWinner]] = {}
+    layers: dict[object, list[Result]] = {}
     for winner in winners:
         if winner.batch_invariant:
             device = winner.arch, winner.device, winner.compute_units
@@ -160,7 +160,7 @@ def _without_kernel(winners: Sequence[PackedWinner]) -> Iterator[str]:
             spans = ", ".join(f"{first} to {last}" if first < last else str(first) for first, last in missing)
             yield (
                 f"note: N = {problem.N}, K = {problem.K} ({problem.op}, {problem.layout}): no kernel of its order of "
-                f"sums, {layer[0].batch_invariant}, takes M = {spans}: such calls cannot be batch invariant"
+                f"sums, {layer[0].order}, takes M = {spans}: such calls cannot be batch invariant"
             )
     if whole:
         yield f"batch invariant: {whole} layers with kernels for every M up to {MOST_M}"
@@ -220,23 +220,23 @@ def _list(path: str, console: Console) -> None:
         types = f"{problem.dtype_a} {problem.dtype_b} {problem.dtype_c}"
         reach = f"{min(c.least_m for c in winner.calls)}..{max(c.most_m for c in winner.calls)}" if winner.calls else ""
         reach += f" by {Relatives.of(problem).step}" if winner.calls and not problem.row_major_a else ""
-        measured_us = None if winner.is_predicted else winner.time_us
-        times = (f"{us:.2f}" if us else "" for us in (measured_us, winner.library_us))
+        measured_us = None if winner.is_predicted else winner.duration_us
+        times = (f"{us:.2f}" if us else "" for us in (measured_us, winner.vendor_us))
         choice = "predicted" if winner.is_predicted else winner.choice
         named = winner.arch, f"{winner.device} ({winner.compute_units})", choice
         size = problem.size + (f" {problem.layout}" if problem.layout != "TN" else "")
         proved = f"{sum(call.is_proved for call in winner.calls)} of {len(winner.calls)}" if winner.calls else ""
-        lines.append((size, problem.op, types, *named, *times, reach, proved, winner.config))
+        lines.append((size, problem.op, types, *named, *times, reach, proved, winner.config_name))
     if any(winner.batch_invariant for winner in bundle.winners):
-        orders = ("batch invariant", *(winner.batch_invariant for winner in bundle.winners))
+        orders = ("batch invariant", *(winner.order for winner in bundle.winners))
         lines = [(*line, order) for line, order in zip(lines, orders, strict=True)]
     for line in aligned(lines, ("us", "library")):
         console.print(line)
     console.print(f"{_summary(bundle.contents)} in {bundle.where}")
 
 
-def _named(winners: Sequence[PackedWinner]) -> str:
-    first = ", ".join(f"{winner.problem.size} {winner.config}" for winner in winners[:_MOST_NAMED])
+def _named(winners: Sequence[Result]) -> str:
+    first = ", ".join(f"{winner.problem.size} {winner.config_name}" for winner in winners[:_MOST_NAMED])
     more = len(winners) - _MOST_NAMED
     return f"{first} and {more} more" if more > 0 else first
 

@@ -27,9 +27,10 @@ from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.specs import kernel_specs, launch_plan
 from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach
+from genkern.result.package import PackedCall
 from genkern.runtime.launch.described import described
 from genkern.runtime.launch.parameters import Layout, parameters_of
-from genkern.runtime.packed import PackedBinary, PackedCall
+from genkern.runtime.packed import PackedBinary
 from genkern.runtime.routed.row_kernels import FILE
 from genkern.runtime.routed.row_kernels import needed as row_kernels_of
 

@@ -17,8 +17,10 @@ from genkern.gemm.records import CONFIG_WINS, NOT_CHECKED, Check, Outcome
 from genkern.ops.op import get_op
 from genkern.packing.any_m import last_for
 from genkern.packing.rows import without_kernels
+from genkern.result.package import PackedCall
+from genkern.result.result import Result
 from genkern.runtime.launch.prepared import memory_refused
-from genkern.runtime.packed import Contents, PackedCall, PackedWinner
+from genkern.runtime.packed import Contents
 from genkern.runtime.untuned import Relatives
 
 # M between the ends of a call's range that are proved, drawn evenly by magnitude.
@@ -44,17 +46,17 @@ class CallProof:
     wrong: str = ""
 
 
-def sizes_to_prove(winner: PackedWinner, call: PackedCall) -> tuple[int, ...]:
+def sizes_to_prove(winner: Result, call: PackedCall) -> tuple[int, ...]:
     """Return the M for which a call is proved; empty if the dispatcher would launch it for none.
 
     These are the first and the last M for which the dispatcher launches it, the winner's own M if the call serves it,
     and up to `_BETWEEN` random M in between.
     """
     step, own = Relatives.of(winner.problem).step, winner.problem.M
-    takes_all = winner.batch_invariant != ""
+    takes_all = winner.batch_invariant
 
     def fits(m: int, *, exact: bool = False) -> bool:
-        known = {"units": winner.compute_units, "M": m}
+        known = {"units": winner.known_units, "M": m}
         there = replace(winner.problem, M=m)
         return not (
             memory_refused(call.plan, known, exact=exact or takes_all) or get_op(there.op).refuse(there, winner.arch)
@@ -107,7 +109,7 @@ def with_proofs(contents: Contents, calls: Mapping[Place, CallProof], rows: Mapp
     If a winner's call for its own M is wrong, the library's measured call takes its place; without one, the winner is
     left out.
     """
-    winners: list[PackedWinner] = []
+    winners: list[Result] = []
     for place, winner in enumerate(contents.winners):
         proofs = {number: calls.get((place, number)) for number in range(len(winner.calls))}
         own = winner.call_for(winner.problem.M)
@@ -116,7 +118,7 @@ def with_proofs(contents: Contents, calls: Mapping[Place, CallProof], rows: Mapp
             winners += filter(None, [without_kernels(winner)])
             continue
         kept = tuple(_proved(call, proofs[number]) for number, call in enumerate(winner.calls) if call not in bad)
-        winners.append(replace(winner, calls=kept))
+        winners.append(winner.with_calls(kept))
     row_kernels = {key: sha256 for key, sha256 in contents.row_kernels.items() if rows.get(key, True)}
     proved_rows = frozenset(row_kernels) & (contents.proved_rows | {key for key, right in rows.items() if right})
     return trimmed(Contents(tuple(winners), contents.binaries, row_kernels, proved_rows))

@@ -12,7 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from genkern.profiling import checking
-from genkern.runtime.packed import PackedCall, PackedWinner
+from genkern.result.package import PackedCall
+from genkern.result.result import Result
 from genkern.timing.session import Session
 
 # The file's name in the cache folder.
@@ -59,7 +60,7 @@ class ProofStore:
             os.close(descriptor)
 
 
-def proof_key(winner: PackedWinner, call: PackedCall, session: Session, binaries: Sequence[bytes]) -> str:
+def proof_key(winner: Result, call: PackedCall, session: Session, binaries: Sequence[bytes]) -> str:
     """Return the SHA-256 of everything that decides the outcome of a call's check.
 
     That is the bytes of the `binaries` that are launched, the launch plan, the problem with the session's M, the
@@ -70,7 +71,7 @@ def proof_key(winner: PackedWinner, call: PackedCall, session: Session, binaries
         call.plan.to_json(),
         repr(session.problem),
         session.problem.M == winner.problem.M,
-        winner.batch_invariant,
+        winner.order,
         winner.arch,
         winner.device,
         winner.compute_units,

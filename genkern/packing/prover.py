@@ -20,8 +20,10 @@ from genkern.packing.proof_store import PROOFS, ProofStore, proof_key
 from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.python_child import module_argv
+from genkern.result.package import PackedCall
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.packed import Contents, PackedCall, PackedWinner
+from genkern.runtime.packed import Contents
 from genkern.runtime.routed.row_kernels import needed
 from genkern.runtime.untuned import Relatives
 from genkern.timing.session import Budget, Session
@@ -79,7 +81,7 @@ class Sessions:
     index: int
     folder: Path
 
-    def of(self, winner: PackedWinner, m: int, budget: Budget) -> Session:
+    def of(self, winner: Result, m: int, budget: Budget) -> Session:
         """Return the session of the winner's problem with M = `m`. Raise InputError if the format refuses it."""
         problem = replace(winner.problem, M=m)
         check_problem(problem, self.arch)
@@ -178,11 +180,11 @@ class Prover:
             self._say(f"{self._found_in_store} checks were taken from an earlier pack or verify")
         return Proofs(with_proofs(self._bundle.contents, self._calls, self._rows), self._wrong, self._bugs, ended)
 
-    def _prove_winner(self, place: int, winner: PackedWinner) -> None:
+    def _prove_winner(self, place: int, winner: Result) -> None:
         contents = self._bundle.contents
         for number, call in enumerate(winner.calls):
             if self._again or not call.is_proved:
-                what = f"{winner.problem.size} {winner.config} for M from {call.least_m} to {call.most_m}"
+                what = f"{winner.problem.size} {winner.config_name} for M from {call.least_m} to {call.most_m}"
                 with self._faults_told(what):
                     self._calls[place, number] = proof = self._call(winner, (place, number))
                     if proof.wrong:
@@ -209,9 +211,9 @@ class Prover:
         self._wrong += 1
         self._say(f"left out: {line}")
 
-    def _call(self, winner: PackedWinner, place: Place) -> CallProof:
+    def _call(self, winner: Result, place: Place) -> CallProof:
         call = winner.calls[place[1]]
-        request = PackedCandidate(winner.config, self._where, place).request
+        request = PackedCandidate(winner.config_name, self._where, place).request
         proved: list[int] = []
         for m in sizes_to_prove(winner, call):
             check = self._proved_once(winner, call, m, request)
@@ -220,13 +222,15 @@ class Prover:
                     return CallProof((), False, f"at M = {m}: {differs}")
                 proved.append(m)
             elif has_no_room(check):
-                self._say(f"not proved: {winner.problem.size} {winner.config} at M = {m}: its operands do not fit here")
+                self._say(
+                    f"not proved: {winner.problem.size} {winner.config_name} at M = {m}: its operands do not fit here"
+                )
                 return CallProof((*proved, *self._below(winner, proved[-1:], m, request)), False)
             else:
                 return CallProof((), False, f"at M = {m}: {' '.join(check.message.split())}")
         return CallProof(tuple(proved), bool(proved))
 
-    def _proved_once(self, winner: PackedWinner, call: PackedCall, m: int, request: dict[str, Any]) -> Check:
+    def _proved_once(self, winner: Result, call: PackedCall, m: int, request: dict[str, Any]) -> Check:
         """Return the check of a call for `m` rows: from the store if the same code has passed it, else made now."""
         if self._store is None:
             return self._checked(winner, m, request)
@@ -235,13 +239,13 @@ class Prover:
         key = proof_key(winner, call, session, images)
         if self._store.has(key) and not self._again:
             self._found_in_store += 1
-            return Check(winner.config, True, 0.0, 0.0, session.problem.size, "gpu", "kept")
+            return Check(winner.config_name, True, 0.0, 0.0, session.problem.size, "gpu", "kept")
         check = self._checked(winner, m, request)
         if check.passed:
             self._store.add(key)
         return check
 
-    def _other_bits(self, winner: PackedWinner, place: Place, m: int) -> str:
+    def _other_bits(self, winner: Result, place: Place, m: int) -> str:
         """Return how rows of a call differ from themselves in other batches; "" if they do not.
 
         The bits of equal rows are kept for _compare_layers.
@@ -250,8 +254,8 @@ class Prover:
         elements = m * max(problem.N, problem.K) * problem.batch
         if self._compares is None or not winner.batch_invariant or elements > _MOST_COMPARED:
             return ""
-        candidate = PackedCandidate(winner.config, self._where, place)
-        check = self._compares.check(self._sessions.of(winner, m, self._budget), winner.config, candidate, None)
+        candidate = PackedCandidate(winner.config_name, self._where, place)
+        check = self._compares.check(self._sessions.of(winner, m, self._budget), winner.config_name, candidate, None)
         if check.passed:
             layer = replace(problem, M=1), winner.compute_units
             self._bits.setdefault(layer, {})[place, m] = check.row_bits
@@ -262,15 +266,15 @@ class Prover:
         for bits in self._bits.values():
             for place, m in other_bits(bits):
                 winner = self._bundle.winners[place[0]]
-                what = f"{winner.problem.size} {winner.config} at M = {m}"
-                wrong = f"rows have other bits than with most kernels of the order of sums {winner.batch_invariant}"
+                what = f"{winner.problem.size} {winner.config_name} at M = {m}"
+                wrong = f"rows have other bits than with most kernels of the order of sums {winner.order}"
                 self._calls[place] = CallProof((), False, f"at M = {m}: {wrong}")
                 self._tell(f"{what}: {wrong}")
         if self._bits:
             count = sum(map(len, self._bits.values()))
             self._say(f"rows compared to the bit: {len(self._bits)} layers, {count} calls, each in several batches")
 
-    def _below(self, winner: PackedWinner, proved: list[int], m: int, request: dict[str, Any]) -> list[int]:
+    def _below(self, winner: Result, proved: list[int], m: int, request: dict[str, Any]) -> list[int]:
         """Return, as a list, an M that passes between the last proved M and `m`; [] if none is found.
 
         The operands of `m` do not fit on the GPU. The distance to the last proved M is halved until a check passes, at
@@ -285,7 +289,7 @@ class Prover:
                 return [m]
         return []
 
-    def _prove_row(self, place: int, winner: PackedWinner, key: tuple[str, str]) -> None:
+    def _prove_row(self, place: int, winner: Result, key: tuple[str, str]) -> None:
         """Prove a row kernel that runs beside the winner's product."""
         _, name = key
         check = self._checked(
@@ -298,7 +302,7 @@ class Prover:
             if not check.passed:
                 self._tell(f"{name}: {' '.join(check.message.split())}")
 
-    def _checked(self, winner: PackedWinner, m: int, request: dict[str, Any]) -> Check:
+    def _checked(self, winner: Result, m: int, request: dict[str, Any]) -> Check:
         return self._checks.check_request(self._sessions.of(winner, m, self._budget), request["config"], request)
 
 

@@ -11,7 +11,7 @@ from genkern.command.screen import aligned
 from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS, Measurement, Outcome
 from genkern.packing.prover import PackedCandidate, Sessions
 from genkern.packing.rows import without_kernels
-from genkern.runtime.packed import PackedWinner
+from genkern.result.result import Result
 from genkern.search.select import choice, library_calls
 from genkern.timing.libraries import VENDOR, call_name
 from genkern.timing.profiler import Raced
@@ -39,8 +39,8 @@ class Retimed:
     why: the reason if the call now goes to the library, or ""
     """
 
-    before: PackedWinner
-    now: PackedWinner | None
+    before: Result
+    now: Result | None
     why: str = ""
 
     @property
@@ -58,7 +58,7 @@ class Retimed:
 
 def retimed(
     place: int,
-    winner: PackedWinner,
+    winner: Result,
     where: str,
     races: Races,
     sessions: Sessions,
@@ -75,23 +75,25 @@ def retimed(
     own = winner.call_for(winner.problem.M)
     racers = []
     if own is not None:
-        racers.append(PackedCandidate(winner.config, where, (place, winner.calls.index(own)), winner.deterministic))
+        racers.append(
+            PackedCandidate(winner.config_name, where, (place, winner.calls.index(own)), winner.deterministic)
+        )
     found = {m.config: m for m in races.retime(session, racers)}
     library = next(iter(library_calls(found.values(), budget)), None)
-    ours = found.get(winner.config) if racers else None
+    ours = found.get(winner.config_name) if racers else None
     if library is not None and ours is not None and choice(ours, library, budget) != CONFIG_WINS:
         calls = [library.config, *([VENDOR] if _us(found.get(VENDOR)) else [])]
         found |= {m.config: m for m in races.confirm(session, racers, list(dict.fromkeys(calls)))}
-        library, ours = found[library.config], found[winner.config]
+        library, ours = found[library.config], found[winner.config_name]
     us, library_us, torch_us = _us(ours), _us(library), _us(found.get(VENDOR))
-    now = replace(winner, library_us=library_us or winner.library_us, torch_us=torch_us or winner.torch_us)
+    now = replace(winner, vendor_us=library_us or winner.vendor_us, torch_us=torch_us or winner.torch_us)
     if library is not None and library_us is not None:
         now = replace(now, vendor=call_name(library.config))
     if us is None and racers:
         why = " ".join(ours.message.split()) if ours is not None and ours.message else "it could not be timed"
-        return Retimed(winner, without_kernels(now) if winner.choice == CONFIG_WINS else replace(now, calls=()), why)
+        return Retimed(winner, without_kernels(now) if winner.choice == CONFIG_WINS else now.with_calls(()), why)
     said = tuple(sorted({**dict(winner.versions), **versions}.items()))
-    now = replace(now, time_us=us or now.time_us, versions=said, time_source=races.time_source)
+    now = replace(now, duration_us=us or now.duration_us, versions=said, time_source=races.time_source)
     if winner.choice != CONFIG_WINS:
         return Retimed(winner, _beside_library(now))
     if ours is not None and choice(ours, library, budget) == VENDOR_WINS:
@@ -99,10 +101,10 @@ def retimed(
     return Retimed(winner, now)
 
 
-def _beside_library(winner: PackedWinner) -> PackedWinner:
+def _beside_library(winner: Result) -> Result:
     """Return the winner with its kernels if they beat PyTorch's own call, which serves other M; else without them."""
-    us, torch_us = winner.time_us, winner.torch_us
-    return winner if us is not None and torch_us is not None and us < torch_us else replace(winner, calls=())
+    us, torch_us = winner.duration_us, winner.torch_us
+    return winner if us is not None and torch_us is not None and us < torch_us else winner.with_calls(())
 
 
 def news(found: Iterable[Retimed]) -> list[str]:
@@ -115,19 +117,19 @@ def news(found: Iterable[Retimed]) -> list[str]:
 def _cells(each: Retimed) -> Iterator[str]:
     before, now = each.before, each.now
     yield before.problem.size + (f" {before.problem.layout}" if before.problem.layout != "TN" else "")
-    yield before.config
-    for name in ("time_us", "library_us"):
+    yield before.config_name
+    for name in ("duration_us", "vendor_us"):
         for winner in (before, now):
             us = None if winner is None or winner.is_predicted else getattr(winner, name)
             yield f"{us:.2f}" if us else ""
     yield "its kernel" if now is not None and now.choice == CONFIG_WINS else f"the library: {each.why or 'as before'}"
 
 
-def _speed(winner: PackedWinner | None) -> float | None:
+def _speed(winner: Result | None) -> float | None:
     """Return the library's time divided by the winner's."""
-    if winner is None or winner.time_us is None or winner.library_us is None:
+    if winner is None or winner.duration_us is None or winner.vendor_us is None:
         return None
-    return winner.library_us / winner.time_us
+    return winner.vendor_us / winner.duration_us
 
 
 def _us(measurement: Measurement | None) -> float | None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from genkern.errors import InputError
 from genkern.formats.results import gpu_of
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import NOT_PRESENT, Gpu
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
@@ -17,7 +16,8 @@ from genkern.kernels.legality import legal
 from genkern.ops.op import bytes_moved, get_op, groups_of
 from genkern.packing.any_m import Kernels, Reach, further, lower_tiles, reach
 from genkern.packing.packer import Wanted
-from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
+from genkern.result.package import Package, PackedCall, PackedOperand
+from genkern.result.result import Proof, Result
 from genkern.runtime.untuned import Relatives
 from genkern.search.predicted_times import predicted_times
 from genkern.timing.libraries import AITER, TORCH, library_of
@@ -34,7 +34,7 @@ _CACHED, _FASTEST = 2.0, 0.97
 class PackedRow:
     """One row to pack: the winner without its calls, and the calls to pack for it (none if the library wins)."""
 
-    winner: PackedWinner
+    winner: Result
     wanted: tuple[Wanted, ...]
 
 
@@ -47,7 +47,7 @@ class Rows:
     in_doubt: dict[str, int]
 
 
-def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Rows:
+def rows_of(found: Iterable[Result], arch: str | None, predicted: bool) -> Rows:
     """Return the rows to pack. `arch` is the architecture of rows that do not state theirs.
 
     If two rows have one problem and device, the more reliable one is taken (genkern.timing.standing), else the faster
@@ -68,7 +68,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
             left_out[reason] += 1
             continue
         target = row.arch or arch
-        if target is None:
+        if not target:
             raise InputError(f"{row.problem.size} does not say for which architecture it is: give --arch")
         gpu = gpu_of(row, target)
         is_packed = row.choice == CONFIG_WINS or row.batch_invariant
@@ -105,7 +105,7 @@ def rows_of(found: Iterable[TunedRow], arch: str | None, predicted: bool) -> Row
 class _Row:
     """A row, and the GPU that it is for."""
 
-    row: TunedRow
+    row: Result
     arch: str
     gpu: Gpu
 
@@ -135,7 +135,7 @@ def _with_every_m(packed: dict[object, PackedRow]) -> dict[object, PackedRow]:
             layers[replace(winner.problem, M=1), winner.arch, winner.device, winner.compute_units].append(key)
     for keys in layers.values():
         rows = [packed[key] for key in keys]
-        if len(orders := sorted({row.winner.batch_invariant for row in rows})) > 1:
+        if len(orders := sorted({row.winner.order for row in rows})) > 1:
             problem = rows[0].winner.problem
             raise InputError(
                 f"batch-invariant rows of N = {problem.N}, K = {problem.K} ({problem.op}) have several orders of sums "
@@ -152,22 +152,23 @@ def _with_every_m(packed: dict[object, PackedRow]) -> dict[object, PackedRow]:
     return packed
 
 
-def with_calls(row: PackedRow, calls: Sequence[PackedCall]) -> PackedWinner:
+def with_calls(row: PackedRow, calls: Sequence[PackedCall]) -> Result:
     """Return the winner with its calls, in the order of `row.wanted`."""
-    return replace(row.winner, calls=tuple(calls))
+    return row.winner.with_calls(tuple(calls))
 
 
-def without_kernels(winner: PackedWinner) -> PackedWinner | None:
+def without_kernels(winner: Result) -> Result | None:
     """Return what remains of a winner without its kernels: the library's call that was measured beside it.
 
     None if there is none. The library's order of sums is unknown, so the result is not batch-invariant.
     """
-    if winner.library_us is None:
+    if winner.vendor_us is None:
         return None
-    return replace(winner, choice=VENDOR_WINS, time_us=winner.library_us, calls=(), batch_invariant="")
+    left = replace(winner, choice=VENDOR_WINS, duration_us=winner.vendor_us, batch_invariant=False, sums="")
+    return left.with_calls(())
 
 
-def _left_out(row: TunedRow, predicted: bool) -> str:
+def _left_out(row: Result, predicted: bool) -> str:
     if not row.is_genkerns and row.choice == CONFIG_WINS:
         return "of other libraries"
     if row.predicted and not predicted:
@@ -175,7 +176,7 @@ def _left_out(row: TunedRow, predicted: bool) -> str:
     return ""
 
 
-def _as_called(row: TunedRow) -> TunedRow:
+def _as_called(row: Result) -> Result:
     """Return the row as it will be called. AITER's kernels are not called, so PyTorch's own call takes their place."""
     if row.choice == CONFIG_WINS or library_of(row.vendor) != AITER:
         return row
@@ -183,17 +184,17 @@ def _as_called(row: TunedRow) -> TunedRow:
     return replace(row, choice=choice, vendor=TORCH if row.torch_us else "", vendor_us=row.torch_us)
 
 
-def _beats_torch(row: TunedRow) -> bool:
+def _beats_torch(row: Result) -> bool:
     """Return True if a config that lost to the library's best beats PyTorch's own call, which serves other M."""
     return row.duration_us is not None and row.torch_us is not None and row.duration_us < row.torch_us
 
 
-def _device(row: TunedRow) -> str:
+def _device(row: Result) -> str:
     """Return the device's name as the driver states it; "" if the row has none."""
-    return (row.device or "").removesuffix(NOT_PRESENT)
+    return row.device.removesuffix(NOT_PRESENT)
 
 
-def _is_predicted_otherwise(row: TunedRow, gpu: Gpu) -> bool:
+def _is_predicted_otherwise(row: Result, gpu: Gpu) -> bool:
     """Return True if the row's time is predicted with an interval, and the model predicts another time for the GPU.
 
     Rows without an interval are predicted by the cost model, whose constants a calibration changes: they return False.
@@ -204,7 +205,7 @@ def _is_predicted_otherwise(row: TunedRow, gpu: Gpu) -> bool:
     return abs(expected_us / row.duration_us - 1) > _SAME_PREDICTION
 
 
-def _is_faster_than_memory(row: TunedRow, gpu: Gpu) -> bool:
+def _is_faster_than_memory(row: Result, gpu: Gpu) -> bool:
     """Return True if the row was measured to be faster than the GPU's memory can deliver operands beyond its caches."""
     # For formats with groups, the bytes moved are only an expectation: they depend on how many groups have rows.
     if not row.measured or row.duration_us is None or groups_of(row.problem) is not None:
@@ -214,37 +215,39 @@ def _is_faster_than_memory(row: TunedRow, gpu: Gpu) -> bool:
     return not in_cache and row.duration_us < _FASTEST * moved / gpu.memory_tb_per_s * 1e-6
 
 
-def rank_of(row: TunedRow) -> tuple[Standing, float]:
+def rank_of(row: Result) -> tuple[Standing, float]:
     """Return the sort key of rows of one size and device; the smallest row is kept.
 
     Rows are sorted by proof and source of the time, then by the time.
     """
     us = row.duration_us if row.duration_us is not None else float("inf")
-    return standing(row.choice, row.check, row.time_source), us
+    return standing(row.choice, row.proved_by, row.time_source), us
 
 
 def _packed(here: _Row, tuned: Sequence[int]) -> PackedRow:
     row, arch, gpu, problem = here.row, here.arch, here.gpu, here.problem
-    winner = PackedWinner(
+    winner = Result(
         problem=problem,
         arch=arch,
         device=_device(row) or gpu.name,
         compute_units=row.compute_units or gpu.compute_units,
-        config=row.config.name if row.config else row.library,
+        kernel_name=row.config.name if row.config else row.library,
         choice=row.choice,
         # The library's algorithm is kept only if its bits have shown that it has the rows' order of sums.
         vendor="" if row.batch_invariant and row.choice != CONFIG_WINS and row.vendor_sums != row.sums else row.vendor,
-        time_us=row.duration_us,
-        library_us=row.vendor_us,
+        duration_us=row.duration_us,
+        vendor_us=row.vendor_us,
         torch_us=row.torch_us,
-        time_source=row.time_source or "",
-        check=row.check,
+        time_source=row.time_source,
+        check=Proof(row.proved_by) if row.proved_by else None,
         code=row.code,
-        versions=tuple(sorted(row.versions.items())),
-        calls=(),
-        operands=tuple(map(PackedOperand.of, get_op(problem.op).operands(problem))),
-        deterministic=row.config is None or is_deterministic(problem, row.config),
-        batch_invariant=row.sums if row.batch_invariant else "",
+        versions=tuple(sorted(row.versions)),
+        sums=row.order,
+        batch_invariant=row.batch_invariant,
+        package=Package(
+            operands=tuple(map(PackedOperand.of, get_op(problem.op).operands(problem))),
+            deterministic=row.config is None or is_deterministic(problem, row.config),
+        ),
     )
     is_needed = row.choice == CONFIG_WINS or row.batch_invariant or _beats_torch(row)
     if row.config is None or not is_needed:

@@ -180,14 +180,14 @@ def _timed(
                 found.append(each)
             except (InputError, BugError) as error:
                 status = max(status, 3 if isinstance(error, BugError) else 1)
-                console.print(f"not timed: {winner.problem.size} {winner.config}: {error}")
+                console.print(f"not timed: {winner.problem.size} {winner.config_name}: {error}")
             except ProfilerError as error:
                 status = 2
                 console.print(f"timing ended early: {error}")
         winners.append(each)
     for line in news(found):
         console.print(line)
-    if invariant := sum(winner.batch_invariant != "" for winner in contents.winners):
+    if invariant := sum(winner.batch_invariant for winner in contents.winners):
         console.print(f"not timed: {invariant} batch-invariant winners (the library is not batch-invariant)")
     switched = sum(each.is_switched for each in found)
     seconds = time.monotonic() - started_s

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from genkern import __version__
 from genkern.errors import OutputError, ResultsError
 from genkern.files import read_bytes, regular, require_absent, shown_path, write_bytes_whole
-from genkern.runtime.packed import Contents, PackedWinner, from_data, to_data
+from genkern.result.result import Result
+from genkern.runtime.packed import Contents, from_data, to_data
 
 # Version of the manifest: another number means that fields or their meanings differ.
 SCHEMA = 4
@@ -65,7 +66,7 @@ class Bundle:
     _archive: zipfile.ZipFile
 
     @property
-    def winners(self) -> tuple[PackedWinner, ...]:
+    def winners(self) -> tuple[Result, ...]:
         return self.contents.winners
 
     def image(self, sha256: str) -> bytes:

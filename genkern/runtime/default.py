@@ -98,7 +98,7 @@ class Process:
             line = f"{choice.why}: the library serves it{sums}"
         else:
             sums = f" ({choice.call.sums})" if choice.call is not None and choice.call.sums else ""
-            line = f"{choice.why}: {choice.winner.config} of {choice.bundle.where} serves it{sums}"
+            line = f"{choice.why}: {choice.winner.config_name} of {choice.bundle.where} serves it{sums}"
         self.context.say((problem, line), f"{problem_text(problem)}: {line}")
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.ops.accumulate import as_fast, as_full, is_full, multiplies_float8
+from genkern.result.package import PackedCall
+from genkern.result.result import Result
 from genkern.runtime.backends.lt import is_found_again
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.packed import PackedCall, PackedWinner
 from genkern.runtime.process.drift import is_looked_up
 from genkern.runtime.untuned import Option, Relatives, Rule, by_own_times, by_times, nearest_winner
 from genkern.timing.libraries import kept_algorithm
@@ -27,7 +28,7 @@ class Device:
     name: str
     compute_units: int
 
-    def has(self, winner: PackedWinner) -> bool:
+    def has(self, winner: Result) -> bool:
         """Return True if the winner was tuned on such a device."""
         return (winner.arch, winner.device, winner.compute_units) == (self.arch, self.name, self.compute_units)
 
@@ -44,7 +45,7 @@ class Choice:
     """
 
     why: str
-    winner: PackedWinner | None = None
+    winner: Result | None = None
     call: PackedCall | None = None
     bundle: Bundle | None = None
     exact: bool = False
@@ -86,8 +87,8 @@ class Table:
         self._rule = rule
         self._only_proved = only_proved
         self._library = library
-        self._rows: dict[GemmProblem, tuple[PackedWinner, Bundle]] = {}
-        self.doubled: list[PackedWinner] = []
+        self._rows: dict[GemmProblem, tuple[Result, Bundle]] = {}
+        self.doubled: list[Result] = []
         self.elsewhere: set[str] = set()
         # The other devices that each problem was tuned for, whatever its M.
         self._elsewhere: dict[GemmProblem, set[str]] = defaultdict(set)
@@ -101,7 +102,7 @@ class Table:
                     self._elsewhere[replace(winner.problem, M=1)].add(named)
         self.predicted = sum(winner.is_predicted for winner, _ in self._rows.values())
         self._by_m: dict[Relatives, list[GemmProblem]] = defaultdict(list)
-        self._tuned: dict[GemmProblem, list[PackedWinner]] = defaultdict(list)
+        self._tuned: dict[GemmProblem, list[Result]] = defaultdict(list)
         for problem in sorted(self._rows, key=lambda problem: problem.M):
             if not self._rows[problem][0].is_predicted:
                 self._by_m[Relatives.of(problem)].append(problem)
@@ -114,11 +115,11 @@ class Table:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def _take(self, winner: PackedWinner, bundle: Bundle) -> None:
+    def _take(self, winner: Result, bundle: Bundle) -> None:
         known = self._rows.get(winner.problem)
         if known is not None:
             worse = max(known[0], winner, key=rank)
-            if known[0].batch_invariant == winner.batch_invariant:
+            if known[0].order == winner.order:
                 self.doubled.append(worse)
             if worse is winner:
                 return
@@ -182,15 +183,15 @@ class Table:
         rows = self._tuned.get(replace(problem, M=1), ())
         return [(row.problem.M, self._named(row)) for row in rows]
 
-    def _named(self, row: PackedWinner) -> str:
+    def _named(self, row: Result) -> str:
         if row.is_predicted:
-            return f"{row.config if row.choice == CONFIG_WINS else row.choice} (predicted)"
+            return f"{row.config_name if row.choice == CONFIG_WINS else row.choice} (predicted)"
         if row.choice == CONFIG_WINS and not _lost(row):
-            return row.config
+            return row.config_name
         who = VENDOR_WINS if _lost(row) else row.choice
         return who + " (looked up)" * is_looked_up(row, self._library)
 
-    def _predicted(self, winner: PackedWinner, bundle: Bundle) -> Choice | None:
+    def _predicted(self, winner: Result, bundle: Bundle) -> Choice | None:
         """Return the choice of a predicted row. It is not `exact`, so tuning at run time still tunes the problem."""
         call = self._call(winner, winner.problem.M)
         return None if call is None else Choice("predicted, not measured", winner, call, bundle)
@@ -199,20 +200,20 @@ class Table:
         winner, _ = self._rows[tuned]
         return Option(winner, self._call(winner, m))
 
-    def _call(self, winner: PackedWinner, m: int) -> PackedCall | None:
+    def _call(self, winner: Result, m: int) -> PackedCall | None:
         return winner.call_for(m, only_proved=self._only_proved)
 
     def _standing(self, tuned: GemmProblem) -> Standing:
         return rank(self._rows[tuned][0])[0]
 
 
-def _lost(winner: PackedWinner) -> bool:
+def _lost(winner: Result) -> bool:
     """Return True if the winner won among kernels of one order of sums, but the library is faster with another order.
 
     The library serves such a problem unless calls must be batch-invariant.
     """
-    us, library_us = winner.time_us, winner.library_us
-    return winner.batch_invariant != "" and us is not None and library_us is not None and library_us < us
+    us, library_us = winner.duration_us, winner.vendor_us
+    return winner.batch_invariant and us is not None and library_us is not None and library_us < us
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ class Layer:
     """Winners of one problem for several M, sorted by M, which all have the order of sums `sums`."""
 
     sums: str
-    rows: tuple[tuple[PackedWinner, Bundle], ...]
+    rows: tuple[tuple[Result, Bundle], ...]
 
     def options(self, m: int, only_proved: bool) -> list[Option]:
         return [Option(winner, winner.call_for(m, only_proved=only_proved)) for winner, _ in self.rows]
@@ -255,25 +256,23 @@ class InvariantTable:
         self._library = library
         # Layers for which a later bundle has rows with another order of sums, which are not used.
         self.others: set[GemmProblem] = set()
-        found: dict[GemmProblem, dict[int, tuple[PackedWinner, Bundle]]] = {}
+        found: dict[GemmProblem, dict[int, tuple[Result, Bundle]]] = {}
         for bundle in bundles:
             for winner in bundle.winners:
                 if winner.batch_invariant and winner.deterministic and device.has(winner):
                     self._take(found, winner, bundle)
         self._layers = {
-            problem: Layer(next(iter(rows.values()))[0].batch_invariant, tuple(rows[m] for m in sorted(rows)))
+            problem: Layer(next(iter(rows.values()))[0].order, tuple(rows[m] for m in sorted(rows)))
             for problem, rows in found.items()
         }
 
     def __len__(self) -> int:
         return len(self._layers)
 
-    def _take(
-        self, found: dict[GemmProblem, dict[int, tuple[PackedWinner, Bundle]]], winner: PackedWinner, bundle: Bundle
-    ) -> None:
+    def _take(self, found: dict[GemmProblem, dict[int, tuple[Result, Bundle]]], winner: Result, bundle: Bundle) -> None:
         layer, m = replace(winner.problem, M=1), winner.problem.M
         rows = found.setdefault(layer, {})
-        if rows and next(iter(rows.values()))[0].batch_invariant != winner.batch_invariant:
+        if rows and next(iter(rows.values()))[0].order != winner.order:
             self.others.add(layer)
         elif m not in rows or rank(winner) < rank(rows[m][0]):
             rows[m] = winner, bundle
@@ -314,9 +313,9 @@ class InvariantTable:
         """Return each M that the problem is tuned for, whatever its own M, and what serves it: a config or "vendor"."""
         layer = self.layer(problem)
         rows = () if layer is None else layer.rows
-        return [(row.problem.M, "vendor" if self._is_librarys(row) else row.config) for row, _ in rows]
+        return [(row.problem.M, "vendor" if self._is_librarys(row) else row.config_name) for row, _ in rows]
 
-    def _is_librarys(self, winner: PackedWinner) -> bool:
+    def _is_librarys(self, winner: Result) -> bool:
         """Return True if an algorithm of the library won and this process's library has exactly that algorithm.
 
         PyTorch's own call is only a name: it may select another algorithm in another process.
@@ -326,9 +325,9 @@ class InvariantTable:
         return is_found_again(winner.vendor, self._library)
 
 
-def rank(winner: PackedWinner) -> tuple[Standing, float]:
+def rank(winner: Result) -> tuple[Standing, float]:
     """Return the sort key of a winner; a smaller key is better."""
-    return standing(winner.choice, winner.check, winner.time_source), winner.time_us or float("inf")
+    return standing(winner.choice, winner.proved_by, winner.time_source), winner.duration_us or float("inf")
 
 
 def _neighbours(problem: GemmProblem, tuned: Sequence[GemmProblem]) -> Sequence[GemmProblem]:

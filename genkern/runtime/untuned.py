@@ -12,7 +12,8 @@ from genkern.gemm.parameter import BLOCK_SIZE_M
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import MOST_PROMISED, Constant, Descriptor, alignment_of
 from genkern.kernels.plan import PlannedLaunch
-from genkern.runtime.packed import PackedCall, PackedWinner
+from genkern.result.package import PackedCall
+from genkern.result.result import Result
 
 # The largest part of a tile's rows that may be beyond M if TMA loads A: TMA fills rows with zeros more slowly than it
 # loads rows. A call took up to 1.6 times its winner's own time if nearly all rows of a tile were beyond M (H200,
@@ -68,7 +69,7 @@ class Relatives:
 class Option:
     """The winner of another M, and its `call` that serves this M; None if no call does."""
 
-    winner: PackedWinner
+    winner: Result
     call: PackedCall | None
 
     @property
@@ -117,8 +118,8 @@ def bound_us(m: int, option: Option) -> float | None:
     one for more tiles if they all run at once.
     """
     winner, call = option.winner, option.call
-    said = _ROWS.search(winner.config)
-    if call is None or winner.time_us is None or said is None:
+    said = _ROWS.search(winner.config_name)
+    if call is None or winner.duration_us is None or said is None:
         return None
     own_rows, main = int(said[1]), _main_launch(call)
     rows = _said_rows(main) or own_rows
@@ -126,9 +127,9 @@ def bound_us(m: int, option: Option) -> float | None:
     if beyond > max(_MOST_OVERHANG * rows, _FEW_BEYOND):
         return None
     if -(-m // rows) <= -(-option.m // own_rows):
-        return winner.time_us * (_MORE_ROWS if m > option.m else 1)
-    programs = math.prod(main.programs({"units": winner.compute_units, "M": m})) * main.cluster
-    return winner.time_us * _SHARED_BANDWIDTH if programs <= _MOST_BUSY * winner.compute_units else None
+        return winner.duration_us * (_MORE_ROWS if m > option.m else 1)
+    programs = math.prod(main.programs({"units": winner.known_units, "M": m})) * main.cluster
+    return winner.duration_us * _SHARED_BANDWIDTH if programs <= _MOST_BUSY * winner.known_units else None
 
 
 def _main_launch(call: PackedCall) -> PlannedLaunch:
@@ -151,14 +152,14 @@ def _loads_boxes(launch: PlannedLaunch) -> bool:
     return any(isinstance(argument, Descriptor) and argument.operand == "a" for argument in launch.arguments)
 
 
-def least_library_us(m: int, rows: Sequence[PackedWinner]) -> float | None:
+def least_library_us(m: int, rows: Sequence[Result]) -> float | None:
     """Return a lower bound in microseconds on the time of PyTorch's own call for M; None if it was not measured.
 
     PyTorch's own call, not the library's best, serves an M that was not tuned. If its time is missing, the time of the
     library's best is used. More rows take no less time. Below the smallest measured M, the bound is that M's time if
     its rows are few, else in proportion to M.
     """
-    times = ((row.problem.M, row.library_us if row.torch_us is None else row.torch_us) for row in rows)
+    times = ((row.problem.M, row.vendor_us if row.torch_us is None else row.torch_us) for row in rows)
     known = sorted((m, us) for m, us in times if us is not None)
     if not known:
         return None

@@ -20,11 +20,11 @@ import yaml
 from genkern.errors import InputError, ResultsError
 from genkern.files import cache_folder, write_whole
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import archs_with, capabilities_of
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
+from genkern.result.result import Result
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
@@ -46,21 +46,38 @@ Run = Callable[[Sequence[str], Path], None]
 class Autotuned:
     """The kernel that won for `problem`. Call it with tensors of this size: `tuned(a, b, c)` writes c.
 
-    time_us: microseconds of one call
-    torch_us: microseconds of PyTorch's own call, in the same rounds
+    result: what won, with its times
+    key: the key of `autotune_gemm`
     power_of_two_loss: with the key "power_of_two", how much longer this config takes than the winner of the exact size
         (0.05: 5 %); None if it was not measured
     folder: contains results, bundle and logs
     """
 
-    problem: GemmProblem
-    config: Config
+    result: Result
     key: str
-    time_us: float
-    torch_us: float | None
     power_of_two_loss: float | None
     folder: Path
     _calls: dict[object, PreparedCall] = field(default_factory=dict, repr=False)
+
+    @property
+    def problem(self) -> GemmProblem:
+        """The problem that was tuned."""
+        return self.result.problem
+
+    @property
+    def config(self) -> Config:
+        """The config that won."""
+        return self.result.known_config
+
+    @property
+    def time_us(self) -> float:
+        """Microseconds of one call."""
+        return self.result.known_us
+
+    @property
+    def torch_us(self) -> float | None:
+        """Microseconds of PyTorch's own call, in the same rounds; None if it was not timed."""
+        return self.result.torch_us
 
     def __call__(self, a: Any, b: Any, c: Any, gpu: LiveGpu | None = None) -> Any:
         """Compute c = a @ b.T on the current stream and return c. Raises InputError for tensors of another size."""
@@ -136,8 +153,7 @@ def autotune_gemm(
         at, row = bench.tuned(problem, space, "exact")
         return _autotuned(bench, at, row, key, None)
     _, rounded = bench.tuned(rounded_up(problem), space, "exact")
-    assert rounded.config is not None
-    at, row = bench.tuned(problem, _only(arch, rounded.config), "power_of_two")
+    at, row = bench.tuned(problem, _only(arch, rounded.known_config), "power_of_two")
     loss = None
     if measure_loss:
         _, best = bench.tuned(problem, space, "exact")
@@ -249,7 +265,7 @@ class _Bench:
     asked: Sequence[str]
     run: Run
 
-    def tuned(self, problem: GemmProblem, space: dict[str, Any], key: str) -> tuple[Path, TunedRow]:
+    def tuned(self, problem: GemmProblem, space: dict[str, Any], key: str) -> tuple[Path, Result]:
         """Return the folder and the winner's row. Tunes unless an earlier run with the same space left results there.
 
         Other options than the space are not compared.
@@ -291,21 +307,17 @@ class _Bench:
             self.run(pack_arguments(at / "results.yaml", bundle, self.cache), at / "pack.log")
 
 
-def _autotuned(bench: _Bench, at: Path, row: TunedRow, key: str, loss: float | None) -> Autotuned:
+def _autotuned(bench: _Bench, at: Path, row: Result, key: str, loss: float | None) -> Autotuned:
     bench.packed(at)
-    assert row.config is not None
-    assert row.duration_us is not None
-    return Autotuned(row.problem, row.config, key, row.duration_us, row.torch_us, loss, at)
+    return Autotuned(row, key, loss, at)
 
 
-def _loss(row: TunedRow, best: TunedRow) -> float:
+def _loss(row: Result, best: Result) -> float:
     """Return how much slower `row` is than `best` (0.05: 5 %), at least 0.
 
     Each time is taken relative to PyTorch's call in the same run, if that was timed, since clocks differ between runs.
     """
-    assert row.duration_us is not None
-    assert best.duration_us is not None
-    ratio = row.duration_us / best.duration_us
+    ratio = row.known_us / best.known_us
     if row.torch_us and best.torch_us:
         ratio *= best.torch_us / row.torch_us
     return round(max(0.0, ratio - 1.0), 4)

@@ -12,8 +12,9 @@ from genkern.errors import BugError, bugs_told
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import NOT_CHECKED, PREDICTED, Candidate, Check, Measurement, Outcome, Winner
+from genkern.gemm.records import NOT_CHECKED, PREDICTED, Candidate, Check, Measurement, Outcome
 from genkern.kernels.legality import legal
+from genkern.result.result import Proof, Result
 from genkern.search.guided.judged import judged_of
 from genkern.search.guided.model import first_ranked
 from genkern.search.predicted_times import predicted_times
@@ -87,7 +88,7 @@ class Predictor:
         judged, time = judged_of(self.gpu.arch), times[chosen]
         loss = None if judged is None else round(1.0 / judged.share_for(problem) - 1.0, 6)
         report.confidence = Confidence(expected_loss=loss)
-        report.winner = Winner(
+        report.winner = Result(
             problem=problem,
             config=chosen,
             duration_us=time.us,
@@ -97,7 +98,7 @@ class Predictor:
             arch=self.provenance.arch,
             device=self.provenance.device,
             versions=self.provenance.versions,
-            check=check,
+            check=Proof.of(check),
             predicted_interval_us=time.interval_us,
             expected_loss=loss,
         )

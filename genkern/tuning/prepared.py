@@ -154,7 +154,7 @@ class Preparation:
         # The measured process stops timing configs that are much slower than the best time so far.
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
-        winners = {**self.tuned, **{winner.problem: winner.config for winner in self.journal.winners()}}
+        winners = {**self.tuned, **{winner.problem: winner.known_config for winner in self.journal.winners()}}
         near = nearest(problem, winners.items())
         number, gpu = self.strategy.number, self.workshop.gpu
         make_task = functools.partial(Task, problem, gpu, number=number, near=near, foreseen=model)

@@ -24,11 +24,11 @@ from genkern.gemm.records import (
     Measurement,
     Outcome,
     Unfit,
-    Winner,
     code_digest,
 )
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
+from genkern.result.result import Proof, Result
 from genkern.search.limit import NO_LIMIT, Limit
 from genkern.search.predicted_times import predicted_times
 from genkern.search.select import (
@@ -100,7 +100,7 @@ class Report:
     """
 
     problem: GemmProblem
-    winner: Winner | None = None
+    winner: Result | None = None
     message: str = ""
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     pruned: Pruned | None = None
@@ -230,8 +230,8 @@ class Tuner:
             report.binaries = bench.job.binaries
             report.confidence = search.confidence
             winner = self._choose(bench.job, facts, report)
-            if winner is not None and winner.config.name in bench.job.ready:
-                winner = replace(winner, source=bench.source_of(winner.config))
+            if winner is not None and winner.config_name in bench.job.ready:
+                winner = replace(winner, source=bench.source_of(winner.known_config))
             if winner is not None:
                 times = times_kept(problem, facts.screened.values(), report.candidates, self.workshop.gpu)
                 winner = replace(winner, peer_us=times)
@@ -278,7 +278,7 @@ class Tuner:
         for name, unfit in job.unfit.items():
             yield Measurement(name, unfit.outcome, self.profiler.time_source, message=unfit.message)
 
-    def _choose(self, job: Job, facts: ProblemFacts, report: Report) -> Winner | None:
+    def _choose(self, job: Job, facts: ProblemFacts, report: Report) -> Result | None:
         """Time the best candidates again, then return the first one of the ranking whose output is right.
 
         Return None, and set the report's message, if there is none.
@@ -405,14 +405,14 @@ class Tuner:
             self.journal.checked(job.session.problem, check)
         return check
 
-    def _winner(self, job: Job, compared: Compared, facts: ProblemFacts, report: Report) -> Winner:
+    def _winner(self, job: Job, compared: Compared, facts: ProblemFacts, report: Report) -> Result:
         final, runner_up, vendor, torch = compared.winner, compared.runner_up, compared.vendor, compared.torch
         assert final.duration_us is not None
         chosen, cost = self._comparing.chosen(compared, facts, job, self.budget)
         config, predicted = Config.parse(final.config), None
         if final.time_source == PREDICTED:
             predicted = predicted_times(job.session.problem, [config], self.workshop.gpu)[0].interval_us
-        return Winner(
+        return Result(
             problem=job.session.problem,
             config=config,
             duration_us=final.duration_us,
@@ -422,7 +422,7 @@ class Tuner:
             arch=self.provenance.arch,
             device=self.provenance.device,
             versions=self.provenance.versions,
-            check=with_rows(facts.checks.get(final.config), facts, final.config),
+            check=Proof.of(with_rows(facts.checks.get(final.config), facts, final.config)),
             vendor_us=vendor.duration_us if vendor else None,
             runner_up=runner_up.config if runner_up else "",
             runner_up_us=runner_up.duration_us if runner_up else None,

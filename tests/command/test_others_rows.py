@@ -13,7 +13,7 @@ from made_winners import CONFIG, winner, write_results
 from small_gemms import needs_interpreter
 from tiny_space import TINY_AMD
 
-from genkern.command.verify import read_claims
+from genkern.command.verify import read_own_results
 from genkern.errors import ResultsError
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
@@ -146,7 +146,7 @@ def test_a_shuffled_row_is_no_claim(tmp_path: Path) -> None:
     (row,) = read_results(str(path))
     assert not row.is_genkerns
     with pytest.raises(ResultsError, match="holds no config"):
-        read_claims(str(path), GemmDefaults())
+        read_own_results(str(path), GemmDefaults())
 
 
 @needs_interpreter

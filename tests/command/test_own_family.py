@@ -30,7 +30,7 @@ from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
 from genkern.packing.any_m import Reach
 from genkern.packing.packer import Packer, Wanted
-from genkern.runtime.packed import PackedCall
+from genkern.result.package import PackedCall
 from genkern.space.languages import space_for_libraries
 from genkern.space.prune import prune
 from genkern.timing.libraries import library_of

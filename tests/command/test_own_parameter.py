@@ -21,9 +21,9 @@ from genkern.command.candidates_file import CandidatesFile
 from genkern.errors import InputError
 from genkern.farm.cache import BinaryCache
 from genkern.formats import tune_gemm_yaml
+from genkern.formats.config_entry import config_of, parse_config
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import config_of, parse_config
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.parameter import PARAMETERS

@@ -9,13 +9,13 @@ import pytest
 from command import run_here
 
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import TunedRow
+from genkern.result.result import Result
 
 SIZE = ("-m", 64, "-n", 6144, "-k", 4096, "--profiler", "predict")
 SIZES = "".join(f"- {{'M': {m}, 'N': 1024, 'K': 512}}\n" for m in (1, 3, 16, 64, 100, 256, 512, 1000, 1024))
 
 
-def rows(path: Path) -> list[TunedRow]:
+def rows(path: Path) -> list[Result]:
     return list(read_results(str(path)))
 
 

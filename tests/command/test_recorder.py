@@ -19,11 +19,11 @@ from genkern.errors import BugError
 from genkern.farm.farm import FarmCounts
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.results import ResultsFile, RunFacts
-from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
 from genkern.journal.bug_log import BugLog
+from genkern.result.device import DeviceKey
+from genkern.result.result import Result
 from genkern.tuning.devices import tune_all
 from genkern.tuning.tune import Report
 
@@ -122,7 +122,7 @@ class Written(ResultsFile):
     bytes = 0
     now_s = 0.0
 
-    def write(self, winners: Sequence[Winner]) -> None:
+    def write(self, winners: Sequence[Result]) -> None:
         super().write(winners)
         size = Path(self.path).stat().st_size
         self.bytes += size

@@ -17,14 +17,17 @@ from tiny_space import EVERYTHING, FASTER, NAMES, facts_in, tiny_command, traced
 from genkern.command.status import RunStatus, State, duration_text, size_statuses, status_lines
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Measurement, Outcome, Unfit, Winner
+from genkern.gemm.records import Measurement, Outcome, Unfit
 from genkern.journal.facts import Begun, Compiled, Ended, JournalFacts, ProblemFacts, Start
+from genkern.result.result import Result
 
 A, B, C, D = (GemmProblem(m, 128, 256) for m in (16, 32, 64, 128))
 CONFIG = Config("tiled", 16, 32, 64)
 NOW_S = 1_000_000.0
 START = Start((A, B, C), "python -m genkern -i 'my sizes.yaml'", "/a b", "node7", 42, NOW_S - 3723)
-WINNER = Winner(A, CONFIG, 12.5, 0.5, 60, "cudagraph", "sm_90", "NVIDIA H200", ())
+WINNER = Result(
+    A, CONFIG, duration_us=12.5, spread_us=0.5, samples=60, time_source="cudagraph", arch="sm_90", device="NVIDIA H200"
+)
 
 
 def screened(name: str, outcome: Outcome, us: float | None = None) -> Measurement:

@@ -18,13 +18,14 @@ from made_winners import CONFIG, checked, winner, write_results
 from small_gemms import needs_interpreter
 
 from genkern.command.target import RunTarget, versions
-from genkern.command.verify import TIME_COLUMNS, Claim, check_line, made_elsewhere, read_claims
+from genkern.command.verify import TIME_COLUMNS, check_line, made_elsewhere, read_own_results
 from genkern.errors import ResultsError
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Check
+from genkern.result.result import Result
 
 H200 = Config("tiled", 64, 64, 64, 8, 1, 4, 3)
 FALLBACK = DATA / "tune_gemm" / "fallback_tuned_configs.yaml"
@@ -201,44 +202,51 @@ def test_a_device_is_told_from_its_prediction() -> None:
     gpu = gpu_for_arch("gfx942")
     here = RunTarget("gfx942", gpu, gpu.name, (0,))
     absent = RunTarget("gfx942", gpu, gpu.name + NOT_PRESENT, ())
-    claim = Claim(winner(16).problem, CONFIG, "gfx942")
+    row = Result(winner(16).problem, CONFIG, arch="gfx942")
 
     def made(target: RunTarget, **said: object) -> str:
-        return made_elsewhere([replace(claim, **said)], target, "3.7.0")  # type: ignore[arg-type]
+        return made_elsewhere([replace(row, **said)], target, "3.7.0")  # type: ignore[arg-type]
 
     for target in (here, absent):
-        for said in ({}, {"device": gpu.name}, {"device": gpu.name + NOT_PRESENT}, {"triton": "3.7.0"}):
+        for said in (
+            {},
+            {"device": gpu.name},
+            {"device": gpu.name + NOT_PRESENT},
+            {"versions": (("triton", "3.7.0"),)},
+        ):
             assert made(target, **said) == ""
         assert made(target, device="AMD Instinct MI300A").startswith("on AMD Instinct MI300A (here AMD Instinct MI300X")
         assert made(target, compute_units=304) == ""
         assert made(target, compute_units=80) == "on 80 compute units (here 304)"
 
 
-def test_claims_of_a_csv_leave_other_libraries_out(tmp_path: Path) -> None:
+def test_rows_of_other_libraries_are_not_checked(tmp_path: Path) -> None:
     """They are counted; a file of nothing else holds nothing to check."""
     path = tmp_path / "r.csv"
     write_results(str(path), [winner(16), winner(32)])
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines, lines[1].replace(",genkern,", ",hipblaslt,")]) + "\n")
-    claims = read_claims(str(path), GemmDefaults())
-    assert claims.foreign == 1
-    assert claims.claims == tuple(Claim(winner(m).problem, CONFIG, "gfx942", compute_units=304) for m in (16, 32))
+    found = read_own_results(str(path), GemmDefaults())
+    assert found.foreign == 1
+    assert [(each.problem.M, each.config, each.arch, each.compute_units) for each in found.results] == [
+        (m, CONFIG, "gfx942", 304) for m in (16, 32)
+    ]
     path.write_text("\n".join([lines[0], lines[1].replace(",genkern,", ",hipblaslt,")]) + "\n")
     with pytest.raises(ResultsError, match="nothing to do"):
-        read_claims(str(path), GemmDefaults())
+        read_own_results(str(path), GemmDefaults())
 
 
 def test_lines_say_what_was_run_and_found() -> None:
     """The types, since one size may be there in several; the reduced size only where it is another."""
-    claim, name = Claim(winner(16).problem, CONFIG, None), "16x4096x4096 a16w16 bf16"
-    assert check_line(claim, checked()) == f"{name}: ok: error ratio 0, worst row 0.001 (gpu): {CONFIG.name}"
+    row, name = Result(winner(16).problem, CONFIG), "16x4096x4096 a16w16 bf16"
+    assert check_line(row, checked()) == f"{name}: ok: error ratio 0, worst row 0.001 (gpu): {CONFIG.name}"
     crashed = Check(CONFIG.name, False, 1.0, float("inf"), "16x256x192", "interpreter", "the interpreter failed: why")
-    assert check_line(claim, crashed) == (
+    assert check_line(row, crashed) == (
         f"{name}: WRONG: the interpreter failed: why (interpreter on 16x256x192): {CONFIG.name}"
     )
     unknown = Check(CONFIG.name, False, 1.0, float("inf"), "16x4096x4096", NOT_CHECKED, "on a GPU only")
-    assert check_line(claim, unknown) == f"{name}: not checked: on a GPU only: {CONFIG.name}"
-    other = Claim(winner(16, dtype_c="fp32", bias=True).problem, CONFIG, None)
+    assert check_line(row, unknown) == f"{name}: not checked: on a GPU only: {CONFIG.name}"
+    other = Result(winner(16, dtype_c="fp32", bias=True).problem, CONFIG)
     assert check_line(other, checked()).startswith("16x4096x4096 a16w16 bf16->fp32 bias: ok: ")
 
 

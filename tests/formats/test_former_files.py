@@ -15,9 +15,9 @@ from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
 from genkern.formats.results import ResultsFile, RunFacts
 from genkern.formats.sizes import read_sizes
-from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.result.device import DeviceKey
 
 HEAD = "# genkern results, schema 1: a list that readers of tune_gemm's results can load\n"
 # As they stood in shipped files, but for some keys.

@@ -18,12 +18,12 @@ from genkern.formats.aiter_columns import EXTRA_COLUMNS, rowwise
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
 from genkern.formats.results import ResultsFile, RunFacts, require_same_run, source_today
-from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
 from genkern.kernels.generate import generate
+from genkern.result.device import DeviceKey
+from genkern.result.result import Result
 
 MI300X = DeviceKey("gfx942", "AMD Instinct MI300X", 304)
 FACTS = RunFacts(MI300X, {"triton": "3.7.0", "torch": "2.13"}, predicted=False)
@@ -340,14 +340,15 @@ def test_a_row_says_whether_it_is_of_today(tmp_path: Path) -> None:
     """Without a GPU; rows of other libraries and of configs that are not legal any more are of nothing today."""
     tile = Config("tiled", 16, 64, 64)
     source = generate(SIXTEEN, [tile], "sm_90").source_digest(tile, gpu_for_arch("sm_90"))
-    winner = Winner(SIXTEEN, tile, 9.0, 0.1, 40, "cudagraph", "sm_90", "NVIDIA H200", (), source=source)
+    timed = {"duration_us": 9.0, "spread_us": 0.1, "samples": 40, "time_source": "cudagraph"}
+    winner = Result(SIXTEEN, tile, arch="sm_90", device="NVIDIA H200", source=source, **timed)  # type: ignore[arg-type]
     path = tmp_path / "results.yaml"
     path.write_text(results_text([winner], compute_units=132))
     (row,) = read_results(str(path))
     assert source_today(row) == row.source == winner.source
     assert source_today(replace(row, config=replace(tile, num_stages=3))) not in ("", row.source)
     assert source_today(replace(row, config=replace(tile, BLOCK_SIZE_K=4096))) == ""
-    assert source_today(replace(row, config=None)) == source_today(replace(row, arch=None)) == ""
+    assert source_today(replace(row, config=None)) == source_today(replace(row, arch="")) == ""
 
 
 def test_results_of_100000_sizes_can_be_read_back() -> None:

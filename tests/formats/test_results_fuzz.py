@@ -15,7 +15,7 @@ from genkern.errors import GenkernError
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
 from genkern.formats.results import ResultsFile, RunFacts
-from genkern.formats.tuned_row import DeviceKey
+from genkern.result.device import DeviceKey
 
 FACTS = RunFacts(DeviceKey("gfx942", "AMD Instinct MI300X", 304), {"triton": "3.7.0"}, predicted=False)
 MADE = [winner(16), winner(64, 3.0, arch="gfx950", device="AMD Instinct MI355X"), winner(1, 2.5)]

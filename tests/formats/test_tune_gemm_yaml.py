@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,25 +17,44 @@ from genkern.errors import ResultsError
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
 from genkern.formats.sizes import read_sizes
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
-from genkern.gemm.records import Check, Winner
+from genkern.gemm.records import Check
 from genkern.kernels.catalogue import FAMILIES, block_problem, parameters_of, sums_of, warps_problem
 from genkern.ops.op import gb_per_s
+from genkern.result.result import Proof, Result
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "tune_gemm"
 AMD = Config("tiled", 256, 128, 64, 8, 2, 8, 2, waves_per_eu=1, matrix_instr_nonkdim=16, kpack=2, schedule_hint="none")
 NVIDIA = Config("persistent_tma", 128, 256, 64, 8, 1, 8, 3)
 CHECK = Check(AMD.name, True, 0.0, 1e-05, "64x1280x8192", "float32 reference")
 VERSIONS = (("genkern", "0.1.0"), ("triton", "3.7.0"), ("torch", "2.12.0+rocm7.1"))
-AMD_WINNER = Winner(
-    *(GemmProblem(64, 1280, 8192), AMD, 12.34567, 0.125, 15, "rocprofv3", "gfx942", "AMD Instinct MI300X", VERSIONS),
-    *(CHECK, 13.5, "tiled_BM64", 12.9),
+AMD_WINNER = Result(
+    GemmProblem(64, 1280, 8192),
+    AMD,
+    duration_us=12.34567,
+    spread_us=0.125,
+    samples=15,
+    discarded=0,
+    time_source="rocprofv3",
+    arch="gfx942",
+    device="AMD Instinct MI300X",
+    versions=VERSIONS,
+    check=Proof.of(CHECK),
+    vendor_us=13.5,
+    runner_up="tiled_BM64",
+    runner_up_us=12.9,
 )
-NVIDIA_WINNER = Winner(
-    *(GemmProblem(4096, 6144, 4096, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "fp16", bias=True), NVIDIA),
-    *(101.0, 0.0, 15, "cudagraph", "sm_90", "NVIDIA H200 (it's 'odd': {x}, # é\n)", ()),
+NVIDIA_WINNER = Result(
+    GemmProblem(4096, 6144, 4096, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "fp16", bias=True),
+    NVIDIA,
+    duration_us=101.0,
+    spread_us=0.0,
+    samples=15,
+    discarded=0,
+    time_source="cudagraph",
+    arch="sm_90",
+    device="NVIDIA H200 (it's 'odd': {x}, # é)",
 )
 ENTRY = (
     "{'M': 64, 'N': 128, 'K': 256, 'rowMajorA': 'T', 'rowMajorB': 'N', 'BLOCK_SIZE_M': 64, 'BLOCK_SIZE_N': 64, "
@@ -43,30 +63,14 @@ ENTRY = (
 )
 
 
-def expected(winner: Winner) -> TunedRow:
-    return TunedRow(
-        winner.problem,
-        winner.config,
-        round(winner.duration_us, 4),
-        winner.arch,
-        winner.device,
-        winner.time_source,
-        dict(winner.versions),
-        None if winner.check is None else winner.check.error_ratio,
-        winner.spread_us,
-        winner.vendor_us,
-        compute_units=304,
-        samples=winner.samples,
-        discarded=winner.discarded,
-        runner_up=winner.runner_up,
-        runner_up_us=winner.runner_up_us,
-        margin=None if winner.margin is None else round(winner.margin, 4),
-        check="none" if winner.check is None else winner.check.how,
-        sums=sums_of(winner.problem, winner.config, winner.arch),
-    )
+def expected(winner: Result) -> Result:
+    """What a reader finds of a written winner: rounded times, the device's compute units, the order of sums."""
+    check = winner.check and replace(winner.check, problem_size="")
+    sums = sums_of(winner.problem, winner.known_config, winner.arch)
+    return replace(winner, duration_us=round(winner.known_us, 4), compute_units=304, sums=sums, check=check)
 
 
-def read(tmp_path: Path, text: str, defaults: GemmDefaults | None = None) -> list[TunedRow]:
+def read(tmp_path: Path, text: str, defaults: GemmDefaults | None = None) -> list[Result]:
     path = tmp_path / "results.yaml"
     path.write_text(text)
     return read_results(str(path), defaults)
@@ -174,7 +178,7 @@ def test_tune_gemms_entry(tmp_path: Path) -> None:
     row = read(tmp_path, f"- {ENTRY} # TFLOPS: 0.42 time(us): 9.87\n", GemmDefaults(dtype_a="fp16", bias=True))[0]
     assert row.problem == GemmProblem(64, 128, 256, dtype_a="fp16", dtype_b="fp16", dtype_c="fp16", bias=True)
     assert row.config == Config("tiled", 64, 64, 32, 4, 1, 4, 2, waves_per_eu=0, matrix_instr_nonkdim=16, kpack=2)
-    assert (row.duration_us, row.arch, row.device, row.time_source, row.versions) == (9.87, None, None, None, {})
+    assert (row.duration_us, row.arch, row.device, row.time_source, row.versions) == (9.87, "", "", "", ())
     assert read(tmp_path, f"- {ENTRY}\n")[0].duration_us is None
 
 
@@ -283,19 +287,30 @@ PROBLEMS = st.builds(
     config=configs(),
     time_us=TIMES,
     spread_us=TIMES,
-    device=st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+    device=st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=30),
     error=st.floats(0, 1),
 )
 def test_any_winner_round_trips(
     tmp_path: Path, problem: GemmProblem, config: Config, time_us: float, spread_us: float, device: str, error: float
 ) -> None:
-    """Any problem, config, time and device text comes back; times to 0.1 ns."""
-    check = Check(config.name, True, error, error, problem.size, device)
-    versions = (("triton", device),)
-    winner = Winner(problem, config, time_us, spread_us, 15, "cupti", "sm_90", device, versions, check, time_us)
+    """Any problem, config, time and printable device text comes back; times to 0.1 ns."""
+    winner = Result(
+        problem,
+        config,
+        arch="sm_90",
+        device=device,
+        duration_us=time_us,
+        time_source="cupti",
+        spread_us=spread_us,
+        vendor_us=time_us,
+        check=Proof(device, "", error, error, problem.size),
+        versions=(("triton", device),),
+    )
     write_results(str(tmp_path / "results.yaml"), [winner])
     row = read_results(str(tmp_path / "results.yaml"))[0]
-    assert (row.problem, row.config, row.device, row.error_ratio) == (problem, config, device, error)
-    assert row.versions == {"triton": device}
+    assert (row.problem, row.config, row.device) == (problem, config, device)
+    assert row.check is not None
+    assert row.check.error_ratio == error
+    assert row.versions == (("triton", device),)
     assert row.duration_us is not None
     assert math.isclose(row.duration_us, time_us, abs_tol=1e-4)

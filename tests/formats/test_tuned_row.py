@@ -13,26 +13,23 @@ from made_winners import results_text
 
 from genkern.errors import ResultsError
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
+from genkern.result.result import Result
 from genkern.timing.libraries import KeptAlgorithm
 
 ALGORITHM = KeptAlgorithm(131000, bytes(range(64))).name
-PLAIN = Winner(
-    *(
-        GemmProblem(64, 1280, 8192),
-        Config("tiled", 64, 64, 32),
-        12.5,
-        0.125,
-        40,
-        "cudagraph",
-        "sm_90",
-        "NVIDIA H200",
-        (),
-    ),
+PLAIN = Result(
+    GemmProblem(64, 1280, 8192),
+    Config("tiled", 64, 64, 32),
+    duration_us=12.5,
+    spread_us=0.125,
+    samples=40,
+    discarded=0,
+    time_source="cudagraph",
+    arch="sm_90",
+    device="NVIDIA H200",
 )
 FULL = replace(
     PLAIN,
@@ -55,7 +52,7 @@ FULL = replace(
 )
 
 
-def read(tmp_path: Path, text: str) -> list[TunedRow]:
+def read(tmp_path: Path, text: str) -> list[Result]:
     path = tmp_path / "results.yaml"
     path.write_text(text)
     return read_results(str(path))
@@ -166,7 +163,7 @@ def test_a_parameter_that_there_is_not_is_one_line(keys: str, said: str, tmp_pat
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("'choice': 'vendor'", "'choice': 'cublas'", "choice = 'cublas' is not usable; write config, vendor or tie"),
+        ("'choice': 'vendor'", "'choice': 'cublas'", "choice = 'cublas' is not config, vendor or tie"),
         ("'choice': 'vendor'", "'choice': 1", "choice = 1"),
         ("'interval_low_us': 12.4322", "'interval_low_us': 13.0", "are not an interval"),
         ("'interval_low_us': 12.4322, ", "", "are not an interval"),

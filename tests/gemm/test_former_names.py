@@ -9,7 +9,7 @@ import yaml
 from shipped_rows import RESULTS, rows_in, shipped_rows
 
 from genkern.errors import InputError
-from genkern.formats.tuned_row import config_of, parse_config
+from genkern.formats.config_entry import config_of, parse_config
 from genkern.gemm.config import Config, name_today, today
 from genkern.gemm.former_names import FORMER, GONE
 from genkern.kernels.catalogue import FAMILIES, form_of, formed, forms_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 from genkern.gemm.config import Config
 from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
+from genkern.result.result import Result
 
 PROBLEM = GemmProblem(64, 4096, 4096)
 PLAIN = Config("tiled", 64, 64, 32, 1, 1, 4, 2)
@@ -16,8 +16,8 @@ SPLIT = replace(PLAIN, SPLIT_K=4)
 NAMES = [PLAIN.name, SPLIT.name]
 
 
-def winner(problem: GemmProblem, config: Config) -> Winner:
-    return Winner(problem, config, 1.0, 0.0, 1, "cudagraph", "sm_90", "H200", ())
+def winner(problem: GemmProblem, config: Config) -> Result:
+    return Result(problem, config)
 
 
 def test_neighbours_have_the_same_weights_or_the_same_tokens() -> None:
@@ -33,7 +33,7 @@ def test_neighbours_have_the_same_weights_or_the_same_tokens() -> None:
         winner(replace(PROBLEM, M=16, activation="relu"), SPLIT),
         winner(replace(PROBLEM, M=16, dtype_a="fp16"), SPLIT),
     ):
-        wins.add(made)
+        wins.add(made.problem, made.config_name)
     assert wins.of(PROBLEM, NAMES) == {PLAIN.name: 2, SPLIT.name: 1}
 
 
@@ -53,4 +53,4 @@ def test_counts_are_those_of_looking_at_every_winner() -> None:
         ]
         assert wins.of(problem, NAMES) == {name: near.count(name) for name in NAMES}
         known[problem] = draw.choice([PLAIN, SPLIT])
-        wins.add(winner(problem, known[problem]))
+        wins.add(problem, known[problem].name)

@@ -16,7 +16,8 @@ from genkern.command.status import RunStatus, State, status_lines
 from genkern.errors import ResultsError
 from genkern.journal.facts import ProblemFacts, read_ends, read_journal
 from genkern.journal.header import UnusableJournal
-from genkern.journal.line import behind, checksums, entry_of, journal_line, values_of
+from genkern.journal.line import behind, checksums, entry_of, journal_line
+from genkern.result.journal_values import values_of
 
 
 def test_ends_are_read_without_what_was_found_of_configs(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from genkern.gemm.records import Measurement, Outcome
 from genkern.journal.batch import columns, unfit_columns
 from genkern.journal.facts import read_ends, read_journal
 from genkern.journal.header import SCHEMA
-from genkern.journal.line import entry_of, journal_line, values_of
+from genkern.journal.line import entry_of, journal_line
+from genkern.result.journal_values import values_of
 
 SWAPPED = Config("tiled", 16, 64, 32, reduce="semaphore", swapped=1)
 PAIR = Config("cute_wgmma", 128, 176, 64, 16, 1, 8, 5, schedule="ping_pong", cluster="2x1")
@@ -41,7 +42,7 @@ def written(path: Path) -> None:
     swapped, pair, shared = BEFORE.values()
     winner = values_of(replace(WINNER, config=PAIR, runner_up=swapped))
     check = asdict(replace(CHECK, config=pair))
-    won = {**winner, "config": pair, "check": {**check, "passed": True}}
+    won = {**winner, "config": pair, "check": {**check, "passed": True, "worst_row_error": 0.001}}
     finals = [replace(FINALS[0], config=pair), replace(FINALS[0], config=swapped, duration_us=12.5), FINALS[1]]
     facts: list[tuple[str, Any]] = [
         ("unfit", unfit_columns([([shared, NAME], HANGING)])),
@@ -70,7 +71,7 @@ def test_every_fact_has_the_names_of_today(tmp_path: Path) -> None:
     assert {name: check.config for name, check in facts.unchecked.items()} == {SWAPPED.name: SWAPPED.name}
     assert facts.winner is not None
     assert facts.winner.check is not None
-    assert (facts.winner.config, facts.winner.runner_up, facts.winner.check.config) == (PAIR, SWAPPED.name, PAIR.name)
+    assert (facts.winner.config, facts.winner.runner_up, facts.winner.check.method) == (PAIR, SWAPPED.name, "gpu")
     # A neighbour's win counts for the config, whatever it was called.
     assert journal.wins.of(GemmProblem(1, 1280, 8192), [PAIR.name]) == {PAIR.name: 1}
     journal.close()

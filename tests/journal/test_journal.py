@@ -17,11 +17,12 @@ from long_tests import in_turns
 from genkern.errors import OutputError, ResultsError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import NOT_CHECKED, Check, Measurement, Outcome, Unfit, Winner
+from genkern.gemm.records import NOT_CHECKED, Check, Measurement, Outcome, Unfit
 from genkern.journal.facts import Begun, Compiled, Ended, Start, read_journal
 from genkern.journal.header import SCHEMA, UnusableJournal
 from genkern.journal.journal import Journal
 from genkern.journal.line import behind, checksums, journal_line
+from genkern.result.result import Proof, Result
 
 HEADER = {"triton": "3.7.0", "device": "NVIDIA H200", "budget": {"final_rounds": 60}}
 NARROW = {op: {"name": "narrow", "digest": "23"} for op in ("a16w16", "a8w8")}
@@ -49,9 +50,24 @@ CHECK = Check(NAME, False, 1.0, float("inf"), "64x1280x8192", "gpu", "NaN")
 LOST = Check("tiled_BM2", False, 1.0, float("inf"), "64x1280x8192", NOT_CHECKED, "killed", Outcome.CRASHED)
 HANGING = Unfit(Outcome.COMPILE_TIMED_OUT, "no result after 1 s")
 START = Start((PROBLEM, OTHER), "python -m genkern -i 'a b'", "/folder", "node7", 42, 1.25)
-WINNER = Winner(
-    *(PROBLEM, CONFIG, 12.25, 0.5, 3, "cudagraph", "sm_90", "NVIDIA H200", (("triton", "3.7.0"),), CHECK, 14.0),
-    *("tiled_BM2", 12.5, (12.0, 13.0), (14.0, 14.5), 3, "vendor"),
+WINNER = Result(
+    PROBLEM,
+    CONFIG,
+    choice="vendor",
+    arch="sm_90",
+    device="NVIDIA H200",
+    duration_us=12.25,
+    time_source="cudagraph",
+    spread_us=0.5,
+    interval_us=(12.0, 13.0),
+    samples=3,
+    discarded=3,
+    vendor_us=14.0,
+    vendor_interval_us=(14.0, 14.5),
+    runner_up="tiled_BM2",
+    runner_up_us=12.5,
+    check=Proof("gpu", "", 0.0, 0.001, "64x1280x8192"),
+    versions=(("triton", "3.7.0"),),
 )
 
 

@@ -17,8 +17,8 @@ from forms import FORMS
 from small_gemms import needs_interpreter, write_module
 
 from genkern.errors import InputError
+from genkern.formats.config_entry import parse_config
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import parse_config
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.parameter import PARAMETERS, Parameter

@@ -13,20 +13,20 @@ from types import CodeType, FunctionType, ModuleType
 import pytest
 from shipped_rows import shipped_rows
 
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.ops.op import op_names
+from genkern.result.result import Result
 
 CALLED = ("make_operands", "reference", "vendor")
 
 
-def one_of_each_format() -> list[TunedRow]:
+def one_of_each_format() -> list[Result]:
     """A shipped winner in Triton or Gluon of each format, op and types."""
-    found: dict[tuple[str, ...], TunedRow] = {}
+    found: dict[tuple[str, ...], Result] = {}
     for row in shipped_rows():
         if row.config is not None and not row.config.family.startswith("cute"):
             problem = row.problem
@@ -57,7 +57,7 @@ def test_it_has_what_is_called(tmp_path: Path) -> None:
         check_what_is_called(row, folder)
 
 
-def check_what_is_called(row: TunedRow, folder: Path) -> None:
+def check_what_is_called(row: Result, folder: Path) -> None:
     """Raises AssertionError with the problem's name."""
     of = row.problem.name
     assert row.config is not None, of

@@ -27,10 +27,11 @@ from genkern.kernels.catalogue import language_of, sums_of
 from genkern.kernels.legality import legal
 from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
+from genkern.result.package import PackedCall
 from genkern.runtime.bundle import Bundle, read_bundle, write_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
-from genkern.runtime.packed import Contents, PackedCall
+from genkern.runtime.packed import Contents
 from genkern.runtime.untuned import nearest_winner
 
 pytestmark = pytest.mark.gpu

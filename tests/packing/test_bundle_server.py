@@ -48,7 +48,7 @@ def check(bundle: Bundle, gpu: FakeGpu, m: int, folder: Path) -> Verdict:
     winner = bundle.winners[0]
     call = winner.call_for(m)
     assert call is not None
-    request = PackedCandidate(winner.config, "b.genkern", (0, winner.calls.index(call))).request
+    request = PackedCandidate(winner.config_name, "b.genkern", (0, winner.calls.index(call))).request
     subject = BundleServer("cudagraph")._subject(gemm, request)
     problem = gemm.session.problem
     return Checking(problem, get_op(problem.op), "sm_90", gemm.module.reference, gemm.operands).check(subject)

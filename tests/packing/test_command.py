@@ -93,7 +93,7 @@ def test_kernels_that_cannot_be_compiled_leave_the_library(folder: Path, monkeyp
     assert "for 4 of these, the library's measured call" in said
     winners = {winner.problem.M: winner for winner in read_bundle("cute.genkern").winners}
     assert [winners[m].choice for m in (24, 64, 128, 192, 256)] == ["config", *["vendor"] * 4]
-    assert winners[64].time_us == 12.0
+    assert winners[64].duration_us == 12.0
 
 
 @pytest.mark.skipif(cute_installed(), reason="CuTe DSL is installed")

@@ -9,22 +9,23 @@ import pytest
 from small_gemms import GEMV, SPLIT, TILED, TMA, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED
 
 from genkern.errors import InputError
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import sums_of
 from genkern.packing.any_m import MOST_M, gaps
 from genkern.packing.rows import PackedRow, rows_of, without_kernels
+from genkern.result.result import Proof, Result
 from genkern.timing.libraries import KeptAlgorithm
 
 PROBLEM = GemmProblem(64, 256, 512)
 
 
-def row(m: int, config: Config, problem: GemmProblem = PROBLEM, **more: object) -> TunedRow:
+def row(m: int, config: Config, problem: GemmProblem = PROBLEM, **more: object) -> Result:
     problem = replace(problem, M=m)
     said = {"sums": sums_of(problem, config, "sm_90"), "batch_invariant": True, "vendor_us": 12.0, **more}
-    found = TunedRow(problem, config, 10.0, "sm_90", "NVIDIA H200", "cudagraph", {}, check="gpu", **said)  # type: ignore[arg-type]
+    timed = {"duration_us": 10.0, "time_source": "cudagraph", "check": Proof("gpu"), **said}
+    found = Result(problem, config, arch="sm_90", device="NVIDIA H200", **timed)  # type: ignore[arg-type]
     assert found.sums
     return found
 
@@ -42,7 +43,7 @@ def test_every_m_has_a_kernel(config: Config) -> None:
     rows = [row(16, config), row(64, config, choice="vendor", vendor="torch"), row(500, config)]
     found = rows_of(rows, None, False).packed
     assert missing(found) == []
-    assert {each.winner.batch_invariant for each in found} == {rows[0].sums}
+    assert {each.winner.order for each in found} == {rows[0].sums}
     orders = {sums_of(w.reach.kernels_of, w.config, "sm_90") for each in found for w in each.wanted}
     assert orders == {rows[0].sums}
 
@@ -80,13 +81,13 @@ def test_batch_invariant_rows_stand_beside_others() -> None:
     rows = [row(64, TILED), row(64, TILED), replace(row(64, WARP_SPECIALIZED), batch_invariant=False)]
     rows = [replace(each, duration_us=us) for each, us in zip(rows, (10.0, 9.0, 8.0), strict=True)]
     found = rows_of(rows, None, False)
-    assert sorted((each.winner.time_us, bool(each.winner.batch_invariant)) for each in found.packed) == [
+    assert sorted((each.winner.duration_us, bool(each.winner.batch_invariant)) for each in found.packed) == [
         (8.0, False),
         (9.0, True),
     ]
     kept = without_kernels(next(each.winner for each in found.packed if each.winner.batch_invariant))
     assert kept is not None
-    assert kept.batch_invariant == ""
+    assert kept.order == ""
 
 
 def test_an_algorithm_is_kept_where_bits_have_shown_its_order() -> None:

@@ -8,11 +8,11 @@ from cute_stand_in import StandInFarm
 from recording_gpu import FakeGpu
 
 from genkern.farm.cache import BinaryCache
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
+from genkern.result.result import Proof, Result
 from genkern.runtime.bundle import read_bundle, write_bundle
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import PreparedCall
@@ -25,7 +25,16 @@ SPLIT = Config("cute_wgmma", 128, 120, 64, 1, 3, 8, 5, store="direct", cluster="
 
 def test_a_split_k_of_two_languages(tmp_path: Path) -> None:
     """CuTe's kernel leaves sums in the workspace, from which Triton's makes C, whatever M is."""
-    row = TunedRow(PROBLEM, SPLIT, 10.0, "sm_90", "NVIDIA H200", "cudagraph", {"triton": "3.6.0"}, check="gpu")
+    row = Result(
+        PROBLEM,
+        SPLIT,
+        arch="sm_90",
+        device="NVIDIA H200",
+        duration_us=10.0,
+        time_source="cudagraph",
+        check=Proof("gpu"),
+        versions=(("triton", "3.6.0"),),
+    )
     packer = Packer(StandInFarm(BinaryCache(tmp_path / "cache")), "sm_90", tmp_path)
     (packed,) = rows_of([row], None, False).packed
     winner = with_calls(packed, packer.pack(packed.wanted))

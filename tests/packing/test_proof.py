@@ -12,7 +12,9 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Check, Outcome
 from genkern.kernels.expression import name
 from genkern.packing.proof import CallProof, Place, has_no_room, sizes_to_prove, with_proofs
-from genkern.runtime.packed import Contents, PackedCall, PackedWinner
+from genkern.result.package import PackedCall
+from genkern.result.result import Result
+from genkern.runtime.packed import Contents
 from genkern.runtime.untuned import Relatives
 
 PROBLEM = GemmProblem(128, 128, 256)
@@ -23,7 +25,7 @@ def contents_of(*problems: GemmProblem) -> Contents:
     return planned([planned_row(each) for each in problems])[0].contents
 
 
-def only(problem: GemmProblem) -> tuple[PackedWinner, PackedCall]:
+def only(problem: GemmProblem) -> tuple[Result, PackedCall]:
     """A winner and the call that masks rows."""
     (winner,) = contents_of(problem).winners
     return winner, winner.calls[-1]
@@ -100,9 +102,9 @@ def test_what_is_wrong_is_left_out_with_its_binary() -> None:
     assert winner.calls == calls[:1]
     assert set(left((0, 1)).binaries) == set(calls[0].binaries)
     (winner,) = left((0, 0)).winners
-    assert (winner.choice, winner.time_us, winner.calls) == ("vendor", 12.0, ())
+    assert (winner.choice, winner.duration_us, winner.calls) == ("vendor", 12.0, ())
     assert left((0, 0)).binaries == {}
-    unmeasured = replace(contents, winners=(replace(contents.winners[0], library_us=None),))
+    unmeasured = replace(contents, winners=(replace(contents.winners[0], vendor_us=None),))
     assert left((0, 0), of=unmeasured).winners == ()
     # The library won: what serves other M has nothing to lose but itself.
     tied = replace(contents, winners=(replace(contents.winners[0], choice="tie"),))

@@ -90,8 +90,8 @@ def test_other_machine_code_plan_or_device_is_proved_anew(bundle: Bundle, tmp_pa
     images = {name: bundle.image(name) for name in bundle.contents.binaries} | {sha256: image}
     other_plan = replace(call, plan=replace(call.plan, workspace_dtype="bf16"))
     for changed in (
-        replace(winner, calls=(other_code, *winner.calls[1:])),
-        replace(winner, calls=(other_plan, *winner.calls[1:])),
+        winner.with_calls((other_code, *winner.calls[1:])),
+        winner.with_calls((other_plan, *winner.calls[1:])),
         replace(winner, compute_units=winner.compute_units + 1),
     ):
         path = str(tmp_path / "changed.genkern")

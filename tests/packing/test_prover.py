@@ -97,7 +97,7 @@ def test_a_size_that_does_not_fit(tmp_path: Path, limit: int) -> None:
     """Is no fault: the call is proved up to what fits, and goes on to serve the rest."""
     refused = Check("c", False, 1.0, 1.0, "size", NOT_CHECKED, "cannot hold it", Outcome.LAUNCH_FAILED)
     bundle, _ = planned([planned_row(GemmProblem(128, 128, 256))])
-    masked = replace(bundle.winners[0], calls=bundle.winners[0].calls[1:])
+    masked = bundle.winners[0].with_calls(bundle.winners[0].calls[1:])
     bundle = replace(bundle, contents=replace(bundle.contents, winners=(masked,)))
     proofs, said = proved(bundle, Answers(lambda m: RIGHT if m <= limit else refused), tmp_path)
     (call,) = proofs.contents.winners[0].calls
@@ -200,5 +200,5 @@ def test_how_many_is_said() -> None:
     assert proofs_text(contents, 1.25) == "proved: 0 of 1 calls and kernels, in 1.2 s"
     assert "`genkern verify`" in proofs_text(contents, None)
     call = replace(contents.winners[0].calls[0], proved=(128,))
-    whole = replace(contents, winners=(replace(contents.winners[0], calls=(call,)),))
+    whole = replace(contents, winners=(contents.winners[0].with_calls((call,)),))
     assert proofs_text(whole, None) == "proved: all 1 calls and kernels"

@@ -13,7 +13,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.packing.prover import Sessions
 from genkern.packing.retimed import Retimed, news, retimed
 from genkern.profiling.supervised import SupervisedProfiler
-from genkern.runtime.packed import PackedWinner
+from genkern.result.result import Result
 from genkern.timing.session import Budget
 
 HERE = {"driver": "999.1", "cublaslt": "131000"}
@@ -27,12 +27,12 @@ def server(tmp_path: Path) -> Iterator[SupervisedProfiler]:
     made.close()
 
 
-def again(server: SupervisedProfiler, folder: Path, winner: PackedWinner) -> Retimed:
+def again(server: SupervisedProfiler, folder: Path, winner: Result) -> Retimed:
     budget = Budget(min_rounds=10, final_rounds=20, timeout_s=5.0)
     return retimed(0, winner, "b.genkern", server, Sessions("sm_90", 0, folder), HERE, budget)
 
 
-def winner_of(config: str, **changes: object) -> PackedWinner:
+def winner_of(config: str, **changes: object) -> Result:
     return replace(bundle_of(config).winners[0], **changes)  # type: ignore[arg-type]
 
 
@@ -48,8 +48,8 @@ def test_a_winner_stays_with_the_times_of_here(server: SupervisedProfiler, tmp_p
     now = found.now
     assert now is not None
     assert (now.choice, now.vendor, found.why) == ("config", "torch", "")
-    assert now.time_us == pytest.approx(8.0, rel=0.01)
-    assert (now.library_us, now.torch_us) == pytest.approx((9.0, 9.0), rel=0.01)
+    assert now.duration_us == pytest.approx(8.0, rel=0.01)
+    assert (now.vendor_us, now.torch_us) == pytest.approx((9.0, 9.0), rel=0.01)
     assert dict(now.versions).items() >= HERE.items()
     assert now.calls == found.before.calls
     assert events(tmp_path) == ["open", "retime 2"]
@@ -57,11 +57,11 @@ def test_a_winner_stays_with_the_times_of_here(server: SupervisedProfiler, tmp_p
 
 def test_what_was_predicted_is_measured(server: SupervisedProfiler, tmp_path: Path) -> None:
     """It is called from then on for what it took here, and what a model said of it is nobody's time before."""
-    predicted = {"choice": "config", "time_source": "predicted", "check": "none", "time_us": 3.0, "library_us": None}
+    predicted = {"choice": "config", "time_source": "predicted", "check": None, "duration_us": 3.0, "vendor_us": None}
     found = again(server, tmp_path, winner_of(named("good"), **predicted))
     assert found.now is not None
     assert not found.now.is_predicted
-    assert found.now.time_us == pytest.approx(8.0, rel=0.01)
+    assert found.now.duration_us == pytest.approx(8.0, rel=0.01)
     _, line = news([found])
     assert "3.00" not in line
     assert line.endswith("its kernel")
@@ -94,28 +94,28 @@ def test_a_kernel_that_ends_the_process(server: SupervisedProfiler, tmp_path: Pa
     assert found.now is None or found.now.calls == ()
     assert found.is_switched
     assert "SIGSEGV" in found.why
-    assert again(server, tmp_path, replace(winner, library_us=None)).is_switched
+    assert again(server, tmp_path, replace(winner, vendor_us=None)).is_switched
 
 
 def test_an_algorithm_of_another_version(server: SupervisedProfiler, tmp_path: Path) -> None:
     """Is raced anew, also where no kernel is there to race with it."""
     winner = winner_of(named("good"), choice="vendor", vendor=KEPT)
-    found = again(server, tmp_path, replace(winner, calls=()))
+    found = again(server, tmp_path, winner.with_calls(()))
     assert found.now is not None
-    assert (found.now.choice, found.now.vendor, found.now.time_us) == ("vendor", "torch", 10.0)
+    assert (found.now.choice, found.now.vendor, found.now.duration_us) == ("vendor", "torch", 10.0)
     assert not found.is_switched
     with_kernel = again(server, tmp_path, winner)
     assert with_kernel.now is not None
     # Faster than PyTorch's call, it goes on to serve other M.
     assert with_kernel.now.calls == winner.calls
-    assert with_kernel.now.time_us == pytest.approx(8.0, rel=0.01)
+    assert with_kernel.now.duration_us == pytest.approx(8.0, rel=0.01)
 
 
 def test_what_is_news() -> None:
     """Another server, or another speed over the library's by more than 5 %."""
     winner = winner_of(named("good"), problem=GemmProblem(128, 128, 256, row_major_a=False))
-    same = Retimed(winner, replace(winner, time_us=20.0, library_us=24.5))
-    slower = Retimed(winner, replace(winner, time_us=11.0))
+    same = Retimed(winner, replace(winner, duration_us=20.0, vendor_us=24.5))
+    slower = Retimed(winner, replace(winner, duration_us=11.0))
     gone = Retimed(winner, None, "it could not be timed")
     assert [each.is_news for each in (same, slower, gone)] == [False, True, True]
     table = news([same, slower, gone])

@@ -8,15 +8,23 @@ import pytest
 from small_gemms import GEMV, TILED, WARP_SPECIALIZED_SWAPPED
 
 from genkern.errors import InputError
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import gpu_of_product
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.packing.rows import rows_of, without_kernels
+from genkern.result.result import Proof, Result
 from genkern.search.predicted_times import predicted_times
 
 PROBLEM = GemmProblem(100, 200, 512)
-ROW = TunedRow(
-    PROBLEM, TILED, 10.0, "sm_90", "NVIDIA H200", "cudagraph", {"triton": "3.6.0"}, vendor_us=12.0, check="gpu"
+ROW = Result(
+    PROBLEM,
+    TILED,
+    arch="sm_90",
+    device="NVIDIA H200",
+    duration_us=10.0,
+    time_source="cudagraph",
+    vendor_us=12.0,
+    check=Proof("gpu"),
+    versions=(("triton", "3.6.0"),),
 )
 
 
@@ -24,7 +32,7 @@ def test_a_row_becomes_a_winner() -> None:
     """With its times, device, check and versions, and its config for every M up to its neighbours'."""
     found = rows_of([replace(ROW, problem=replace(PROBLEM, M=m)) for m in (100, 16, 400)], None, False)
     first = next(row for row in found.packed if row.winner.problem.M == 100)
-    assert (first.winner.time_us, first.winner.library_us, first.winner.check) == (10.0, 12.0, "gpu")
+    assert (first.winner.duration_us, first.winner.vendor_us, first.winner.proved_by) == (10.0, 12.0, "gpu")
     assert (first.winner.device, first.winner.compute_units) == ("NVIDIA H200", 132)
     assert first.winner.versions == (("triton", "3.6.0"),)
     reaches = {row.winner.problem.M: [(w.reach.least_m, w.reach.most_m) for w in row.wanted] for row in found.packed}
@@ -62,7 +70,13 @@ def test_a_winner_whose_kernels_cannot_be_had() -> None:
     (row,) = rows_of([replace(ROW, vendor="torch")], None, False).packed
     left = without_kernels(row.winner)
     assert left is not None
-    assert (left.problem, left.choice, left.vendor, left.time_us, left.calls) == (PROBLEM, "vendor", "torch", 12.0, ())
+    assert (left.problem, left.choice, left.vendor, left.duration_us, left.calls) == (
+        PROBLEM,
+        "vendor",
+        "torch",
+        12.0,
+        (),
+    )
     (alone,) = rows_of([replace(ROW, vendor_us=None)], None, False).packed
     assert without_kernels(alone.winner) is None
 
@@ -80,7 +94,7 @@ def test_calls_are_none_of_aiters() -> None:
         won = replace(ROW, choice="vendor", vendor="aiter ck", vendor_us=8.0, torch_us=torch_us)
         found = rows_of([won], None, False)
         (row,) = found.packed
-        assert (row.winner.choice, row.winner.vendor, row.winner.library_us) == (choice, "torch", torch_us)
+        assert (row.winner.choice, row.winner.vendor, row.winner.vendor_us) == (choice, "torch", torch_us)
         assert bool(row.wanted) is (choice == "config")
         assert [*found.left_out] == ["calls of AITER's kernels (genkern's or PyTorch's serve instead)"]
 
@@ -96,7 +110,7 @@ def test_what_is_left_out_is_counted() -> None:
         replace(ROW, problem=replace(PROBLEM, M=9), config=GEMV),
     ]
     found = rows_of(rows, None, False)
-    assert [row.winner.time_us for row in found.packed] == [9.0]
+    assert [row.winner.duration_us for row in found.packed] == [9.0]
     assert found.left_out.pop("duplicates (the better proved or faster one is packed)") == 2
     assert found.left_out.pop("of other libraries") == 1
     assert any(reason.startswith("predicted") for reason in found.left_out)
@@ -107,19 +121,19 @@ def test_what_is_left_out_is_counted() -> None:
 def test_a_proved_row_stays() -> None:
     """Whatever the times: of two for one problem a proof, a measurement, and an idle GPU count first."""
     for worse in (
-        replace(ROW, check="", duration_us=1.0),
-        replace(ROW, check="none", duration_us=1.0),
+        replace(ROW, check=None, duration_us=1.0),
+        replace(ROW, check=Proof("interpreter"), duration_us=1.0),
         replace(ROW, time_source="predicted", duration_us=1.0),
         replace(ROW, time_source="cudagraph_shared", duration_us=1.0),
     ):
         for order in ([ROW, worse], [worse, ROW]):
             found = rows_of(order, None, True)
-            assert [row.winner.time_us for row in found.packed] == [10.0]
+            assert [row.winner.duration_us for row in found.packed] == [10.0]
 
 
 def test_a_predicted_row_stands_in_nobodys_way() -> None:
     """It is packed for its own M alone; measured ones are called beyond it, and replace it where they are of its M."""
-    of_model = {"check": "none", "time_source": "predicted", "device": "NVIDIA H200 (not present)"}
+    of_model = {"check": None, "time_source": "predicted", "device": "NVIDIA H200 (not present)"}
     predicted = replace(ROW, problem=replace(PROBLEM, M=48), **of_model)
     rows = [replace(ROW, problem=replace(PROBLEM, M=16)), ROW, predicted]
     found = {row.winner.problem.M: row for row in rows_of(rows, None, True).packed}
@@ -127,13 +141,13 @@ def test_a_predicted_row_stands_in_nobodys_way() -> None:
     assert reaches[48] == [(48, 48)]
     assert reaches[16] == [(1, 99)]
     assert found[48].winner.is_predicted
-    both = rows_of([predicted, replace(ROW, problem=predicted.problem, check="")], None, True).packed
+    both = rows_of([predicted, replace(ROW, problem=predicted.problem, check=None)], None, True).packed
     assert [row.winner.time_source for row in both] == ["cudagraph"]
 
 
 def test_an_architecture_must_be_known() -> None:
     """tune_gemm's files do not say it."""
-    row = replace(ROW, arch=None, device=None)
+    row = replace(ROW, arch="", device="")
     with pytest.raises(InputError, match="--arch"):
         rows_of([row], None, False)
     (packed,) = rows_of([row], "gfx942", False).packed

@@ -72,7 +72,7 @@ def test_kernels_without_their_masks_are_found(bundle: Bundle, tmp_path: Path) -
         own, *masked = winner.calls
         assert masked
         bare = [replace(own, least_m=call.least_m, most_m=call.most_m) for call in masked]
-        winners.append(replace(winner, calls=(own, *bare)))
+        winners.append(winner.with_calls((own, *bare)))
     faulty = replace(bundle, contents=replace(bundle.contents, winners=tuple(winners), row_kernels={}))
     status, said, after = verified(faulty, tmp_path / "b.genkern", "--only_proofs")
     assert status == 1
@@ -86,8 +86,10 @@ def test_winners_are_timed_beside_the_library(bundle: Bundle, tmp_path: Path) ->
     status, said, after = verified(few, tmp_path / "b.genkern", "--only_times")
     assert "timed: 3 winners" in said
     for winner in after.winners:
-        assert winner.time_us != 10.0
-        assert winner.library_us is not None
+        assert winner.duration_us != 10.0
+        assert winner.vendor_us is not None
         assert "cublaslt" in dict(winner.versions)
-        assert (winner.choice == "config") == (winner.time_us is not None and winner.time_us < 1.05 * winner.library_us)
+        assert (winner.choice == "config") == (
+            winner.duration_us is not None and winner.duration_us < 1.05 * winner.vendor_us
+        )
     assert status == int(any(winner.choice != "config" for winner in after.winners))

@@ -159,7 +159,7 @@ def test_a_size_in_two_tables(to: str, tmp_path: Path, capsys: Capsys) -> None:
     fast = table(tmp_path / "b_tuned_gemm.csv", row("gfx942", 304, "genkern", 5.0, FAST.name))
     for order in ((slow, fast), (fast, slow)):
         rows = rows_of([each for path in order for each in read_results(str(path))], None, False)
-        assert [each.winner.time_us for each in rows.packed] == [5.0]
+        assert [each.winner.duration_us for each in rows.packed] == [5.0]
         assert sum(rows.left_out.values()) == 1
         out = tmp_path / order[0].stem
         ran = run_here(capsys, "export", *order, "--to", to, "-o", out)
@@ -178,7 +178,7 @@ def test_a_compute_type_is_part_of_a_size(tmp_path: Path) -> None:
     rows = [made(16, us, TILED, **fp32, own=own) for us, own in ((9.0, ()), (5.0, (("precision", "tf32"),)))]
     write_results(tmp_path / "r.yaml", rows, 132)
     packed = rows_of(read_results(str(tmp_path / "r.yaml")), None, False)
-    assert {each.winner.time_us: dict(each.winner.problem.own) for each in packed.packed} == {
+    assert {each.winner.duration_us: dict(each.winner.problem.own) for each in packed.packed} == {
         9.0: {},
         5.0: {"precision": "tf32"},
     }

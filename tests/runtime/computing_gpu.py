@@ -13,7 +13,6 @@ from small_bundle import row
 from small_gemms import TILED
 from torch._C._dynamo.eval_frame import set_eval_frame
 
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import gpu_for_arch
@@ -27,8 +26,10 @@ from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
 from genkern.packing.packer import Wanted
 from genkern.packing.rows import rows_of, with_calls
+from genkern.result.package import PackedCall
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.packed import Contents, PackedBinary, PackedCall
+from genkern.runtime.packed import Contents, PackedBinary
 from genkern.runtime.routed.row_kernels import GATED_COLUMNS, gating
 
 # K's block is what two e2m1 a byte take.
@@ -147,7 +148,7 @@ def sizes_of(launch: PlannedLaunch) -> tuple[int, ...]:
     return tuple(8 if isinstance(each, (Pointer, Workspace)) else 4 for each in passed)
 
 
-def planned(rows: list[TunedRow]) -> tuple[Bundle, dict[str, Kernel]]:
+def planned(rows: list[Result]) -> tuple[Bundle, dict[str, Kernel]]:
     """A bundle of rows whose configs are of `tiled`, without binaries; and what their kernels are, by sha256."""
     kernels: dict[str, Kernel] = {}
     binaries: dict[str, PackedBinary] = {}
@@ -169,7 +170,7 @@ def planned(rows: list[TunedRow]) -> tuple[Bundle, dict[str, Kernel]]:
     return PlannedBundle("planned", Contents(winners, binaries), None), kernels  # type: ignore[arg-type]
 
 
-def planned_row(problem: GemmProblem, config: Config = CONFIG, **more: object) -> TunedRow:
+def planned_row(problem: GemmProblem, config: Config = CONFIG, **more: object) -> Result:
     """A row that `tiled` won."""
     assert not legal(problem, config, gpu_for_arch("sm_90")), problem
     return row(problem, config, **more)

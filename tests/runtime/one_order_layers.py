@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from small_bundle import row
 
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem, Own
 from genkern.kernels.catalogue import sums_of
+from genkern.result.result import Result
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.routed.experts import Experts
@@ -47,7 +47,7 @@ class OrderedLayer:
     configs: tuple[Config, ...]
     calls: Callable[[Context, int, str], Call]
 
-    def rows(self, **here: object) -> list[TunedRow]:
+    def rows(self, **here: object) -> list[Result]:
         found = []
         for problem in self.problems:
             for m, config in zip(SIZES, self.configs, strict=False):

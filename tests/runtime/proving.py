@@ -29,7 +29,7 @@ def bundle_of(*configs: str) -> Bundle:
     """A winner by each name, one size each, with the call for its own M alone."""
     bundle, _ = planned([planned_row(GemmProblem(128, 64 * (2 + number), 256)) for number in range(len(configs))])
     winners = [
-        replace(winner, config=config, calls=winner.calls[:1])
+        replace(winner, kernel_name=config).with_calls(winner.calls[:1])
         for winner, config in zip(bundle.winners, configs, strict=True)
     ]
     return replace(bundle, contents=trimmed(replace(bundle.contents, winners=tuple(winners))))
@@ -45,13 +45,12 @@ def written(bundle: Bundle, path: Path) -> Path:
         places[name] = sha256 = hashlib.sha256(image).hexdigest()
         binaries[sha256], images[sha256] = replace(binary, sha256=sha256), image
     winners = tuple(
-        replace(
-            winner,
+        winner.with_calls(
             # A proof counts with the digest of machine code alone.
-            calls=tuple(
+            tuple(
                 replace(call, binaries=tuple(places[name] for name in call.binaries), code=call.code or "c0de")
                 for call in winner.calls
-            ),
+            )
         )
         for winner in bundle.winners
     )

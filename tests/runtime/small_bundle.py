@@ -27,15 +27,16 @@ from small_gemms import (
 
 from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
 from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
+from genkern.result.package import PackedCall
+from genkern.result.result import Proof, Result
 from genkern.runtime.bundle import Bundle, write_bundle
-from genkern.runtime.packed import Contents, PackedCall, PackedWinner
+from genkern.runtime.packed import Contents
 
 # N is the number of the family, so that each has a problem of its own; K is what all take.
 K = 512
@@ -44,14 +45,14 @@ CONFIGS = (
     *(WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED_SPLIT, CLUSTER),
 )
 DEVICES = {"sm_90": ("NVIDIA H200", 132), "gfx942": ("AMD Instinct MI300X", 304)}
-VERSIONS = {"triton": TRITON_VERSION, "torch": "2.11.0"}
+VERSIONS = (("torch", "2.11.0"), ("triton", TRITON_VERSION))
 
 
-def row(problem: GemmProblem, config: Config, arch: str = "sm_90", **more: object) -> TunedRow:
+def row(problem: GemmProblem, config: Config, arch: str = "sm_90", **more: object) -> Result:
     """A row of results as a measured run writes it."""
     device, units = DEVICES[arch]
-    said = {"duration_us": 10.0, "vendor_us": 12.0, "time_source": "cudagraph", "check": "gpu", **more}
-    return TunedRow(problem, config, arch=arch, device=device, compute_units=units, versions=VERSIONS, **said)  # type: ignore[arg-type]
+    said = {"duration_us": 10.0, "vendor_us": 12.0, "time_source": "cudagraph", "check": Proof("gpu"), **more}
+    return Result(problem, config, arch=arch, device=device, compute_units=units, versions=VERSIONS, **said)  # type: ignore[arg-type]
 
 
 def problem_of(number: int, m: int = 100) -> GemmProblem:
@@ -59,7 +60,7 @@ def problem_of(number: int, m: int = 100) -> GemmProblem:
     return GemmProblem(m, 256 + 64 * number, K)
 
 
-def rows() -> list[TunedRow]:
+def rows() -> list[Result]:
     """A row for each config, for M = 100; for M = 1 gemv, and for 8 skinny, of the first problem."""
     found = [row(problem_of(number), config) for number, config in enumerate(CONFIGS)]
     found += [row(replace(problem_of(0), M=1), GEMV), row(replace(problem_of(0), M=8), replace(FEW_ROWS, SPLIT_K=1))]
@@ -81,7 +82,7 @@ class HereFarm(Farm):
             tell(job.key, compile_here(job, Path(job.cache_dir).parent))
 
 
-def pack_here(folder: Path, found: list[TunedRow], cache: Path, *, predicted: bool = False) -> str:
+def pack_here(folder: Path, found: list[Result], cache: Path, *, predicted: bool = False) -> str:
     """The path of a bundle of these rows."""
     packed = rows_of(found, None, predicted).packed
     winners, binaries, images, beside = [], {}, {}, {}
@@ -102,12 +103,15 @@ def pack_here(folder: Path, found: list[TunedRow], cache: Path, *, predicted: bo
     return path
 
 
-def with_varying_sums(bundle: Bundle, chosen: PackedWinner) -> Bundle:
+def with_varying_sums(bundle: Bundle, chosen: Result) -> Bundle:
     """The bundle as if the sums of that winner were added by atomics, as families of before and of others' may."""
-    winners = tuple(replace(one, deterministic=one.deterministic and one is not chosen) for one in bundle.winners)
+    winners = tuple(
+        replace(one, package=replace(one.package, deterministic=one.deterministic and one is not chosen))
+        for one in bundle.winners
+    )
     return replace(bundle, contents=replace(bundle.contents, winners=winners))
 
 
-def winners_for(bundle: Bundle, arch: str) -> tuple[PackedWinner, ...]:
+def winners_for(bundle: Bundle, arch: str) -> tuple[Result, ...]:
     """The winners of one architecture."""
     return tuple(winner for winner in bundle.winners if winner.arch == arch)

@@ -69,9 +69,9 @@ ASKED: dict[str, Callable[[LaunchPlan], LaunchPlan]] = {
 @pytest.mark.parametrize("asked", ASKED)
 def test_the_library_serves_what_asks_too_much(bundle: Bundle, gpu: FakeGpu, asked: str) -> None:
     """Values that hang on M are seen when M is known: one line, nothing is allocated or launched."""
-    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config == SPLIT)
+    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config_name == SPLIT)
     call = replace(winner.calls[0], plan=ASKED[asked](winner.calls[0].plan))
-    changed = replace(bundle.contents, winners=(replace(winner, calls=(call,)),))
+    changed = replace(bundle.contents, winners=(winner.with_calls((call,)),))
     gemm = Gemm("a16w16", Context(lambda op: [replace(bundle, contents=changed)], lambda index: gpu))
     x, weight = torch.randn(100, 512).bfloat16(), torch.randn(winner.problem.N, 512).bfloat16()
     taken = tracemalloc_peak(lambda: gemm(x, weight))
@@ -160,9 +160,9 @@ def test_what_cannot_be_computed_is_refused_when_a_bundle_is_read(
     bundle: Bundle, kind: str, place: Callable[[LaunchPlan, Value], LaunchPlan]
 ) -> None:
     """Whatever its seal: the file is left out, before any call."""
-    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config == SPLIT)
+    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config_name == SPLIT)
     call = replace(winner.calls[0], plan=place(winner.calls[0].plan, DIVISIONS[kind]))
-    changed = replace(bundle, contents=replace(bundle.contents, winners=(replace(winner, calls=(call,)),)))
+    changed = replace(bundle, contents=replace(bundle.contents, winners=(winner.with_calls((call,)),)))
     with pytest.raises(ResultsError, match="divi"):
         parse_bundle(resealed(as_text(changed)), "b.genkern")
 
@@ -175,9 +175,9 @@ def test_a_call_never_raises_because_a_winner_cannot_be_found(
     """Of a plan that nobody has looked at: PyTorch serves the call, also of an M that nobody tuned, and one line says
     so.
     """
-    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config == SPLIT)
+    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config_name == SPLIT)
     calls = tuple(replace(each, plan=place(each.plan, DIVISIONS[kind])) for each in winner.calls)
-    changed = replace(bundle, contents=replace(bundle.contents, winners=(replace(winner, calls=calls),)))
+    changed = replace(bundle, contents=replace(bundle.contents, winners=(winner.with_calls(calls),)))
     gemm = Gemm("a16w16", Context(lambda op: [changed], lambda index: gpu))
     weight = torch.randn(winner.problem.N, 512).bfloat16()
     with caplog.at_level("INFO", logger="genkern"):

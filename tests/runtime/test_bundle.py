@@ -22,6 +22,7 @@ from long_tests import repeats
 from genkern.errors import ResultsError
 from genkern.gemm.config import Config
 from genkern.kernels.catalogue import sums_of
+from genkern.result.result import Proof
 from genkern.runtime import bundle as module
 from genkern.runtime.bundle import Bundle, is_bundle, parse_bundle, read_bundle, write_bundle
 from genkern.runtime.packed import Contents, from_data, to_data
@@ -51,7 +52,7 @@ def with_marks(contents: Contents) -> Contents:
     calls = tuple(
         replace(call, proved=(call.least_m, call.most_m)[: 1 + (call.least_m < call.most_m)]) for call in winner.calls
     )
-    winners = replace(winner, calls=calls), *contents.winners[1:]
+    winners = winner.with_calls(calls), *contents.winners[1:]
     return replace(contents, winners=winners, proved_rows=frozenset(contents.row_kernels))
 
 
@@ -66,12 +67,12 @@ def test_marks_of_proofs(bundle: Bundle) -> None:
     winner = contents.winners[0]
     own, masked = winner.calls[0], winner.calls[-1]
     assert winner.is_proved(masked, masked.most_m)
-    unmarked = replace(winner, calls=tuple(replace(call, proved=()) for call in winner.calls))
+    unmarked = winner.with_calls(tuple(replace(call, proved=()) for call in winner.calls))
     assert unmarked.is_proved(unmarked.calls[0], winner.problem.M) == (own.code == winner.code != "")
     measured = replace(unmarked, code=own.code)
     assert measured.is_proved(measured.calls[0], winner.problem.M)
     assert not measured.is_proved(measured.calls[-1], winner.problem.M + 1)
-    assert not replace(measured, check="interpreter").is_proved(measured.calls[0], winner.problem.M)
+    assert not replace(measured, check=Proof("interpreter")).is_proved(measured.calls[0], winner.problem.M)
 
 
 def test_calls_say_in_which_order_they_add_up(bundle: Bundle) -> None:
@@ -80,9 +81,9 @@ def test_calls_say_in_which_order_they_add_up(bundle: Bundle) -> None:
     orders = {sums for _, sums in own}
     assert {"wgmma k16", "wgmma k16; 2 parts of 256"} & orders
     for winner, sums in own:
-        assert sums == sums_of(winner.problem, Config.parse(winner.config), winner.arch)
+        assert sums == sums_of(winner.problem, Config.parse(winner.config_name), winner.arch)
     (winner, *_) = (each for each, sums in own if sums)
-    before = replace(bundle.contents, winners=(replace(winner, calls=(replace(winner.calls[0], sums=""),)),))
+    before = replace(bundle.contents, winners=(winner.with_calls((replace(winner.calls[0], sums=""),)),))
     assert "sums" not in to_data(before)["winners"][0]["calls"][0]
     assert from_data(json.loads(json.dumps(to_data(before)))).winners[0].calls[0].sums == ""
 
@@ -198,14 +199,14 @@ def _wide(depth: int) -> object:
 
 CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "another schema": lambda data: data.update(schema=module.SCHEMA + 1),
-    "its fields are not": lambda data: data.update(more=1),
-    "no list": lambda data: data.update(winners={}),
-    "not one of config, vendor, tie": lambda data: _winner(data).update(choice="__import__('os')"),
+    "is not a field": lambda data: data.update(more=1),
+    "is not a list": lambda data: data.update(winners={}),
+    "is not config, vendor or tie": lambda data: _winner(data).update(choice="__import__('os')"),
     "not an element type": lambda data: _winner(data)["problem"].update(dtype_a="fp12"),
     "is not a whole number": lambda data: _winner(data)["problem"].update(M=0),
-    "neither true nor false": lambda data: _winner(data)["problem"].update(bias=1),
-    "no time in microseconds": lambda data: _winner(data).update(time_us=-1),
-    "no whole number": lambda data: _winner(data)["calls"][0].update(least_m=0),
+    "bias = 1 is not true or false": lambda data: _winner(data)["problem"].update(bias=1),
+    "time_us = -1 is not": lambda data: _winner(data).update(time_us=-1),
+    "least_m = 0 is not": lambda data: _winner(data)["calls"][0].update(least_m=0),
     "one binary for each": lambda data: _winner(data)["calls"][0]["binaries"].clear(),
     "no value for SPLIT_K": lambda data: _plan(data).update(counters="SPLIT_K"),
     "no operation on them": lambda data: _plan(data).update(counters="__import__('os')"),
@@ -219,12 +220,12 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "no number, none of": lambda data: _plan(data).update(workspace=_wide(10)),
     "another digest": lambda data: next(iter(data["binaries"].values())).update(sha256="0" * 64),
     "no ascending list": lambda data: _call(data).update(proved=[2, 1]),
-    "'0' is no whole number": lambda data: _call(data).update(proved=[0]),
-    "'True' is no whole number": lambda data: _call(data).update(proved=[True]),
-    "'yes' is no list": lambda data: _call(data).update(proved="yes"),
+    "proved[0] = 0 is not an M": lambda data: _call(data).update(proved=[0]),
+    "proved[0] = true is not an M": lambda data: _call(data).update(proved=[True]),
+    "proved = 'yes' is not a list": lambda data: _call(data).update(proved="yes"),
     "and is missing": lambda data: data.update(proved_rows=[["sm_90", "order_int64"]]),
     "row kernel has no binary": lambda data: data.update(row_kernels=[["sm_90", "order_int64", "0" * 64]]),
-    "is no name": lambda data: next(iter(data["binaries"].values())).update(symbol="a b"),
+    "symbol = 'a b' is not a name": lambda data: next(iter(data["binaries"].values())).update(symbol="a b"),
 }
 
 

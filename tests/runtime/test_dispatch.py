@@ -145,7 +145,7 @@ def test_a_winner_whose_sums_vary_yields(gpu: FakeGpu, bundle: Bundle) -> None:
 
 def test_what_goes_into_a_graph_has_workspace_of_its_own(gemm: Gemm, gpu: FakeGpu, bundle: Bundle) -> None:
     """Its workspace is a tensor that nobody keeps, and counters are those of the capture; eager calls keep theirs."""
-    winner = next(each for each in winners_for(bundle, "sm_90") if each.config.startswith("tiled_tma_BM"))
+    winner = next(each for each in winners_for(bundle, "sm_90") if each.config_name.startswith("tiled_tma_BM"))
     x, weight = operands(winner.problem.M, winner.problem.N)
     seen = []
     for capturing in (0, 5, 5, 6, 0):
@@ -183,7 +183,7 @@ def test_an_untuned_m_keeps_no_large_workspace(gpu: FakeGpu, bundle: Bundle) -> 
     """Whatever the rule: partial sums of a kernel for few rows would take gigabytes for many, and stay."""
     gemm = Gemm("a16w16", Context(lambda op: [bundle], lambda index: gpu, lambda m, options: options[-1]))
     split = "tiled_BM64_BN32_BK32_GM4_SK4_nW4_nS2"
-    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config == split)
+    (winner,) = (each for each in winners_for(bundle, "sm_90") if each.config_name == split)
     x, weight = operands(30_000, winner.problem.N)
     assert gemm(x[:200], weight).shape == (200, winner.problem.N)
     assert gpu.driver.launched

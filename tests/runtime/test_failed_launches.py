@@ -18,7 +18,7 @@ def test_after_one_failure_the_library_serves(
     gemm: Gemm, gpu: FakeGpu, bundle: Bundle, first: int, family: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Calls that go into a graph and eager ones, whichever failed: nothing of that winner is launched any more."""
-    winner = next(each for each in winners_for(bundle, "sm_90") if each.config.startswith(f"{family}_BM"))
+    winner = next(each for each in winners_for(bundle, "sm_90") if each.config_name.startswith(f"{family}_BM"))
     x, weight = operands(winner.problem.M, winner.problem.N)
     gemm(x, weight)
     assert gpu.driver.launched

@@ -9,8 +9,10 @@ from test_table import H200, PLAN, winner
 
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_full
+from genkern.result.package import Package, PackedCall
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.packed import Contents, PackedCall, PackedWinner
+from genkern.runtime.packed import Contents
 from genkern.runtime.table import InvariantTable, Table
 from genkern.runtime.untuned import nearest_winner
 from genkern.timing.libraries import KeptAlgorithm
@@ -19,14 +21,14 @@ SUMS = "wgmma k16"
 ALGORITHM = KeptAlgorithm(130000, bytes(64)).name
 
 
-def marked(m: int, *reaches: tuple[int, int], sums: str = SUMS, us: float = 10.0, **more: object) -> PackedWinner:
+def marked(m: int, *reaches: tuple[int, int], sums: str = SUMS, us: float = 10.0, **more: object) -> Result:
     """A batch invariant winner for M whose calls serve M in `reaches`."""
     calls = tuple(PackedCall(*reach, PLAN, ("0" * 64,), "", sums=sums) for reach in reaches)
     made = winner(m, (m, m), us)
-    return replace(made, calls=calls, batch_invariant=sums, **more)  # type: ignore[arg-type]
+    return replace(made, sums=sums, batch_invariant=bool(sums), **more).with_calls(calls)  # type: ignore[arg-type]
 
 
-def bundle(*winners: PackedWinner, where: str = "here") -> Bundle:
+def bundle(*winners: Result, where: str = "here") -> Bundle:
     return Bundle(where, Contents(winners, {}), None)  # type: ignore[arg-type]
 
 
@@ -61,11 +63,11 @@ def test_every_m_is_served_by_one_order() -> None:
 def test_where_nobody_asks_for_one_order_the_library_serves_what_it_is_faster_at() -> None:
     """A row that won in its order alone is called by its time then."""
     slow, fast = marked(16, (1, 63), us=13.0, vendor=ALGORITHM), marked(64, (17, 999), us=11.0)
-    assert (slow.choice, slow.library_us) == ("config", 12.0)
+    assert (slow.choice, slow.vendor_us) == ("config", 12.0)
     plain = Table([bundle(slow, fast)], H200)
     assert plain.find(problem(16)).algorithm == ALGORITHM
     assert plain.find(problem(64)).winner is fast
-    assert [who for _, who in plain.tuned(problem(1))] == ["vendor", fast.config]
+    assert [who for _, who in plain.tuned(problem(1))] == ["vendor", fast.config_name]
     assert served_by(InvariantTable([bundle(slow, fast)], H200), 16, 64) == [16, 64]
 
 
@@ -85,8 +87,8 @@ def test_an_algorithm_serves_the_m_that_it_was_tested_on() -> None:
     assert here.find(problem(64), kernels_alone=True).call is rows[1].calls[0]
     assert None not in served_by(here, 63, 65)
     assert served_by(elsewhere, 64) == [64]
-    assert here.tuned(problem(3)) == [(16, rows[0].config), (64, "vendor")]
-    assert elsewhere.tuned(problem(3))[1] == (64, rows[1].config)
+    assert here.tuned(problem(3)) == [(16, rows[0].config_name), (64, "vendor")]
+    assert elsewhere.tuned(problem(3))[1] == (64, rows[1].config_name)
     # PyTorch's own call may be any algorithm.
     by_name = InvariantTable([bundle(rows[0], replace(rows[1], vendor="torch"))], H200, library=130000)
     assert served_by(by_name, 64) == [64]
@@ -110,10 +112,12 @@ def test_what_may_vary_is_of_no_order() -> None:
     """Sums in the order in which programs happen to run, another device's, and of unproved calls where only proved ones
     may serve.
     """
-    assert len(InvariantTable([bundle(marked(16, (1, 63), deterministic=False))], H200)) == 0
+    ordered = marked(16, (1, 63))
+    unordered = replace(ordered, package=Package(ordered.calls, deterministic=False))
+    assert len(InvariantTable([bundle(unordered)], H200)) == 0
     assert len(InvariantTable([bundle(marked(16, (1, 63)))], replace(H200, compute_units=66))) == 0
     proved = marked(16, (1, 63), (64, 999))
-    proved = replace(proved, calls=(replace(proved.calls[0], proved=(1, 63)), proved.calls[1]))
+    proved = proved.with_calls((replace(proved.calls[0], proved=(1, 63)), proved.calls[1]))
     assert served_by(InvariantTable([bundle(proved)], H200, only_proved=True), 16, 63, 64) == [16, 16, None]
 
 

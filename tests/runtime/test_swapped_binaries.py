@@ -13,16 +13,18 @@ from small_bundle import winners_for
 
 from genkern.errors import LaunchError
 from genkern.farm.binary.code_object import code_sha256
+from genkern.result.package import PackedCall
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.launch.cached_call import CachedBinaries
-from genkern.runtime.packed import PackedCall, PackedWinner, from_data, to_data
+from genkern.runtime.packed import from_data, to_data
 
 
-def called(bundle: Bundle, winner: PackedWinner, call: PackedCall, gpu: FakeGpu) -> int:
+def called(bundle: Bundle, winner: Result, call: PackedCall, gpu: FakeGpu) -> int:
     """How many kernels are launched for the winner's own size, by a bundle of it alone."""
-    changed = replace(bundle, contents=replace(bundle.contents, winners=(replace(winner, calls=(call,)),)))
+    changed = replace(bundle, contents=replace(bundle.contents, winners=(winner.with_calls((call,)),)))
     gpu.driver.launched.clear()
     gemm = Gemm("a16w16", Context(lambda op: [changed], lambda index: gpu))
     problem = winner.problem
@@ -52,14 +54,16 @@ def test_a_proof_without_a_digest_is_none(bundle: Bundle) -> None:
     winner = next(winner for winner in bundle.winners if winner.calls)
     call = replace(winner.calls[0], proved=(winner.calls[0].least_m,))
     for code, proved in ((call.code, call.proved), ("", ())):
-        contents = replace(bundle.contents, winners=(replace(winner, calls=(replace(call, code=code),)),))
+        contents = replace(bundle.contents, winners=(winner.with_calls((replace(call, code=code),)),))
         again = from_data(json.loads(json.dumps(to_data(contents))))
         assert again.winners[0].calls[0].proved == proved
 
 
 def test_a_cache_entry_that_was_exchanged_is_not_launched(bundle: Bundle, gpu: FakeGpu, tmp_path: Path) -> None:
     """Between the look-up of a binary and its launch another user of the cache may have put another one there."""
-    winner = next(each for each in winners_for(bundle, "sm_90") if each.calls and each.config.startswith("tiled_BM"))
+    winner = next(
+        each for each in winners_for(bundle, "sm_90") if each.calls and each.config_name.startswith("tiled_BM")
+    )
     (sha256, *_), (launch, *_) = winner.calls[0].binaries, winner.calls[0].plan.launches
     image, packed = bundle.image(sha256), bundle.contents.binaries[sha256]
     (tmp_path / "kernel.cubin").write_bytes(image)

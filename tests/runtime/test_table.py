@@ -12,8 +12,10 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.argument import Constant, Descriptor
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.ops.accumulate import as_full
+from genkern.result.package import Package, PackedCall
+from genkern.result.result import Proof, Result
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.packed import Contents, PackedCall, PackedWinner
+from genkern.runtime.packed import Contents
 from genkern.runtime.table import Device, Table
 from genkern.runtime.untuned import (
     Option,
@@ -28,21 +30,26 @@ H200 = Device("sm_90", "NVIDIA H200", 132)
 PLAN = LaunchPlan((PlannedLaunch("kernel", (1, 1, 1), 1, False, ()),), 0, "fp32", 0)
 
 
-def winner(
-    m: int, reach: tuple[int, int] | None, us: float = 10.0, device: Device = H200, **more: object
-) -> PackedWinner:
+def winner(m: int, reach: tuple[int, int] | None, us: float = 10.0, device: Device = H200, **more: object) -> Result:
     """A winner for M that serves M in `reach`; the library where that is None."""
     calls = (PackedCall(*reach, PLAN, ("0" * 64,), ""),) if reach else ()
     problem = GemmProblem(m, 256, 512)
-    named = device.arch, device.name, device.compute_units
-    choice = "config" if reach else "vendor"
-    config = f"tiled_BM{m}_BN64_BK128_GM1_SK1_nW4_nS4"
-    return PackedWinner(
-        problem, *named, config, choice, "", us, 12.0, None, "cudagraph", "gpu", "", (), calls, (), True
+    return Result(
+        problem,
+        arch=device.arch,
+        device=device.name,
+        compute_units=device.compute_units,
+        kernel_name=f"tiled_BM{m}_BN64_BK128_GM1_SK1_nW4_nS4",
+        choice="config" if reach else "vendor",
+        duration_us=us,
+        vendor_us=12.0,
+        time_source="cudagraph",
+        check=Proof("gpu"),
+        package=Package(calls),
     )
 
 
-def table(*winners: PackedWinner, device: Device = H200) -> Table:
+def table(*winners: Result, device: Device = H200) -> Table:
     return Table([Bundle("here", Contents(winners, {}), None)], device)  # type: ignore[arg-type]
 
 
@@ -74,9 +81,9 @@ def test_only_what_is_proved() -> None:
     rows = winner(16, (1, 63)), winner(64, (17, 200), 9.0), winner(256, (201, 10**6))
     (first,), (second,), (third,) = (row.calls for row in rows)
     marked = (
-        replace(rows[0], calls=(replace(first, code="c0de"),), code="c0de"),
-        replace(rows[1], calls=(replace(second, proved=(20, 64, 70)),)),
-        replace(rows[2], calls=(third,)),
+        replace(rows[0], code="c0de").with_calls((replace(first, code="c0de"),)),
+        rows[1].with_calls((replace(second, proved=(20, 64, 70)),)),
+        rows[2].with_calls((third,)),
     )
     everything = table(*marked)
     proved = table_of_proved(*marked)
@@ -84,11 +91,11 @@ def test_only_what_is_proved() -> None:
     assert [found(proved, m) for m in (15, 16, 18, 20, 66, 256)] == [None, 16, None, 64, 64, None]
     assert proved.find(GemmProblem(256, 256, 512)).why == "its kernels are unproved"
     # A measurement without a check proves nothing.
-    unchecked = table_of_proved(replace(marked[0], check=""))
+    unchecked = table_of_proved(replace(marked[0], check=None))
     assert found(unchecked, 16) is None
 
 
-def table_of_proved(*winners: PackedWinner) -> Table:
+def table_of_proved(*winners: Result) -> Table:
     return Table([Bundle("here", Contents(winners, {}), None)], H200, only_proved=True)  # type: ignore[arg-type]
 
 
@@ -104,7 +111,7 @@ def test_the_nearest_whose_kernels_serve() -> None:
 def test_a_row_that_the_library_won_serves_others() -> None:
     """Or that nobody won. With its config, where that is faster than PyTorch's call; its own M is the library's."""
     for choice in ("vendor", "tie"):
-        won = replace(winner(64, (17, 127), 11.0), choice=choice, library_us=10.0, torch_us=12.0)
+        won = replace(winner(64, (17, 127), 11.0), choice=choice, vendor_us=10.0, torch_us=12.0)
         tuned = table(won)
         assert [found(tuned, m) for m in (64, 60)] == [None, 64]
         assert tuned.tuned(won.problem) == [(64, choice)]
@@ -130,8 +137,8 @@ def test_the_faster_of_two_rows_stays() -> None:
 def test_measured_times_decide_before_predicted_ones() -> None:
     """A predicted row serves its own M, and that only where no larger one was measured; it is no row of its own."""
 
-    def predicted(m: int, reach: tuple[int, int], us: float = 1.0) -> PackedWinner:
-        return replace(winner(m, reach, us), check="none", time_source="predicted", library_us=None)
+    def predicted(m: int, reach: tuple[int, int], us: float = 1.0) -> Result:
+        return replace(winner(m, reach, us), check=None, time_source="predicted", vendor_us=None)
 
     alone = table(predicted(32, (1, 10**6)))
     assert [found(alone, m) for m in (31, 32, 33)] == [None, 32, None]
@@ -149,7 +156,7 @@ def test_measured_times_decide_before_predicted_ones() -> None:
 def test_measured_full_sums_before_predicted_fast_ones() -> None:
     """Where a call takes either."""
     fast = GemmProblem(32, 256, 512, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16")
-    predicted = replace(winner(32, (32, 32)), problem=fast, check="none", time_source="predicted", library_us=None)
+    predicted = replace(winner(32, (32, 32)), problem=fast, check=None, time_source="predicted", vendor_us=None)
     measured = replace(winner(64, (17, 127), 9.0), problem=as_full(replace(fast, M=64)))
     choice = table(predicted, measured).find(fast)
     assert choice.winner is not None
@@ -165,8 +172,8 @@ def test_what_is_believed_more_beats_what_is_faster() -> None:
     of = functools.partial(winner, 16, (16, 16))
     proved = replace(of(20.0), choice="config")
     best_last = [
-        replace(of(1.0), check="", time_source="predicted"),
-        replace(of(2.0), check="interpreter", time_source=""),
+        replace(of(1.0), check=None, time_source="predicted"),
+        replace(of(2.0), check=Proof("interpreter"), time_source=""),
         replace(of(8.0), time_source="predicted"),
         replace(of(9.0), time_source="cudagraph_shared"),
         proved,
@@ -176,7 +183,7 @@ def test_what_is_believed_more_beats_what_is_faster() -> None:
             tuned = table(*order)
             assert tuned.find(worse.problem).winner is better, (worse, better)
             assert tuned.doubled == [worse]
-    by_library = replace(winner(16, None, 15.0), check="")
+    by_library = replace(winner(16, None, 15.0), check=None)
     assert table(proved, by_library).find(proved.problem).why == "the library is as fast"
 
 
@@ -208,7 +215,7 @@ def tile(rows: int, *, by_tma: bool, programs: int = 1, cluster: int = 1) -> Lau
 
 def option(m: int, us: float | None, rows: int | None = None, library: float | None = 12.0, **of: object) -> Option:
     """A winner for M in tiles of so many rows, `us` its time, which serves any M; what more of its plan is said."""
-    won = replace(winner(m, (1, 10**6)), time_us=us, library_us=library)
+    won = replace(winner(m, (1, 10**6)), duration_us=us, vendor_us=library)
     plan = tile(rows or m, **{"by_tma": False, **of})  # type: ignore[arg-type]
     return Option(won, PackedCall(1, 10**6, plan, (), ""))
 
@@ -227,9 +234,9 @@ def test_a_winners_time_holds_for_no_more_tiles() -> None:
     # Its config has tiles of 64 rows, of which 40 had rows.
     half_full = replace(of, winner=replace(of.winner, problem=replace(of.winner.problem, M=40)))
     assert 10.0 < bound_us(50, half_full) < 11.0  # type: ignore[operator]
-    own = replace(of.winner, config="cute_ahead_BM64_BN64_BK64_GM1_SK1_nW4_nS1_chunk2_columns")
+    own = replace(of.winner, kernel_name="cute_ahead_BM64_BN64_BK64_GM1_SK1_nW4_nS1_chunk2_columns")
     assert bound_us(65, replace(of, winner=own)) == bound_us(65, of)
-    nameless = replace(of, winner=replace(of.winner, config="kernel"))
+    nameless = replace(of, winner=replace(of.winner, kernel_name="kernel"))
     for none in (replace(of, call=None), option(64, None), nameless):
         assert bound_us(64, none) is None
 
@@ -245,12 +252,12 @@ def test_a_time_does_not_hold_where_tma_fills_most_of_a_tile() -> None:
 
 def test_what_the_library_takes_at_least() -> None:
     """As long as for fewer rows; below them all as long where there are few, in proportion where there are many."""
-    rows = [replace(winner(m, (m, m)), library_us=us) for m, us in ((20, 10.0), (30, 15.0), (25, None))]
+    rows = [replace(winner(m, (m, m)), vendor_us=us) for m, us in ((20, 10.0), (30, 15.0), (25, None))]
     assert [least_library_us(m, rows) for m in (1, 20, 25, 30, 90)] == [10.0] * 5
     assert least_library_us(5, rows[2:]) is None
-    own = [replace(winner(20, (1, 1)), library_us=10.0, torch_us=11.0)]
+    own = [replace(winner(20, (1, 1)), vendor_us=10.0, torch_us=11.0)]
     assert least_library_us(30, own) == 11.0
-    many = [replace(winner(512, (1, 1)), library_us=64.0)]
+    many = [replace(winner(512, (1, 1)), vendor_us=64.0)]
     assert [least_library_us(m, many) for m in (8, 256, 512)] == [1.0, 32.0, 64.0]
 
 

@@ -21,10 +21,10 @@ from genkern.farm.cache import BinaryCache
 from genkern.formats.kind import kind_of, read_results
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Check, Winner
 from genkern.kernels.catalogue import form_of
 from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
+from genkern.result.result import Proof, Result
 from genkern.runtime.bundle import write_bundle
 from genkern.runtime.packed import Contents
 from genkern.space.prune import prune
@@ -54,7 +54,7 @@ class Command:
         kept = prune(load_space(options.space, "sm_90", "a16w16"), problem, H200).kept
         # Of each size another config wins.
         config = kept[problem.M % len(kept)]
-        winner = Winner(
+        winner = Result(
             problem=problem,
             config=config,
             duration_us=12.0 if len(kept) == 1 else 10.0,
@@ -64,7 +64,7 @@ class Command:
             arch="sm_90",
             device="NVIDIA H200",
             versions=(("triton", "3.7.1"), ("torch", "2.11.0")),
-            check=Check(config.name, True, 0.0, 0.0, "gpu", "gpu", ""),
+            check=Proof("gpu", "", 0.0, 0.0, "gpu"),
             torch_us=11.0,
         )
         text, rows = kind_of(options.tuning_results_file).render([winner], 132, "")

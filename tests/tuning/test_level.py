@@ -11,11 +11,12 @@ from typing import Any
 from genkern.farm.bench import Job
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import TIE, Candidate, Measurement, Outcome, Winner
+from genkern.gemm.records import TIE, Candidate, Measurement, Outcome
 from genkern.journal.facts import ProblemFacts
 from genkern.journal.journal import Journal
 from genkern.profiling.clocks import ThrottleGuard
 from genkern.profiling.finals import Finals, Rounds, confirmation_rounds, run_finals
+from genkern.result.result import Result
 from genkern.search.select import finalists, library_calls
 from genkern.timing.libraries import OURS, VENDOR, KeptAlgorithm, library_of
 from genkern.timing.profiler import Unshared
@@ -66,7 +67,7 @@ class NoisyDevice(Unshared):
         return sample
 
 
-def decided(seed: int, folder: Path) -> tuple[Winner, ProblemFacts]:
+def decided(seed: int, folder: Path) -> tuple[Result, ProblemFacts]:
     """What becomes of one size, and the facts that it follows from."""
     nothing: Any = None
     journal = Journal(folder / f"{seed}", {})

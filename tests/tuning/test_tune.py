@@ -12,9 +12,10 @@ import pytest
 from genkern.farm.bench import Job
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit, Winner
+from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit
 from genkern.journal.facts import ProblemFacts
 from genkern.journal.journal import Journal
+from genkern.result.result import Result
 from genkern.timing.libraries import VENDOR, KeptAlgorithm, library_of
 from genkern.timing.profiler import Unshared
 from genkern.timing.session import Budget, Session
@@ -93,10 +94,10 @@ def choose(
     tmp_path: Path,
     finals: list[Measurement],
     checker: Verdicts | None = None,
-    before: Sequence[Winner] = (),
+    before: Sequence[Result] = (),
     profiler: Finals | None = None,
     libraries: str = Budget().libraries,
-) -> tuple[Winner | None, Report]:
+) -> tuple[Result | None, Report]:
     """The winner of these finals, every config having been screened."""
     journal = Journal(tmp_path / "journal", {})
     for winner in before:

@@ -8,7 +8,8 @@ from dataclasses import replace
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import VENDOR_WINS
 from genkern.ops.accumulate import as_fast, as_full, multiplies_float8, on_arch
-from genkern.runtime.packed import Contents, PackedWinner, part_of
+from genkern.result.result import Result
+from genkern.runtime.packed import Contents, part_of
 
 
 def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> Contents:
@@ -22,8 +23,8 @@ def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> 
     wanted = {
         (replace(on_arch(each, arch), M=1), arch) for each in alike for arch in {row.arch for row in contents.winners}
     }
-    winners: list[PackedWinner] = []
-    found: dict[object, list[PackedWinner]] = {}
+    winners: list[Result] = []
+    found: dict[object, list[Result]] = {}
     for winner in contents.winners:
         layer = replace(winner.problem, M=1)
         if (layer, winner.arch) not in wanted or winner.batch_invariant:
@@ -40,10 +41,10 @@ def _alike(problem: GemmProblem) -> Sequence[GemmProblem]:
     return [problem, as_full(problem), as_fast(problem)] if multiplies_float8(problem) else [problem]
 
 
-def _with_library(rows: Sequence[PackedWinner], m: int) -> list[PackedWinner]:
+def _with_library(rows: Sequence[Result], m: int) -> list[Result]:
     nearest = min(rows, key=lambda row: abs(row.problem.M - m))
-    marked = replace(nearest, problem=replace(nearest.problem, M=m), choice=VENDOR_WINS, vendor="", calls=())
+    marked = replace(nearest, problem=replace(nearest.problem, M=m), choice=VENDOR_WINS, vendor="").with_calls(())
     if m != nearest.problem.M:
         # The times of the nearest row are of another M.
-        marked = replace(marked, time_us=None, library_us=None, torch_us=None)
+        marked = replace(marked, duration_us=None, vendor_us=None, torch_us=None)
     return sorted([*(row for row in rows if m != row.problem.M), marked], key=lambda row: row.problem.M)

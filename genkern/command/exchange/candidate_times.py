@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from genkern.command.candidates_file import COLUMNS
 from genkern.errors import InputError, ResultsError
 from genkern.files import read_text, shown_path
+from genkern.formats.config_entry import parse_config
 from genkern.formats.gemm_entry import problem_of_cells
-from genkern.formats.tuned_row import parse_config
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Outcome

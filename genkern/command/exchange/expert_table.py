@@ -14,9 +14,9 @@ from genkern.files import read_text, require_writable, shown_path, write_whole
 from genkern.formats.exchange import aiter_fmoe
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.result.device import DeviceKey
 
 _PLACEHOLDER = Config("tiled", 16, 16, 16)
 

@@ -21,10 +21,10 @@ from genkern.formats.exchange.peer_config import PeerFile
 from genkern.formats.exchange.peers import NEAREST, PEERS, unreached
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.result.result import Result
 
 # Kinds that are written to AITER's older folder. AITER ignores it for a family with a DEFAULT.json in the newer layout.
 _FLAT = (aiter_triton_flat.NAME, aiter_triton_named.NAME)
@@ -104,7 +104,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 
 def sizes_of(
-    rows: Iterable[TunedRow],
+    rows: Iterable[Result],
     peer: PeerFile,
     times: Mapping[GemmProblem, Mapping[Config, float]],
     said: Said,
@@ -142,7 +142,7 @@ def _once(sizes: Sequence[TimedSize], left_out: Counter[str]) -> list[TimedSize]
 
 
 def _reached(
-    rows: Sequence[TunedRow], sizes: Sequence[TimedSize], peer: str, said: Said, left_out: Counter[str]
+    rows: Sequence[Result], sizes: Sequence[TimedSize], peer: str, said: Said, left_out: Counter[str]
 ) -> list[TimedSize]:
     """Return the sizes in files that serve every M that their reader may need.
 
@@ -171,7 +171,7 @@ def _reached(
 
 
 def _is_unmeasured(
-    row: TunedRow, problem: GemmProblem, times: Mapping[GemmProblem, Mapping[Config, float]], peer: PeerFile
+    row: Result, problem: GemmProblem, times: Mapping[GemmProblem, Mapping[Config, float]], peer: PeerFile
 ) -> bool:
     """Return True if the row has no time, such as a row of `genkern import`. False for files that hold no configs."""
     return peer.NAME in _WITH_CONFIGS and not (row.duration_us or row.peer_us or problem in times)
@@ -250,7 +250,7 @@ def _default_of_newer_layout(sizes: Sequence[TimedSize], folder: Path) -> str:
 
 
 def _sized(
-    row: TunedRow,
+    row: Result,
     peer: PeerFile,
     times: Mapping[GemmProblem, Mapping[Config, float]],
     said: Said,
@@ -273,7 +273,7 @@ def _sized(
     if reason or config is None:
         left_out[reason] += 1
         return None
-    timed = {**row.peer_us, **times.get(problem, {})}
+    timed = {**row.peers, **times.get(problem, {})}
     if row.duration_us or not timed:
         # A result without a time, such as an imported one, has only this config.
         timed[config] = row.duration_us or 1.0

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from genkern.command.first.steps import DONE, LEFT_OUT, Ended, Step
-from genkern.formats.tuned_row import TunedRow
+from genkern.result.result import Result
 
 _PROOF = re.compile(r"^\S+ .*?: (ok|not checked|WRONG): ")
 _TAIL_LINES = 12
@@ -82,7 +82,7 @@ def timer_lines(tables: Mapping[str, str]) -> list[str]:
     return [*lines, "", f"In brackets: relative to {first}."]
 
 
-def tuned_lines(rows: Iterable[TunedRow]) -> list[str]:
+def tuned_lines(rows: Iterable[Result]) -> list[str]:
     """Return a table of tuned sizes, with the times of the library's best call and of PyTorch relative to the winner's.
 
     Below it is the geometric mean of the library's ratios.
@@ -93,9 +93,9 @@ def tuned_lines(rows: Iterable[TunedRow]) -> list[str]:
         vendor, torch = (_over(each, row.duration_us) for each in (row.vendor_us, row.torch_us))
         if row.vendor_us and row.duration_us:
             ratios.append(math.log(row.vendor_us / row.duration_us))
-        name = row.config.name if row.config else row.choice
+        name = row.config_name if row.config else row.choice
         time_us = f"{row.duration_us:.2f}" if row.duration_us else "none"
-        lines.append(f"| {row.problem.size} | {time_us} | {vendor} | {torch} | {row.check} | {name} |")
+        lines.append(f"| {row.problem.size} | {time_us} | {vendor} | {torch} | {row.proved_by or 'none'} | {name} |")
     if ratios:
         mean = math.exp(sum(ratios) / len(ratios))
         lines += [

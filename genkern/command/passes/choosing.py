@@ -21,12 +21,13 @@ from genkern.errors import ProfilerError, ResultsError
 from genkern.formats.results import ResultsFile
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Outcome, Winner
+from genkern.gemm.records import Outcome
 from genkern.journal.bug_log import BugLog
 from genkern.journal.facts import ProblemFacts, read_journal
 from genkern.journal.journal import Journal
 from genkern.journal.run_files import RunFiles
 from genkern.kernels.catalogue import sums_of
+from genkern.result.result import Result
 from genkern.space.space import Space
 from genkern.timing.libraries import VENDOR
 from genkern.tuning.invariant.asked_orders import Orders
@@ -84,7 +85,7 @@ class _Sought:
     group: Group
     orders: list[str]
     library: str = ""
-    found: dict[str, dict[GemmProblem, Winner]] = field(default_factory=dict)
+    found: dict[str, dict[GemmProblem, Result]] = field(default_factory=dict)
     chosen: Chosen | None = None
 
 
@@ -243,7 +244,7 @@ class Choosing:
         """Drop winners of another order, which an earlier start with other orders chose; measurements stay."""
         for problem, order in self._asked.items():
             facts = journal.of(problem)
-            if facts.winner is not None and sums_of(problem, facts.winner.config, self._arch) != order:
+            if facts.winner is not None and sums_of(problem, facts.winner.known_config, self._arch) != order:
                 facts.winner, facts.finals, facts.confirmed = None, [], []
 
     def _tried(self, sought: _Sought) -> None:

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from genkern.decoding import shown
 from genkern.errors import InputError
 from genkern.formats.exchange.peer_config import Candidate, Imported
 from genkern.formats.exchange.timed_size import TimedSize
 from genkern.formats.flat_csv import Row, Table, read_table
-from genkern.formats.flat_yaml import shown
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device

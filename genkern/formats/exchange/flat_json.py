@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from genkern.decoding import shown
 from genkern.errors import GenkernError
-from genkern.formats.flat_yaml import shown
 
 
 class _NoData(ValueError):

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from genkern.decoding import shown
 from genkern.errors import InputError
+from genkern.formats.config_entry import config_of
 from genkern.formats.exchange.timed_size import TimedSize
-from genkern.formats.flat_yaml import shown
-from genkern.formats.tuned_row import config_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, gpu_named, known_archs
 from genkern.gemm.problem import GemmProblem

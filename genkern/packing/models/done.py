@@ -7,13 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from genkern.formats.kind import read_results
 from genkern.formats.results import gpu_of
-from genkern.formats.tuned_row import DeviceKey, TunedRow
 from genkern.gemm.gpus import NOT_PRESENT
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS
 from genkern.ops.accumulate import on_arch
+from genkern.result.device import DeviceKey
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle, is_bundle, read_bundle
-from genkern.runtime.packed import PackedWinner, part_of
+from genkern.runtime.packed import part_of
 from genkern.runtime.table import Device
 from genkern.tuning.invariant.group import groups_of
 
@@ -36,7 +37,7 @@ class Done:
     device: DeviceKey
     predicted: bool = False
     batch_invariant: bool = False
-    rows: list[TunedRow] = field(default_factory=list)
+    rows: list[Result] = field(default_factory=list)
     taken: list[Bundle] = field(default_factory=list)
     problems: set[GemmProblem] = field(default_factory=set)
 
@@ -52,7 +53,7 @@ class Done:
         """
         return self._add_bundle(read_bundle(path)) if is_bundle(path) else self._add_rows(read_results(path))
 
-    def _add_rows(self, rows: Sequence[TunedRow]) -> int:
+    def _add_rows(self, rows: Sequence[Result]) -> int:
         found = [row for row in rows if row.problem in self._on_arch() and self._fits(row)]
         if self.batch_invariant:
             whole = self._of_one_order({row.problem: row.sums for row in found if row.batch_invariant})
@@ -65,7 +66,7 @@ class Done:
         wanted = self._on_arch() - self.problems
         found = tuple(winner for winner in bundle.winners if winner.problem in wanted and self._has(winner))
         if self.batch_invariant:
-            orders = {winner.problem: winner.batch_invariant for winner in found if winner.batch_invariant}
+            orders = {winner.problem: winner.order for winner in found if winner.batch_invariant}
             whole = self._of_one_order(orders)
             found = tuple(winner for winner in found if winner.batch_invariant and winner.problem in whole)
         if found:
@@ -87,14 +88,14 @@ class Done:
     def _on_arch(self) -> set[GemmProblem]:
         return {on_arch(problem, self.device.arch) for problem in self.wanted}
 
-    def _fits(self, row: TunedRow) -> bool:
-        if (row.predicted and not self.predicted) or row.arch is None:
+    def _fits(self, row: Result) -> bool:
+        if (row.predicted and not self.predicted) or not row.arch:
             return False
         if row.choice == CONFIG_WINS and not row.is_genkerns:
             return False
         return self.device.fits(row.arch, row.device, gpu_of(row, row.arch).compute_units)
 
-    def _has(self, winner: PackedWinner) -> bool:
+    def _has(self, winner: Result) -> bool:
         return self.identity.has(winner) and (self.predicted or not winner.is_predicted)
 
     def _count(self, found: Iterable[GemmProblem]) -> int:

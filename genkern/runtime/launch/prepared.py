@@ -13,6 +13,8 @@ from genkern.gemm.records import code_digest
 from genkern.kernels.argument import Counters, Workspace
 from genkern.kernels.plan import LaunchPlan
 from genkern.ops.op import get_op
+from genkern.result.package import PackedCall, PackedOperand
+from genkern.result.result import Result
 from genkern.runtime.launch.launcher import Driver, make_launches
 from genkern.runtime.launch.parameters import (
     ALIGNMENT,
@@ -25,7 +27,6 @@ from genkern.runtime.launch.parameters import (
 )
 from genkern.runtime.launch.shape import PreparedLaunch
 from genkern.runtime.launch.workspaces import Workspaces
-from genkern.runtime.packed import PackedCall, PackedOperand, PackedWinner
 from genkern.runtime.table import Choice, Device
 
 # A workspace grows with M and is kept. For an M that was not tuned it must not exceed the workspace that genkern gives
@@ -57,7 +58,7 @@ class LiveGpu(Protocol):
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: Any) -> Any: ...
 
 
-def _changed(winner: PackedWinner) -> str:
+def _changed(winner: Result) -> str:
     """Return how the format's operands differ from those with which the winner was packed; "" if they do not."""
     problem = winner.problem
     now = tuple(map(PackedOperand.of, get_op(problem.op).operands(problem)))

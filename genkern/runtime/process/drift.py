@@ -11,9 +11,9 @@ from genkern import __version__
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.records import CONFIG_WINS
 from genkern.gemm.triton_release import triton_version
+from genkern.result.result import Result
 from genkern.runtime.backends.lt import backend_of
 from genkern.runtime.backends.lt_api import LtError
-from genkern.runtime.packed import PackedWinner
 from genkern.timing.libraries import CUBLASLT, HIPBLASLT, kept_algorithm
 
 # Names of versions in results. Times depend on drivers and libraries; Triton and genkern only made the kernels, which
@@ -52,7 +52,7 @@ def library_version(here: Mapping[str, str]) -> int | None:
     return next((int(here[name]) for name in _PARTS if name in here), None)
 
 
-def is_looked_up(winner: PackedWinner, version: int | None) -> bool:
+def is_looked_up(winner: Result, version: int | None) -> bool:
     """Return True if the library's winning algorithm belongs to another version of the library.
 
     The heuristic of this process's library then selects an algorithm, which was not measured.
@@ -61,12 +61,12 @@ def is_looked_up(winner: PackedWinner, version: int | None) -> bool:
     return kept is not None and version is not None and kept.version != version
 
 
-def is_concerned(winner: PackedWinner, version: int | None) -> bool:
+def is_concerned(winner: Result, version: int | None) -> bool:
     """Return True if drift matters for the winner: it calls a genkern kernel, or an algorithm that was not measured."""
     return winner.choice == CONFIG_WINS or is_looked_up(winner, version)
 
 
-def drifted(winners: Iterable[PackedWinner], here: Mapping[str, str]) -> dict[str, list[str]]:
+def drifted(winners: Iterable[Result], here: Mapping[str, str]) -> dict[str, list[str]]:
     """Return, by name, the versions with which winners were measured if they differ from this process's.
 
     Versions that are unknown on either side are left out, and so are winners that leave a call to this process's
@@ -85,7 +85,7 @@ def drifted(winners: Iterable[PackedWinner], here: Mapping[str, str]) -> dict[st
     return {name: sorted(found[name]) for name in _NAMES if name in found}
 
 
-def drift_text(winners: Iterable[PackedWinner], here: Mapping[str, str]) -> tuple[str, bool]:
+def drift_text(winners: Iterable[Result], here: Mapping[str, str]) -> tuple[str, bool]:
     """Return the drift as text ("" if there is none), and True if measured times may have changed."""
     winners = list(winners)
     found = drifted(winners, here)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from genkern.errors import InputError
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import CONFIG_WINS, Winner
+from genkern.gemm.records import CONFIG_WINS
+from genkern.result.result import Result
 
 Group = tuple[GemmProblem, ...]
 LEAST, LIBRARY = KINDS = ("least", "library")
@@ -48,10 +49,10 @@ def parse_weights(text: str) -> dict[int, float]:
     return weights
 
 
-def called_us(winner: Winner) -> float:
+def called_us(winner: Result) -> float:
     """Return the microseconds of what is called: the config, or the library according to `choice`."""
     if winner.choice == CONFIG_WINS or winner.vendor_us is None:
-        return winner.duration_us
+        return winner.known_us
     return winner.vendor_us
 
 
@@ -95,13 +96,13 @@ class Chosen:
     """The order of a group, its winners by problem, and their total time by the weights, in microseconds."""
 
     order: str
-    winners: Mapping[GemmProblem, Winner]
+    winners: Mapping[GemmProblem, Result]
     total_us: float
 
 
 def choice(
     group: Group,
-    found: Mapping[str, Mapping[GemmProblem, Winner]],
+    found: Mapping[str, Mapping[GemmProblem, Result]],
     weights: Mapping[int, float],
     *,
     library: str = "",
@@ -135,7 +136,7 @@ def choice(
     return min(near, key=lambda chosen: (chosen.order != library, chosen.total_us, chosen.order))
 
 
-def _other_bits(winners: Sequence[Winner]) -> str:
+def _other_bits(winners: Sequence[Result]) -> str:
     """Return a line with two winners that gave different bits for rows that are the same for all M; "" if none did."""
     told = [(winner, winner.check.row_bits) for winner in winners if winner.check and winner.check.row_bits]
     if not told:
@@ -144,5 +145,5 @@ def _other_bits(winners: Sequence[Winner]) -> str:
     for winner, bits in told:
         if not most.startswith(bits):
             sizes = f"{winner.problem.size} and {reference.problem.size}"
-            return f"rows of {sizes} have other bits, by {winner.config.name} and {reference.config.name}"
+            return f"rows of {sizes} have other bits, by {winner.config_name} and {reference.config_name}"
     return ""

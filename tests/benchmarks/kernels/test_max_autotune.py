@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.kernels import max_autotune
 from benchmarks.kernels.max_autotune import Duel
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.result.result import Result
 
 CONFIG = Config("tiled", 64, 32, 32)
 
@@ -28,7 +28,7 @@ def test_takes_plain_products_that_are_wanted() -> None:
     plain, bias = GemmProblem(16, 32, 64), GemmProblem(16, 32, 64, bias=True)
     scaled = GemmProblem(16, 32, 64, "a8w8", "fp8e4m3fn", "fp8e4m3fn")
     activated = GemmProblem(16, 32, 64, activation="relu")
-    rows = [TunedRow(problem, CONFIG) for problem in (plain, bias, scaled, activated, GemmProblem(1, 32, 64))]
+    rows = [Result(problem, CONFIG) for problem in (plain, bias, scaled, activated, GemmProblem(1, 32, 64))]
     assert max_autotune.taken(rows, [plain, bias, scaled, activated]) == rows[:1]
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.kernels.moe import BALANCED, DEEP_GEMM, GROUPED_MM, OURS, VLLM, Race, even_rows, report, written_error
 from benchmarks.kernels.moe_layer import layers_of, skewed_layers, spread, vllm_configs
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
+from genkern.result.result import Result
 
 torch = pytest.importorskip("torch")
 CONFIG = Config("tiled", 16, 64, 64, 1, 1, 4, 3)
@@ -21,7 +21,7 @@ FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"
 
 def stages(
     tokens: int, experts: int, top_k: int, width: int, hidden: int, types: tuple[str, ...], *more: object
-) -> list[TunedRow]:
+) -> list[Result]:
     """Rows of both stages."""
     own = tuple(sorted((("experts", experts), ("top_k", top_k), *more)))  # type: ignore[type-var]
     gate = tuple(sorted((*own, ("stage", "gate_up"))))
@@ -29,7 +29,7 @@ def stages(
         GemmProblem(tokens, width, hidden, "fused_moe", *types, activation="silu", own=gate),
         GemmProblem(tokens, hidden, width, "fused_moe", *types, own=own),
     )
-    return [TunedRow(problem, CONFIG) for problem in problems]
+    return [Result(problem, CONFIG) for problem in problems]
 
 
 def test_layers_are_pairs() -> None:
@@ -38,7 +38,7 @@ def test_layers_are_pairs() -> None:
         *stages(64, 8, 2, 14336, 4096, ("bf16",) * 3),
         *stages(64, 256, 8, 256, 7168, FP8, ("scales", "blocks"))[::-1],
     ]
-    rows.append(TunedRow(replace(rows[0].problem, M=65), CONFIG))
+    rows.append(Result(replace(rows[0].problem, M=65), CONFIG))
     first, second = layers_of(rows)
     assert (first.gate_up, first.down) == (rows[0].problem, rows[1].problem)
     assert second.what == "64 tokens, 256 experts, top 8, hidden 7168, width 256, fp8e4m3fn blocks"

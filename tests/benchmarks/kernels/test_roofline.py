@@ -10,10 +10,9 @@ from made_winners import write_results
 
 from benchmarks.kernels import roofline
 from genkern.formats.kind import read_results
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
+from genkern.result.result import Result
 
 MACHINE = roofline.Machine(4.0, 800.0, 100, "made up")
 SKINNY, SQUARE = GemmProblem(1, 4000, 4000), GemmProblem(8000, 8000, 8000)
@@ -45,9 +44,9 @@ def test_traffic_and_fill_follow_from_the_tile() -> None:
 def test_the_furthest_are_named() -> None:
     """Worst first; a row without a time has no line."""
     rows = [
-        TunedRow(SQUARE, Config("tiled", 128, 128, 64), 1600.0),
-        TunedRow(SKINNY, Config("tiled", 16, 64, 64), 9.0),
-        TunedRow(GemmProblem(2, 3, 4), Config("tiled", 16, 16, 16)),
+        Result(SQUARE, Config("tiled", 128, 128, 64), duration_us=1600.0),
+        Result(SKINNY, Config("tiled", 16, 64, 64), duration_us=9.0),
+        Result(GemmProblem(2, 3, 4), Config("tiled", 16, 16, 16)),
     ]
     text = roofline.report(rows, MACHINE)
     assert "Furthest from the bound: 8000x8000x8000 (0.80), 1x4000x4000 (0.89)." in text
@@ -66,16 +65,15 @@ def test_command_reads_shipped_results(capsys: pytest.CaptureFixture[str]) -> No
 def test_command_reads_every_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A line for each size of a results file, whichever kernels won it."""
     winners = [
-        Winner(
+        Result(
             GemmProblem(64 + i, 4096, 4096),
             made(stem, max(16, form.sides.least_m), 64, 64),
-            9.0 + i,
-            0.1,
-            15,
-            "cupti",
-            "sm_90",
-            "NVIDIA H200",
-            (),
+            duration_us=9.0 + i,
+            spread_us=0.1,
+            samples=15,
+            time_source="cupti",
+            arch="sm_90",
+            device="NVIDIA H200",
         )
         for i, (stem, form) in enumerate(FORMS.items())
     ]

@@ -13,8 +13,8 @@ from shipped_rows import rows_in
 from benchmarks.results import ages
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
-from genkern.gemm.records import Winner
 from genkern.kernels.generate import generate
+from genkern.result.result import Result
 
 ROOT = Path(__file__).parents[3]
 GPU = gpu_for_arch("sm_90")
@@ -56,7 +56,7 @@ def test_the_first_older_row_of_a_file_is_named(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out.startswith("old.yaml: 1 of 1 rows looked at; a16w16 64x4096x4096")
 
 
-def of_today(m: int) -> Winner:
+def of_today(m: int) -> Result:
     made = winner(m, config=Config("tiled", 16, 32, 64, 1, 1, 4, 2), arch="sm_90", device="NVIDIA H200")
     return replace(made, source=generate(made.problem, [made.config], "sm_90", GPU).source_digest(made.config, GPU))
 

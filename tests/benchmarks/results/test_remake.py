@@ -25,9 +25,9 @@ from genkern.formats.kind import read_results
 from genkern.formats.sizes import GemmDefaults, read_sizes
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Winner
 from genkern.kernels.generate import generate
 from genkern.ops.accumulate import is_full
+from genkern.result.result import Result
 
 ROOT = Path(__file__).parents[3]
 DEVICE = "NVIDIA H200"
@@ -267,12 +267,12 @@ def test_results_are_of_the_device_that_is_here() -> None:
     assert device_here(results, "NVIDIA H200") == device_here(results, "") == "nvidia_h200"
 
 
-def of_size(m: int, us: float = 10.0, device: str = DEVICE, **changes: object) -> Winner:
+def of_size(m: int, us: float = 10.0, device: str = DEVICE, **changes: object) -> Result:
     problem = GemmProblem(m, 128, 256)
     return replace(winner(us=us, device=device, arch="sm_90", config=CONFIGS[0], **changes), problem=problem)
 
 
-def of_today(m: int) -> Winner:
+def of_today(m: int) -> Result:
     made = of_size(m)
     return replace(made, source=generate(made.problem, [made.config], "sm_90", GPU).source_digest(made.config, GPU))
 

@@ -29,8 +29,9 @@ from benchmarks.serving.host_time import (
     report,
 )
 from genkern.gemm.problem import GemmProblem
+from genkern.result.package import PackedCall
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.packed import PackedCall, PackedWinner
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,16 @@ def bundle(bundle_file: str) -> Bundle:
     return read_bundle(bundle_file)
 
 
-def winner(bundle: Bundle, m: int, n: int, us: float, family: str = "tiled") -> PackedWinner:
+def winner(bundle: Bundle, m: int, n: int, us: float, family: str = "tiled") -> Result:
     """A winner for that size; of no family where the library wins."""
     first = bundle.winners[0]
     config = f"{family}_BM16_BN64_BK128_GM1_SK1_nW4_nS4" if family else "tiled_BM16_BN64_BK128_GM1_SK1_nW4_nS4"
     calls: tuple[PackedCall, ...] = first.calls if family else ()
     choice = "config" if family else "vendor"
     problem = GemmProblem(m, n, 512)
-    return replace(first, problem=problem, config=config, choice=choice, calls=calls, time_us=us, library_us=us + 1)
+    return replace(
+        first, problem=problem, kernel_name=config, choice=choice, duration_us=us, vendor_us=us + 1
+    ).with_calls(calls)
 
 
 def test_all_kernels_at_each_m(bundle: Bundle) -> None:
@@ -65,8 +68,8 @@ def test_all_kernels_at_each_m(bundle: Bundle) -> None:
             *(winner(bundle, 16, 128, 9.0), winner(bundle, 16, 64, 5.0), winner(bundle, 64, 64, 6.0)),
             *(winner(bundle, 3, 64, 5.0, "gemv"), winner(bundle, 300, 64, 5.0, "gemv")),
             *(winner(bundle, 256, 64, 5.0), winner(bundle, 4096, 64, 50.0, "")),
-            replace(first, config=f"{first.config}_semaphore_swapped"),
-            replace(first, config=first.config.replace("tiled_", "tiled_swapped_"), time_us=6.0),
+            replace(first, kernel_name=f"{first.kernel_name}_semaphore_swapped"),
+            replace(first, kernel_name=first.kernel_name.replace("tiled_", "tiled_swapped_"), duration_us=6.0),
             replace(winner(bundle, 1, 64, 1.0), problem=GemmProblem(1, 64, 64, bias=True)),
         ]
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.serving.other_rules import by_padding, next_larger, padded_m
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.packed import PackedWinner
+from genkern.result.result import Result
 from genkern.runtime.untuned import Option, Rule
 
 
@@ -34,7 +34,7 @@ RULES = {
 def test_rules(rule: Rule) -> None:
     """Of tuned M = 16, 64 and 128, which each rule takes."""
     winners = [SimpleNamespace(problem=GemmProblem(m, 256, 512)) for m in (16, 64, 128)]
-    options = [Option(cast(PackedWinner, each), None) for each in winners]
+    options = [Option(cast(Result, each), None) for each in winners]
     for m, wanted in RULES[rule].items():
         option = rule(m, options)
         assert (option and option.m) == wanted, m

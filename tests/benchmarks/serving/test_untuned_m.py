@@ -27,8 +27,8 @@ from benchmarks.serving.untuned_m import (
 )
 from genkern.formats.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import GemmProblem
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.packed import PackedWinner
 from genkern.runtime.untuned import Option
 
 
@@ -42,7 +42,7 @@ def bundle(bundle_file: str) -> Bundle:
     return read_bundle(bundle_file)
 
 
-def winners(bundle: Bundle, n: int, *ms: int) -> list[PackedWinner]:
+def winners(bundle: Bundle, n: int, *ms: int) -> list[Result]:
     """Winners of one N and K for these M."""
     return [replace(bundle.winners[0], problem=GemmProblem(m, n, 512)) for m in ms]
 

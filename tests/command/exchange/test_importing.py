@@ -23,7 +23,7 @@ from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import read_results
 from genkern.formats.results import ResultsFile, RunFacts
 from genkern.formats.sizes import read_sizes
-from genkern.formats.tuned_row import DeviceKey
+from genkern.result.device import DeviceKey
 
 H200 = RunFacts(DeviceKey("sm_90", "NVIDIA H200", 132), {"triton": "3.6.0"}, predicted=False)
 

@@ -10,7 +10,7 @@ from genkern.command.first import proving
 from genkern.command.first.proving import TIMED, main, proofs, timed
 from genkern.command.options import parse
 from genkern.command.setting import Setting, make_setting
-from genkern.command.verify import read_claims
+from genkern.command.verify import read_own_results
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal
@@ -46,8 +46,8 @@ def test_what_it_writes_is_what_a_check_reads(
     assert "a16w4: left out: " in said
     assert "a16w16 16x32x64: 1 kernels, tiled" in said
     assert "not compiled" not in said
-    claims = read_claims(str(tmp_path / "proof.yaml"), GemmDefaults()).claims
-    assert [(claim.problem.size, claim.arch, claim.config.family) for claim in claims] == [
+    results = read_own_results(str(tmp_path / "proof.yaml"), GemmDefaults()).results
+    assert [(each.problem.size, each.arch, each.known_config.family) for each in results] == [
         ("16x32x64", "gfx942", "tiled")
     ]
     assert (tmp_path / "timed.yaml").read_text().count("\n") == 1

@@ -12,8 +12,8 @@ from machines import machine
 
 from genkern.formats.kind import read_results
 from genkern.formats.results import ResultsFile
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
+from genkern.result.result import Result
 
 SPACE = """archs: [sm_90]
 ops: [a16w16]
@@ -57,7 +57,7 @@ class Run:
         return ran.status, ran.out + ran.err
 
     @property
-    def rows(self) -> dict[int, TunedRow]:
+    def rows(self) -> dict[int, Result]:
         return {row.problem.M: row for row in read_results(str(self.folder / "r.yaml"))}
 
     @property

@@ -27,7 +27,7 @@ def test_a_run(sums: str, tmp_path: Path) -> None:
     rows = read_results(str(tmp_path / "r.yaml"))
     assert [row.problem.M for row in rows] == [1, 16, 1024]
     assert len({row.sums for row in rows}) == 1
-    assert all(row.batch_invariant and row.check == "gpu" for row in rows)
+    assert all(row.batch_invariant and row.proved_by == "gpu" for row in rows)
     assert all(0 <= (row.invariant_loss or 0.0) < 0.5 for row in rows)
     assert all(row.choice == "config" or row.vendor_sums == row.sums for row in rows)
     assert "one order of sums for all M" in ran.out

@@ -8,9 +8,9 @@ from pathlib import Path
 from computing_gpu import planned, planned_row
 from small_gemms import TILED
 
-from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.models.done import Done
+from genkern.result.device import DeviceKey
 from genkern.runtime.bundle import Bundle
 
 H200 = DeviceKey("sm_90", "NVIDIA H200", 132)
@@ -91,7 +91,10 @@ def test_a_bundles_winners_of_one_order_are_taken(tmp_path: Path) -> None:
     plain, _ = planned([planned_row(problem, config) for problem in WANTED])
 
     def ordered(*ms: int) -> Bundle:
-        own = [replace(each, batch_invariant="mma k16" if each.problem.M in ms else "") for each in plain.winners]
+        own = [
+            replace(each, sums="mma k16", batch_invariant=True) if each.problem.M in ms else each
+            for each in plain.winners
+        ]
         return replace(plain, contents=replace(plain.contents, winners=tuple(own)))
 
     done = Done(WANTED, H200, batch_invariant=True)

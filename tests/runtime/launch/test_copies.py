@@ -13,12 +13,12 @@ from small_bundle import pack_here, row
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.torch_gpu import TorchGpu
-from genkern.runtime.packed import PackedWinner
 
 pytest.importorskip("triton")
 
@@ -81,7 +81,7 @@ def test_calls_copy_and_multiply_the_copies(bundle: Bundle, gpu: FakeGpu, place:
     assert whole == {addresses[name] for name in "ab" if name not in copied}
 
 
-def winner_of(bundle: Bundle, place: int) -> PackedWinner:
+def winner_of(bundle: Bundle, place: int) -> Result:
     return next(winner for winner in bundle.winners if winner.problem == ROWS[place].problem)
 
 

@@ -202,8 +202,7 @@ def test_the_first_call_of_an_algorithm_may_be_captured(here: Bundle, gemm: Gemm
         problem=problem,
         choice="vendor",
         vendor=cublaslt.BACKEND.kept(matmul, first).name,
-        calls=(),
-        operands=(),
+        package=None,
     )
     bundle = replace(here, contents=replace(here.contents, winners=(won,)))
     own = Gemm("a16w16", Context(lambda op: [bundle], lambda index: TorchGpu(index)))

@@ -164,7 +164,7 @@ def test_an_algorithm_that_won(tmp_path: Path, cache_dir: Path) -> None:
         first, *_ = cublaslt.BACKEND.candidates(matmul, lt_matmul.Pointers(256, 256, 256), most=4)
         (bundle,) = here.bundles
         name = cublaslt.BACKEND.kept(matmul, first).name
-        won = replace(bundle.winners[0], problem=problem, choice="vendor", vendor=name, calls=(), operands=())
+        won = replace(bundle.winners[0], problem=problem, choice="vendor", vendor=name, package=None)
         here.bundles[:] = [replace(bundle, contents=replace(bundle.contents, winners=(won,)))]
         here.context.renew()
         here.check(problem)

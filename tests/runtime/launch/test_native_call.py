@@ -21,13 +21,13 @@ from genkern.errors import GenkernError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, Prepared, native_call
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.launch.prepared import PreparedCall
-from genkern.runtime.packed import PackedWinner
 from genkern.runtime.table import Choice
 from genkern.timing.libraries import _BYTES, KeptAlgorithm
 
@@ -60,13 +60,13 @@ class Case:
         self.failures.append(str(error))
 
 
-def winner_of(bundle: Bundle, kernels: str) -> PackedWinner:
+def winner_of(bundle: Bundle, kernels: str) -> Result:
     """The first whose kernels are called after that."""
     winners = winners_for(bundle, "sm_90")
-    return next(winner for winner in winners if form_of(Config.parse(winner.config)).stem == kernels)
+    return next(winner for winner in winners if form_of(Config.parse(winner.config_name)).stem == kernels)
 
 
-def case_of(bundle: Bundle, winner: PackedWinner, gpu: FakeGpu | None = None) -> Case:
+def case_of(bundle: Bundle, winner: Result, gpu: FakeGpu | None = None) -> Case:
     problem, gpu = winner.problem, gpu or FakeGpu()
     sizes = {"a": (problem.M, K), "b": (problem.N, K), "c": (problem.M, problem.N)}
     layouts = {name: Layout(*size, size[1], 2) for name, size in sizes.items()}
@@ -74,7 +74,7 @@ def case_of(bundle: Bundle, winner: PackedWinner, gpu: FakeGpu | None = None) ->
     return Case(gpu, PreparedCall(gpu, choice, layouts, problem.M), (problem.M, problem.N))
 
 
-def tensors_of(winner: PackedWinner) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors_of(winner: Result) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(winner.problem.M, K).bfloat16(), torch.zeros(winner.problem.N, K).bfloat16()
 
 

@@ -18,10 +18,10 @@ from genkern.kernels.argument import Constant, Descriptor, Integer, Leading, Str
 from genkern.kernels.expression import evaluate
 from genkern.kernels.plan import PlannedLaunch
 from genkern.ops.op import get_op
+from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.launch.parameters import Layout, parameters_of, unmet
 from genkern.runtime.launch.prepared import PreparedCall
-from genkern.runtime.packed import PackedWinner
 from genkern.runtime.table import Choice
 
 # CUtensorMapDataType of cuda.h.
@@ -38,7 +38,7 @@ class Piece:
         return self.address
 
 
-def tensors_of(winner: PackedWinner) -> dict[str, torch.Tensor]:
+def tensors_of(winner: Result) -> dict[str, torch.Tensor]:
     """Operands that lie without gaps."""
     made = {}
     for operand in get_op(winner.problem.op).operands(winner.problem):
@@ -138,7 +138,9 @@ def test_a_format_that_stores_an_operand_in_another_way_is_refused(bundle: Bundl
     a, b, c = winner.operands
     layouts = {name: Layout(100, 512, 512, 2) for name in "abc"}
     for operands in ((a, replace(b, row_major=True), c), (a, replace(b, dtype="fp16"), c), (a, b), ()):
-        older = Choice("tuned", replace(winner, operands=operands), winner.calls[0], bundle)
+        older = Choice(
+            "tuned", replace(winner, package=replace(winner.package, operands=operands)), winner.calls[0], bundle
+        )
         with pytest.raises(ResultsError, match=r"a16w16 now has a bf16, row-major; b bf16, column-major; c.*again"):
             PreparedCall(FakeGpu(), older, layouts, 100)
 

@@ -11,11 +11,11 @@ from proving import bundle_of, named
 from recording_gpu import FakeGpu
 
 from genkern.gemm.problem import GemmProblem
+from genkern.result.result import Result
 from genkern.runtime.backends import cublaslt_library, hipblaslt_library
 from genkern.runtime.backends.lt import is_found_again
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.context import Context
-from genkern.runtime.packed import PackedWinner
 from genkern.runtime.process.drift import drift_text, drifted, is_concerned, library_version, versions_here
 from genkern.runtime.table import Table
 
@@ -24,12 +24,12 @@ HERE = {"driver": "999.1", "cublaslt": "130200", "triton": "3.7.1", "genkern": "
 SAME = tuple((name, version) for name, version in HERE.items() if name != "cublaslt")
 
 
-def winner(**changes: object) -> PackedWinner:
+def winner(**changes: object) -> Result:
     """One that was measured with what is here."""
     return replace(bundle_of(named("good")).winners[0], **{"versions": SAME, **changes})  # type: ignore[arg-type]
 
 
-def with_version(name: str, version: str) -> PackedWinner:
+def with_version(name: str, version: str) -> Result:
     return winner(versions=tuple({**dict(SAME), name: version}.items()))  # type: ignore[arg-type]
 
 
@@ -76,7 +76,7 @@ def test_it_is_said_once_for_a_bundle(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "genkern")
     made = bundle_of(named("good"))
 
-    def of(one: PackedWinner) -> Bundle:
+    def of(one: Result) -> Bundle:
         return replace(made, contents=replace(made.contents, winners=(one,)))
 
     for one, levels in (

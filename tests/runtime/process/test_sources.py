@@ -106,8 +106,8 @@ def test_what_is_unproved_is_said_once(own: Sources, said: list[str], tmp_path: 
     """Of a bundle that somebody named, with who proves it; nothing of one that is proved, or that has no kernels."""
     made = bundle_of("one", "two")
     one, two = made.winners
-    proved = [replace(each, calls=(replace(each.calls[0], proved=(128,)),)) for each in (one, two)]
-    library = [replace(each, choice="vendor", calls=()) for each in (one, two)]
+    proved = [each.with_calls((replace(each.calls[0], proved=(128,)),)) for each in (one, two)]
+    library = [replace(each, choice="vendor").with_calls(()) for each in (one, two)]
     paths = []
     for number, winners in enumerate(([one, proved[1]], proved, library)):
         contents = trimmed(replace(made.contents, winners=tuple(winners)))

@@ -24,7 +24,7 @@ from genkern.runtime.routed.modules import patch_experts, report_experts
 def context(routed_bundle: Bundle, routed_gpu: FakeGpu) -> Context:
     """Winners of 16-wide tiles are batch invariant; the one by TMA was chosen by its time."""
     winners = tuple(
-        replace(each, batch_invariant="" if "tma" in each.config else each.calls[0].sums)
+        each if "tma" in each.config_name else replace(each, sums=each.calls[0].sums, batch_invariant=True)
         for each in routed_bundle.winners
     )
     bundle = replace(routed_bundle, contents=replace(routed_bundle.contents, winners=winners))

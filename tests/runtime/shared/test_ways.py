@@ -15,10 +15,10 @@ from layers_sharing_x import SideBySide, made
 from torch import nn
 
 from genkern.errors import InvarianceError
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
+from genkern.result.result import Result
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
 from genkern.runtime.linear import Patch, patch_model, report_model
@@ -35,19 +35,19 @@ OTHER = replace(CONFIG, BLOCK_SIZE_M=16)
 POOL = torch.randn(max(SIZES), K, generator=torch.Generator().manual_seed(0)).bfloat16()
 
 
-def ordered(n: int, config: Config = CONFIG, *, of_rows: bool = True) -> list[TunedRow]:
+def ordered(n: int, config: Config = CONFIG, *, of_rows: bool = True) -> list[Result]:
     """Winners of one order of sums for every M."""
     problems = [GemmProblem(m, n, K, row_major_a=of_rows) for m in (2, 16)]
     return [planned_row(each, config, sums=sums_of(each, config, "sm_90"), batch_invariant=True) for each in problems]
 
 
-def usual(n: int) -> list[TunedRow]:
+def usual(n: int) -> list[Result]:
     """Winners that are faster, and of nobody's order, for every other M of SIZES."""
     return [planned_row(GemmProblem(m, n, K), OTHER, duration_us=1.0) for m in SIZES[::2]]
 
 
 # What is in a bundle, how layers are called then, and by how many launches for few rows and for many.
-CASES: dict[str, tuple[list[TunedRow], Way, tuple[int, int]]] = {
+CASES: dict[str, tuple[list[Result], Way, tuple[int, int]]] = {
     "the product alone": (ordered(WHOLE), Way.TOGETHER, (1, 1)),
     "a layer has another order": (ordered(WHOLE) + ordered(Q, OTHER) + usual(WHOLE), Way.TOGETHER, (1, 1)),
     "all have one order": (ordered(WHOLE) + ordered(Q) + ordered(KV), Way.EITHER, (1, 3)),
@@ -67,7 +67,7 @@ _patches: list[Patch] = []
 class Served:
     """A patched module, with winners whose results say of which order they are: a factor each."""
 
-    def __init__(self, rows: list[TunedRow], mode: str = STRICT, operators: str = "") -> None:
+    def __init__(self, rows: list[Result], mode: str = STRICT, operators: str = "") -> None:
         bundle, kernels = planned(rows)
         calls = {call.binaries[0]: call.sums for winner in bundle.winners for call in winner.calls}
         orders = sorted(set(calls.values()))

@@ -14,10 +14,10 @@ from layers_sharing_x import SideBySide, made
 from one_order_layers import LOW, MIDDLE, SPLIT
 from small_bundle import pack_here, row
 
-from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
+from genkern.result.result import Result
 from genkern.runtime.bundle import read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
@@ -33,7 +33,7 @@ POOL = 3000
 ONE = LOW, MIDDLE
 
 
-def ordered(n: int, configs: tuple[Config, ...], gpu: TorchGpu) -> list[TunedRow]:
+def ordered(n: int, configs: tuple[Config, ...], gpu: TorchGpu) -> list[Result]:
     here = {"device": gpu.identity.name, "compute_units": gpu.identity.compute_units}
     found = []
     for m, config in zip((4, 48, 160), configs, strict=False):
@@ -44,7 +44,7 @@ def ordered(n: int, configs: tuple[Config, ...], gpu: TorchGpu) -> list[TunedRow
 
 
 # What the bundle has: q's size is often that of another layer, which has an order of its own.
-CASES: dict[str, Callable[[TorchGpu], list[TunedRow]]] = {
+CASES: dict[str, Callable[[TorchGpu], list[Result]]] = {
     "together": lambda gpu: ordered(Q + 2 * KV, ONE, gpu) + ordered(Q, SPLIT, gpu),
     "either": lambda gpu: [each for n in (Q + 2 * KV, Q, KV) for each in ordered(n, ONE, gpu)],
     "apart": lambda gpu: ordered(Q + 2 * KV, SPLIT, gpu) + ordered(Q, ONE, gpu) + ordered(KV, ONE, gpu),

@@ -94,7 +94,7 @@ def test_from_sizes_to_calls_without_a_measurement(
     bundle = read_bundle(str(packed))
     (winner,) = bundle.winners
     table = Table([bundle], gpu.identity)
-    assert table.tuned(winner.problem) == [(64, f"{winner.config} (predicted)")]
+    assert table.tuned(winner.problem) == [(64, f"{winner.config_name} (predicted)")]
     with caplog.at_level(logging.INFO, "genkern"):
         gemm = Gemm("a16w16", Context(lambda op: [bundle], lambda index: gpu))
         gemm(torch.randn(64, 512).bfloat16(), torch.randn(192, 512).bfloat16())

@@ -13,8 +13,9 @@ from test_tune import ALGORITHM, OTHER, PLAIN, PROBLEM, SPLIT, Finals, Verdicts,
 from genkern.farm.bench import Job
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
-from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Winner
+from genkern.gemm.records import Candidate, Check, Measurement, Outcome
 from genkern.journal.journal import Journal
+from genkern.result.result import Result
 from genkern.timing.libraries import VENDOR, library_of
 from genkern.timing.session import Session
 from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
@@ -55,7 +56,7 @@ def choose(
     orders: Orders = ASKED,
     before: Config | None = None,
     more: Sequence[Config] = (),
-) -> tuple[Winner | None, Report, Journal]:
+) -> tuple[Result | None, Report, Journal]:
     """The winner of these finals, all configs of which were screened, and `more`, which lost there."""
     checker = Verdicts()
     checker.rows = bits

@@ -10,7 +10,8 @@ import pytest
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS, Check, Winner
+from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS, Check
+from genkern.result.result import Proof, Result
 from genkern.tuning.invariant.group import (
     LIBRARY,
     Chosen,
@@ -25,13 +26,13 @@ ONE, FEW, MANY = GROUP = tuple(GemmProblem(m, 4096, 4096) for m in (1, 16, 4096)
 WHOLE, PARTS, OTHER = "wgmma k16", "wgmma k16; 2 parts of 2048", "mma k16"
 
 
-def winner(problem: GemmProblem, us: float, bits: str = "", **values: object) -> Winner:
+def winner(problem: GemmProblem, us: float, bits: str = "", **values: object) -> Result:
     check = Check("tiled", True, 0.0, 0.0, problem.size, "gpu", row_bits=bits) if bits else None
-    what = problem, Config("tiled", 64, 64, 64), us, 0.0, 10, "cudagraph", "sm_90", "NVIDIA H200", ()
-    return replace(Winner(*what, check=check), **values)  # type: ignore[arg-type]
+    made = Result(problem, Config("tiled", 64, 64, 64), duration_us=us, time_source="cudagraph", check=Proof.of(check))
+    return replace(made, **values)  # type: ignore[arg-type]
 
 
-def found(*times: float) -> dict[GemmProblem, Winner]:
+def found(*times: float) -> dict[GemmProblem, Result]:
     return {problem: winner(problem, us) for problem, us in zip(GROUP, times, strict=False)}
 
 
