@@ -361,7 +361,7 @@ def test_a_real_tuning(tmp_path: Path, cache_dir: Path) -> None:
     """genkern itself tunes, packs and serves a size, while the program goes on; nothing is left when it ends."""
     said, _ = program(tmp_path, cache_dir, "tunes").communicate(timeout=120)
     best = min(FASTER, key=FASTER.__getitem__)
-    assert f"config='{best}'" in said or "choice='vendor'" in said, said
+    assert f"kernel_name='{best}'" in said or "choice='vendor'" in said, said
     assert_gone(tmp_path)
 
 
