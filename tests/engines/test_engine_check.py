@@ -58,7 +58,7 @@ def test_an_engine_that_gains_passes(check: Checks) -> None:
     done, figures = check("--no_search")
     assert done.returncode == 0, done.stdout + done.stderr
     assert figures["engine_crashes"] == 0
-    assert [each["what"] for each in figures["times"]] == ["1", "4", "prefill"]
+    assert [each["what"] for each in figures["times"]] == ["1", "4", "prefill 2x8"]
     assert [each["ratio"] for each in figures["times"]] == pytest.approx([1, 1, 1])
     assert [len(each["all_stock_ms"]) for each in figures["times"]] == [3, 3, 3]
     assert figures["times"][0]["stock_ms"] == pytest.approx(2)

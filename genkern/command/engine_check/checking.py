@@ -19,12 +19,12 @@ from typing import Any
 from rich.console import Console
 
 from genkern.arguments import Parser, number
-from genkern.command.engine_check.compared import PREFILL, Times, pooled, rows_of, times_of, tokens_of
+from genkern.command.engine_check.compared import Times, pooled, rows_of, times_of, tokens_of
 from genkern.command.engine_check.culprits import culprits
 from genkern.command.engine_check.handed_back import handed_back
 from genkern.command.screen import aligned
 from genkern.engines.layers import REPORT, SKIP
-from genkern.engines.timed import Request
+from genkern.engines.timed import Request, prefill_name
 from genkern.errors import InputError
 from genkern.files import read_text, require_writable, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
@@ -79,7 +79,11 @@ def engine_check_parser() -> Parser:
     group.add_argument("--prompt", type=_count, default=256, metavar="N", help="tokens of a prompt (default: 256)")
     group.add_argument("--tokens", type=_count, default=128, metavar="N", help="decode steps to time (default: 128)")
     group.add_argument(
-        "--prefill", type=_pair, default=(16, 1024), metavar="NxN", help="prompts and tokens (default: 16x1024)"
+        "--prefill",
+        type=_pairs,
+        default=((16, 1024),),
+        metavar="NxN,NxN",
+        help="numbers of prompts and tokens of the prefills (default: 16x1024)",
     )
     group.add_argument(
         "--repeats",
@@ -104,9 +108,9 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(_count(each)) for each in text.split(",")}))
 
 
-def _pair(text: str) -> tuple[int, int]:
-    count, _, length = text.partition("x")
-    return int(_count(count)), int(_count(length))
+def _pairs(text: str) -> tuple[tuple[int, int], ...]:
+    pairs = (each.partition("x") for each in text.split(","))
+    return tuple((int(_count(count)), int(_count(length))) for count, _, length in pairs)
 
 
 def run_engine_check(options: argparse.Namespace, console: Console) -> int:
@@ -133,12 +137,14 @@ def run_engine_check(options: argparse.Namespace, console: Console) -> int:
         found = {} if options.no_search or not checked.genkern else _search(engine, checked, slow, console)
     _say(checked, console)
     contents = bundle.contents
+    # The number of rows of each measurement. vLLM computes a longer prefill in steps of `most_tokens`.
+    rows = {str(batch): batch for batch in options.batches}
+    rows |= {prefill_name(*pair): pair[0] * pair[1] for pair in options.prefill}
     for each in slow:
         for size in found.get(each.what, ()):
-            m = int(checked.stock["most_tokens"]) if each.what == PREFILL else int(each.what)
-            if each.what == PREFILL:
-                count, length = options.prefill
-                m = min(m or count * length, count * length)
+            m = rows[each.what]
+            if each.what not in checked.stock["batches"]:
+                m = min(m, int(checked.stock["most_tokens"]) or m)
             console.print(f"{_called(each.what)}: the winner of layers {size} for M = {m} makes it slower")
             contents = handed_back(contents, checked.problems(size), m)
     if output and contents != bundle.contents:
@@ -254,7 +260,7 @@ class Engine:
         """Start the engine once; return its measurements, its report on layers, and genkern's lines of its log.
 
         skip: sizes of layers that the engine's own kernels serve
-        only: the batches to measure, and PREFILL for the prefill; None: all
+        only: the batches and prefills to measure, by name; None: all
 
         Raises EngineFailure.
         """
@@ -262,12 +268,12 @@ class Engine:
         place = self.folder / str(self.starts)
         place.mkdir()
         batches = [each for each in self.options.batches if only is None or str(each) in only]
-        prefill = self.options.prefill if only is None or PREFILL in only else (0, 0)
+        prefills = [each for each in self.options.prefill if only is None or prefill_name(*each) in only]
         request = Request(
             model=self.model,
             output=str(place / "result.json"),
             batches=tuple(batches),
-            prefill=prefill,
+            prefills=tuple(prefills),
             tokens=self.options.tokens,
             prompt=self.options.prompt,
             repeats=self.options.repeats,
@@ -412,7 +418,7 @@ def _say(checked: Checked, console: Console) -> None:
 
 
 def _called(what: str) -> str:
-    return what if what == PREFILL else f"batch {what}"
+    return f"batch {what}" if what.isdecimal() else what
 
 
 def _model(path: str) -> tuple[str, int]:

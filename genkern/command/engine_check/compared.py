@@ -9,7 +9,6 @@ from typing import Any
 
 # A lower ratio (time without genkern over time with it) counts as slower, unless the repetitions overlap.
 LEAST_RATIO = 0.995
-PREFILL = "prefill"
 # Log-probabilities may differ by this multiple of the engine's own difference between two batch sizes.
 _TIMES_OWN = 2.0
 _NOTHING: Mapping[str, Any] = {"step_ms": []}
@@ -17,7 +16,10 @@ _NOTHING: Mapping[str, Any] = {"step_ms": []}
 
 @dataclass(frozen=True)
 class Times:
-    """Repeated times of one batch or of the prefill, in milliseconds, without genkern and with it."""
+    """Repeated times of one batch or one prefill, in milliseconds, without genkern and with it.
+
+    what: the batch size, or the prefill's name (prefill_name)
+    """
 
     what: str
     stock_ms: tuple[float, ...]
@@ -53,14 +55,17 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def times_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Times]:
-    """Return the times of each batch in both results, then of the prefill."""
+    """Return the times of each batch in both results, then of each prefill."""
     found = [
         Times(batch, tuple(each["step_ms"]), tuple(genkern["batches"][batch]["step_ms"]))
         for batch, each in stock["batches"].items()
         if batch in genkern["batches"]
     ]
-    if stock["prefill_ms"] and genkern["prefill_ms"]:
-        found.append(Times(PREFILL, tuple(stock["prefill_ms"]), tuple(genkern["prefill_ms"])))
+    found += [
+        Times(name, tuple(times), tuple(genkern["prefill_ms"][name]))
+        for name, times in stock["prefill_ms"].items()
+        if name in genkern["prefill_ms"]
+    ]
     return found
 
 
@@ -70,7 +75,8 @@ def pooled(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         batch: {**each, "step_ms": [*each["step_ms"], *other["batches"].get(batch, _NOTHING)["step_ms"]]}
         for batch, each in one["batches"].items()
     }
-    return {**one, "batches": batches, "prefill_ms": [*one["prefill_ms"], *other["prefill_ms"]]}
+    prefills = {name: [*times, *other["prefill_ms"].get(name, ())] for name, times in one["prefill_ms"].items()}
+    return {**one, "batches": batches, "prefill_ms": prefills}
 
 
 @dataclass(frozen=True)
