@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from genkern.arguments import Parser, number
-from genkern.command.engine_check.compared import Times, pooled, rows_of, times_of, tokens_of
+from genkern.command.engine_check.compared import Times, Tokens, pooled, rows_of, times_of, tokens_of
 from genkern.command.engine_check.culprits import culprits
 from genkern.command.engine_check.handed_back import handed_back
 from genkern.command.screen import aligned
@@ -165,6 +165,7 @@ class Checked:
     layers: the report on each layer
     lines: genkern's lines of the engine's log
     failure: the last lines of its output
+    invariant: True if both ran in vLLM's batch-invariant mode (VLLM_BATCH_INVARIANT=1)
     """
 
     stock: dict[str, Any]
@@ -172,6 +173,11 @@ class Checked:
     layers: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     failure: str = ""
+    invariant: bool = field(default_factory=lambda: os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"))
+
+    @property
+    def tokens(self) -> list[Tokens]:
+        return tokens_of(self.stock, self.genkern, invariant=self.invariant) if self.genkern else []
 
     @property
     def times(self) -> list[Times]:
@@ -182,8 +188,7 @@ class Checked:
         """True if the engine failed, or anything is slower or different."""
         if self.genkern is None:
             return True
-        tokens = tokens_of(self.stock, self.genkern)
-        return any(each.is_slower for each in self.times) or any(each.is_different for each in tokens)
+        return any(each.is_slower for each in self.times) or any(each.is_different for each in self.tokens)
 
     def sizes(self) -> list[str]:
         """Return the sizes of layers that winners serve, sorted by the bytes of their weights, largest first."""
@@ -200,7 +205,6 @@ class Checked:
 
     def figures(self, options: argparse.Namespace, found: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """Return all figures for --json."""
-        tokens = tokens_of(self.stock, self.genkern) if self.genkern else []
         return {
             "engine": options.engine,
             "engine_version": self.stock.get("version", ""),
@@ -221,7 +225,7 @@ class Checked:
                 }
                 for each in self.times
             ],
-            "tokens": [{**asdict(each), "is_different": each.is_different} for each in tokens],
+            "tokens": [{**asdict(each), "is_different": each.is_different} for each in self.tokens],
             "start_s": {
                 "stock": self.stock["start_s"],
                 "genkern": self.genkern["start_s"] if self.genkern else None,
@@ -397,7 +401,7 @@ def _say(checked: Checked, console: Console) -> None:
         for line in checked.failure.splitlines():
             console.print(f"  {line}", markup=False)
         return
-    rows = rows_of(checked.times, tokens_of(checked.stock, checked.genkern))
+    rows = rows_of(checked.times, checked.tokens)
     for line in aligned(rows, rows[0][1:4]):
         console.print(line, markup=False)
     console.print(f"start: {checked.stock['start_s']:.1f} s, with genkern {checked.genkern['start_s']:.1f} s")
