@@ -17,8 +17,9 @@ CLUSTER_TESTS = $(addprefix tests/,farm/remote/test_dask_pool.py farm/remote/tes
 	cluster/test_lab_node.py cluster/test_on_dask.py cluster/test_on_slurm.py)
 
 ENGINES ?= .venv-engines
+SITE ?= .venv-site
 
-.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle kernels golden docs results
+.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle kernels golden docs site results
 .DELETE_ON_ERROR:
 
 help:
@@ -35,6 +36,7 @@ help:
 	@echo 'make kernels  compile what sizes try first for ARCH (sm_90) into output/ARCH.kernels, to start from (--kernels)'
 	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
 	@echo 'make docs     rewrite the documents that are made from parsers and results'
+	@echo 'make site     build the documentation as a web site in build/site; wrong links are errors'
 
 # Without a GPU the small space keeps a first run short; with one, the default space of that GPU is measured.
 tune: $(RUN)
@@ -99,6 +101,16 @@ docs: $(DEV)
 	$(PY) results/readme.py
 	$(PY) results/measured.py
 	$(PY) results/recorded/readme.py
+
+site: $(SITE)/site.stamp
+	$(SITE)/bin/python docs/site.py build/site_pages
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --quiet
+	@echo 'build/site/index.html'
+
+$(SITE)/site.stamp: docs/site.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/site.txt
+	@touch $@
 
 $(RUN): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch
