@@ -14,8 +14,8 @@ from typing import Any
 # Types depend on the table, so expressions on columns are not typed.
 Column = Any
 Mask = Any
-# Reasons why configs cannot compute a problem, each with the mask of these configs. The first reason of a config counts.
-# A generator yields them, and may rely on nothing that an earlier mask excludes: it goes on for all configs of a table.
+# Masks of configs that cannot compute a problem, each with the reason. The first reason counts for a config. A generator
+# that yields them goes on for all configs of a table, including those that an earlier mask refuses.
 Refusals = Iterator[tuple[Mask, str]]
 
 

@@ -11,7 +11,16 @@ from genkern.gemm.config import Config, Others
 from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.former_names import FORMER
 from genkern.gemm.gpus import known_archs
-from genkern.gemm.parameter import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, CORE, NUM_WARPS, PARAMETERS, Parameter, Value
+from genkern.gemm.parameter import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    CORE,
+    NUM_WARPS,
+    PARAMETERS,
+    Parameter,
+    Value,
+)
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.family import Family
 from genkern.kernels.contract.form import Form
@@ -72,7 +81,10 @@ for _file in own.files():
 
 
 def form_of(config: Config | ConfigTable) -> Form:
-    """Return the form of a config's kernels, or of all configs of a table. Raises InputError for an unknown family or impossible parameters."""
+    """Return the form of the kernels of a config, or of all configs of a table.
+
+    Raises InputError for an unknown family or impossible parameters.
+    """
     form = _FORMS.get((config.family, config.others)) or formed(config.family, config.others)
     if form.__class__ is Form:
         return form

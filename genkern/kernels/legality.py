@@ -6,8 +6,8 @@ Whether a config is worth trying is decided by the rules of space files. With No
 limits of every device.
 
 Every check is a generator that yields masks over a table of configs, each with a reason (`genkern.gemm.columns`).
-Families and formats from outside genkern may give a function of a single config instead, which returns the reason or "";
-`of_single_configs` turns it into masks.
+Families and formats from outside genkern may give a function of a single config instead, which returns the reason or
+""; `of_single_configs` turns it into masks.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ def refused_kernels(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None)
     if gpu is not None:
         if facts.sides.few_m:
             least = facts.sides.least_rows(gpu.has.tile_rows_min)
-            yield configs.BLOCK_SIZE_M < least, f"tiles must have at least {least} rows on {gpu.arch}"
+            rows = configs.BLOCK_SIZE_M
+            yield rows < least, f"tiles must have at least {least} rows on {gpu.arch}"
         # With wgmma, Triton does not split the warps of persistent_tma with `specialized`.
         helpers = 0 if gpu.has.wgmma and facts.interpreted else facts.helper_warps
         yield (

@@ -1,8 +1,9 @@
 """Limits that several families share: of matrix instructions, of launch grids, and of TMA.
 
 Functions of a problem return the reason why a kernel cannot compute it, in one line, or "". Functions of configs yield
-masks with reasons (`genkern.gemm.columns.Refusals`). With None for `gpu` they check only limits of every device. Shared memory (LDS) of Triton kernels is not limited here: it depends on whether
-Triton pipelines the loop, and is known once the binary is compiled (genkern.farm.occupancy).
+masks with reasons (`genkern.gemm.columns.Refusals`). With None for `gpu` they check only limits of every device. Shared
+memory (LDS) of Triton kernels is not limited here: it depends on whether Triton pipelines the loop, and is known once
+the binary is compiled (genkern.farm.occupancy).
 """
 
 from __future__ import annotations
@@ -47,9 +48,7 @@ Units = TypeVar("Units", int, Expression)
 def tiles(problem: GemmProblem, configs: Config | ConfigTable) -> Column:
     """Return the number of tiles of C; for rows in groups, the largest number that the groups can have."""
     groups = groups_of(problem)
-    tiles_m = (
-        groups.most_tiles(problem.M, configs.BLOCK_SIZE_M) if groups else -(-problem.M // configs.BLOCK_SIZE_M)
-    )
+    tiles_m = groups.most_tiles(problem.M, configs.BLOCK_SIZE_M) if groups else -(-problem.M // configs.BLOCK_SIZE_M)
     return tiles_m * -(-problem.N // configs.BLOCK_SIZE_N)
 
 

@@ -146,8 +146,9 @@ def _shares_of(base: Form) -> Refuses:
         of_split = problem.M * problem.N * (_SUM_BYTES // _ELEMENT_BYTES)
         # SPLIT_K times these elements, which may exceed 64 bits, must fit the room that the copies leave.
         room = max(0, INT32 - _LINE_BYTES - _elements(problem))
+        splits = configs.SPLIT_K
         yield (
-            (configs.SPLIT_K > 1) & (configs.SPLIT_K >= -(-room // of_split)),
+            (splits > 1) & (splits >= -(-room // of_split)),
             "sums of splits and copies have more elements than 32 bits count",
         )
         yield from base.shares(problem, configs, gpu)

@@ -74,7 +74,8 @@ def cute_tile_small(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mas
     turn = form_of(configs).cost.turn
     if turn is None:
         return False
-    is_small = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N < _SQUARE_TILE * turn.programs_of_tile
+    elements = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N
+    is_small = elements < _SQUARE_TILE * turn.programs_of_tile
     return is_small & (tiles(problem, configs) * turn.programs_of_tile > _MANY_WAVES * gpu.compute_units)
 
 

@@ -200,8 +200,10 @@ def cluster_shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask
         & (programs >= _LEAST_SHARE * gpu.compute_units)
     )
     cuts_narrowly = negated(_covers(problem, configs) | cuts_well)
-    short = -(-problem.K // configs.BLOCK_SIZE_K) < _LEAST_BLOCKS * cluster
-    return cuts_narrowly | short | (programs > units_in_clusters(gpu.compute_units, cluster))
+    blocks = -(-problem.K // configs.BLOCK_SIZE_K)
+    return (
+        cuts_narrowly | (blocks < _LEAST_BLOCKS * cluster) | (programs > units_in_clusters(gpu.compute_units, cluster))
+    )
 
 
 def neighbours_share_nothing(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
