@@ -14,8 +14,8 @@ from typing import Any
 # Types depend on the table, so expressions on columns are not typed.
 Column = Any
 Mask = Any
-# Masks of configs that cannot compute a problem, each with the reason. The first reason counts for a config. A generator
-# that yields them goes on for all configs of a table, including those that an earlier mask refuses.
+# Masks of configs that cannot compute a problem, each with the reason. The first reason counts for a config. A
+# generator that yields them goes on for all configs of a table, including those that an earlier mask refuses.
 Refusals = Iterator[tuple[Mask, str]]
 
 

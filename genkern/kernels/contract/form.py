@@ -68,10 +68,10 @@ class Sides:
 class Form:
     """Facts about one kernel text of a family.
 
-    `takes` returns "" if the form can compute the problem, else the reason why not. `legal`, `stages` and `shares` get a
-    table of configs. They yield masks, each with a reason (genkern.gemm.columns): the form cannot compute the problem
-    with configs for which a mask is True. genkern.kernels.legality says in which order it calls them. Instead of `legal`
-    and `shares` it also takes functions of a single config that return the reason or "".
+    `takes` returns "" if the form can compute the problem, else the reason why not. `legal`, `stages` and `shares` get
+    a table of configs. They yield masks, each with a reason (genkern.gemm.columns): the form cannot compute the problem
+    with configs for which a mask is True. genkern.kernels.legality says in which order it calls them. Instead of
+    `legal` and `shares` it also takes functions of a single config that return the reason or "".
 
     stem: prefix of the kernels' names.
     variant: function that returns the text of the main kernel for a problem and a config.
