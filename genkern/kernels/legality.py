@@ -178,7 +178,7 @@ def refused_run_time(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None
             (split_k > 1) & too_many(elements, split_k),
             "one product of the batch has more partial sums than 32 bits count",
         )
-    yield from _refused_by(facts.shares, problem, configs, gpu)
+    yield from _refused_by(facts.shares, problem, configs, gpu, ignored=("GROUP_SIZE_M",))
     yield configs.GROUP_SIZE_M < 1, "GROUP_SIZE_M is below 1"
     yield (
         configs.GROUP_SIZE_M * -(-problem.N // configs.BLOCK_SIZE_N) >= INT32,
@@ -186,27 +186,53 @@ def refused_run_time(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None
     )
 
 
-def _refused_by(check: Callable[..., Any], problem: GemmProblem, configs: ConfigTable, *gpu: Gpu | None) -> Refusals:
-    """Yield what a family's or format's check refuses, whether it takes a table or a single config."""
-    if _takes_tables(check):
+def _refused_by(
+    check: Callable[..., Any],
+    problem: GemmProblem,
+    configs: ConfigTable,
+    *gpu: Gpu | None,
+    ignored: tuple[str, ...] = ("GROUP_SIZE_M", "SPLIT_K"),
+) -> Refusals:
+    """Yield what a family's or format's check refuses, whether it takes a table or a single config.
+
+    `ignored` are the parameters that the check must not read.
+
+    Raises InputError, in one line, for a check that uses a table as if it were a single config, or returns no reason.
+    """
+    if not _takes_tables(check):
+        yield from of_single_configs(lambda config: check(problem, config, *gpu), configs, ignored)
+        return
+    try:
         yield from check(problem, configs, *gpu)
-    else:
-        yield from of_single_configs(lambda config: check(problem, config, *gpu), configs)
+    except ValueError as error:
+        # NumPy refuses `if`, `and`, `or` and `not` for arrays, which a check from outside genkern may use by mistake.
+        if "truth value" not in str(error):
+            raise
+        raise InputError(
+            f"{configs.family}: its check of configs asks for the truth of a column: combine masks with & and |, or "
+            "return the reason for a single config (docs/cute.md)"
+        ) from error
 
 
-def of_single_configs(reason_of: Callable[[Config], str], configs: ConfigTable) -> Refusals:
+def of_single_configs(reason_of: Callable[[Config], str], configs: ConfigTable, ignored: tuple[str, ...]) -> Refusals:
     """Yield the masks of a function of a single config, which returns why the config is refused, or "".
 
-    The function must not read GROUP_SIZE_M or SPLIT_K; it gets each combination of the other parameters once.
+    The function must not read the parameters `ignored`; it gets each combination of the other parameters once. Raises
+    InputError if it returns no text.
     """
+    alike = configs.without(*ignored) if configs.shape else configs
+    reasons = [reason_of(config) for config in alike.configs()]
+    if not all(isinstance(reason, str) for reason in reasons):
+        raise InputError(
+            f'{configs.family}: a check of a single config must return the reason as text, or ""; a check of a table '
+            "must be a generator that yields masks with reasons (docs/cute.md)"
+        )
     if not configs.shape:
-        if reason := reason_of(configs.configs()[0]):
-            yield True, reason
+        if reasons[0]:
+            yield True, reasons[0]
         return
     import numpy as np
 
-    alike = configs.without("GROUP_SIZE_M", "SPLIT_K")
-    reasons = [reason_of(config) for config in alike.configs()]
     for reason in dict.fromkeys(filter(None, reasons)):
         yield np.array([each == reason for each in reasons]).reshape(alike.shape), reason
 

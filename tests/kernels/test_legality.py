@@ -3,6 +3,8 @@
 # ruff: noqa: E501  one case a line reads better than wrapped ones
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from random import Random
 
 import numpy as np
@@ -208,11 +210,45 @@ def test_a_function_of_single_configs_serves_tables() -> None:
         asked.append(config)
         return "low" if config.BLOCK_SIZE_M < 32 else "many warps" if config.num_warps > 4 else ""
 
-    masks = {reason: np.broadcast_to(mask, table.shape) for mask, reason in of_single_configs(low, table)}
+    masks = {
+        reason: np.broadcast_to(mask, table.shape)
+        for mask, reason in of_single_configs(low, table, ("SPLIT_K", "GROUP_SIZE_M"))
+    }
     assert len(asked) == len(set(asked)) == 6
     assert [low(config) for config in table.configs()] == [
         next((reason for reason, mask in masks.items() if mask.ravel()[place]), "") for place in range(table.size)
     ]
+
+
+def test_shares_may_be_a_function_of_a_single_config() -> None:
+    """It reads SPLIT_K, of a table and of one config."""
+    odd = dataclasses.replace(
+        FORMS["cute_cooperative_direct"],
+        shares=lambda problem, config, gpu: "odd" if config.SPLIT_K % 2 and config.SPLIT_K > 1 else "",
+    )
+    configs = [made("cute_cooperative_direct", 128, 128, 64, 1, splits, 8, 4) for splits in (1, 2, 3, 4, 5)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(legality, "form_of", lambda configs: odd)
+        assert first_reasons(LARGE, configs, H200) == ["", "", "odd", "", "odd"]
+        assert [legal(LARGE, config, H200) for config in configs] == ["", "", "odd", "", "odd"]
+
+
+def test_mistakes_in_a_check_end_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that asks for the truth of a column, and one that returns neither text nor masks."""
+
+    def asks(problem: GemmProblem, configs: ConfigTable) -> Iterator[tuple[bool, str]]:
+        if configs.BLOCK_SIZE_M > 16:
+            yield True, "high"
+
+    configs = [tile("tiled", 16), tile("tiled", 64)]
+    monkeypatch.setattr(legality, "_hook", lambda op: asks)
+    assert legal(LARGE, configs[1], H200) == "high"
+    with pytest.raises(InputError, match="truth of a column"):
+        require_legal(LARGE, configs, H200)
+    monkeypatch.setattr(legality, "_hook", lambda op: lambda problem, config: [(True, "high")])
+    for few in (configs, configs[:1]):
+        with pytest.raises(InputError, match="reason as text"):
+            require_legal(LARGE, few, H200)
 
 
 def expected(size: GemmProblem, stem: str, arch: str) -> bool:
