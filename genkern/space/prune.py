@@ -7,6 +7,7 @@ over tables of configs; the first one that is True for a config counts for it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,10 @@ _MANY, _FRACTION = 4096, 8
 
 
 class Configs(Sequence[Config]):
-    """Configs in tables, each of which becomes a `Config` when it is asked for."""
+    """Configs that lie in tables. The first access to one of them makes all `Config` objects; `len` makes none.
+
+    tables: the configs as columns, in order.
+    """
 
     def __init__(self, tables: Sequence[ConfigTable]) -> None:
         self.tables = tuple(tables)
@@ -113,8 +117,7 @@ def prune(space: Space, problem: GemmProblem, gpu: Gpu) -> Pruned:
                     illegal[why] += part.size
                     continue
                 left = _Remaining(table_of(part))
-                for mask, why in _refusals(problem, part, left.table, gpu):
-                    illegal[why] += left.drop(mask)
+                illegal.update(_drop_illegal(left, part, problem, gpu))
                 _drop_by_rules(left, rules, part, problem, gpu, dropped)
                 if left.count:
                     kept.append(left.configs())
@@ -127,6 +130,19 @@ def table_of(part: Part) -> ConfigTable:
     middle = (name for name in ranges if name not in (*_FIRST_AXES, *_LAST_AXES))
     names = (*_FIRST_AXES, *middle, *_LAST_AXES)
     return ConfigTable.product(part.family, part.chosen, ((name, ranges[name]) for name in names))
+
+
+def _drop_illegal(left: _Remaining, part: Part, problem: GemmProblem, gpu: Gpu) -> dict[str, int]:
+    """Drop illegal configs, and return their numbers by reason, in the order of the first tiles that have them."""
+    of_tile = math.prod(len(values) for name, values in part.ranges if name in _LAST_AXES)
+    found: dict[str, int] = {}
+    tiles: dict[str, int] = {}
+    for mask, why in _refusals(problem, part, left.table, gpu):
+        first = left.first_of(mask)
+        if first is not None:
+            tiles[why] = min(first // of_tile, tiles.get(why, first))
+            found[why] = found.get(why, 0) + left.drop(mask)
+    return {why: found[why] for why in sorted(found, key=tiles.__getitem__)}
 
 
 def _refusals(problem: GemmProblem, part: Part, configs: ConfigTable, gpu: Gpu) -> Refusals:
@@ -165,6 +181,18 @@ class _Remaining:
         # True for the remaining configs. Its shape broadcasts to the table's: it has only the axes that some mask had,
         # so that it stays small as long as the masks depend on few parameters.
         self._mask: Any = True
+
+    def first_of(self, mask: Mask) -> int | None:
+        """Return the place of the first remaining config for which the mask is True; None if there is none."""
+        import numpy as np
+
+        if mask is False:
+            return None
+        both = np.asarray(self._mask & mask)
+        if not both.any():
+            return None
+        place = np.unravel_index(both.argmax(), both.shape)
+        return int(np.ravel_multi_index(place, self.table.shape)) if place else 0
 
     def drop(self, mask: Mask) -> int:
         """Drop the configs for which the mask is True, and return how many of the remaining configs these are."""
