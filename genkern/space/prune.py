@@ -142,6 +142,8 @@ def _drop_illegal(left: _Remaining, part: Part, problem: GemmProblem, gpu: Gpu) 
         if first is not None:
             tiles[why] = min(first // of_tile, tiles.get(why, first))
             found[why] = found.get(why, 0) + left.drop(mask)
+        if not left.count:
+            break
     return {why: found[why] for why in sorted(found, key=tiles.__getitem__)}
 
 
