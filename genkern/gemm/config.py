@@ -51,7 +51,7 @@ class Config:
         others: Others = (),
         **named: Value,
     ) -> None:
-        # One test for all numbers, since pruning creates 60,000 configs: the OR has a bit out of range if any of them
+        # One test for all numbers, since a size may have 60,000 configs: the OR has a bit out of range if any of them
         # has.
         bits = BLOCK_SIZE_M | BLOCK_SIZE_N | BLOCK_SIZE_K | GROUP_SIZE_M | SPLIT_K | num_warps | num_stages
         if not 0 <= bits <= _MOST:

@@ -16,11 +16,7 @@ from typing import cast
 from genkern.errors import GenkernError, InputError, one_line
 from genkern.farm.sharing import compiled_of
 from genkern.files import MAX_READ_BYTES, import_file, regular_bytes
-from genkern.gemm.config import Config
-from genkern.gemm.gpus import Gpu
-from genkern.gemm.problem import GemmProblem
-from genkern.search.strategy import Event, Foresees, MakesStrategy, Strategy, Task, Unit
-from genkern.space.shares import Shares
+from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,6 @@ class ChosenStrategy:
     name: its name; for a file, the file's name and the digest of its text, which the journal records
     make: returns the strategy for a size's task
     whole, every: as in `Named`; assumed for a user's file
-    foresees: the file's function `foresee`, if it has one
     """
 
     name: str
@@ -88,7 +83,6 @@ class ChosenStrategy:
     number: int | None = None
     whole: bool = True
     every: bool = False
-    foresees: Foresees | None = None
 
     @property
     def said(self) -> str:
@@ -111,7 +105,7 @@ def chosen_strategy(asked: str | None = None) -> ChosenStrategy:
         limited = number is not None and named.number is not None and named.number.limits
         make = cast(MakesStrategy, module.strategy)
         whole = named.whole and not limited
-        return ChosenStrategy(name, make, number, whole, named.every, getattr(module, "foresee", None))
+        return ChosenStrategy(name, make, number, whole, named.every)
     if not name.endswith(".py"):
         raise InputError(f"--search {asked}: not {', '.join(shown_names())}, nor a file that ends in .py")
     return replace(_of_file(Path(name)), number=_number(name, Number(least=0), digits))
@@ -154,14 +148,7 @@ def _of_file(path: Path) -> ChosenStrategy:
     if not callable(make):
         raise InputError(f"--search {path}: it has no function strategy(task)")
     name = f"{path.name} {hashlib.sha256(text).hexdigest()[:16]}"
-    foresees = None
-    if callable(foresee := getattr(module, "foresee", None)):
-
-        def foresees(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shares: Shares | None = None) -> object:
-            with _mistakes_told(path):
-                return foresee(problem, configs, gpu)
-
-    return ChosenStrategy(name, lambda task: _FromFile(path, cast(MakesStrategy, make), task), foresees=foresees)
+    return ChosenStrategy(name, lambda task: _FromFile(path, cast(MakesStrategy, make), task))
 
 
 class _FromFile(Strategy):

@@ -44,7 +44,6 @@ from genkern.search.select import (
 from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Lost
 from genkern.space.prune import Pruned
-from genkern.space.shares import Shares
 from genkern.space.space import Space
 from genkern.timing.libraries import OURS, TORCH, VENDOR, call_name, library_of
 from genkern.timing.profiler import Profiler
@@ -56,7 +55,6 @@ from genkern.tuning.elsewhere import times_kept
 from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
 from genkern.tuning.invariant.comparing import Comparing, with_rows
 from genkern.tuning.prepared import Ahead, Preparation, Prepared
-from genkern.tuning.processes.foresight import Foresight
 from genkern.tuning.progress import Progress
 from genkern.tuning.search import NOTHING_SAID, Confidence, Search
 
@@ -145,9 +143,7 @@ class Tuner:
         contain it: tuning again then does not lose a better config, and both are compared under the same conditions
     check_all: check every finalist, not only the winner and the runner-up
     ahead: the next problems, which are being prepared
-    foresight: the process that prunes the next problems and predicts their times; None: this process does
     orders: the order of sums that winners must have; rows of such winners are compared bit by bit
-    shares: processes that help to prune, and to predict the times of, a problem that was not prepared
     """
 
     spaces: Callable[[str], Space]
@@ -164,9 +160,7 @@ class Tuner:
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
     check_all: bool = False
     ahead: Ahead = field(default_factory=Ahead)
-    foresight: Foresight | None = None
     orders: Orders = ANY_ORDER
-    shares: Shares | None = None
 
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
         """Prune, compile, screen, time the finals, check and choose; return the report.
@@ -198,8 +192,8 @@ class Tuner:
 
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
         strategy = self.strategy or chosen_strategy()
-        how = self.budget, strategy, self.limit, self.device_index, self.foresight, self.incumbents, self.orders
-        preparation = Preparation(self.workshop, self.journal, *how, self.shares)
+        how = self.budget, strategy, self.limit, self.device_index, self.incumbents, self.orders
+        preparation = Preparation(self.workshop, self.journal, *how)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 
     def _tuned(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:

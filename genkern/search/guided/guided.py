@@ -18,8 +18,6 @@ import numpy as np
 
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
-from genkern.gemm.gpus import Gpu
-from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
 from genkern.kernels.catalogue import form_of
 from genkern.search.guided.features import Numbers
@@ -28,7 +26,6 @@ from genkern.search.guided.model import Prior, learned_of
 from genkern.search.guided.model_rows import Rows
 from genkern.search.guided.posterior import Posterior, expected_gain
 from genkern.search.strategy import Compiled, Event, Measured, Refused, Strategy, Task, Unit
-from genkern.space.shares import Shares
 
 # Binaries of the first batch, with a learned model and with the cost model alone: the number of the model's best, and
 # the number of kinds whose best is added; _NEAR is the number for each winner of a near size. On 168 recorded sizes
@@ -75,7 +72,7 @@ class Guided(Strategy):
     def __init__(self, task: Task, learned: Callable[[str], Learned | None] = learned_of) -> None:
         self._rows = Rows(task.configs)
         if self._rows.configs:
-            prior = _foreseen(task.foreseen, self._rows) or Prior(task.problem, self._rows.configs, task.gpu, learned)
+            prior = Prior(task.problem, self._rows.configs, task.gpu, learned)
             self._posterior = Posterior(prior.octaves, prior.alike, self._rows.kind)
             self._of_model, self._of_kinds = _LEARNED_FIRST if prior.is_learned else _PREDICTED_FIRST
         self._task = task
@@ -298,25 +295,6 @@ def _octaves(one: Config, other: Config) -> float:
 
 def _shape(config: Config) -> tuple[int, ...]:
     return config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K, config.num_warps, config.num_stages
-
-
-def foresee(
-    problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shares: Shares | None = None
-) -> tuple[list[Config], Prior]:
-    """Return the rows of the size and the model's predictions for them (see `genkern.search.strategy`)."""
-    rows = Rows(configs).configs
-    return rows, Prior(problem, rows, gpu, learned_of, shares)
-
-
-def _foreseen(foreseen: object, rows: Rows) -> Prior | None:
-    """Return the predictions of `foresee`; None if they are for other rows.
-
-    The rows may differ, since winners of earlier runs are not among the strategy's configs.
-    """
-    if not isinstance(foreseen, tuple):
-        return None
-    configs, prior = foreseen
-    return prior if configs == rows.configs else None
 
 
 strategy = Guided

@@ -11,6 +11,7 @@ from forms import CUTE_FORMS, FORMS, PLACES, made
 from long_tests import spread
 
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -199,7 +200,8 @@ def fits(of: GemmProblem, config: Config, shared_bytes: int) -> bool:
     """Whether the ring's stages do, on a GPU whose programs have so much shared memory."""
     stages = form_of(config).stages
     assert stages is not None
-    return not stages(of, config, replace(H200, shared_bytes_per_block=shared_bytes))(config.num_stages)
+    gpu = replace(H200, shared_bytes_per_block=shared_bytes)
+    return not any(mask for mask, _ in stages(of, ConfigTable.of(config), gpu))
 
 
 def test_shared_memory_is_said_once() -> None:

@@ -9,6 +9,7 @@ import pytest
 from forms import CUTE_FORMS, FORMS, PLACES, made
 
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -118,9 +119,12 @@ def test_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tensor_memory_limit in LIMITS
     widest = replace(ONE, BLOCK_SIZE_N=256)
     shape = Shape(1, 1, 1, True)
-    assert tensor_memory_limit(shape, PLAIN, widest, B200) == ""
+    table = ConfigTable.of(widest)
+    assert not any(mask for mask, _ in tensor_memory_limit(shape, PLAIN, table, B200))
     monkeypatch.setattr(tile, "ACCUMULATORS", 3)
-    assert "the 512 columns of tensor memory" in tensor_memory_limit(shape, PLAIN, widest, B200)
+    ((mask, reason),) = tensor_memory_limit(shape, PLAIN, table, B200)
+    assert mask
+    assert "512 columns" in reason
 
 
 def test_limits_say_where_they_come_from() -> None:
@@ -135,7 +139,8 @@ def fits(of: GemmProblem, config: Config, shared_bytes: int) -> bool:
     """Whether the ring's stages do, on a GPU whose programs have so much shared memory."""
     stages = form_of(config).stages
     assert stages is not None
-    return not stages(of, config, replace(B200, shared_bytes_per_block=shared_bytes))(config.num_stages)
+    gpu = replace(B200, shared_bytes_per_block=shared_bytes)
+    return not any(mask for mask, _ in stages(of, ConfigTable.of(config), gpu))
 
 
 def test_what_a_kernel_takes_is_said_once() -> None:
