@@ -9,6 +9,7 @@ from typing import Any
 
 from genkern.errors import InputError, ResultsError
 from genkern.formats.tuned_row import TunedRow
+from genkern.gemm.gpus import NOT_PRESENT
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS
 from genkern.ops.op import get_op
@@ -39,7 +40,7 @@ class Calls:
             raise InputError("a winner has no gradients: call it under torch.no_grad(), or genkern.tuned_gemm instead")
         index = tensors[0].get_device()
         if (gpu := gpu_of(index)) is None:
-            where = row.device or row.arch or "the GPU that it was tuned for"
+            where = (row.device or row.arch or "the GPU that it was tuned for").removesuffix(NOT_PRESENT)
             raise InputError(f"the tensors are on the CPU: a winner runs on {where}")
         function, context = self._function(row.problem.op)
         _require_device(row, gpu)
@@ -99,10 +100,10 @@ def _require_size(problem: GemmProblem, arguments: Sequence[Any], named: dict[st
     names = "x", "weight", "bias", "out_dtype", "scale_a", "scale_b", "activation"
     values = {**dict.fromkeys(names), **dict(zip(names, arguments, strict=False)), **named}
     own = {name: value for name, value in values.items() if name not in names}
-    if values["x"] is None or values["weight"] is None:
+    x, weight, bias, out_dtype, scale_a, scale_b, activation = (values[name] for name in names)
+    if x is None or weight is None:
         raise InputError("give x [M, K] and weight [N, K]")
-    ordered = [values[name] for name in names]
-    given = Given.of(get_op(problem.op), *ordered, own=own)
+    given = Given.of(get_op(problem.op), x, weight, bias, out_dtype, scale_a, scale_b, activation, own)
     found = [each for each in (given.problem, *given.others) if each is not None]
     if not any(replace(each, own=()) == replace(problem, own=()) for each in found):
         what = found[0].name if found else "empty"

@@ -268,6 +268,8 @@ class TuningResult:
         if pieces.bundle is not None:
             write_bundle(name, pieces.bundle.contents, pieces.images())
             return Path(path)
+        if pieces.predicted and not predicted:
+            raise ResultsError("these winners are predicted and were never checked: predicted=True packs them")
         more = ["--overwrite"] * overwrite + ["--predicted"] * predicted + ["--no_proofs"] * no_proofs
         more += ["--jobs", str(jobs)] if jobs is not None else []
         pieces.pack(
