@@ -16,7 +16,8 @@ Calling what was tuned:
     quantized(x, dtype, scales)  rows in an 8-bit type, and their scales
     shuffle_weight(weight), unshuffle_weight(weight)  the layout of formats named *_bpreshuffle
 
-Records: TuningResult, TunedKernel (one of its winners), Explanation, GemmProblem (a size with types and layouts).
+Records: TuningResult, TunedKernel (one of its winners), Explanation, Forecast (one of its candidates), GemmProblem (a
+size with types and layouts).
 TuningInterrupted is raised by Ctrl-C. Errors that you can mend are in genkern.errors; all of them are ValueErrors,
 RuntimeErrors or OSErrors.
 
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from genkern import tuned_gemm as tuned_gemm
     from genkern.api.explain import Explanation as Explanation
+    from genkern.api.explain import Forecast as Forecast
     from genkern.api.explain import explain as explain
     from genkern.api.load import load as load
     from genkern.api.result import TunedKernel as TunedKernel
@@ -52,6 +54,7 @@ __version__ = "0.2.0"
 # Public names and the modules that define them. Most need other packages, so they are imported on first access.
 _LIES_IN = {
     "Explanation": "genkern.api.explain",
+    "Forecast": "genkern.api.explain",
     "GemmProblem": "genkern.gemm.problem",
     "TunedKernel": "genkern.api.result",
     "TuningInterrupted": "genkern.api.tune",
@@ -70,6 +73,7 @@ _LIES_IN = {
 _MODULES = {"autotune": "genkern.tuning.autotune", "tuned_gemm": "genkern.tuned_gemm"}
 __all__ = [
     "Explanation",
+    "Forecast",
     "GemmProblem",
     "TunedKernel",
     "TuningInterrupted",

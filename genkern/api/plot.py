@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import ScalarFormatter
 
 from genkern.errors import InputError
 
 if TYPE_CHECKING:
     from genkern.api.result import TuningResult
 
+# Times that differ by more than this factor are drawn on a logarithmic axis.
+_DECADE = 10.0
 # Inches per size, and of the rest.
 _SIZE_INCHES, _LEAST_INCHES, _MOST_INCHES, _HEIGHT_INCHES = 0.35, 4.0, 16.0, 4.0
 
@@ -39,7 +42,10 @@ def draw(result: TuningResult, ax: Axes | None) -> Axes:
         for place, (winner, us) in zip(places, timed, strict=True):
             ax.plot([place, place], winner.interval_us or (us, us), color="gray", linewidth=1)
         ax.plot(places, [us for _, us in timed], "o")
-        ax.set_yscale("log")
+        times_us = [us for _, us in timed]
+        if max(times_us) > _DECADE * min(times_us):
+            ax.set_yscale("log")
+            ax.yaxis.set_major_formatter(ScalarFormatter())
         ax.set_ylabel("microseconds")
         what = "predicted, 80 % intervals" if result.predicted else "measured"
         ax.set_title(f"{where}: {what}")

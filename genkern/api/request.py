@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from genkern.command.options import parse
 from genkern.command.run import read_problems
 from genkern.command.screen import Screen
 from genkern.command.setting import Setting, make_setting
-from genkern.errors import GenkernError, InputError
+from genkern.errors import InputError
 from genkern.files import write_whole
 from genkern.formats.gemm_entry import SIZE_KEYS, own_keys, refuse_unknown, resolve
 from genkern.formats.tune_gemm_yaml import size_line
@@ -33,7 +34,8 @@ Problem = Union[GemmProblem, "tuple[int, int, int]", "Mapping[str, object]"]
 Problems = Union[Problem, "Iterable[Problem]", StrPath, "torch.nn.Module"]
 
 _CONFIG = "config.json"
-# The end of messages of the command's parser.
+# The beginning, and the end, of messages of the command's parser.
+_FLAG = re.compile(r"^argument (-[^ :]+):")
 _PARSERS_HINT = " (--help lists the options)"
 
 
@@ -88,14 +90,21 @@ def silent() -> Screen:
 
 @contextlib.contextmanager
 def _in_pythons_words() -> Iterator[None]:
-    """Context that takes the hint at --help from messages of the command's parser."""
+    """Context in which messages of the command's parser name keyword arguments: "iters: 'x' is ..."."""
     try:
         yield
-    except GenkernError as error:
+    except InputError as error:
         text = str(error)
-        if text == (said := text.removesuffix(_PARSERS_HINT)):
+        if not text.endswith(_PARSERS_HINT):
             raise
-        raise type(error)(said) from None
+        text = _FLAG.sub(lambda found: f"{_keyword(found[1])}:", text.removesuffix(_PARSERS_HINT))
+        raise InputError(text) from None
+
+
+def _keyword(flags: str) -> str:
+    """Return the keyword argument of a flag, as argparse names it: `--search/--strategy`, `-m`."""
+    first = next((flag for flag in flags.split("/") if flag.startswith("--")), flags)
+    return first.lstrip("-") if first.startswith("--") else first.lstrip("-").upper()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import importlib
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 # Winners that the text of a result names.
 _MOST_SHOWN = 20
 _PREDICTED = "predicted, no time was measured"
-_REPORT = "genkern.report"
+_REPORTS = "genkern.results_report"
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,16 +201,32 @@ class TuningResult:
             raise ResultsError(f"plot() needs matplotlib: {pip_install('plot')}") from None
         return draw(self, ax)
 
-    def report(self, path: StrPath) -> Path:
-        """Write the report of these results as one HTML file, and return its path. Raises ResultsError or OutputError.
+    def report(self, path: StrPath, *, old: StrPath | None = None) -> Path:
+        """Write a report of these results, as `genkern report` does, and return its path.
 
-        It is what `genkern report RESULTS -o PATH` writes.
+        Candidates and the cost of the run are in the report if the results have a file with a journal beside it: give
+        `tune` an `output`.
+
+        Args:
+            path (str or Path): the file; its suffix is the format: .html (one page that loads nothing), .md, .png, .svg
+                or .json.
+            old (str or Path, optional): older results to compare with.
+
+        Raises:
+            ResultsError: a ValueError, if the results cannot be read.
+            InputError: a ValueError, for another suffix, or if the format needs a package that is not installed.
+            OutputError: an OSError, if the file cannot be written.
         """
-        where = Path(path)
-        with tempfile.TemporaryDirectory(prefix="genkern-") as folder:
-            results = self.path if self.path is not None else self.save(Path(folder) / "results.yaml")
-            _report_command(results, where)
-        return where
+        try:
+            reports = importlib.import_module(_REPORTS)
+        except ModuleNotFoundError as error:
+            if error.name != _REPORTS:
+                raise
+            raise ResultsError("this genkern cannot write reports: to_pandas() and plot() show the results") from None
+        has_file = self.path is not None and self._pieces.bundle is None
+        results = str(self.path) if has_file else [winner.record for winner in self.winners]
+        reports.write(results, os.fspath(path), None if old is None else os.fspath(old))
+        return Path(path)
 
     def save(self, path: StrPath) -> Path:
         """Write the winners to a results file, which `genkern.load` and the command read, and return its path.
@@ -341,14 +356,3 @@ def _time_text(winner: TunedKernel) -> str:
     between = "" if winner.interval_us is None else " ({:.2f} to {:.2f})".format(*winner.interval_us)
     versus = "" if winner.speedup is None else f", {winner.speedup:.3f}x the library"
     return f"{winner.time_us:.2f} us{between}{versus}"
-
-
-def _report_command(results: Path, where: Path) -> None:
-    """Write the report of a results file. Raises ResultsError if this genkern has no reports."""
-    try:
-        module = importlib.import_module(_REPORT)
-    except ModuleNotFoundError as error:
-        if error.name != _REPORT:
-            raise
-        raise ResultsError("this genkern cannot write reports: to_pandas() and plot() show the results") from None
-    module.write(results, where)
