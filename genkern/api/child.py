@@ -26,7 +26,7 @@ _BAR = "{percentage:3.0f}%|{bar}| {n_fmt} of {total_fmt} sizes [{elapsed}<{remai
 _NOTE = "note: "
 # Exit statuses of the command: success, and a result that needs attention.
 _GOOD = (0, 1)
-_BUG = 3
+BUG = 3
 
 
 @dataclass
@@ -76,7 +76,7 @@ class _Tail:
 def ran(
     arguments: Sequence[str], folder: Path, sizes: int, *, progress: bool | None, verbose: bool, steps: Steps
 ) -> int:
-    """Run the main command with these arguments, and return its exit status: 0, 1 or 3.
+    """Run the main command with these arguments, and return its exit status: 0, 1 or BUG.
 
     folder: for its log and its progress file
     sizes: the number of sizes of the run, for the bar
@@ -85,7 +85,7 @@ def ran(
     steps: receives what the command tells, also if this raises
 
     If this process is interrupted meanwhile, the command is stopped as by Ctrl-C, which keeps what it has found, and
-    the interrupt is raised. Raises RunError with the command's message if it failed.
+    the interrupt is raised. Raises RunError with the command's message if it failed, and BugError if a bug ended it.
     """
     told, log = folder / "progress.jsonl", folder / "run.log"
     tails = _Tail(told), _Tail(log)
@@ -109,12 +109,10 @@ def ran(
             raise
         _say(look(), verbose)
         show(steps)
-    if status == _BUG:
-        _LOG.error("%s", regular_bytes(log).decode("utf-8", "replace"))
-    if status not in (*_GOOD, _BUG):
-        raise RunError(command.last_line or f"genkern ended with status {status}")
-    if status == _BUG and not steps.ended:
+    if status == BUG and not steps.ended:
         raise BugError(command.last_line, regular_bytes(log).decode("utf-8", "replace"))
+    if status not in (*_GOOD, BUG):
+        raise RunError(command.last_line or f"genkern ended with status {status}")
     return status
 
 
@@ -145,7 +143,12 @@ def _shown(sizes: int, progress: bool | None) -> Iterator[Callable[[Steps], None
     # In a notebook without ipywidgets this is a bar of text, and a hint.
     from tqdm.auto import tqdm
 
-    with tqdm(total=sizes, leave=False, dynamic_ncols=True, smoothing=0, bar_format=_BAR) as bar:
+    class Bar(tqdm):  # type: ignore[type-arg]
+        """A bar without a thread that watches it, which would outlive it."""
+
+        monitor_interval = 0
+
+    with Bar(total=sizes, leave=False, dynamic_ncols=True, smoothing=0, bar_format=_BAR) as bar:
         next_s = 0.0
 
         def show(steps: Steps) -> None:

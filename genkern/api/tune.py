@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genkern.api.child import Steps, ran
+from genkern.api.child import BUG, Steps, ran
 from genkern.api.options import StrPath, TuneOptions
 from genkern.api.pieces import Pieces, kind_suffix, rows_and_text
 from genkern.api.request import Problems, Request, request_of
 from genkern.api.result import TunedKernel, TuningResult
 from genkern.command.run import facts_of
-from genkern.errors import InputError, RunError
+from genkern.errors import BugError, InputError, RunError
 from genkern.files import is_stream
 from genkern.formats.results import ResultsFile, require_same_run
+from genkern.journal.run_files import RunFiles
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+_LOG = logging.getLogger("genkern")
 
 
 class TuningInterrupted(KeyboardInterrupt):
@@ -105,7 +109,7 @@ def tune(
 
         try:
             arguments = [*request.arguments, "-o", where]
-            ran(arguments, folder, len(request.problems), progress=progress, verbose=verbose, steps=steps)
+            status = ran(arguments, folder, len(request.problems), progress=progress, verbose=verbose, steps=steps)
         except KeyboardInterrupt:
             result = found()
             how = "error.result has them" if output is None else "the same call continues"
@@ -114,7 +118,19 @@ def tune(
         except RunError as error:
             error.result = found()
             raise
-        return found()
+        result = found()
+        if status == BUG:
+            _tell_bug(result, RunFiles(where).bug_log)
+        return result
+
+
+def _tell_bug(result: TuningResult, log: Path) -> None:
+    """Raise BugError if a bug in genkern left no winner; else log it, since the failures name its sizes."""
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
+    message = next(iter(result.failures.values()), "a bug in genkern")
+    if not result.winners:
+        raise BugError(message, text)
+    _LOG.error("%s\n%s", message, text)
 
 
 def _output(output: StrPath | None, folder: Path) -> str:
