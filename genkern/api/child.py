@@ -143,7 +143,7 @@ def _shown(sizes: int, progress: bool | None) -> Iterator[Callable[[Steps], None
     # In a notebook without ipywidgets this is a bar of text, and a hint.
     from tqdm.auto import tqdm
 
-    class Bar(tqdm):  # type: ignore[type-arg]
+    class Bar(tqdm):  # type: ignore[misc]  # tqdm has no types
         """A bar without a thread that watches it, which would outlive it."""
 
         monitor_interval = 0
