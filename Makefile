@@ -18,7 +18,7 @@ CLUSTER_TESTS = $(addprefix tests/,farm/remote/test_dask_pool.py farm/remote/tes
 
 ENGINES ?= .venv-engines
 
-.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle kernels golden docs results
+.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle kernels golden docs notebooks results
 .DELETE_ON_ERROR:
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo 'make kernels  compile what sizes try first for ARCH (sm_90) into output/ARCH.kernels, to start from (--kernels)'
 	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
 	@echo 'make docs     rewrite the documents that are made from parsers and results'
+	@echo 'make notebooks  execute the notebooks of examples/ and keep their outputs'
 
 # Without a GPU the small space keeps a first run short; with one, the default space of that GPU is measured.
 tune: $(RUN)
@@ -99,6 +100,9 @@ docs: $(DEV)
 	$(PY) results/readme.py
 	$(PY) results/measured.py
 	$(PY) results/recorded/readme.py
+
+notebooks: $(DEV)
+	$(PY) docs/notebooks.py
 
 $(RUN): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch

@@ -100,8 +100,8 @@ class TunedKernel:
         The first call packs the kernels, which takes some seconds if they have to be compiled.
 
         Args:
-            *tensors (Tensor): x [M, K] and weight [N, K], then what the format's function takes, as
-                `genkern.tuned_gemm.gemm_a16w16(x, weight, bias, ...)`; see its docstring.
+            *tensors (Tensor): x [M, K] and weight [N, K], then bias, scales and so on, as the format's function in
+                `genkern.tuned_gemm` takes them; see its docstring.
             **named: the same by name.
 
         Returns:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as RichProgress
 
 from genkern.farm.farm import FarmCounts
-from genkern.files import write_whole
+from genkern.files import require_start_or_none, write_whole
 
 # Width of the terminal from which on the farm's counts fit beside the bar.
 _ROOMY_COLUMNS = 110
@@ -28,10 +28,12 @@ class ProgressFile:
     `{"size": "16x4096x4096", "measured": 120}`: so many candidates of it have an outcome
     `{"size": "16x4096x4096", "ended": "", "name": ...}`: it has a winner; else `ended` says why there is none
 
-    `name` is the problem's whole name (`GemmProblem.name`). Raises OutputError if the file cannot be created.
+    `name` is the problem's whole name (`GemmProblem.name`). Raises OutputError if the file cannot be created, or holds
+    something else than the progress of an earlier run, which is replaced.
     """
 
     def __init__(self, path: str) -> None:
+        require_start_or_none(path, '{"size"', "progress of a run")
         write_whole(path, "")
         self._path = path
         self._lock = threading.Lock()
