@@ -132,11 +132,16 @@ def _say(lines: Sequence[str], verbose: bool) -> None:
             _LOG.info("%s", line.removeprefix(_NOTE))
 
 
+def _in_notebook() -> bool:
+    """Return True if this program is the kernel of a notebook, as tqdm.auto finds it."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell is not None and "IPKernelApp" in shell.config
+
+
 @contextlib.contextmanager
 def _shown(sizes: int, progress: bool | None) -> Iterator[Callable[[Steps], None]]:
     """Context with a function that shows the steps of a run; it shows nothing if `progress` is false."""
-    in_notebook = "ipykernel" in sys.modules
-    wanted = (in_notebook or sys.stderr.isatty()) if progress is None else progress
+    wanted = (_in_notebook() or sys.stderr.isatty()) if progress is None else progress
     if not wanted:
         yield lambda steps: None
         return
