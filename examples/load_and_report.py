@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from statistics import geometric_mean
 
+import matplotlib.pyplot as plt
+
 import genkern
 
 SHIPPED = Path(__file__).resolve().parent.parent / "results" / "nvidia_h100" / "llama-3.1-8b_tp1_bf16.yaml"
@@ -23,7 +25,9 @@ def main() -> None:
     table = result.to_pandas()
     print(table[["M", "N", "K", "time_us", "library_us", "speedup"]].to_string(float_format="{:.3f}".format))
     print(f"geometric mean of the speed over the library: {geometric_mean(table.speedup):.3f}")
-    result.plot().figure.savefig(folder / "speed.png")
+    figure, ax = plt.subplots(figsize=(10, 4), layout="constrained")
+    result.plot(ax)
+    figure.savefig(folder / "speed.png")
     print("report:", result.report(folder / "report.html").name)
 
 

@@ -17,7 +17,7 @@ Calling what was tuned:
     shuffle_weight(weight), unshuffle_weight(weight)  the layout of formats named *_bpreshuffle
 
 Records: TuningResult, TunedKernel (one of its winners), Explanation, Forecast (one of its candidates), GemmProblem (a
-size with types and layouts).
+size with types and layouts). TuneOptions: the keyword arguments of tune, as a TypedDict.
 TuningInterrupted is raised by Ctrl-C. Errors that you can mend are in genkern.errors; all of them are ValueErrors,
 RuntimeErrors or OSErrors.
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from genkern.api.explain import Forecast as Forecast
     from genkern.api.explain import explain as explain
     from genkern.api.load import load as load
+    from genkern.api.options import TuneOptions as TuneOptions
     from genkern.api.result import TunedKernel as TunedKernel
     from genkern.api.result import TuningResult as TuningResult
     from genkern.api.tune import TuningInterrupted as TuningInterrupted
@@ -56,6 +57,7 @@ _LIES_IN = {
     "Explanation": "genkern.api.explain",
     "Forecast": "genkern.api.explain",
     "GemmProblem": "genkern.gemm.problem",
+    "TuneOptions": "genkern.api.options",
     "TunedKernel": "genkern.api.result",
     "TuningInterrupted": "genkern.api.tune",
     "TuningResult": "genkern.api.result",
@@ -75,6 +77,7 @@ __all__ = [
     "Explanation",
     "Forecast",
     "GemmProblem",
+    "TuneOptions",
     "TunedKernel",
     "TuningInterrupted",
     "TuningResult",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from types import ModuleType
 
 import nbformat
 import pytest
+
+import genkern
+from genkern.errors import GenkernError
 
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "examples"
@@ -79,3 +83,22 @@ def test_a_notebook_runs_and_has_its_outputs(name: str) -> None:
     shown = [each for cell in kept.cells for each in cell.get("outputs", ())]
     assert any("image/png" in each.get("data", {}) for each in shown)
     assert any("predicted" in str(each.get("data", {}).get("text/plain", "")) for each in shown) or "explain" in name
+
+
+def test_the_tutorial_shows_what_python_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    """docs/python.md: programs with an output below print it, up to numbers and what contains one."""
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```python\n((?:(?!```).)*)```\n\n```\n((?:(?!```).)*)```", text, re.DOTALL)
+    assert len(shown) == 3
+    names: dict[str, object] = {"genkern": genkern}
+    for program, output in shown:
+        try:
+            exec(program, names)
+            said = capsys.readouterr().out
+        except GenkernError as error:
+            said = f"{type(error).__module__}.{type(error).__name__}: {error}\n"
+        assert without_numbers(said) == without_numbers(output)
+
+
+def without_numbers(text: str) -> str:
+    return re.sub(r"\S*\d\S*", "N", text)

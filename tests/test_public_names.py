@@ -95,7 +95,15 @@ def test_every_public_name_is_shown_and_there() -> None:
     """dir() names what the documents call, and each name leads to something."""
     called = ["autotune_gemm", "batch_invariant", "patch", "quantized", "report", "shuffle_weight", "unshuffle_weight"]
     called += ["explain", "load", "tune"]
-    records = ["Explanation", "Forecast", "GemmProblem", "TunedKernel", "TuningInterrupted", "TuningResult"]
+    records = [
+        "Explanation",
+        "Forecast",
+        "GemmProblem",
+        "TuneOptions",
+        "TunedKernel",
+        "TuningInterrupted",
+        "TuningResult",
+    ]
     assert dir(genkern) == [*sorted(records), "__version__", *sorted(["autotune", *called, "tuned_gemm"])]
     assert sorted(genkern.__all__) == dir(genkern)
     assert all(callable(getattr(genkern, name)) for name in called + records)
@@ -159,7 +167,8 @@ def test_a_project_elsewhere_is_typed(tmp_path: Path) -> None:
     (tmp_path / "mypy.ini").write_text(SETTINGS)
     # A cache that stays: the first run takes ten seconds of CPU, others one.
     cache = ROOT / ".mypy_cache" / "project"
-    argv = [sys.executable, "-m", "mypy", "--cache-dir", str(cache), "program.py"]
+    examples = sorted(str(path) for path in (ROOT / "examples").glob("*.py"))
+    argv = [sys.executable, "-m", "mypy", "--cache-dir", str(cache), "program.py", *examples]
     environment = {**os.environ, "MYPYPATH": str(ROOT)}
     done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     errors = [line for line in done.stdout.splitlines() if ": error: " in line]

@@ -28,9 +28,21 @@ class Calls:
         self._lock = threading.Lock()
         self._context: Any = None
         self._functions: dict[str, Any] = {}
+        # Forms of calls that were found to fit. Checking one takes some 50 us of the host.
+        self._fitting: set[object] = set()
 
     def call(self, row: TunedRow, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
         """Compute the product of these tensors as `row` says; see `TunedKernel.__call__`."""
+        form = row.problem, *map(_form, arguments), *((name, _form(value)) for name, value in named.items())
+        if form in self._fitting:
+            return self._functions[row.problem.op](*arguments, **named)
+        self._require_fit(row, arguments, named)
+        found = self._functions[row.problem.op](*arguments, **named)
+        self._fitting.add(form)
+        return found
+
+    def _require_fit(self, row: TunedRow, arguments: Sequence[Any], named: dict[str, Any]) -> None:
+        """Raise InputError or ResultsError if the winner of `row` cannot take these arguments."""
         import torch
 
         tensors = [each for each in (*arguments, *named.values()) if isinstance(each, torch.Tensor)]
@@ -42,17 +54,16 @@ class Calls:
         if (gpu := gpu_of(index)) is None:
             where = (row.device or row.arch or "the GPU that it was tuned for").removesuffix(NOT_PRESENT)
             raise InputError(f"the tensors are on the CPU: a winner runs on {where}")
-        function, context = self._function(row.problem.op)
+        context = self._prepared(row.problem.op)
         _require_device(row, gpu)
         if get_op(row.problem.op).groups is None:
             _require_size(row.problem, arguments, named)
             choice = context.find(gpu, row.problem)
             if row.choice == CONFIG_WINS and choice.call is None:
                 raise ResultsError(f"the kernel of {row.problem.size} cannot be called here: {choice.why}")
-        return function(*arguments, **named)
 
-    def _function(self, op: str) -> tuple[Any, Any]:
-        """Return the function of a format, and the context in which it finds winners."""
+    def _prepared(self, op: str) -> Any:
+        """Return the context in which the function of a format finds winners; make both if they are missing."""
         with self._lock:
             if self._context is None:
                 from genkern.runtime.context import Context
@@ -61,7 +72,14 @@ class Calls:
                 self._context = Context(lambda op: [bundle], gpu_of)
             if op not in self._functions:
                 self._functions[op] = _made(op, self._context)
-            return self._functions[op], self._context
+            return self._context
+
+
+def _form(value: Any) -> object:
+    """Return what calls with equal forms have in common: all of an argument but a tensor's memory."""
+    if not hasattr(value, "get_device"):
+        return value
+    return value.shape, value.stride(), value.dtype, value.get_device(), value.requires_grad
 
 
 def gpu_of(index: int) -> LiveGpu | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from genkern.formats.tuned_row import TunedRow
 from genkern.runtime.bundle import SUFFIX, Bundle, read_bundle
 from genkern.runtime.process.own_command import finished
 
+_LOG = logging.getLogger("genkern")
 # The kinds of results files that genkern writes.
 SUFFIXES = (".yaml", ".csv")
 
@@ -53,7 +55,9 @@ class Pieces:
         with tempfile.TemporaryDirectory(prefix="genkern-") as folder:
             results = Path(folder) / f"results{self.kind}"
             write_whole(str(results), self.text)
-            finished(["pack", str(results), "-o", bundle, *arguments], Path(folder) / "pack.log")
+            log = Path(folder) / "pack.log"
+            if finished(["pack", str(results), "-o", bundle, *arguments], log):
+                _LOG.warning("%s: some winners are missing or wrong:\n%s", bundle, log.read_text(errors="replace"))
 
     def _packed(self) -> Bundle:
         """Return a bundle of the rows, to call. It has no proofs, which `TuningResult.pack` makes."""

@@ -78,6 +78,9 @@ def request_of(
         setting = make_setting(parsed)
         if sizes.entries is not None:
             _write_list(parsed.gemm_size_file, sizes.entries, setting)
+        if not setting.target.measured and parsed.device is None:
+            # The child is told what this process has found, and finds nothing itself.
+            arguments += ("--device", setting.target.gpu.name)
         return Request(arguments, setting, read_problems(setting, silent()))
 
 

@@ -187,7 +187,8 @@ class TuningResult:
             ax (matplotlib.axes.Axes, optional): where to draw. Default: a new figure.
 
         Returns:
-            Axes: the axes, to change or save: `result.plot().figure.savefig("sizes.png")`.
+            Axes: the axes, to change them. To save the picture: ``figure, ax = plt.subplots(); result.plot(ax);
+                figure.savefig("sizes.png")``.
 
         Raises:
             InputError: if there is nothing to draw.
