@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -137,7 +138,7 @@ def test_winners_are_packed_and_loaded_again(tmp_path: Path, cache_dir: Path) ->
     problem = GemmProblem(16, 64, 128)
     path, bundle = tmp_path / "r.yaml", tmp_path / "w.genkern"
     made = winner(config=TILED, arch="sm_90", device="NVIDIA H200", time_source=PREDICTED)
-    write_results(path, [type(made)(**{**vars(made), "problem": problem})], 132)
+    write_results(path, [replace(made, problem=problem)], 132)
     result = genkern.load(path)
     with pytest.raises(ResultsError, match="predicted=True"):
         result.pack(bundle, cache_dir=cache_dir)
