@@ -6,14 +6,13 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from command import run_here
 from machines import machine
-from processes import WAIT_S, children
+from processes import children
 from tiny_space import FASTER, NAMES, tiny_command
 
 import genkern
@@ -116,17 +115,23 @@ def test_an_interrupt_keeps_what_was_measured(
     on(tmp_path, monkeypatch, faster=FASTER, log=str(tmp_path / "log"), gate=[len(NAMES) + 4, str(gate)])
     output = tmp_path / "tuned.yaml"
 
+    ended = threading.Event()
+
     def interrupt() -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not ("tiled" in _read(output) and "gate" in _read(tmp_path / "log")) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGINT)
+        # In the second size, once the first one's row is written.
+        while not ended.wait(0.01):
+            if "tiled" in _read(output) and "gate" in _read(tmp_path / "log"):
+                os.kill(os.getpid(), signal.SIGINT)
+                return
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     options = {"space": space, "search": "predicted", "output": output, "lanes": 1}
-    with pytest.raises(genkern.TuningInterrupted, match="1 of 2 sizes") as caught:
-        genkern.tune(SIZES, **options)  # type: ignore[arg-type]
+    try:
+        with pytest.raises(genkern.TuningInterrupted, match="1 of 2 sizes") as caught:
+            genkern.tune(SIZES, **options)  # type: ignore[arg-type]
+    finally:
+        ended.set()
     thread.join()
     assert isinstance(caught.value, KeyboardInterrupt)
     assert [winner.problem.M for winner in caught.value.result.winners] == [16]
