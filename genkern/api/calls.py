@@ -34,12 +34,14 @@ class Calls:
     def call(self, row: TunedRow, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
         """Compute the product of these tensors as `row` says; see `TunedKernel.__call__`."""
         form = row.problem, *map(_form, arguments), *((name, _form(value)) for name, value in named.items())
-        if form in self._fitting:
-            return self._functions[row.problem.op](*arguments, **named)
-        self._require_fit(row, arguments, named)
-        found = self._functions[row.problem.op](*arguments, **named)
-        self._fitting.add(form)
-        return found
+        try:
+            is_known = form in self._fitting
+        except TypeError:
+            raise InputError("give tensors, numbers and names: one of these arguments is a list or a mapping") from None
+        if not is_known:
+            self._require_fit(row, arguments, named)
+            self._fitting.add(form)
+        return self._functions[row.problem.op](*arguments, **named)
 
     def _require_fit(self, row: TunedRow, arguments: Sequence[Any], named: dict[str, Any]) -> None:
         """Raise InputError or ResultsError if the winner of `row` cannot take these arguments."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genkern.api.options import TuneOptions
-from genkern.api.request import Problem, request_of
+from genkern.api.request import FAULTS, Problem, request_of
 from genkern.command.run import spaces_of
-from genkern.errors import InputError
+from genkern.errors import InputError, machine_faults_told
 from genkern.formats.tuned_row import parse_config
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
@@ -146,6 +146,7 @@ def _forecast(config: Config, time: PredictedTime) -> Forecast:
     return Forecast(config, time.us, time.interval_us)
 
 
+@machine_faults_told(*FAULTS)
 def explain(
     problem: Problem | None = None,
     *,

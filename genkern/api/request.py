@@ -33,6 +33,9 @@ Problem = Union[GemmProblem, "tuple[int, int, int]", "Mapping[str, object]"]
 # Sizes: one, several, a list's file, or a model: its folder, its config.json, or a module of PyTorch.
 Problems = Union[Problem, "Iterable[Problem]", StrPath, "torch.nn.Module"]
 
+# What a fault of the machine prevents, and what to do about it.
+FAULTS = "run genkern", "check the current folder, the folder of temporary files, permissions and free space"
+
 _CONFIG = "config.json"
 # The beginning, and the end, of messages of the command's parser.
 _FLAG = re.compile(r"^argument (-[^ :]+):")

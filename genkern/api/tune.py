@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from genkern.api.child import BUG, Steps, ran
 from genkern.api.options import StrPath, TuneOptions
 from genkern.api.pieces import Pieces, kind_suffix, rows_and_text
-from genkern.api.request import Problems, Request, request_of
+from genkern.api.request import FAULTS, Problems, Request, request_of
 from genkern.api.result import TunedKernel, TuningResult
 from genkern.command.run import facts_of
-from genkern.errors import BugError, InputError, RunError
+from genkern.errors import BugError, InputError, RunError, machine_faults_told
 from genkern.files import is_stream
 from genkern.formats.results import ResultsFile, require_same_run
 from genkern.journal.run_files import RunFiles
@@ -34,6 +34,7 @@ class TuningInterrupted(KeyboardInterrupt):
         self.result = result
 
 
+@machine_faults_told(*FAULTS)
 def tune(
     problems: Problems | None = None,
     *,
@@ -80,6 +81,7 @@ def tune(
         InputError: a ValueError: a size, file or option cannot be used. The message is one line.
         ResultsError: a ValueError: `output` holds results of another kind of run.
         ProfilerError: a RuntimeError: this machine lacks what the options ask for, such as a GPU.
+        MachineError: a RuntimeError: a full disk, or a folder that is gone.
         RunError: a RuntimeError: the run ended early (a full disk, a lost GPU); the message says why. Its `result` has
             the winners so far.
         BugError: a bug in genkern.

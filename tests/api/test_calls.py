@@ -57,6 +57,7 @@ def test_other_tensors_are_refused(kernel: tuple[TunedKernel, FakeGpu]) -> None:
         ((x, weight, torch.ones(128).bfloat16()), {}, "bias"),
         ((x, weight), {"activation": "relu"}, "relu"),
         ((x,), {}, "weight"),
+        ((x, weight, [1]), {}, "list"),
         ((), {}, "tensors"),
         ((x, weight.clone().requires_grad_()), {}, "gradients"),
     ):

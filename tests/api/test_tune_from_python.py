@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from processes import children
 from tiny_space import FASTER, NAMES, tiny_command
 
 import genkern
-from genkern.errors import BugError, InputError, ResultsError, RunError
+from genkern.errors import BugError, InputError, MachineError, ResultsError, RunError
 from genkern.formats.kind import read_results
 
 SIZES = [(16, 128, 256), (33, 64, 4097)]
@@ -183,6 +184,10 @@ def test_errors_are_exceptions_of_one_line(space: Path, tmp_path: Path, monkeypa
     with pytest.raises(ResultsError, match=r"foreign\.yaml") as caught:
         genkern.tune(M=16, N=128, K=256, device="h200", output=tmp_path / "foreign.yaml")
     assert isinstance(caught.value, ValueError)
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", "/nowhere")
+        with pytest.raises(MachineError, match="/nowhere"):
+            genkern.tune(M=16, N=128, K=256, device="h200")
     for name, value in machine(tmp_path, missing=["jinja2"]).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(RunError, match="jinja2") as failed:
