@@ -19,7 +19,7 @@ CLUSTER_TESTS = $(addprefix tests/,farm/remote/test_dask_pool.py farm/remote/tes
 ENGINES ?= .venv-engines
 SITE ?= .venv-site
 
-.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle kernels golden docs site results
+.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle kernels golden docs site notebooks results
 .DELETE_ON_ERROR:
 
 help:
@@ -37,6 +37,7 @@ help:
 	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
 	@echo 'make docs     rewrite the documents that are made from parsers and results'
 	@echo 'make site     build the documentation as a web site in build/site; wrong links are errors'
+	@echo 'make notebooks  execute the notebooks of examples/ and keep their outputs'
 
 # Without a GPU the small space keeps a first run short; with one, the default space of that GPU is measured.
 tune: $(RUN)
@@ -111,6 +112,9 @@ $(SITE)/site.stamp: docs/site.txt
 	$(PYTHON) -m venv $(SITE)
 	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/site.txt
 	@touch $@
+
+notebooks: $(DEV)
+	$(PY) docs/notebooks.py
 
 $(RUN): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch

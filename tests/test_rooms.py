@@ -27,6 +27,7 @@ ROOMS = (
     "command",
     "packing",
     "cluster",
+    "api",
 )
 # The command, and what a user's program imports by the package's own name: these hand on what is in the rooms.
 FACES = ("__main__", "__init__", "tuned_gemm")

@@ -358,6 +358,12 @@ def _results(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-o2", "--profile_file", metavar="FILE", help="CSV of every candidate that was not pruned, with its outcome"
     )
+    group.add_argument(
+        "--progress_file",
+        metavar="FILE",
+        help="for programs that show the progress of a run: a file to which a line of JSON is appended when the "
+        "candidates of a size are measured, and when it ends (default: none)",
+    )
     add_bucket_options(group)
     group.add_argument(
         "--all",

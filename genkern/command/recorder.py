@@ -17,6 +17,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome, Winner
 from genkern.journal.bug_log import BugLog
+from genkern.tuning.progress import ProgressFile
 from genkern.tuning.tune import Report
 
 
@@ -40,11 +41,13 @@ class Recorder:
         verbose: bool = False,
         pace: Pace | None = None,
         errors: bool = False,
+        progress_file: ProgressFile | None = None,
     ) -> None:
         """Start recording.
 
         problems: the sizes to come, in the order of the results; several devices finish them in another order
         errors: whether the table of winners shows the error figures
+        progress_file: is told each finished size
         """
         self._place = {problem: place for place, problem in enumerate(problems)}
         self._results = results
@@ -55,6 +58,7 @@ class Recorder:
         self._verbose = verbose
         self._pace = pace or Pace()
         self._errors = errors
+        self._progress_file = progress_file
         self._winners: list[Winner] = []
         self._outcomes: Counter[Outcome] = Counter()
         self._unwritten = 0
@@ -76,6 +80,9 @@ class Recorder:
                 self._unchecked.append(report.problem.size)
             self._winners.append(report.winner)
             self._unwritten += 1
+        if self._progress_file is not None:
+            ended = "" if report.winner is not None else report.message or "no winner"
+            self._progress_file.ended(report.problem.size, report.problem.name, ended)
         if report.bug is not None:
             self.bugs += 1
             self._console.print(self._bug_log.append(report.problem.size, report.bug))

@@ -50,6 +50,7 @@ from genkern.space.languages import space_for_libraries
 from genkern.space.prune import explain, prune
 from genkern.space.space import Space
 from genkern.timing.libraries import named_libraries_without_kernels
+from genkern.tuning.progress import ProgressFile
 
 Spaces = Mapping[str, Space]
 
@@ -75,11 +76,7 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
         problems = bucketed(problems, setting)
         options.profile_file = options.profile_file or f"{setting.results_path}.candidates.csv"
     table = table_of(options, problems, setting.target.key) if options.tunes else None
-    asked = options.space, setting.target.arch
-    libraries = setting.budget.libraries.split(",")
-    spaces = {op: space_for_libraries(*asked, op, libraries) for op in {problem.op for problem in problems}}
-    if options.deterministic:
-        spaces = {op: space.asked_first("not_deterministic") for op, space in spaces.items()}
+    spaces = spaces_of(problems, setting)
     if options.explain:
         return show_pruning(problems, spaces, setting, console)
     if options.profile_file:
@@ -91,6 +88,16 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
     if options.bucket is not None and status != 3:
         write_buckets(problems, setting, console)
     return status
+
+
+def spaces_of(problems: Sequence[GemmProblem], setting: Setting) -> dict[str, Space]:
+    """Return the space of each format of the problems. Raises InputError for a space file that cannot be used."""
+    asked = setting.options.space, setting.target.arch
+    libraries = setting.budget.libraries.split(",")
+    spaces = {op: space_for_libraries(*asked, op, libraries) for op in {problem.op for problem in problems}}
+    if setting.options.deterministic:
+        spaces = {op: space.asked_first("not_deterministic") for op, space in spaces.items()}
+    return spaces
 
 
 @contextlib.contextmanager
@@ -240,10 +247,15 @@ def tune_each(
         # Predictions do not depend on earlier choices.
         if target.measured or not (setting.predicts or setting.strategy.name == ZERO)
     }
-    work = TuningPass(setting, spaces, files, console, incumbents, with_candidates=candidates is not None)
+    progress_file = ProgressFile(options.progress_file) if options.progress_file else None
+    work = TuningPass(
+        *(setting, spaces, files, console, incumbents),
+        progress_file=progress_file,
+        with_candidates=candidates is not None,
+    )
     bug_log = BugLog(RunFiles(setting.results_path).bug_log, setting.versions, options.command)
     reporting = {"batch": options.batch, "verbose": options.verbose > 0, "errors": options.compare}
-    recorder = Recorder(remaining, results, candidates, console, bug_log, **reporting)
+    recorder = Recorder(remaining, results, candidates, console, bug_log, progress_file=progress_file, **reporting)
     counts = work.tune(remaining, recorder)
     recorder.summary(target.gpu, None if setting.predicts else counts)
     if not target.measured:

@@ -40,7 +40,7 @@ from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.interpreter import interpreter_checker
 from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
 from genkern.tuning.processes.driver_process import Shared, driver_processes
-from genkern.tuning.progress import Progress
+from genkern.tuning.progress import Progress, ProgressFile
 from genkern.tuning.tune import Provenance, Report, Tuner
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class TuningPass:
     files: the files of its journal
     incumbents, orders: passed to the tuners
     header: further entries of the journal's header
+    progress_file: is told each step of the pass
     with_candidates: whether reports keep their candidates
     opened: called with the journal before it is used
     """
@@ -82,6 +83,7 @@ class TuningPass:
     incumbents: Mapping[GemmProblem, Config]
     orders: Orders = ANY_ORDER
     header: Mapping[str, object] = field(default_factory=dict)
+    progress_file: ProgressFile | None = None
     with_candidates: bool = False
     opened: Callable[[Journal], object] = lambda journal: None
 
@@ -117,7 +119,7 @@ class TuningPass:
             stack.callback(journal.close)
             self.opened(journal)
             journal.started(this_start(options.command, problems))
-            progress = Progress(self.console)
+            progress = Progress(self.console, self.progress_file)
             versions = tuple(sorted(setting.versions.items()))
             provenance = Provenance(target.arch, target.device_name, versions, options.shared_gpu and target.measured)
             own = [
