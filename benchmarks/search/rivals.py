@@ -57,7 +57,7 @@ from genkern.search.guided.guided import Guided
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.zero import Zero
 from genkern.search.limit import Allowance
-from genkern.search.plain.predicted_order import PredictedOrder
+from genkern.search.predicted_order import PredictedOrder
 from genkern.search.strategies import DEFAULT, ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit, units_of
 from genkern.tuning.simulated import Simulated, simulated

@@ -198,7 +198,7 @@ class Tuner:
 
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
         strategy = self.strategy or chosen_strategy()
-        how = self.budget, strategy, self.limit, self.device_index, self.foresight, self.incumbents, self.orders
+        how = self.budget, strategy, self.limit, self.device_index, self.foresight, self.orders
         preparation = Preparation(self.workshop, self.journal, *how, self.shares)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 

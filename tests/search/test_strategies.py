@@ -20,9 +20,9 @@ CONFIGS = tuple(
 )
 
 
-def task(*cached: int, number: int | None = None, best_us: float | None = None, tried: int = 0) -> Task:
+def task(*cached: int, number: int | None = None) -> Task:
     """Seven units, of which those with so many stages are in the cache."""
-    return Task(PROBLEM, GPU, CONFIGS, lambda unit: stages(unit) in cached, number, best_us, tried)
+    return Task(PROBLEM, GPU, CONFIGS, lambda unit: stages(unit) in cached, number)
 
 
 def stages(unit: Unit) -> int:
@@ -102,14 +102,11 @@ def test_who_leaves_nothing_out() -> None:
 
 
 def test_the_first_of_the_predicted_order() -> None:
-    """So many units, those among them first that the cache has; an earlier start's count."""
+    """So many units, those among them first that the cache has."""
     wanted = order()
     strategy = chosen_strategy("predicted:3").make(task(wanted[2], wanted[5], number=3))
     assert [stages(unit) for unit in strategy.ask(9)] == [wanted[2], wanted[0], wanted[1]]
     assert not strategy.ask(9)
-    resumed = chosen_strategy("predicted:3").make(task(number=3, tried=2))
-    assert [stages(unit) for unit in resumed.ask(9)] == wanted[:1]
-    assert not chosen_strategy("predicted:3").make(task(number=3, tried=4)).ask(9)
 
 
 def test_what_needs_no_compile() -> None:
@@ -166,7 +163,7 @@ def test_what_is_none_is_said(asked: str, said: str, tmp_path: Path, monkeypatch
 
 DATA = """from __future__ import annotations
 from dataclasses import dataclass
-from genkern.search.plain.predicted_order import PredictedOrder as strategy
+from genkern.search.predicted_order import PredictedOrder as strategy
 
 @dataclass
 class Seen:
