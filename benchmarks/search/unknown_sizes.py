@@ -53,44 +53,45 @@ STRATEGIES: Mapping[str, Callable[..., Strategy]] = {
 
 
 def cases(
-    problems: Sequence[RecordedProblem], others: Sequence[RecordedProblem], parts: Sequence[int], names: Sequence[str]
+    problems: Sequence[RecordedProblem],
+    others: Sequence[RecordedProblem],
+    names: Sequence[str],
+    every: int = 1,
+    parts: Sequence[int] = range(_PARTS),
 ) -> Iterator[Case]:
-    """Yield the cases of these names, each as soon as its model is trained."""
+    """Yield the cases of these names with every n-th of their sizes, each as soon as its model is trained."""
     if "no model" in names:
-        yield "no model", problems, None
+        yield "no model", problems[::every], None
     drawn = np.random.default_rng(_SEED).random(len(problems) + len(others)) < _SHARE
     known = [*problems, *(each for each, is_drawn in zip(others, drawn[len(problems) :], strict=True) if is_drawn)]
-    samples = list(map(sampled, known))
+    samples = list(map(sampled, known)) if {*names} - {"no model"} else []
 
     def model(knows: Callable[[RecordedProblem], bool]) -> Learned:
         chosen: list[Sample] = [sample for each, sample in zip(known, samples, strict=True) if knows(each)]
         return trained(chosen, problems[0].gpu.arch, networks=False)
 
-    if "other GPU" in names:
-        for gpu in sorted({each.gpu.name for each in problems}):
-            theirs = [each for each in problems if each.gpu.name == gpu]
-            yield f"other GPU: {gpu}", theirs, model(lambda each, gpu=gpu: each.gpu.name != gpu)
-    folds = folds_of([each.problem for each in problems], _PARTS)
+    for gpu in sorted({each.gpu.name for each in problems}) if "other GPU" in names else ():
+        theirs = [each for each in problems if each.gpu.name == gpu]
+        yield f"other GPU: {gpu}", theirs[::every], model(lambda each, gpu=gpu: each.gpu.name != gpu)
+    folded = list(zip(problems, folds_of([each.problem for each in problems], _PARTS), strict=True))
+    held_out = [(each, fold) for each, fold in folded if fold in parts][::every]
     for part in parts if "held out" in names else ():
-        theirs = [each for each, fold in zip(problems, folds, strict=True) if fold == part]
-        sizes = {size_of(each) for each in theirs}
-        yield "held out", theirs, model(lambda each, sizes=sizes: size_of(each) not in sizes)
+        unknown = {size_of(each) for each, fold in folded if fold == part}
+        theirs = [each for each, fold in held_out if fold == part]
+        yield "held out", theirs, model(lambda each, unknown=unknown: size_of(each) not in unknown)
 
 
 def searched(
-    case: Case, every: int, charges: Charges, strategies: Mapping[str, Callable[..., Strategy]]
+    case: Case, charges: Charges, strategies: Mapping[str, Callable[..., Strategy]] = STRATEGIES
 ) -> dict[tuple[str, str], list[Simulated]]:
-    """Return what each strategy finds at every n-th size of a case."""
+    """Return what each strategy finds at each size of a case."""
     name, problems, model = case
-    return {
-        (name, search): [
-            simulated(
-                ChosenStrategy(search, partial(make, learned=lambda arch: model), whole=False), each, charges=charges
-            )
-            for each in problems[::every]
-        ]
-        for search, make in strategies.items()
-    }
+
+    def found(search: str, recorded: RecordedProblem) -> Simulated:
+        make = partial(strategies[search], learned=lambda arch: model)
+        return simulated(ChosenStrategy(search, make, whole=False), recorded, charges=charges)
+
+    return {(name, search): [found(search, each) for each in problems] for search in strategies}
 
 
 def row(found: Sequence[Simulated]) -> list[str]:
@@ -122,8 +123,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         others = [each for each in recorded_problems(options.also) if each.us] if options.also else []
         charges = charges_of(problems)
         found: dict[tuple[str, str], list[Simulated]] = {}
-        for case in cases(problems, others, options.parts, options.cases):
-            for key, its in searched(case, options.every, charges, STRATEGIES).items():
+        for case in cases(problems, others, options.cases, options.every, options.parts):
+            for key, its in searched(case, charges).items():
                 found.setdefault(key, []).extend(its)
     except GenkernError as error:
         sys.exit(f"error: {error}")

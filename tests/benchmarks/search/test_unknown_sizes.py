@@ -23,8 +23,8 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> RecordedProblem:
 
 def test_a_row_says_what_the_replays_found(recorded: RecordedProblem) -> None:
     """The space has fewer than 48 binaries, so that predicted:48 finds what a search of the whole space finds."""
-    (case,) = cases([recorded], [], (), ["no model"])
-    found = searched(case, 1, charges_of([recorded]), STRATEGIES)
+    (case,) = cases([recorded], [], ["no model"])
+    found = searched(case, charges_of([recorded]))
     assert [search for _, search in found] == [*STRATEGIES]
     whole = simulated(chosen_strategy("predicted"), recorded)
     assert whole.loss is not None

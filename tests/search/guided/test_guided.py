@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import cache
 
 import pytest
@@ -136,6 +136,39 @@ def test_it_waits_for_answers() -> None:
         for config in unit.configs:
             strategy.tell(Measured(config, otherwise(config)))
     assert 0 < len(strategy.ask(1000)) <= 8
+
+
+def test_the_last_that_promise_nothing_are_not_waited_for() -> None:
+    """Where nothing else is wanted. What is told of them after all does no harm."""
+    strategy = Guided(task())
+    asked: set[Hashable] = set()
+    timed: set[Hashable] = set()
+    dropped: list[Unit] = []
+    while units := strategy.ask(64):
+        asked |= {unit.compiled for unit in units}
+        # Of the first batch three take for ever, which are no good.
+        slow = sorted(units, key=lambda unit: otherwise(unit.configs[0]))[-3:] if not timed else []
+        for unit in [unit for unit in units if unit not in slow]:
+            for config in unit.configs:
+                strategy.tell(Measured(config, otherwise(config)))
+                timed.add(unit.compiled)
+                new = strategy.drop()
+                assert not timed & {each.compiled for each in new}
+                dropped += new
+    assert dropped
+    assert {unit.compiled for unit in dropped} <= asked
+    assert len(asked) >= 28
+    for config in dropped[0].configs:
+        strategy.tell(Measured(config, otherwise(config)))
+
+
+def test_nothing_is_dropped_before_there_are_times() -> None:
+    strategy = Guided(task())
+    units = strategy.ask(64)
+    for unit in units[:12]:
+        for config in unit.configs:
+            strategy.tell(Measured(config, otherwise(config)))
+            assert strategy.drop() == ()
 
 
 def test_no_more_binaries_than_are_allowed() -> None:
