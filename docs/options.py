@@ -40,11 +40,7 @@ def _section(of: argparse.ArgumentParser, said: set[str]) -> str:
     text = f"\n{' '.join((of.description or '').split())}\n"
     again: list[str] = []
     for group in of._action_groups:
-        actions = [
-            action
-            for action in group._group_actions
-            if action.dest not in ("help", "version") and action.help != argparse.SUPPRESS
-        ]
+        actions = [action for action in group._group_actions if action.dest not in ("help", "version")]
         rows = [row for action in actions if (row := _row(action)) not in said]
         again += [_shown(action) for action in actions if _row(action) in said]
         said.update(rows)
