@@ -115,7 +115,7 @@ def test_everything_is_asked_for_in_predicted_order(runs: dict[str, ProblemFacts
 
 def test_another_strategy_would_have_decided_otherwise(runs: dict[str, ProblemFacts]) -> None:
     """What was asked and told of one is no other one's."""
-    assert not again(of(runs, "few"), "predicted")
+    assert not again(of(runs, "few"), "guided")
 
 
 def test_searches_survive_the_journal(runs: dict[str, ProblemFacts]) -> None:

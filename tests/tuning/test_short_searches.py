@@ -42,7 +42,7 @@ def test_a_budget_of_binaries_ends_a_search(workshop: Workshop, tmp_path: Path, 
     }
     searched = read_journal(tmp_path / "j").of(PROBLEM).searched
     assert searched is not None
-    assert (searched.most, searched.tried, searched.best_us) == (3, 0, None)
+    assert searched.most == 3
     assert decided_again(chosen_strategy("predicted").make, searched, PROBLEM, GPU) == searched.steps
 
 
