@@ -30,7 +30,7 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         "model's first choice wins, unless --compile is given)",
     )
     group.add_argument("--exhaustive", action="store_true", help="short form of --search exhaustive")
-    group.add_argument("--patience", metavar="N", help="refused: --budget N has taken its place")
+    group.add_argument("--patience", metavar="N", help="refused: use --budget N instead (default: none)")
     group.add_argument(
         "--budget",
         metavar="SECONDSs|N",
