@@ -22,7 +22,7 @@ from genkern.kernels.kernel import Target
 from genkern.search.strategies import CACHED
 
 # Options of tuning that choose the search, and options that choose the device that measures.
-_SEARCHES = frozenset(("--search", "--strategy", "--exhaustive", "--patience", "--protocol"))
+_SEARCHES = frozenset(("--search", "--strategy", "--exhaustive", "--protocol"))
 _DEVICES = WHICH_GPUS | {"--profiler"}
 # Options that the folder determines.
 TAKEN = frozenset(

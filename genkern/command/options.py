@@ -38,7 +38,7 @@ AITER_ERROR_RATIO = 0.05
 # Options that have no effect without a GPU.
 ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive", "--lanes")
 # Options that also have no effect if nothing is compiled.
-ABOUT_SEARCHING = ("--search", "--strategy", "--patience", "--budget", "--timeout", "--kernels")
+ABOUT_SEARCHING = ("--search", "--strategy", "--budget", "--timeout", "--kernels")
 # Sizes under way per GPU. A search mostly waits for compiles, and the GPU would be idle; with several lanes it measures
 # other sizes meanwhile. 14 cold sizes took 83 s on an H100 with 16 cores with one lane, and 45 s with three.
 LANES = 3

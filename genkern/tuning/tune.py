@@ -192,7 +192,7 @@ class Tuner:
 
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
         strategy = self.strategy or chosen_strategy()
-        how = self.budget, strategy, self.limit, self.device_index, self.incumbents, self.orders
+        how = self.budget, strategy, self.limit, self.device_index, self.orders
         preparation = Preparation(self.workshop, self.journal, *how)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 

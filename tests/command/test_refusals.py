@@ -127,8 +127,7 @@ def test_bad_lists_of_sizes(name: str, here: Here, tmp_path: Path) -> None:
         (["-i", "sizes.yaml", "--space", "nvidia_quick"], "not for gfx942"),
         (["-i", "sizes.yaml", "--space", "sizes.yaml"], "sizes.yaml"),
         (["-i", "sizes.yaml", "--icache_flush"], "--icache_flush"),
-        (["-i", "sizes.yaml", "--patience", 9, "--exhaustive"], "--exhaustive"),
-        (["-i", "sizes.yaml", "--patience", 9, "--protocol", "tune_gemm"], "tune_gemm"),
+        (["-i", "sizes.yaml", "--patience", 9], "--patience is no longer part of genkern: use --budget N"),
         (
             ["-i", "sizes.yaml", "--libtype", "triton,asm"],
             "--libtype: asm is a libtype of AITER, whose kernels race as aiter",

@@ -12,7 +12,6 @@ from forms import CUTE_FORMS, FORMS, PLACES, RINGS, made
 from genkern.errors import InputError
 from genkern.gemm import parameter
 from genkern.gemm.config import Config
-from genkern.gemm.former_names import FORMER
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.parameter import PARAMETERS, Parameter
 from genkern.gemm.problem import GemmProblem
@@ -62,16 +61,6 @@ def test_forms_with_rings() -> None:
     clusters = {f"{swapped}_cluster{size}" for size in (2, 3, 4, 5, 8)}
     side_by_side = {f"{name}_{shape}" for name in (upright, swapped) for shape in ("2x1", "1x2")}
     assert set(RINGS) == {upright, swapped} | clusters | side_by_side
-
-
-def test_what_former_names_say_there_is() -> None:
-    """Each is a form, and but for the splits of K, which are no form of their own, that form is called so today."""
-    for former, (family, others) in FORMER.items():
-        stem = former if "cute_split" not in former else former.replace("split", "cooperative") + "_direct"
-        assert form_of(Config(family, 64, 64, 64, **dict(others))).stem == stem  # type: ignore[arg-type]
-        assert (PLACES[stem][0], dict(PLACES[stem][1])) == (family, dict(others))
-    same = {stem for stem, (family, others) in PLACES.items() if stem == family and not others}
-    assert {*FORMER, *same} >= {*FORMS} - {"cute_cooperative"}
 
 
 @pytest.mark.parametrize("stem", FORMS)

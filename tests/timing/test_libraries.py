@@ -54,7 +54,7 @@ def test_whose_call_it_is() -> None:
     assert library_of(KEPT.name) == library_of("cublaslt") == "cublaslt"
     assert library_of("vendor") == library_of("torch") == "torch"
     assert library_of("tiled_BM16_BN16_BK16_GM1_SK1_nW4_nS2") == "triton"
-    assert library_of("cute_ping_pong_BM128_BN168_BK64_GM8_SK1_nW8_nS4") == "cute"
+    assert library_of("cute_wgmma_BM128_BN168_BK64_GM8_SK1_nW8_nS4_ping_pong") == "cute"
     assert (call_name("vendor"), call_name(KEPT.name)) == ("torch", KEPT.name)
 
 

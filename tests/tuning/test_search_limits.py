@@ -14,7 +14,7 @@ from genkern.farm.compiler import CompileJob
 from genkern.farm.orders import Tell
 from genkern.gemm.records import Candidate, Measurement, Outcome
 from genkern.search.limit import Limit
-from genkern.search.plain.predicted_order import PredictedOrder
+from genkern.search.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Measured, Task, Unit
 from genkern.timing.session import Session

@@ -92,7 +92,7 @@ def model_parser() -> Parser:
         "--options",
         default="",
         metavar="TEXT",
-        help="options of tuning, in one argument: '--ngpus 8 --patience 64'",
+        help="options of tuning, in one argument: '--ngpus 8 --budget 64'",
     )
     group.add_argument("--cache_dir", metavar="DIR", help="folder of compiled kernels (default: as when tuning)")
     group.add_argument(

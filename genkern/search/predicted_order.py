@@ -20,10 +20,8 @@ class PredictedOrder(Strategy):
 
     def __init__(self, task: Task, learned: Callable[[str], Learned | None] = learned_of) -> None:
         units = units_of(ranked(task.problem, task.configs, task.gpu, learned))
-        # Units that an earlier start tried were the first ones of the same order, so they count towards N.
-        most = len(units) if task.number is None else max(0, task.number - task.tried)
         self._is_cached = task.is_cached
-        self._left = deque(units[:most])
+        self._left = deque(units[: task.number])
         self._missing: deque[Unit] = deque()
 
     def ask(self, n: int) -> Sequence[Unit]:
