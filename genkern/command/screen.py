@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,16 +12,65 @@ from rich.console import Console
 from genkern.files import printable
 
 _GAP = "  "
+# Widest table, unless --wide is given.
+COLUMNS = 100
 
 
 class Screen(Console):
-    """A console that prints text literally: without markup, and with control sequences for terminals escaped."""
+    """A console that prints text literally: without markup, and with control sequences for terminals escaped.
 
-    def __init__(self, *, stderr: bool) -> None:
+    is_json: prints one JSON object a line (--json). Text becomes {"event": "text", "text": ...}.
+    is_wide: tables may be wider than COLUMNS (--wide).
+    """
+
+    def __init__(self, *, stderr: bool, is_json: bool = False, is_wide: bool = False) -> None:
         super().__init__(stderr=stderr, soft_wrap=True, highlight=False, markup=False, emoji=False)
+        self.is_json, self.is_wide = is_json, is_wide
+
+    @property
+    def is_terminal(self) -> bool:
+        """False with --json: bars would be between the lines."""
+        return not getattr(self, "is_json", False) and super().is_terminal
 
     def print(self, *objects: Any, **options: Any) -> None:
+        if self.is_json:
+            lines = [line for each in objects for line in str(each).split("\n") if line.strip()]
+            for line in lines:
+                self.put_record("text", {"text": line})
+            return
         super().print(*(_shown(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def put_record(self, event: str, values: Mapping[str, object]) -> None:
+        """Print one JSON line. Numbers that JSON lacks become null."""
+        line = json.dumps({"event": event, **_plain(dict(values))}, ensure_ascii=True, allow_nan=False)
+        super().print(line)
+
+
+def put(console: Console, event: str, values: Mapping[str, object], text: Sequence[str]) -> None:
+    """Print a record: with --json one JSON line, else the lines of `text`."""
+    if isinstance(console, Screen) and console.is_json:
+        console.put_record(event, values)
+        return
+    for line in text:
+        console.print(line)
+
+
+def columns_of(console: Console) -> int | None:
+    """Return the number of columns that a table may have; None if there is no limit (--wide)."""
+    if isinstance(console, Screen) and console.is_wide:
+        return None
+    return min(COLUMNS, console.width) if console.is_terminal else COLUMNS
+
+
+def _plain(value: Any) -> Any:
+    """Return a value that JSON can hold: text for other types, null for numbers that JSON lacks."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (str, int, bool)) else str(value)
 
 
 def _shown(text: str) -> str:
