@@ -291,7 +291,9 @@ def _fit(bundle: Bundle, where: str, devices: Sequence[DetectedDevice]) -> Findi
         return ok(name, f"{said}; there is no GPU here to use them")
     if not here:
         remedy = "tune on this GPU, or name a bundle of it; until then PyTorch's own calls serve everything"
-        return problem(name, f"{said}, none for this machine's {' or '.join(sorted({d.name for d in devices}))}", remedy)
+        return problem(
+            name, f"{said}, none for this machine's {' or '.join(sorted({d.name for d in devices}))}", remedy
+        )
     return ok(name, f"{said}; {here} for this machine")
 
 

@@ -123,7 +123,9 @@ def probes(devices: Sequence[DetectedDevice], limit_s: float | None) -> Iterator
     if known and installed("torch"):
         vendor = "nvidia" if arch.startswith("sm_") else "amd"
         for place, name in enumerate(TIMERS[vendor]):
-            remedy = "give --profiler another timer" + (" (CUPTI may need root, or an option of the driver)" * (name == "cupti"))
+            remedy = "give --profiler another timer" + (
+                " (CUPTI may need root, or an option of the driver)" * (name == "cupti")
+            )
             yield Probe(f"timer {name}", ("timer", name), limited(_TIMER_S), remedy, is_fatal=place == 0)
         if vendor == "amd":
             for name in ("rocprofv3", "rocprof"):
@@ -133,5 +135,3 @@ def probes(devices: Sequence[DetectedDevice], limit_s: float | None) -> Iterator
         if find_spec(package) is not None:
             remedy = f"import {package} by hand; docs/engines.md lists the releases that fit"
             yield Probe(f"engine {package}", ("engine", package), limited(_ENGINE_S), remedy)
-
-

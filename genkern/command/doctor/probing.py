@@ -69,6 +69,8 @@ class Probe:
         return [self._failed(f"{how}{last}")]
 
     def _failed(self, said: str) -> Finding:
-        return problem(self.name, said, self.remedy) if self.is_fatal else Finding(
-            self.name, State.WARNING, said, self.remedy
+        return (
+            problem(self.name, said, self.remedy)
+            if self.is_fatal
+            else Finding(self.name, State.WARNING, said, self.remedy)
         )

@@ -89,9 +89,7 @@ def _alone(config: Config, group_sizes: Sequence[int | str | bool]) -> FamilySpa
     return FamilySpace(config.family, ranges)
 
 
-def predicted_of(
-    problem: GemmProblem, configs: Sequence[Config], gpu: Gpu
-) -> dict[Config, PredictedTime]:
+def predicted_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[Config, PredictedTime]:
     """Return predicted times by config. They are never measured times."""
     return dict(zip(configs, predicted_times(problem, configs, gpu), strict=True))
 
@@ -125,9 +123,7 @@ def told_by_journal(path: str, problem: GemmProblem, config: Config) -> Told | N
     if measurement is not None:
         predicted = measurement.time_source == "predicted"
         outcome = measurement.outcome.said_of(measurement.time_source)
-        return Told(
-            outcome, measurement.duration_us, measurement.stage, measurement.message, where, predicted
-        )
+        return Told(outcome, measurement.duration_us, measurement.stage, measurement.message, where, predicted)
     if (unfit := facts.unfit.get(config.name)) is not None:
         return Told(unfit.outcome.value, None, "", unfit.message, where)
     return None

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import genkern
 from genkern.command.report import format_text
+from genkern.command.target import asked_device
 from genkern.errors import InputError, ResultsError
 from genkern.files import shown_path
 from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
-from genkern.gemm.gpus import NOT_PRESENT, detect_devices, gpu_for_device
+from genkern.gemm.gpus import NOT_PRESENT, DetectedDevice, detect_devices, gpu_for_device, known_archs
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import is_bundle
 
 # The results folder of a checkout; an installed genkern has none.
 SHIPPED_RESULTS = Path(genkern.__file__).resolve().parent.parent / "results"
@@ -102,14 +102,11 @@ def rows_at(place: Place) -> list[FoundRow]:
 
 def rows_of(size: Size, paths: Iterable[str], options: argparse.Namespace) -> list[FoundRow]:
     """Return the rows of a size in results files that the filters of `add_filters` keep."""
-    found = (FoundRow(path, row) for path in paths for row in read_results(path) if size.is_of(row.problem))
-    return [each for each in found if fits(each.row, options)]
+    return [each for each in layer_rows(size, paths, options) if size.is_of(each.row.problem)]
 
 
 def fits(row: TunedRow, options: argparse.Namespace) -> bool:
     """Return True if the filters of `add_filters` keep the row."""
-    from genkern.command.target import asked_device
-
     gpu = asked_device(options.device, options.arch)
     if gpu is not None and (row.arch != gpu.arch or not row.device or _model(row) != gpu.name):
         return False
@@ -129,9 +126,7 @@ def on_this_gpu(rows: Sequence[FoundRow]) -> list[FoundRow]:
     return mine or list(rows)
 
 
-def _known_devices() -> list[genkern.gemm.gpus.DetectedDevice]:
-    from genkern.gemm.gpus import known_archs
-
+def _known_devices() -> list[DetectedDevice]:
     return [device for device in detect_devices() if device.arch in known_archs()]
 
 
@@ -142,9 +137,11 @@ def shipped_files() -> list[str]:
     )
 
 
-def results_among(paths: Iterable[str]) -> list[str]:
-    """Return the paths that are results files rather than bundles."""
-    return [path for path in paths if not is_bundle(path)]
+def layer_rows(size: Size, paths: Iterable[str], options: argparse.Namespace) -> list[FoundRow]:
+    """Return the rows with the size's N and K, whatever their M, that the filters keep."""
+    found = (FoundRow(path, row) for path in paths for row in read_results(path))
+    of_layer = (each for each in found if (each.row.problem.N, each.row.problem.K) == (size.N, size.K))
+    return [each for each in of_layer if fits(each.row, options)]
 
 
 def require_one(rows: Sequence[FoundRow], what: str) -> FoundRow:
@@ -155,5 +152,3 @@ def require_one(rows: Sequence[FoundRow], what: str) -> FoundRow:
         listed = "; ".join(f"{each.place} ({each.text})" for each in rows[:_MOST_LISTED])
         raise InputError(f"{what} has {len(rows)} rows: name one of them: {listed}")
     return rows[0]
-
-
