@@ -54,11 +54,13 @@ _USAGES = {
 }
 _DESCRIPTIONS = {
     "": "Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias).",
-    "tune": "Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias). Without a GPU, predict it.",
-    "check": "Check the output of every config of a results file; the exit status is 1 if any is wrong. Without a GPU,\n"
-    "configs run under Triton's interpreter on reduced sizes.",
+    "tune": "Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias). Without a GPU the\n"
+    "choice and its time are predicted.",
+    "check": "Check the output of every config of a results file; the exit status is 1 if any is wrong. Without\n"
+    "a GPU, configs run under Triton's interpreter on reduced sizes.",
     "bench": "Time every config of a results file beside the library, into a CSV file.",
-    "explain": "Count, for each size, the configs that cannot run and those that each pruning rule drops, with reasons.",
+    "explain": "Count, for each size, the configs that cannot run and those that each pruning rule drops, with the\n"
+    "reasons.",
 }
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
@@ -177,12 +179,12 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
         "--op",
         metavar="OP",
         type=op_name,
-        help=f"{_either(op_names())}, or the folder of a format of your own (default: by the types)",
+        help=f"number format: {_either(op_names())}, or the folder of a format of your own (default: by the types)",
     )
     add_families(group)
     own = "fp8 and bf8 are the target's own"
     for operand, help in (
-        ("a", f"{', '.join(DTYPES)}; {own} (default: {default_types(0)})"),
+        ("a", f"type of A: {', '.join(DTYPES)}; {own} (default: {default_types(0)})"),
         ("b", "type of B (default: that of A, or the one that the format pairs with it)"),
         ("c", f"type of C (default: {default_types(2)})"),
     ):

@@ -35,8 +35,8 @@ def doctor_parser() -> Parser:
     """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern doctor",
-        description="Check this machine: GPU, driver, clocks, power, PyTorch, Triton, compilers, timers, cache, bundles\n"
-        "and engines. Each line is ok, warning or problem, with a remedy. The exit status is 1 if there is a\n"
+        description="Check this machine: GPU, driver, clocks, power, PyTorch, Triton, compilers, timers, cache,\n"
+        "bundles and engines. Each line is ok, warning or problem, with a remedy. The exit status is 1 if there is a\n"
         "problem. --json is for bug reports.",
     )
     group = p.add_argument_group("what to check")
@@ -123,9 +123,8 @@ def probes(devices: Sequence[DetectedDevice], limit_s: float | None) -> Iterator
     if known and installed("torch"):
         vendor = "nvidia" if arch.startswith("sm_") else "amd"
         for place, name in enumerate(TIMERS[vendor]):
-            remedy = "give --profiler another timer" + (
-                " (CUPTI may need root, or an option of the driver)" * (name == "cupti")
-            )
+            more = " (CUPTI may need root, or an option of the driver)" if name == "cupti" else ""
+            remedy = f"give --profiler another timer{more}"
             yield Probe(f"timer {name}", ("timer", name), limited(_TIMER_S), remedy, is_fatal=place == 0)
         if vendor == "amd":
             for name in ("rocprofv3", "rocprof"):

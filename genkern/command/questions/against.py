@@ -12,6 +12,7 @@ from genkern.files import read_text, shown_path
 from genkern.formats.tuned_row import parse_config
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
+from genkern.gemm.parameter import Value
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import ProblemFacts, read_journal
 from genkern.journal.run_files import RunFiles
@@ -47,20 +48,26 @@ class Told:
 
 def outside(space: Space, config: Config) -> str:
     """Return why the config is not in the space before pruning, or ""."""
-    families = [family for family in space.families if family.family == config.family]
-    if not families:
+    if (family := _nearest(space, config)) is None:
         return f"the space {space.name} has no family {config.family}"
-    missing: list[str] = []
-    for family in families:
-        listed = dict(family.ranges)
-        missing = [
-            f"{name} = {value}, not one of {', '.join(map(str, listed[name]))}"
-            for name in parameters_of(config.family)
-            if name in listed and (value := getattr(config, name)) not in listed[name]
-        ]
-        if not missing:
-            return ""
-    return f"the space {space.name} lacks {'; '.join(missing)}"
+    missing = _missing(family, config)
+    return f"the space {space.name} has no {'; no '.join(missing)}" if missing else ""
+
+
+def _nearest(space: Space, config: Config) -> FamilySpace | None:
+    """Return the entry of the config's family that lacks the fewest of its values; None if there is no entry."""
+    families = (family for family in space.families if family.family == config.family)
+    return min(families, key=lambda family: len(_missing(family, config)), default=None)
+
+
+def _missing(family: FamilySpace, config: Config) -> list[str]:
+    """Return the config's values that an entry of a space does not list, each with the listed ones."""
+    listed = dict(family.ranges)
+    return [
+        f"{name} = {value} (but {', '.join(map(str, listed[name]))})"
+        for name in parameters_of(config.family)
+        if name in listed and (value := getattr(config, name)) not in listed[name]
+    ]
 
 
 def rules_against(space: Space, problem: GemmProblem, config: Config, gpu: Gpu) -> list[tuple[str, str]]:
@@ -70,23 +77,23 @@ def rules_against(space: Space, problem: GemmProblem, config: Config, gpu: Gpu) 
     group sizes needs all group sizes that the space lists.
     """
     found: list[tuple[str, str]] = []
-    listed = next((family for family in space.families if family.family == config.family), None)
+    listed = _nearest(space, config)
     rules = space.rules if listed is None or listed.rules is None else listed.rules
     sizes = dict(listed.ranges).get(_GROUP, ()) if listed is not None else ()
     for rule in rules:
         groups = tuple(sorted({*sizes, config.GROUP_SIZE_M}, key=int)) if rule == "group_m_redundant" else ()
         of_rule = replace(space, families=(_alone(config, groups),), rules=(rule,), order="")
         if config not in prune(of_rule, problem, gpu).kept:
-            found.append((rule, reason(rule)))
+            found.append((rule, reason(rule).rstrip(".")))
     return found
 
 
-def _alone(config: Config, group_sizes: Sequence[int | str | bool]) -> FamilySpace:
+def _alone(config: Config, group_sizes: Sequence[Value]) -> FamilySpace:
     """Return a family's space of this config alone, or of this config with several values of GROUP_SIZE_M."""
-    ranges = tuple((name, (getattr(config, name),)) for name in parameters_of(config.family))
+    ranges: dict[str, tuple[Value, ...]] = {name: (getattr(config, name),) for name in parameters_of(config.family)}
     if group_sizes:
-        ranges = tuple((name, tuple(group_sizes) if name == _GROUP else values) for name, values in ranges)
-    return FamilySpace(config.family, ranges)
+        ranges[_GROUP] = tuple(group_sizes)
+    return FamilySpace(config.family, tuple(ranges.items()))
 
 
 def predicted_of(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu) -> dict[Config, PredictedTime]:

@@ -75,5 +75,5 @@ def bounds_lines(bounds: Bounds, gpu: Gpu, time_us: float | None) -> list[str]:
         lines.append(f"{MATRIX}: {bounds.flops / 1e9:.2f} GFLOP at {tflops:,.0f} TFLOPS take {bounds.matrix_us:.2f} us")
     lines.append(f"{LAUNCH}: an empty kernel takes {bounds.launch_us:.1f} us")
     end = f"; the measured time is {time_us / bounds.us:.2f} times that" if time_us else ""
-    lines.append(f"bound by {bounds.name}: at least {bounds.us:.2f} us (data sheet){end}")
+    lines.append(f"by {bounds.name}: at least {bounds.us:.2f} us (data sheet){end}")
     return lines

@@ -18,6 +18,7 @@ from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import NOT_PRESENT, DetectedDevice, detect_devices, gpu_for_device, known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.timing.standing import Standing, standing
 
 # The results folder of a checkout; an installed genkern has none.
 SHIPPED_RESULTS = Path(genkern.__file__).resolve().parent.parent / "results"
@@ -59,13 +60,19 @@ class FoundRow:
 
     @property
     def place(self) -> str:
-        return f"{shown_path(self.path)}:{self.row.line}"
+        return f"{near_path(self.path)}:{self.row.line}"
 
     @property
     def text(self) -> str:
         """The row in a few words: size, format, device, place."""
         row = self.row
         return f"{row.problem.size} {format_text(row.problem)} on {row.device or row.arch or 'an unknown GPU'}"
+
+
+def near_path(path: str) -> str:
+    """Return a path as messages show it: relative to the current folder if it lies below it."""
+    relative = os.path.relpath(path)
+    return shown_path(path if relative.startswith("..") else relative)
 
 
 def read_what(text: str) -> Size | Place:
@@ -130,6 +137,21 @@ def _known_devices() -> list[DetectedDevice]:
     return [device for device in detect_devices() if device.arch in known_archs()]
 
 
+def best_of_each(rows: Sequence[FoundRow]) -> list[tuple[FoundRow, list[FoundRow]]]:
+    """Return one row for each problem and device, the most trusted, then the fastest one; and the others of each."""
+    groups: dict[tuple[GemmProblem, str | None, str | None, int | None], list[FoundRow]] = {}
+    for each in rows:
+        row = each.row
+        groups.setdefault((row.problem, row.arch, row.device, row.compute_units), []).append(each)
+    ordered = (sorted(group, key=_trust) for group in groups.values())
+    return [(group[0], group[1:]) for group in ordered]
+
+
+def _trust(found: FoundRow) -> tuple[Standing, float]:
+    row = found.row
+    return standing(row.choice, row.check, row.time_source), row.duration_us or float("inf")
+
+
 def shipped_files() -> list[str]:
     """Return the results files of a checkout, without rows of older kernels; none in an installed genkern."""
     return sorted(str(path) for path in SHIPPED_RESULTS.glob("nvidia_*/*.yaml")) + sorted(
@@ -145,10 +167,14 @@ def layer_rows(size: Size, paths: Iterable[str], options: argparse.Namespace) ->
 
 
 def require_one(rows: Sequence[FoundRow], what: str) -> FoundRow:
-    """Return the only row. Raises InputError, which lists the rows, if there are several, and ResultsError if none."""
+    """Return the most trusted row of the only format and device.
+
+    Raises InputError, which lists the rows, if there are several formats or devices, and ResultsError if there is none.
+    """
     if not rows:
         raise ResultsError(f"no row of {what} in these results: name a file by --results, or tune the size")
-    if len(rows) > 1:
-        listed = "; ".join(f"{each.place} ({each.text})" for each in rows[:_MOST_LISTED])
-        raise InputError(f"{what} has {len(rows)} rows: name one of them: {listed}")
-    return rows[0]
+    best = [found for found, _ in best_of_each(rows)]
+    if len(best) > 1:
+        listed = "; ".join(f"{each.place} ({each.text})" for each in best[:_MOST_LISTED])
+        raise InputError(f"{what} has rows of {len(best)} formats or devices: name one of them: {listed}")
+    return best[0]

@@ -20,8 +20,10 @@ from genkern.command.questions.named_row import (
     Place,
     Size,
     add_filters,
+    best_of_each,
     fits,
     layer_rows,
+    near_path,
     on_this_gpu,
     read_what,
     rows_at,
@@ -31,7 +33,6 @@ from genkern.command.questions.named_row import (
 from genkern.command.report import format_text
 from genkern.command.screen import put
 from genkern.errors import InputError
-from genkern.files import shown_path
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_device
@@ -119,7 +120,7 @@ class Answer:
 
 def _answers(options: argparse.Namespace) -> Iterator[Answer]:
     if isinstance(options.what, Place):
-        yield from (_of_row(found, options) for found in rows_at(options.what))
+        yield from (_of_row(found, options, ()) for found in rows_at(options.what))
         return
     named = [*options.results, *options.bundle] or _usual_paths()
     bundles = [read_bundle(path) for path in named if is_bundle(path)]
@@ -130,9 +131,9 @@ def _answers(options: argparse.Namespace) -> Iterator[Answer]:
             seen.add((answer.data["problem"], answer.data["device"]))
             yield answer
     rows = on_this_gpu(rows_of(options.what, files, options))
-    for found in rows:
+    for found, others in best_of_each(rows):
         if (found.row.problem.name, found.row.device) not in seen:
-            yield _of_row(found, options)
+            yield _of_row(found, options, others)
     if not rows and not seen:
         yield from _near(options.what, files, options)
 
@@ -146,7 +147,7 @@ def _usual_paths() -> list[str]:
     return [path for path in named if Path(path).exists()] or shipped_bundles() or shipped_files()
 
 
-def _of_row(found: FoundRow, options: argparse.Namespace) -> Answer:
+def _of_row(found: FoundRow, options: argparse.Namespace, others: Sequence[FoundRow]) -> Answer:
     row = found.row
     gpu = gpu_of(row)
     answer = Answer(f"{row.problem.size} {format_text(row.problem)} on {row.device or row.arch or 'unknown GPU'}", {})
@@ -167,7 +168,8 @@ def _of_row(found: FoundRow, options: argparse.Namespace) -> Answer:
         "runner_up": row.runner_up,
         "runner_up_us": row.runner_up_us,
     }
-    answer.add("called", called_lines(row, found.place))
+    also = [f"other rows, less trusted or slower: {', '.join(each.place for each in others)}"] if others else []
+    answer.add("called", [*called_lines(row, found.place), *also])
     answer.add("time", time_lines(row))
     answer.add("beat", beat_lines(row))
     answer.add("tried", tried_lines(row, found.path))
@@ -239,7 +241,8 @@ def beat_lines(row: TunedRow) -> list[str]:
     rivals.append((f"runner-up {row.runner_up}", row.runner_up_us))
     for name, us in rivals:
         if us is not None:
-            lines.append(f"{name}: {us:.2f} us, {us / row.duration_us:.3f} times the config's time")
+            tie = " (a tie in the finals)" if name.startswith("runner-up") and us < row.duration_us else ""
+            lines.append(f"{name}: {us:.2f} us, {us / row.duration_us:.3f} times the config's time{tie}")
     return lines
 
 
@@ -247,12 +250,14 @@ def tried_lines(row: TunedRow, path: str) -> list[str]:
     """Return what was tried: from the row, and from the journal beside the file."""
     lines = []
     if row.searched_share is not None:
-        loss = f"; the best of all is expected to be {row.expected_loss:.1%} faster" if row.expected_loss else ""
+        loss = ""
+        if row.expected_loss is not None:
+            loss = f"; the model expects it to take {row.expected_loss:.1%} longer than the best of the whole space"
         lines.append(f"{row.searched_share:.1%} of the space's binaries{loss}")
     found = against.facts_beside(path, row.problem)
     if found is not None and found[0].ended is not None:
         counts = ", ".join(f"{outcome.value} {count:,}" for outcome, count in found[0].ended.outcomes.items() if count)
-        lines.append(f"candidates: {counts} ({shown_path(found[1])})")
+        lines.append(f"candidates: {counts} ({near_path(found[1])})")
     return lines
 
 
@@ -264,10 +269,9 @@ def _add_bounds(
         return
     bounds = bounds_of(problem, gpu)
     answer.data["bound"] = {"name": bounds.name, "us": bounds.us, **asdict(bounds)}
-    lines = bounds_lines(bounds, gpu, time_us)
-    if config is not None:
-        lines.append(f"tiles: {tiles_text(problem, config, gpu)}")
-    answer.add("bound", [lines[-2 if config is not None else -1], *lines[:-2], *lines[-1:]] if config else lines[::-1])
+    *each, whole = bounds_lines(bounds, gpu, time_us)
+    tiles = [f"tiles: {tiles_text(problem, config, gpu)}"] if config is not None else []
+    answer.add("bound", [whole, *each, *tiles])
 
 
 def _add_config(
@@ -441,7 +445,7 @@ def _near(size: Size, files: Sequence[str], options: argparse.Namespace) -> Iter
                 "a neighbour serves it if its measured time, with a margin for more rows, is over 2 % below PyTorch's",
             ],
         )
-        files_named = " ".join(dict.fromkeys(shown_path(found.path) for found in ordered))
+        files_named = " ".join(dict.fromkeys(near_path(found.path) for found in ordered))
         answer.add("next", [f"genkern pack {files_named} -o FILE.genkern; genkern why {size} --bundle FILE.genkern"])
         yield answer
 
