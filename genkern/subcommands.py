@@ -25,8 +25,8 @@ TUNE, ASK, USE, EXCHANGE, FARM, MODEL = HEADINGS = (
     "ask",
     "use winners",
     "exchange files",
-    "compile and measure on other machines",
-    "recorded spaces, predictor, new machines",
+    "on other machines",
+    "recorded spaces, new machines",
 )
 # Modes of the main command, each with the flag that means the same.
 MODES = {"tune": "", "check": "--compare_wo_tuning", "bench": "--benchmark", "explain": "--explain"}

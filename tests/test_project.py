@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from genkern.__main__ import COMMANDS
 from genkern.command.options import parser
 from genkern.command.other_tuners import INSTEAD
 from genkern.ops.op import op_names
+from genkern.subcommands import COMMANDS, MODES
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE_FOLDERS = ("genkern", "profiling", "templates")
@@ -79,9 +79,9 @@ def documents() -> list[Path]:
 
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
-    named = {word.replace("-", "_"): name for word, name in COMMANDS.items()}
+    named = {word.replace("-", "_"): each.module for word, each in COMMANDS.items() if word not in MODES}
     of_words = [getattr(importlib.import_module(name), f"{word}_parser")() for word, name in named.items()]
-    return [parser(), *of_words]
+    return [parser(), *map(parser, MODES), *of_words]
 
 
 def slug(heading: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import textwrap
 from collections.abc import Collection
 from typing import Any
@@ -13,28 +14,29 @@ from genkern.subcommands import COMMANDS, FARM, HEADINGS, MODEL
 
 # Headings whose commands are listed on one line.
 _IN_ONE_LINE = (FARM, MODEL)
-_HEAD = """usage: genkern tune FILE [options]        also -m M -n N -k K, or --model_dir DIR, instead of FILE
-       genkern COMMAND [options]          genkern COMMAND --help lists the command's options
+_HEAD = """usage: genkern tune FILE [options]      (-m M -n N -k K or --model_dir DIR, not FILE)
+       genkern COMMAND [options]        (genkern COMMAND --help lists its options)
 
 Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias).
 """
-_OPTIONS = """options of tune, which may also be given without the word tune:
-  -i FILE          sizes: tune_gemm's YAML, AITER's CSV, or results of either
-  -m M -n N -k K   one size
-  --arch, --device the GPU to predict for if there is none here, such as sm_90 or h100
-  --op, --dtype_a  number format and types (default: a16w16 in bf16)
-  --compare        check every finalist; --compare_wo_tuning only checks a results file
-  -o FILE          results (default: output/tuning_results_ARCH.yaml); the same command resumes
-  --all            tune sizes that have results again
-  --budget LIMIT   limit of a size's search: 30s, or 200 kernels
-  -v, --json       more text; JSON lines for scripts
-  --help-all       every option, as docs/options.md lists them
+_OPTIONS = """options of tune, which may be given without the word tune too:
+  -i FILE           sizes: tune_gemm's YAML, AITER's CSV, or results of either
+  -m M -n N -k K    one size
+  --arch, --device  GPU to predict for if there is none here: sm_90, h100
+  --op, --dtype_a   number format and types (default: a16w16 in bf16)
+  --compare         check every finalist; --compare_wo_tuning only checks
+  -o FILE           results; the same command resumes
+  --all             tune sizes that have results again
+  --budget LIMIT    limit of a size's search: 30s, or 200 kernels
+  -v, --json        more text; JSON lines for scripts
+  --help-all        every option, as docs/options.md lists them
 
 examples:
-  genkern tune sizes.yaml --compare                genkern why 64x6144x4096 --device h200
-  genkern tune -m 16 -n 4096 -k 4096 --arch sm_90  genkern check results.yaml
+  genkern tune sizes.yaml --compare
+  genkern tune -m 16 -n 4096 -k 4096 --arch sm_90
+  genkern why 64x6144x4096 --device h200
 """
-_COLUMNS, _NAMES = 100, 32
+_MOST_COLUMNS, _NAMES = 100, 32
 # Where the short help of an option ends.
 _CLAUSE = re.compile(r" \(|; |\. ")
 # Options of a mode's --help; --help-all has the others.
@@ -66,7 +68,7 @@ def main_help() -> str:
             lines.append(f"{heading}: {', '.join(words)}")
             continue
         lines.append(f"{heading}:")
-        lines += [f"  {word:<16} {COMMANDS[word].summary}" for word in words]
+        lines += [f"  {word:<17} {COMMANDS[word].summary}" for word in words]
     return "\n".join(lines) + "\n\n" + _OPTIONS
 
 
@@ -77,19 +79,21 @@ def mode_help(parser: argparse.ArgumentParser, word: str) -> str:
 
 def _help_of(parser: argparse.ArgumentParser, usual: Collection[str]) -> str:
     """Return the usage, and one line for each of these options, in the parser's groups."""
-    lines = [f"usage: {parser.usage}", "", parser.description or ""]
+    columns = min(_MOST_COLUMNS, shutil.get_terminal_size().columns - 2)
+    lines = [*textwrap.wrap(f"usage: {parser.usage}", columns, subsequent_indent=" " * 7), ""]
+    lines += textwrap.wrap(parser.description or "", columns)
     for group in parser._action_groups:
         if actions := [action for action in group._group_actions if action.dest in usual]:
-            lines += ["", f"{group.title}:", *map(_line, actions)]
+            lines += ["", f"{group.title}:", *(_line(action, columns) for action in actions)]
     return "\n".join(lines) + "\n"
 
 
-def _line(action: argparse.Action) -> str:
+def _line(action: argparse.Action, columns: int) -> str:
     """Return an option's first name or two, its value, and the beginning of its help."""
     names = ", ".join(shown_names(action)[:2]) or str(action.metavar)
     if action.option_strings and action.metavar:
         names += f" {action.metavar}"
-    said = textwrap.shorten(_CLAUSE.split(action.help or "")[0], _COLUMNS - _NAMES, placeholder=" ...")
+    said = textwrap.shorten(_CLAUSE.split(action.help or "")[0], columns - _NAMES - 1, placeholder=" ...")
     return f"  {names:<{_NAMES - 2}} {said}" if len(names) < _NAMES - 2 else f"  {names}\n{' ' * _NAMES} {said}"
 
 

@@ -16,12 +16,13 @@ from genkern.command.exchange.bucket_options import add_bucket_options, check_bu
 from genkern.command.help import ShortHelp
 from genkern.command.other_tuners import INSTEAD, require_own_flags
 from genkern.command.passes.invariant_options import add_invariant, check_invariant
+from genkern.command.usual_target import VARIABLE
 from genkern.errors import InputError
 from genkern.farm.remote.address import CLUSTER_HELP, read_cluster
 from genkern.files import is_stream
 from genkern.formats.tuned_row import row_keys
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import DEFAULT_ARCH, known_archs
+from genkern.gemm.gpus import known_archs
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import ACTIVATIONS, MAX_DIMENSION
 from genkern.kernels.cute.command_line import add_families
@@ -256,13 +257,14 @@ def _target(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--arch",
         metavar="ARCH",
-        help=f"{archs}, or of a file in GENKERN_GPU_FILES (default: that of the GPU found, else {DEFAULT_ARCH})",
+        help=f"architecture: {archs}, or of a file in GENKERN_GPU_FILES (default: that of the GPU found; without a "
+        f"GPU that of the results that are read, else ${VARIABLE})",
     )
     group.add_argument(
         "--device",
         metavar="NAME",
         help="the GPU model, as 'NVIDIA H100' or h100: measure only on GPUs of this model, or predict for it without "
-        "one (default: the GPU found, else the first of --arch)",
+        "one (default: the GPU found, else as --arch)",
     )
     group.add_argument(
         "--profiler",

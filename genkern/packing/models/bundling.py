@@ -18,7 +18,6 @@ from genkern.errors import InputError, ResultsError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.kind import require_list_or_none
 from genkern.formats.tune_gemm_yaml import size_line
-from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.command import pack_rows, parse_pack
 from genkern.packing.models.capturing import captured
@@ -117,12 +116,6 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
         require_writable(options.output)
         require_list_or_none(f"{place}.sizes.yaml", True)
     tuning, target = _tuning(options, place)
-    if target.is_assumed:
-        other = next(arch for arch in known_archs() if arch != target.arch)
-        console.print(
-            f"note: this machine has no GPU, and no option names one: {target.arch} ({target.gpu.name}) is assumed; "
-            f"--arch names another, for example --arch {other} ({', '.join(known_archs())})"
-        )
     products, every = _products(options, place, target, console)
     problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
     done = _done(options, place, problems, tuning, target, console)
