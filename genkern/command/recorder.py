@@ -9,7 +9,8 @@ from rich.console import Console
 
 from genkern.command.candidates_file import CandidatesFile
 from genkern.command.pace import Pace
-from genkern.command.report import detail_lines, lost_line, outcome_text, size_line, winners_table
+from genkern.command.report import detail_lines, lost_line, outcome_text, size_line, size_values, winners_table
+from genkern.command.screen import columns_of, is_json, put
 from genkern.errors import ProfilerError
 from genkern.farm.farm import FarmCounts
 from genkern.formats.results import ResultsFile
@@ -80,7 +81,7 @@ class Recorder:
             self.bugs += 1
             self._console.print(self._bug_log.append(report.problem.size, report.bug))
         else:
-            self._console.print(size_line(report))
+            put(self._console, "size", size_values(report), [size_line(report)])
         for warning in report.warnings:
             self._console.print(f"{report.problem.size}: warning: {warning}")
         if self._verbose:
@@ -103,9 +104,14 @@ class Recorder:
 
     def summary(self, gpu: Gpu, counts: FarmCounts | None) -> None:
         """Print the table of winners and the outcomes of all candidates; `counts` is None if nothing was compiled."""
+        if is_json(self._console):
+            outcomes = {outcome.said_of(self._time_source): count for outcome, count in self._outcomes.items()}
+            values = {"winners": len(self._winners), "failed": self.failed, "bugs": self.bugs, "candidates": outcomes}
+            put(self._console, "summary", {**values, "results": self._results.path if self._winners else None}, ())
+            return
         if self._winners:
-            columns = self._console.width if self._console.is_terminal else None
-            print_lines(self._console, ["", *winners_table(self._winners, gpu, columns, errors=self._errors), ""])
+            table = winners_table(self._winners, gpu, columns_of(self._console), errors=self._errors)
+            print_lines(self._console, ["", *table, ""])
         self._console.print(f"candidates: {outcome_text(self._outcomes, self._time_source) or 'none'}")
         if counts is not None:
             self._console.print(

@@ -24,6 +24,7 @@ from genkern.command.other_tuners import unread_variables
 from genkern.command.passes.choosing import Choosing, Groups
 from genkern.command.passes.tuning_pass import TuningPass
 from genkern.command.recorder import Recorder
+from genkern.command.screen import put
 from genkern.command.setting import Setting, make_setting
 from genkern.command.verify import benchmark, verify
 from genkern.errors import InputError, ResultsError
@@ -175,10 +176,20 @@ def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setti
         if reader_left(sys.stdout):
             break
         space = spaces[problem.op]
-        console.print(f"{problem.size} {problem.op} on {setting.target.gpu.name}, space {space.name}:")
-        console.print(explain(prune(space, problem, setting.target.gpu)))
-        if table := parameters_table(space):
-            console.print(table)
+        pruned = prune(space, problem, setting.target.gpu)
+        values = {
+            "size": problem.size,
+            "problem": problem.name,
+            "gpu": setting.target.gpu.name,
+            "space": space.name,
+            "kept": len(pruned.kept),
+            "binaries": pruned.binaries,
+            "total": pruned.total,
+            "illegal": pruned.illegal,
+            "dropped": pruned.dropped,
+        }
+        lines = [f"{problem.size} {problem.op} on {setting.target.gpu.name}, space {space.name}:", explain(pruned)]
+        put(console, "pruned", values, [*lines, *filter(None, [parameters_table(space)])])
     return 0
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from genkern.arguments import Parser
 from genkern.command.options import parse
 from genkern.command.run import run
-from genkern.command.screen import aligned
+from genkern.command.screen import put_table
 from genkern.command.target import RunTarget, choose_target
 from genkern.errors import InputError, ResultsError
 from genkern.files import require_writable, shown_path, write_whole
@@ -232,5 +232,4 @@ def _list(products: Sequence[Product], missing: set[GemmProblem], console: Conso
             state = "listed above" if problem in seen else "to tune" if problem in missing else "tuned"
             lines.append((product.layer, str(product.count), problem.size, problem.op, types, state))
             seen.add(problem)
-    for line in aligned(lines, ("layers",)):
-        console.print(line)
+    put_table(console, "size", lines, ("layers",))
