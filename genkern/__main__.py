@@ -63,8 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
                 name = word.replace("-", "_")
                 others = getattr(command, f"parse_{name}")(arguments[1:])
                 status: int
+                output = getattr(others, "output", None)
+                console = _screen(others, output)
                 with bugs_told():
-                    status = getattr(command, f"run_{name}")(others, _screen(others, getattr(others, "output", None)))
+                    status = getattr(command, f"run_{name}")(others, console)
+                if (
+                    status == 0
+                    and not own_descriptor(output or "")
+                    and (line := COMMANDS[word].next_line(vars(others)))
+                ):
+                    console.put_next(line)
                 return status
             if word and not word.startswith("-") and word not in MODES:
                 raise InputError(_unknown_command(word))
@@ -190,10 +198,10 @@ def _missing(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in ("", "genkern"):
         raise error
-    return (
-        f"{sys.executable} has no {package}: in a checkout, `make tune` sets up .venv (then: . .venv/bin/activate), or "
-        "pip install -e '.[torch]'"
-    )
+    from genkern.installation import is_checkout, pip_install
+
+    how = "`make tune` in the checkout sets up .venv (then: . .venv/bin/activate), or " if is_checkout() else ""
+    return f"{sys.executable} has no {package}: {how}{pip_install('torch')}"
 
 
 def _fail(message: str) -> int:

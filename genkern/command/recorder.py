@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from rich.console import Console
 
@@ -11,6 +12,7 @@ from genkern.command.candidates_file import CandidatesFile
 from genkern.command.pace import Pace
 from genkern.command.report import detail_lines, lost_line, outcome_text, size_line, size_values, winners_table
 from genkern.command.screen import columns_of, is_json, put
+from genkern.command.time_left import TimeLeft, duration_text
 from genkern.errors import ProfilerError
 from genkern.farm.farm import FarmCounts
 from genkern.formats.results import ResultsFile
@@ -61,6 +63,7 @@ class Recorder:
         self._unwritten = 0
         self._time_source = ""
         self._unchecked: list[str] = []
+        self._left = TimeLeft(len(problems))
         self.failed = self.bugs = 0
 
     def finished(self, report: Report) -> None:
@@ -87,6 +90,9 @@ class Recorder:
         if self._verbose:
             for line in detail_lines(report):
                 self._console.print(line)
+        if (estimate := self._left.finished()) is not None:
+            line = f"{estimate.done} of {estimate.sizes} sizes, about {duration_text(estimate.left_s)} left"
+            put(self._console, "progress", asdict(estimate), [line])
         if self._unwritten >= self._batch and self._pace.due and not self._results.is_stream:
             self.flush()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from genkern.command.other_tuners import unread_variables
 from genkern.command.passes.choosing import Choosing, Groups
 from genkern.command.passes.tuning_pass import TuningPass
 from genkern.command.recorder import Recorder
-from genkern.command.screen import put
+from genkern.command.screen import Screen, put
 from genkern.command.setting import Setting, make_setting
 from genkern.command.verify import benchmark, verify
 from genkern.errors import InputError, ResultsError
@@ -91,7 +92,23 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
         write_table(table, problems, setting, console)
     if options.bucket is not None and status != 3:
         write_buckets(problems, setting, console)
+    if isinstance(console, Screen):
+        console.put_next(next_step(setting, status))
     return status
+
+
+def next_step(setting: Setting, status: int) -> str:
+    """Return what to do after a run that tuned, as a line for the user."""
+    options, path = setting.options, shlex.quote(setting.results_path)
+    if status == 3:
+        return f"report the bug, with {RunFiles(setting.results_path).bug_log}"
+    if status:
+        return "the same command with -o2 candidates.csv says why a size has no winner"
+    if not setting.target.measured:
+        return f"run the same command on a machine with a {setting.target.arch} GPU and PyTorch to measure"
+    if is_stream(setting.results_path) or options.batch_invariant:
+        return "genkern pack RESULTS -o FILE.genkern makes a bundle that programs call"
+    return f"genkern pack {path} -o FILE.genkern, then GENKERN_CONFIG=FILE.genkern lets a program call the winners"
 
 
 @contextlib.contextmanager
@@ -258,10 +275,7 @@ def tune_each(
     counts = work.tune(remaining, recorder)
     recorder.summary(target.gpu, None if setting.predicts else counts)
     if not target.measured:
-        console.print(
-            f"These times are predicted. To measure, run the same command on a machine with a {target.arch} GPU "
-            "and PyTorch."
-        )
+        console.print("These times are predicted; nothing was measured.")
         if setting.predicts or setting.strategy.name == ZERO:
             for line in trust_lines(target.gpu):
                 console.print(line)

@@ -42,6 +42,13 @@ class Screen(Console):
             return
         super().print(*(_shown(each) if isinstance(each, str) else each for each in objects), **options)
 
+    def put_next(self, line: str) -> None:
+        """Print the last line of a command: what to do next."""
+        if self.is_json:
+            self.put_record("next", {"do": line})
+        else:
+            self.print(f"next: {line}")
+
     def put_record(self, event: str, values: Mapping[str, object]) -> None:
         """Print one JSON line. Numbers that JSON lacks become null."""
         line = json.dumps({"event": event, **_plain(dict(values))}, ensure_ascii=True, allow_nan=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from genkern.arguments import Parser
 from genkern.command.report import format_text, outcome_text
 from genkern.command.results_status import HEAD, NUMBERS, results_lines, results_rows
 from genkern.command.screen import columns_of, fitted, is_json, put, put_table
+from genkern.command.time_left import duration_text
 from genkern.files import shown_path
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
@@ -153,17 +153,6 @@ def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -
     else:
         state = "begun" if facts.begun or facts.screened else "not begun"
     return SizeStatus(problem, state, len(facts.screened), configs, best, outcome_text(outcomes, source))
-
-
-def duration_text(seconds: float) -> str:
-    """Return `4.2 s`, `3 min 12 s`, `2 h 5 min` or `3 d 4 h`; never negative, even if the clock was set back."""
-    if not 59.95 <= seconds < math.inf:
-        return f"{max(0.0, seconds):.1f} s"
-    minutes, rest_s = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest_s} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def _since(status: RunStatus) -> str:

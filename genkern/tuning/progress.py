@@ -1,4 +1,8 @@
-"""Progress bars on the terminal: candidates measured, kernels compiled, failures, rate and remaining time."""
+"""Progress bars on the terminal: candidates measured of those in the space, kernels compiled, failures and rate.
+
+The bars show no remaining time: a search ends long before it has measured the whole space, and when is not known. The
+command prints the time that is left for the remaining sizes (genkern/command/time_left.py).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 from genkern.farm.farm import FarmCounts
@@ -26,8 +30,6 @@ class Progress:
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
-                TextColumn("ETA"),
-                TimeRemainingColumn(),
                 TextColumn("{task.fields[failed]}"),
                 *farm,
                 console=console,
