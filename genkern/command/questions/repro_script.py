@@ -45,7 +45,7 @@ def kernel_script(row: TunedRow, config: Config, gpu: Gpu, place: str, file_name
     module = generate(problem, [config], gpu.arch, gpu)
     specs = kernel_specs(problem, config, get_op(problem.op), module.source_sha256, gpu.arch)
     is_gluon = not form_of(config).interpreted
-    interpreted = "" if is_gluon else "; without a GPU under TRITON_INTERPRET=1, which may take minutes"
+    interpreted = "" if is_gluon else "; without a GPU under TRITON_INTERPRET=1 (needs NumPy, may take minutes)"
     without = (
         "--compile compiles this kernel, which Triton's interpreter cannot run"
         if is_gluon
@@ -61,6 +61,7 @@ def kernel_script(row: TunedRow, config: Config, gpu: Gpu, place: str, file_name
         arch=gpu.arch,
         interpreted=interpreted,
         without_gpu=without,
+        is_gluon=is_gluon,
         specs=[_spec_text(spec) for spec in specs],
         target=triton_target(gpu),
         has_vendor=not get_op(problem.op).no_vendor(problem),
