@@ -14,7 +14,7 @@ from genkern.subcommands import COMMANDS, FARM, HEADINGS, MODEL
 
 # Headings whose commands are listed on one line.
 _IN_ONE_LINE = (FARM, MODEL)
-_HEAD = """usage: genkern tune FILE [options]      (-m M -n N -k K or --model_dir DIR, not FILE)
+_HEAD = """usage: genkern tune FILE [options]      (or -m M -n N -k K, or --model_dir DIR)
        genkern COMMAND [options]        (genkern COMMAND --help lists its options)
 
 Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias).
@@ -42,7 +42,7 @@ _CLAUSE = re.compile(r" \(|; |\. ")
 # Options of a mode's --help; --help-all has the others.
 _USUAL = {
     "tune": (
-        *("file", "gemm_size_file", "model_dir", "m", "n", "k", "op", "dtype_a", "dtype_c", "bias_vector"),
+        *("file", "gemm_size_file", "model_dir", "m", "n", "k", "op", "dtype_a", "dtype_c"),
         *("compare", "no_check", "arch", "device", "gpu_ids", "ngpus", "libtype", "space", "jobs", "search", "budget"),
         *("compile", "batch_invariant", "tuning_results_file", "profile_file", "all", "verbose", "json", "help"),
     ),

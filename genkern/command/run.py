@@ -275,7 +275,7 @@ def tune_each(
     counts = work.tune(remaining, recorder)
     recorder.summary(target.gpu, None if setting.predicts else counts)
     if not target.measured:
-        console.print("These times are predicted; nothing was measured.")
+        console.print("These times are predicted.")
         if setting.predicts or setting.strategy.name == ZERO:
             for line in trust_lines(target.gpu):
                 console.print(line)

@@ -121,7 +121,7 @@ def fitted(rows: Sequence[Sequence[str]], right: Collection[str], columns: int |
     lines of its own, indented by two. Tables keep at least their first column.
     """
     lines = aligned(rows, right)
-    if columns is None or max(map(len, lines)) <= columns:
+    if columns is None or max(map(len, lines), default=0) <= columns:
         return lines
     apart = 1
     while apart < len(rows[0]) - 1 and max(map(len, aligned([row[:-apart] for row in rows], right))) > columns:

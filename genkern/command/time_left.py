@@ -13,7 +13,7 @@ _EVERY_S = 10.0
 # No estimate before this number of finished sizes: the first ones include imports, and say little about the others.
 _LEAST = 3
 # Finished sizes that an estimate is made from: neighbours in a list take similar time.
-_WINDOW = 64
+_WINDOW = 16
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Estimate:
 class TimeLeft:
     """Estimates the time that is left whenever a size has finished, at most every 10 seconds.
 
-    The estimate is the mean time between the last 64 finished sizes, multiplied by the number of remaining sizes. Sizes
+    The estimate is the mean time between the last 16 finished sizes, multiplied by the number of remaining sizes. Sizes
     that finish together, by several processes or GPUs, are counted in the same way. `clock` returns seconds.
     """
 

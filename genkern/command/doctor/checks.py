@@ -170,7 +170,7 @@ def compiler_findings(devices: Sequence[DetectedDevice]) -> list[Finding]:
         remedy = "apt-get install gcc libc6-dev: Triton builds its launcher with it on a GPU (CC names another one)"
         found.append((problem if devices else warning)("C compiler", "none of $CC, cc, gcc and clang", remedy))
     if (ptxas := _ptxas()) is not None:
-        said = " ".join(output_of(ptxas, "--version").split()[-2:])
+        said = next((line.strip() for line in output_of(ptxas, "--version").splitlines() if "release" in line), "")
         found.append(
             ok("ptxas", f"{ptxas}: {said}")
             if said

@@ -152,3 +152,28 @@ def told_by_candidates(path: str, problem: GemmProblem, config: Config) -> Told 
     except (csv.Error, ValueError, KeyError):
         raise ResultsError(f"{shown_path(path)} is damaged: give another --candidates") from None
     return None
+
+
+def told_by_recorded(path: str, problem: GemmProblem, config: Config, device: str | None) -> Told | None:
+    """Return what a recorded space (genkern record) says of the config on a device; None if it says nothing.
+
+    Raises ResultsError for a file that is no recorded space, and InputError if pyarrow is not installed.
+    """
+    # Imports pandas, which nothing else here needs.
+    from genkern.recorded.reading import load
+
+    frame = load(path)
+    chosen = frame[frame["config"] == config.name]
+    cells = problem_cells(problem)
+    for name, cell in cells.items():
+        chosen = chosen[chosen[name].astype(str) == cell]
+    if device:
+        chosen = chosen[chosen["device"] == device]
+    for row in chosen.to_dict("records"):
+        stage = "final" if row["final_us"] == row["final_us"] else "screen"
+        us = row["final_us"] if stage == "final" else row["screen_us"]
+        has_time = us == us
+        message = f"its machine code equals that of {row['copy_of']}" if isinstance(row["copy_of"], str) else ""
+        where = f"{shown_path(path)}, {row['device']}"
+        return Told(str(row["outcome"]), float(us) if has_time else None, stage if has_time else "", message, where)
+    return None

@@ -85,6 +85,11 @@ def why_parser() -> Parser:
         "--bundle", nargs="+", default=[], metavar="FILE", help="bundles, whose rules choose for every M"
     )
     sources.add_argument("--candidates", metavar="FILE", help="a CSV of candidates (-o2), for CONFIG")
+    sources.add_argument(
+        "--recorded",
+        metavar="FILE",
+        help="a table of measured spaces (genkern record), or a folder of them, for CONFIG",
+    )
     sources.add_argument("--space", metavar="FILE", help="the space whose rules judge CONFIG (default: as when tuning)")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
@@ -330,6 +335,8 @@ def _measured_lines(
     told = []
     if options.candidates:
         told.append(against.told_by_candidates(options.candidates, problem, config))
+    if options.recorded:
+        told.append(against.told_by_recorded(options.recorded, problem, config, row.device if row else None))
     if path:
         told.append(against.told_by_journal(path, problem, config))
     lines = []
