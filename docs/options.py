@@ -16,7 +16,7 @@ HELP = ("help", "help_all", "version")
 PAGE = Path(__file__).with_name("options.md")
 _HEAD = """# Options
 
-`make docs` writes this page from the argument parsers; `genkern --help`, `genkern pack --help` and so on print the
+`make docs` writes this page from the argument parsers; `genkern --help-all`, `genkern pack --help` and so on print the
 same. Underscores in names may be written as dashes. The first word after `genkern` is the command; without one, genkern
 tunes.
 

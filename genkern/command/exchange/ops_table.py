@@ -25,6 +25,8 @@ from genkern.space.space import SHIPPED_SPACES, Space, read_space, shipped_names
 # The results folder of a checkout. An installed genkern has the counts instead (results/measured.py).
 RESULTS = Path(genkern.__file__).resolve().parent.parent / "results"
 SHIPPED = Path(__file__).with_name("measured.yaml")
+# Architectures in one table.
+_MOST_ARCHS = 6
 # A size that every format accepts.
 _SIZE = {"M": 1024, "N": 1024, "K": 1024}
 
@@ -64,8 +66,9 @@ def run_ops(options: argparse.Namespace, console: Console) -> int:
     by_vendor: dict[str, list[str]] = {}
     for arch in known_archs():
         by_vendor.setdefault(gpu_for_arch(arch).vendor, []).append(arch)
-    # A table for each vendor: one for all would be wider than a terminal.
-    for number, archs in enumerate(by_vendor.values()):
+    # Several tables: one for all architectures would be wider than a terminal.
+    tables = [archs[at : at + _MOST_ARCHS] for archs in by_vendor.values() for at in range(0, len(archs), _MOST_ARCHS)]
+    for number, archs in enumerate(tables):
         rows = [["format", *archs]]
         for op in op_names():
             states = (
