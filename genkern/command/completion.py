@@ -197,12 +197,12 @@ def _fish(commands: Mapping[str, Sequence[Option]]) -> str:
     for word, found in commands.items():
         seen = f"__fish_seen_subcommand_from {word or ' '.join(COMMANDS)}"
         condition = shlex.quote(seen if word else f"not {seen}")
-        for each in found:
+        for option in found:
             # fish knows -x, --long and the old style of several letters after one dash.
             names = " ".join(
                 f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" if len(name) == 2 else f"-o {name[1:]}"
-                for name in each.names
+                for name in option.names
             )
-            value = f" -x -a {shlex.quote(' '.join(each.values))}" if each.values else " -r" * each.takes_value
-            lines.append(f"complete -c genkern -n {condition} {names}{value} -d {shlex.quote(each.said)}")
+            value = f" -x -a {shlex.quote(' '.join(option.values))}" if option.values else " -r" * option.takes_value
+            lines.append(f"complete -c genkern -n {condition} {names}{value} -d {shlex.quote(option.said)}")
     return "\n".join(lines) + "\n"

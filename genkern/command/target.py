@@ -155,6 +155,13 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     return RunTarget(gpu.arch, found, device.name, wanted, described)
 
 
+def devices_to_measure(command: str) -> list[DetectedDevice]:
+    """Return this machine's GPUs, for a command that measures. Raises InputError if there is none."""
+    if devices := detect_devices():
+        return devices
+    raise InputError(f"{command} measures, and this machine has no GPU that genkern can measure on")
+
+
 def add_gpu(group: argparse._ArgumentGroup) -> None:
     """Add the options of `require_gpu`."""
     group.add_argument("--arch", choices=known_archs(), metavar="ARCH", help="the GPU to compile for")
