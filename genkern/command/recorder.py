@@ -63,7 +63,7 @@ class Recorder:
         self._unwritten = 0
         self._time_source = ""
         self._unchecked: list[str] = []
-        self._left = TimeLeft(len(problems))
+        self._left = TimeLeft(problems)
         self.failed = self.bugs = 0
 
     def finished(self, report: Report) -> None:
@@ -90,7 +90,7 @@ class Recorder:
         if self._verbose:
             for line in detail_lines(report):
                 self._console.print(line)
-        if (estimate := self._left.finished()) is not None:
+        if (estimate := self._left.finished(report.problem)) is not None:
             line = f"{estimate.done} of {estimate.sizes} sizes, about {duration_text(estimate.left_s)} left"
             put(self._console, "progress", asdict(estimate), [line])
         if self._unwritten >= self._batch and self._pace.due and not self._results.is_stream:

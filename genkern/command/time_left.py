@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from genkern.gemm.problem import GemmProblem
 
 # Seconds between two lines.
 _EVERY_S = 10.0
-# No estimate before this number of finished sizes: the first ones include imports, and say little about the others.
-_LEAST = 3
-# Finished sizes that an estimate is made from: neighbours in a list take similar time.
-_WINDOW = 16
+# No estimate before this number of finished sizes: the first one includes imports.
+_LEAST = 4
+# Most finished sizes that an estimate is made from (the last ones), and most remaining sizes that it is made for
+# (evenly chosen), so that it takes some 30 ms.
+_MOST = 256
 
 
 @dataclass(frozen=True)
@@ -28,27 +31,42 @@ class Estimate:
 class TimeLeft:
     """Estimates the time that is left whenever a size has finished, at most every 10 seconds.
 
-    The estimate is the mean time between the last 16 finished sizes, multiplied by the number of remaining sizes. Sizes
-    that finish together, by several processes or GPUs, are counted in the same way. `clock` returns seconds.
+    The time of a remaining size is the mean time of the finished ones, in which those that are like it in M and in N
+    times K weigh most: a factor of 2 in either halves the weight. A size's time is that since the size before it has
+    finished, so that several processes or GPUs are counted too. `clock` returns seconds.
     """
 
-    def __init__(self, sizes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._sizes, self._clock = sizes, clock
-        self._ends: deque[float] = deque(maxlen=_WINDOW)
-        self._done = 0
-        self._told_s = clock()
+    def __init__(self, problems: Sequence[GemmProblem], clock: Callable[[], float] = time.monotonic) -> None:
+        self._left = dict.fromkeys(problems)
+        self._sizes, self._clock = len(self._left), clock
+        self._took: deque[tuple[GemmProblem, float]] = deque(maxlen=_MOST)
+        self._told_s = self._last_s = clock()
 
-    def finished(self) -> Estimate | None:
+    def finished(self, problem: GemmProblem) -> Estimate | None:
         """Count a finished size; returns an estimate if one is due."""
         now_s = self._clock()
-        self._ends.append(now_s)
-        self._done += 1
-        left = self._sizes - self._done
-        if left < 1 or self._done < _LEAST or now_s - self._told_s < _EVERY_S:
+        self._left.pop(problem, None)
+        self._took.append((problem, now_s - self._last_s))
+        self._last_s = now_s
+        done = self._sizes - len(self._left)
+        if done == 1:
+            # It includes the start of the run.
+            self._took.clear()
+        if not self._left or done < _LEAST or now_s - self._told_s < _EVERY_S:
             return None
         self._told_s = now_s
-        each_s = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
-        return Estimate(self._done, self._sizes, left * each_s)
+        chosen = list(self._left)[:: -(-len(self._left) // _MOST)]
+        mean_s = sum(map(self._expected_s, chosen)) / len(chosen)
+        return Estimate(done, self._sizes, mean_s * len(self._left))
+
+    def _expected_s(self, problem: GemmProblem) -> float:
+        weights = [2.0 ** -_distance(problem, other) for other, _ in self._took]
+        return sum(w * seconds for w, (_, seconds) in zip(weights, self._took, strict=True)) / sum(weights)
+
+
+def _distance(one: GemmProblem, other: GemmProblem) -> float:
+    """Return the number of factors of 2 between the M, and between the products of N and K, of two problems."""
+    return abs(math.log2(one.M / other.M)) + abs(math.log2(one.N * one.K / (other.N * other.K)))
 
 
 def duration_text(seconds: float) -> str:
