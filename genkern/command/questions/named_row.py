@@ -18,6 +18,8 @@ from genkern.formats.kind import read_results
 from genkern.formats.tuned_row import TunedRow
 from genkern.gemm.gpus import NOT_PRESENT, DetectedDevice, detect_devices, gpu_for_device, known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.runtime.process.configuration import CONFIG, configuration
+from genkern.runtime.process.shipped import shipped_bundles
 from genkern.timing.standing import Standing, standing
 
 # The results folder of a checkout; an installed genkern has none.
@@ -164,6 +166,22 @@ def layer_rows(size: Size, paths: Iterable[str], options: argparse.Namespace) ->
     found = (FoundRow(path, row) for path in paths for row in read_results(path))
     of_layer = (each for each in found if (each.row.problem.N, each.row.problem.K) == (size.N, size.K))
     return [each for each in of_layer if fits(each.row, options)]
+
+
+def usual_paths() -> list[str]:
+    """Return what GENKERN_CONFIG names, else the bundles, else the results that genkern was released with.
+
+    Raises InputError if there is none of these, or if GENKERN_CONFIG names nothing that exists.
+    """
+    if os.environ.get(CONFIG, "").strip():
+        asked = configuration(os.environ)
+        named = [*asked.paths, *(path for paths in asked.own_paths.values() for path in paths)]
+        if found := [path for path in dict.fromkeys(named) if Path(path).exists()]:
+            return found
+        raise InputError(f"{CONFIG} names nothing that exists (genkern doctor says more): give --results or --bundle")
+    if found := shipped_bundles() or shipped_files():
+        return found
+    raise InputError(f"which results? Give --results FILE or --bundle FILE, or set {CONFIG}")
 
 
 def require_one(rows: Sequence[FoundRow], what: str) -> FoundRow:

@@ -21,6 +21,7 @@ from genkern.command.questions.named_row import (
     rows_at,
     rows_of,
     shipped_files,
+    usual_paths,
 )
 from genkern.command.questions.repro_script import kernel_script, library_script
 from genkern.command.screen import put
@@ -29,6 +30,7 @@ from genkern.files import is_stream, require_absent, require_writable, shown_pat
 from genkern.gemm.gpus import NOT_PRESENT, Gpu, gpu_for_arch, gpu_for_device
 from genkern.gemm.records import CONFIG_WINS
 from genkern.kernels.legality import legal
+from genkern.runtime.bundle import is_bundle
 from genkern.timing.libraries import TORCH
 
 
@@ -101,7 +103,9 @@ def run_repro(options: argparse.Namespace, console: Console) -> int:
 def _row(options: argparse.Namespace) -> FoundRow:
     if isinstance(options.what, Place):
         return rows_at(options.what)[0]
-    rows = rows_of(options.what, options.results or shipped_files(), options)
+    # A bundle has no configs to generate from, only their binaries.
+    files = options.results or [path for path in usual_paths() if not is_bundle(path)] or shipped_files()
+    rows = rows_of(options.what, files, options)
     return require_one(on_this_gpu(rows), str(options.what))
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -28,7 +26,7 @@ from genkern.command.questions.named_row import (
     read_what,
     rows_at,
     rows_of,
-    shipped_files,
+    usual_paths,
 )
 from genkern.command.report import format_text
 from genkern.command.screen import put
@@ -41,8 +39,6 @@ from genkern.gemm.records import CONFIG_WINS, TIE
 from genkern.kernels.legality import legal
 from genkern.runtime.bundle import Bundle, is_bundle, read_bundle
 from genkern.runtime.packed import PackedWinner
-from genkern.runtime.process.configuration import CONFIG, configuration
-from genkern.runtime.process.shipped import shipped_bundles
 from genkern.runtime.table import Device, Table
 from genkern.space.space import load_space
 from genkern.timing.libraries import library_of
@@ -127,7 +123,7 @@ def _answers(options: argparse.Namespace) -> Iterator[Answer]:
     if isinstance(options.what, Place):
         yield from (_of_row(found, options, ()) for found in rows_at(options.what))
         return
-    named = [*options.results, *options.bundle] or _usual_paths()
+    named = [*options.results, *options.bundle] or usual_paths()
     bundles = [read_bundle(path) for path in named if is_bundle(path)]
     files = [path for path in named if not is_bundle(path)]
     seen = set()
@@ -141,15 +137,6 @@ def _answers(options: argparse.Namespace) -> Iterator[Answer]:
             yield _of_row(found, options, others)
     if not rows and not seen:
         yield from _near(options.what, files, options)
-
-
-def _usual_paths() -> list[str]:
-    """Return what GENKERN_CONFIG names, else the bundles and results that genkern was released with."""
-    asked = configuration(os.environ)
-    named = [*asked.paths, *(path for paths in asked.own_paths.values() for path in paths)]
-    if os.environ.get(CONFIG, "").strip() and not named:
-        raise InputError(f"{CONFIG} names nothing that can be read: {'; '.join(asked.notes)}")
-    return [path for path in named if Path(path).exists()] or shipped_bundles() or shipped_files()
 
 
 def _of_row(found: FoundRow, options: argparse.Namespace, others: Sequence[FoundRow]) -> Answer:

@@ -190,3 +190,17 @@ def test_a_place_without_a_row_names_the_nearest(tmp_path: Path, capsys: pytest.
     path = write(tmp_path, {"m": 16}, {"m": 64})
     assert "line 3" in run_here(capsys, "why", f"{path}:9").refusal
     assert run_here(capsys, "why", f"{tmp_path}/none.yaml:2").status == 2
+
+
+def test_without_a_file_genkern_config_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then what genkern was released with; a wheel without either says what to give."""
+    monkeypatch.setenv("GENKERN_CONFIG", str(write(tmp_path, {"m": 16})))
+    (found,) = answers(capsys, "16x4096x4096")
+    assert found["us"] == 10.0
+    monkeypatch.setenv("GENKERN_CONFIG", "/nowhere")
+    assert "GENKERN_CONFIG" in run_here(capsys, "why", "16x4096x4096").refusal
+    monkeypatch.delenv("GENKERN_CONFIG")
+    monkeypatch.setattr("genkern.command.questions.named_row.SHIPPED_RESULTS", tmp_path / "none")
+    assert "--results" in run_here(capsys, "why", "16x4096x4096").refusal
