@@ -25,7 +25,8 @@ from genkern.subcommands import COMMANDS, MODES
 ROOT = Path(__file__).resolve().parent.parent
 CODE_FOLDERS = ("genkern", "profiling", "templates")
 FOLDERS = (*CODE_FOLDERS, "benchmarks", "docs", "input_sizes", "results", "tests")
-# Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
+# Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's, the benchmarks' and those of
+# scripts of `genkern repro`.
 OTHER_PROGRAMS = {
     *("--kernels", "--no-build-isolation", "--kernel-trace", "--linear-backend", "--output-format", "--limit"),
     *("--config", "--limit_s", "--ncu", "--binaries", "--measure", "--clock-control"),
@@ -34,6 +35,7 @@ OTHER_PROGRAMS = {
     *("--key", "--least", "--over", "--vllm", "--skewed", "--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal"),
     *("--tuned", "--seconds", "--seed"),
+    *("--check-only", "--cublaslt"),
     *("--no-deps", "--no-index", "--find-links", "--rm", "--ipc"),
 }
 

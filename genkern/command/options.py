@@ -140,7 +140,7 @@ def parser(word: str = "") -> argparse.ArgumentParser:
     general = p.add_argument_group("general")
     general.add_argument("-v", "--verbose", action="count", default=0, help="print the outcomes of the candidates")
     general.add_argument("-h", "--help", action=ShortHelp, word=word, help="print the most used options and exit")
-    general.add_argument("--help_all", action="help", help="print every option and exit")
+    general.add_argument("--help_all", "--help-all", action="help", help="print every option and exit")
     modes = dict.fromkeys(("compare", "compare_wo_tuning", "benchmark", "explain"), False) if word else {}
     if flag := MODES.get(word, ""):
         modes[flag.removeprefix("--")] = True

@@ -117,8 +117,8 @@ def _number(cell: str) -> float | str:
 def fitted(rows: Sequence[Sequence[str]], right: Collection[str], columns: int | None) -> list[str]:
     """Return the lines of `aligned`, none longer than `columns` (None: no limit) as far as possible.
 
-    If a line would be longer, the last columns are taken out, as many as necessary, and each of their cells follows on
-    lines of its own, indented by two. Tables keep at least their first column.
+    If a line would be longer, the last columns are taken out, as many as necessary, and their cells follow on a line of
+    their own, indented by two. Tables keep at least their first column.
     """
     lines = aligned(rows, right)
     if columns is None or max(map(len, lines), default=0) <= columns:
@@ -130,8 +130,8 @@ def fitted(rows: Sequence[Sequence[str]], right: Collection[str], columns: int |
     lines = []
     for line, row in zip(whole, rows, strict=True):
         lines.append(line)
-        for cell in filter(None, map(printable, row[-apart:])):
-            lines += textwrap.wrap(cell, columns - 2, initial_indent="  ", subsequent_indent="    ")
+        others = _GAP.join(filter(None, map(printable, row[-apart:])))
+        lines += textwrap.wrap(others, columns, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
     return lines
 
 
