@@ -25,8 +25,8 @@ from genkern.subcommands import COMMANDS, MODES
 ROOT = Path(__file__).resolve().parent.parent
 CODE_FOLDERS = ("genkern", "profiling", "templates")
 FOLDERS = (*CODE_FOLDERS, "benchmarks", "docs", "input_sizes", "results", "tests")
-# Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's, the benchmarks' and those of
-# scripts of `genkern repro`.
+# Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's, the benchmarks', and those
+# of scripts of `genkern repro`.
 OTHER_PROGRAMS = {
     *("--kernels", "--no-build-isolation", "--kernel-trace", "--linear-backend", "--output-format", "--limit"),
     *("--config", "--limit_s", "--ncu", "--binaries", "--measure", "--clock-control"),

@@ -60,7 +60,7 @@ class TimeLeft:
         return Estimate(done, self._sizes, mean_s * len(self._left))
 
     def _expected_s(self, problem: GemmProblem) -> float:
-        weights = [2.0 ** -_distance(problem, other) for other, _ in self._took]
+        weights = [math.pow(2.0, -_distance(problem, other)) for other, _ in self._took]
         return sum(w * seconds for w, (_, seconds) in zip(weights, self._took, strict=True)) / sum(weights)
 
 
