@@ -17,15 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from genkern.__main__ import COMMANDS
 from genkern.command.options import parser
 from genkern.command.other_tuners import INSTEAD
 from genkern.ops.op import op_names
+from genkern.subcommands import COMMANDS, MODES
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE_FOLDERS = ("genkern", "profiling", "templates")
 FOLDERS = (*CODE_FOLDERS, "benchmarks", "docs", "input_sizes", "results", "tests")
-# Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
+# Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's, the benchmarks', and those
+# of scripts of `genkern repro`.
 OTHER_PROGRAMS = {
     *("--kernels", "--no-build-isolation", "--kernel-trace", "--linear-backend", "--output-format", "--limit"),
     *("--config", "--limit_s", "--ncu", "--binaries", "--measure", "--clock-control"),
@@ -34,6 +35,7 @@ OTHER_PROGRAMS = {
     *("--key", "--least", "--over", "--vllm", "--skewed", "--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal"),
     *("--tuned", "--seconds", "--seed"),
+    *("--check-only", "--cublaslt"),
     *("--no-deps", "--no-index", "--find-links", "--rm", "--ipc"),
 }
 
@@ -79,9 +81,9 @@ def documents() -> list[Path]:
 
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
-    named = {word.replace("-", "_"): name for word, name in COMMANDS.items()}
+    named = {word.replace("-", "_"): each.module for word, each in COMMANDS.items() if word not in MODES}
     of_words = [getattr(importlib.import_module(name), f"{word}_parser")() for word, name in named.items()]
-    return [parser(), *of_words]
+    return [parser(), *map(parser, MODES), *of_words]
 
 
 def slug(heading: str) -> str:

@@ -65,6 +65,7 @@ def parse_measure(argv: Sequence[str]) -> argparse.Namespace:
         said += ["--search", CACHED]
     options = parse([*others, *said, "-o", own.output or str(folder.results_of(own.shard))])
     options.shard, options.may_compile = own.shard, own.may_compile
+    options.json, options.wide = own.json, own.wide
     # Without this, a machine without a GPU would predict times.
     options.measures = "" if given & _DEVICES else "genkern measure"
     options.command = shlex.join(["python", "-m", "genkern", "measure", *argv])
