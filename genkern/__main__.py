@@ -28,6 +28,7 @@ from genkern.profiling.cuda.early import Early
 # Subcommands, and their modules, which define WORD_parser, parse_WORD and run_WORD (with _ for -).
 COMMANDS = {
     "status": "genkern.command.status",
+    "report": "genkern.results_report.command",
     "pack": "genkern.packing.command",
     "verify": "genkern.packing.verification",
     "merge": "genkern.packing.merge",

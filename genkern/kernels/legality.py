@@ -125,10 +125,7 @@ def legal_kernel(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         if rows < least:
             return f"tiles must have at least {least} rows on {gpu.arch}"
     if gpu is not None:
-        # With wgmma, Triton does not split the warps of persistent_tma with `specialized`.
-        one_group = gpu.has.wgmma and facts.interpreted
-        warps = config.num_warps if one_group else config.num_warps + facts.helper_warps
-        if warps * gpu.warp_size > gpu.threads_per_block_max:
+        if block_warps(config, gpu) * gpu.warp_size > gpu.threads_per_block_max:
             return f"more threads than the {gpu.threads_per_block_max:,} that a workgroup may have"
     if reason := facts.legal(problem, config, gpu):
         return reason
@@ -141,6 +138,14 @@ def legal_kernel(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         # A step of these kernels is one buffer of the ring, however many are filled together.
         config = config.having(BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
     return hook(problem, config) if hook else ""
+
+
+def block_warps(config: Config, gpu: Gpu) -> int:
+    """Return the number of warps of a block: num_warps, and the warps that only load or store."""
+    facts = form_of(config)
+    # With wgmma, Triton does not split the warps of persistent_tma with `specialized`.
+    one_group = gpu.has.wgmma and facts.interpreted
+    return config.num_warps if one_group else config.num_warps + facts.helper_warps
 
 
 def legal_stages(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:

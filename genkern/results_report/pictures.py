@@ -1,0 +1,80 @@
+"""The report's main charts as one picture for slides, drawn by vl-convert from the page's own specifications."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from genkern.errors import InputError
+from genkern.installation import pip_install
+from genkern.results_report import charts
+from genkern.results_report.record import PREDICTED, Record, plain
+
+_WIDTH, _HEIGHT = 860, 300
+# Pixels per unit of length: text stays sharp on a slide of 1,920 pixels.
+_SCALE = 2.0
+_VEGA_LITE = "6.4"
+
+
+def svg(record: Record) -> str:
+    """Return the picture as SVG. Raises InputError if vl-convert is missing, or if there is nothing to draw."""
+    return str(_vl_convert().vegalite_to_svg(picture(record), vl_version=_VEGA_LITE)) + "\n"
+
+
+def png(record: Record) -> bytes:
+    """Return the picture as PNG. Raises InputError as `svg` does."""
+    return bytes(_vl_convert().vegalite_to_png(picture(record), vl_version=_VEGA_LITE, scale=_SCALE))
+
+
+def picture(record: Record) -> charts.Spec:
+    """Return one specification with the charts for which there are data, and the data.
+
+    Raises InputError if there are none.
+    """
+    sizes: list[dict[str, Any]] = [plain(size) for size in record.sizes]
+    changes = [
+        {**size, **size["change"]}
+        for size in sizes
+        if size["change"] is not None and size["change"]["ratio"] is not None
+    ]
+    parts = []
+    if any(size["speedup"] is not None for size in sizes):
+        parts.append(_titled(charts.speedup(), "Speed over the library's best call", "Lines are 95 % intervals"))
+    if any(size["tflops"] is not None for size in sizes):
+        predicted = any(size["timed"] == PREDICTED for size in sizes)
+        said = "Limits by the data sheet" + ("; diamonds are predicted, not measured" if predicted else "")
+        parts.append(_titled(charts.roofline(), "Roofline", said))
+    if changes:
+        parts.append(_titled(charts.changes(), "Against the older results", "Lines are 95 % intervals"))
+    if not parts:
+        raise InputError("the results have no times, so there is nothing to draw: use --format html")
+    rows = charts.roof_rows(record)
+    kept = [
+        {name: value for name, value in size.items() if name not in ("source", "runner_up_source")} for size in sizes
+    ]
+    return {
+        "title": {"text": record.title, "fontSize": 18, "subtitle": f"genkern {record.genkern}, {record.made}"},
+        "datasets": {
+            "sizes": kept,
+            "changes": changes,
+            "roofs": rows["roof_lines"],
+            "roof_labels": rows["roof_labels"],
+        },
+        "vconcat": parts,
+        "spacing": 30,
+        "resolve": {"scale": {"color": "independent", "fill": "independent"}},
+        "config": charts.LIGHT,
+    }
+
+
+def _titled(spec: charts.Spec, title: str, subtitle: str) -> charts.Spec:
+    return {**spec, "title": {"text": title, "subtitle": subtitle}, "width": _WIDTH, "height": _HEIGHT}
+
+
+def _vl_convert() -> Any:
+    try:
+        import vl_convert
+    except ModuleNotFoundError:
+        raise InputError(
+            f"pictures need vl-convert-python: {pip_install('report')}; --format html needs nothing"
+        ) from None
+    return vl_convert
