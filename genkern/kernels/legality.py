@@ -124,9 +124,8 @@ def legal_kernel(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
         least, rows = facts.sides.least_rows(gpu.has.tile_rows_min), config.BLOCK_SIZE_M
         if rows < least:
             return f"tiles must have at least {least} rows on {gpu.arch}"
-    if gpu is not None:
-        if block_warps(config, gpu) * gpu.warp_size > gpu.threads_per_block_max:
-            return f"more threads than the {gpu.threads_per_block_max:,} that a workgroup may have"
+    if gpu is not None and block_warps(config, gpu) * gpu.warp_size > gpu.threads_per_block_max:
+        return f"more threads than the {gpu.threads_per_block_max:,} that a workgroup may have"
     if reason := facts.legal(problem, config, gpu):
         return reason
     # The format may be stricter than the family: see Op.legal.

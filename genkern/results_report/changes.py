@@ -114,7 +114,8 @@ def _corrected(changes: Sequence[Change | None]) -> list[Change | None]:
 
 
 def _verdict(change: Change, p: float | None) -> str:
-    assert change.ratio is not None and p is not None
+    assert change.ratio is not None
+    assert p is not None
     if p >= SIGNIFICANT or 1 / TIE_RATIO <= change.ratio <= TIE_RATIO:
         return SAME
     return FASTER if change.ratio < 1 else SLOWER

@@ -6,9 +6,10 @@ theme are in the config, which is also supplied: here by `LIGHT` for pictures, i
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from genkern.results_report.record import FASTER, NOT_COMPARED, PREDICTED, SAME, SLOWER, Record
+from genkern.results_report.record import FASTER, MEASURED, NOT_COMPARED, PREDICTED, SAME, SLOWER, UNKNOWN, Record
 
 Spec = dict[str, Any]
 
@@ -50,7 +51,21 @@ LIGHT: Spec = {
     "text": {"color": "#333333"},
     "rule": {"color": "#555555"},
 }
-_RATIO_TICKS = [0.25, 0.5, 0.75, 0.9, 1, 1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10]
+# Vega's own ticks of a logarithmic axis would leave most charts with a single label, 1.
+_RATIO_TICKS = [
+    *(n / 100 for n in (25, 50, 60, 70, 80, 90, 95, 100, 105, 110, 120, 130, 140, 160, 180)),
+    2,
+    2.5,
+    3,
+    4,
+    5,
+    7,
+    10,
+]
+_RATIO_AXIS = {"values": _RATIO_TICKS, "format": "~g", "labelOverlap": "greedy"}
+# Charts whose height follows from their rows.
+_FIT_X = {"type": "fit-x", "contains": "padding"}
+_SHAPES = {MEASURED: "circle", PREDICTED: "diamond", UNKNOWN: "square"}
 _KERNEL = {"field": "kernel", "type": "nominal", "title": "Family of the winner"}
 _SIZE_TOOLTIP = [
     {"field": "label", "title": "size"},
@@ -69,12 +84,17 @@ def _is_number(field: str) -> Spec:
 
 def speedup() -> Spec:
     """Return the chart of the library's time over the kernel's, by size; the page also offers other axes."""
-    x = {"field": "gflop", "type": "quantitative", "scale": {"type": "log"}, "title": "Operations of the size, GFLOP"}
+    x = {
+        "field": "gflop",
+        "type": "quantitative",
+        "scale": {"type": "log", "nice": False, "padding": 8},
+        "title": "Operations of the size, GFLOP",
+    }
     y = {
         "field": "speedup",
         "type": "quantitative",
         "scale": {"type": "log", "nice": False, "padding": 12},
-        "axis": {"values": _RATIO_TICKS, "format": "~g"},
+        "axis": _RATIO_AXIS,
         "title": "Library's time / kernel's time",
     }
     return {
@@ -95,7 +115,6 @@ def speedup() -> Spec:
                 },
             },
             {
-                "name": "points",
                 "mark": {"type": "point", "filled": True, "size": 46, "opacity": 0.85, "cursor": "pointer"},
                 "encoding": {"x": x, "y": y, "color": _KERNEL, "tooltip": _SIZE_TOOLTIP},
             },
@@ -103,8 +122,12 @@ def speedup() -> Spec:
     }
 
 
-def roofline() -> Spec:
-    """Return the chart of TFLOPS by FLOP per byte, below the limits of the devices' data sheets."""
+def roofline(timed: Collection[str] = (MEASURED,)) -> Spec:
+    """Return the chart of TFLOPS by FLOP per byte, below the limits of the devices' data sheets.
+
+    timed: the sources of the times; the marks of predicted times have another shape
+    """
+    kinds = [kind for kind in _SHAPES if kind in timed]
     x = {
         "field": "intensity",
         "type": "quantitative",
@@ -134,28 +157,19 @@ def roofline() -> Spec:
                 "encoding": {"x": x, "y": y, "text": {"field": "roof"}},
             },
             {
-                "name": "points",
                 "data": {"name": "sizes"},
                 "transform": [_is_number("tflops")],
-                "mark": {"type": "point", "size": 46, "opacity": 0.85, "cursor": "pointer", "strokeWidth": 1.5},
+                "mark": {"type": "point", "filled": True, "size": 46, "opacity": 0.85, "cursor": "pointer"},
                 "encoding": {
                     "x": x,
                     "y": y,
                     "color": _KERNEL,
-                    # A hollow mark is a prediction.
-                    "fill": {
-                        "condition": {"test": f"datum.timed === '{PREDICTED}'", "value": "transparent"},
-                        **_KERNEL,
-                        "legend": None,
-                    },
                     "shape": {
                         "field": "timed",
                         "type": "nominal",
                         "title": "Time",
-                        "scale": {
-                            "domain": ["measured", PREDICTED, "of unknown source"],
-                            "range": ["circle", "diamond", "square"],
-                        },
+                        "scale": {"domain": kinds, "range": [_SHAPES[kind] for kind in kinds]},
+                        "legend": {} if kinds != [MEASURED] else None,
                     },
                     "tooltip": _SIZE_TOOLTIP,
                 },
@@ -178,7 +192,7 @@ def changes() -> Spec:
         "type": "quantitative",
         "scale": {"type": "log", "nice": False, "padding": 12},
         "title": "New time / old time (below 1: faster)",
-        "axis": {"format": "~g"},
+        "axis": _RATIO_AXIS,
     }
     color = {
         "field": "verdict",
@@ -208,7 +222,6 @@ def changes() -> Spec:
                 "encoding": {"x": x, "y": {**y, "field": "ratio_low"}, "y2": {"field": "ratio_high"}, "color": color},
             },
             {
-                "name": "points",
                 "mark": {"type": "point", "filled": True, "size": 46, "opacity": 0.85, "cursor": "pointer"},
                 "encoding": {"x": x, "y": y, "color": color, "tooltip": tooltip},
             },
@@ -220,7 +233,7 @@ def candidates() -> Spec:
     """Return the chart of the candidates of a size by rank."""
     us = {
         "type": "quantitative",
-        "scale": {"type": "log", "zero": False},
+        "scale": {"type": "log", "nice": False, "padding": 8},
         "title": "Time, us",
         "axis": {"format": "~g"},
     }
@@ -262,7 +275,7 @@ def parameter() -> Spec:
     x = {"field": "value", "type": "ordinal", "sort": None, "axis": {"labelAngle": 0, "labelOverlap": True}}
     us = {
         "type": "quantitative",
-        "scale": {"type": "log", "zero": False},
+        "scale": {"type": "log", "nice": False, "padding": 8},
         "title": "Time, us",
         "axis": {"format": "~g"},
     }
@@ -312,7 +325,8 @@ def tiles() -> Spec:
     return {
         "data": {"name": "tiles"},
         "width": "container",
-        "height": {"step": 26},
+        "height": {"step": 22},
+        "autosize": _FIT_X,
         "layer": [
             {
                 "mark": {"type": "rect"},
@@ -356,6 +370,7 @@ def loop() -> Spec:
         "data": {"name": "loop"},
         "width": "container",
         "height": {"step": 34},
+        "autosize": _FIT_X,
         "mark": {"type": "bar"},
         "encoding": {
             "y": {"field": "kernel", "type": "nominal", "title": None, "sort": None},
@@ -377,6 +392,7 @@ def timeline() -> Spec:
         "data": {"name": "stages"},
         "width": "container",
         "height": {"step": 20},
+        "autosize": _FIT_X,
         "mark": {"type": "bar", "height": 14},
         "encoding": {
             "y": {"field": "lane", "type": "nominal", "title": None, "sort": None},
@@ -405,7 +421,6 @@ def certainty() -> Spec:
         "width": "container",
         "height": 260,
         "mark": {"type": "point", "filled": True, "size": 46, "opacity": 0.85, "cursor": "pointer"},
-        "name": "points",
         "encoding": {
             "x": {
                 "field": "searched_share",
@@ -440,7 +455,8 @@ def roof_rows(record: Record) -> dict[str, list[Spec]]:
     corners, labels = [], []
     several = len({roof.device for roof in record.roofs}) > 1
     for roof, ridge in zip(record.roofs, ridges, strict=True):
-        name = f"{roof.device + ', ' if several else ''}{roof.dtype}: {roof.peak_tflops:,.0f} TFLOPS, {roof.memory_tb_per_s:.3g} TB/s"
+        limits = f"{roof.dtype}: {roof.peak_tflops:,.0f} TFLOPS, {roof.memory_tb_per_s:.3g} TB/s"
+        name = f"{roof.device}, {limits}" if several else limits
         for intensity in (low, ridge, high):
             corners.append(
                 {
@@ -453,7 +469,12 @@ def roof_rows(record: Record) -> dict[str, list[Spec]]:
     return {"roof_lines": corners, "roof_labels": labels}
 
 
-def all_charts() -> dict[str, Spec]:
+def all_charts(record: Record) -> dict[str, Spec]:
     """Return the specification of each chart of the page by name."""
-    charts = (speedup, roofline, changes, candidates, parameter, tiles, loop, timeline, certainty)
-    return {chart.__name__: chart() for chart in charts}
+    charts = (speedup, changes, candidates, parameter, tiles, loop, timeline, certainty)
+    return {**{chart.__name__: chart() for chart in charts}, "roofline": roofline(timed_of(record))}
+
+
+def timed_of(record: Record) -> set[str]:
+    """Return the sources of the times in a report."""
+    return {size.timed for size in record.sizes if size.us is not None}

@@ -158,8 +158,12 @@ def _of_journals(
         except ResultsError as error:
             notes.append(f"No candidates from the journal: {error}.")
     if without:
-        several = f"{len(without)} of {len(files)} results files have" if len(files) > 1 else "The results have"
-        notes.append(f"{several} no journal beside them, so the report does not know what the run cost.")
+        if len(files) == len(without):
+            notes.append("There is no journal beside the results, so the report does not know what the runs cost.")
+        else:
+            notes.append(
+                f"{len(without)} of {len(files)} results files have no journal: what their runs cost is unknown."
+            )
     elif runs and all(run.wall_s is None for run in runs):
         notes.append("The journal has no times at which sizes ended, so there is no timeline; genkern 0.3 writes them.")
     return sets, runs, notes
@@ -215,7 +219,7 @@ def _parsed(name: str) -> list[Config]:
 def _row_notes(rows: Sequence[FileRow], sizes: Sequence[Size], passed_over: Sequence[str]) -> Iterator[str]:
     count = len(sizes)
     if passed_over:
-        yield f"{len(passed_over)} files of the folder are not results files: {_few(passed_over)}."
+        yield f"Not read, since they are not results files: {_few(passed_over)}."
     predicted = [size for size in sizes if size.timed == PREDICTED]
     if predicted:
         yield f"{_of(len(predicted), count)} predicted, not measured; nothing was run on a GPU for them."
@@ -225,7 +229,7 @@ def _row_notes(rows: Sequence[FileRow], sizes: Sequence[Size], passed_over: Sequ
         yield f"{len(no_time)} of {count} sizes have no time: {_few(size.label for size in no_time)}."
     measured = [size for size in sizes if size.timed != PREDICTED and size.us is not None]
     if without := [size for size in measured if size.library_us is None]:
-        yield f"{len(without)} of {count} sizes have no time of a library, so there is no speed over the library for them."
+        yield f"{_all(len(without), count)} no time of a library, so there is no speed over the library for them."
     if noisy := [size for size in measured if size.low_us is None]:
         yield f"{len(noisy)} of {count} sizes have no interval of their time."
     if homeless := [each for each in rows if gpu_or_none(each.row) is None]:
@@ -262,10 +266,9 @@ def _old_notes(sizes: Sequence[Size], only_old: Sequence[str]) -> Iterator[str]:
     if whys := sorted({change.why for change in changes if change.why}):
         number = sum(bool(change.why) for change in changes)
         yield f"{number} sizes are not compared: {'; '.join(whys)}."
-    if other := {(size.change.old_device, size.device) for size in sizes if size.change} - {
-        (size.device, size.device) for size in sizes
-    }:
-        yield f"The older results are of another device: {'; '.join(f'{old} before, {new} now' for old, new in sorted(other))}."
+    devices = {(size.change.old_device, size.device) for size in sizes if size.change is not None}
+    if other := sorted(f"{before} before, {now} now" for before, now in devices if before != now):
+        yield f"The older results are of another device: {'; '.join(other)}."
 
 
 def _of(number: int, count: int) -> str:

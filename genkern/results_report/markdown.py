@@ -68,8 +68,8 @@ def _changes(record: Record) -> Iterator[str]:
     yield fence
     yield ""
     yield (
-        "`+` faster, `-` slower, `!` another winner without a clear change. The p-value tests that both medians are equal "
-        "(noise within each run), corrected for the number of sizes (Holm)."
+        "`+` faster, `-` slower, `!` another winner without a clear change. The p-value tests that both medians are "
+        "equal (noise within each run), corrected for the number of sizes (Holm)."
     )
 
 

@@ -1,7 +1,7 @@
 "use strict";
 // Every text of a file reaches the page through text nodes and attributes, never as markup.
 (function () {
-  const ROWS = 1000; // rows of a table before a button shows the others
+  const ROWS = 120; // rows of a table before a button shows the others
   const FOLD = 8; // equal lines of sources that are folded
   const dom = (id) => document.getElementById(id);
   const views = new Map();
@@ -19,7 +19,8 @@
   }
 
   async function unpacked(id) {
-    const bytes = Uint8Array.from(atob(dom(id).textContent), (c) => c.charCodeAt(0));
+    const text = atob(dom(id).textContent), bytes = new Uint8Array(text.length);
+    for (let n = 0; n < text.length; n += 1) bytes[n] = text.charCodeAt(n);
     dom(id).textContent = "";
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   }
@@ -33,7 +34,8 @@
 
   // ---- numbers as texts
   const known = (value) => value !== null && value !== undefined;
-  const grouped = (value, digits) => value.toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  const formats = [0, 1, 2, 3].map((digits) => new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+  const grouped = (value, digits) => formats[digits].format(value);
   const us = (value) => (!known(value) ? "-" : grouped(value, value < 10 ? 3 : value < 100 ? 2 : value < 10000 ? 1 : 0));
   const times = (value, digits = 3) => (known(value) ? `${value.toFixed(digits)}x` : "-");
   const percent = (value, digits = 1) => (known(value) ? `${(100 * value).toFixed(digits)} %` : "-");
@@ -87,8 +89,28 @@
     };
   }
 
+  // Charts are drawn when they come near the visible part of the page; printing draws all.
+  const waiting = new Map();
+  const near = new IntersectionObserver((entries) => entries.forEach((entry) => { if (entry.isIntersecting) drawWaiting(entry.target); }), { rootMargin: "400px" });
+  const isNear = (host) => { const box = host.getBoundingClientRect(); return box.top < innerHeight + 400 && box.bottom > -400; };
+
+  function drawWaiting(host) {
+    near.unobserve(host);
+    const task = waiting.get(host.id);
+    waiting.delete(host.id);
+    return task && document.contains(host) ? task() : null;
+  }
+
   function draw(id, spec, datasets, onSelect) {
     const host = dom(id);
+    waiting.set(id, () => drawNow(host, spec, datasets, onSelect));
+    if (isNear(host)) return drawWaiting(host);
+    near.observe(host);
+    return null;
+  }
+
+  function drawNow(host, spec, datasets, onSelect) {
+    const { id } = host;
     views.get(id)?.finalize();
     host.replaceChildren();
     const whole = { ...spec, datasets, config: config(host.clientWidth) };
@@ -131,22 +153,22 @@
   }
 
   function drawOverview() {
-    const waiting = [drawSpeed()];
+    const drawn = [drawSpeed()];
     const placed = shown.filter((size) => known(size.tflops));
     dom("roofline").hidden = !record.sizes.some((size) => known(size.tflops));
     dom("roofline_chart").hidden = placed.length === 0;
     if (placed.length) {
       const devices = new Set(placed.map((size) => size.device)), several = new Set(record.roofs.map((roof) => roof.device)).size > 1;
       const here = (row) => !several || [...devices].some((device) => row.roof.startsWith(device));
-      waiting.push(draw("roofline_chart", charts.roofline, { sizes: placed, roofs: record.roof_lines.filter(here), roof_labels: record.roof_labels.filter(here) }, go));
+      drawn.push(draw("roofline_chart", charts.roofline, { sizes: placed, roofs: record.roof_lines.filter(here), roof_labels: record.roof_labels.filter(here) }, go));
     }
     const compared = shown.filter((size) => known(size.ratio));
     dom("changes_chart").hidden = compared.length === 0;
-    if (compared.length) waiting.push(draw("changes_chart", charts.changes, { changes: compared }, go));
+    if (compared.length) drawn.push(draw("changes_chart", charts.changes, { changes: compared }, go));
     const sure = shown.filter((size) => known(size.expected_loss) && known(size.searched_share));
     dom("certainty_chart").hidden = sure.length === 0;
-    if (sure.length) waiting.push(draw("certainty_chart", charts.certainty, { sizes: sure }, go));
-    return Promise.all(waiting);
+    if (sure.length) drawn.push(draw("certainty_chart", charts.certainty, { sizes: sure }, go));
+    return Promise.all(drawn);
   }
 
   // ---- summary
@@ -215,7 +237,7 @@
 
   // ---- tables
   const badge = (size) => (size.timed === "measured" || !known(size.us) ? null : [" ", make("span", { class: "badge" }, size.timed)]);
-  const link = (size) => make("a", { href: `#${size.id}` }, size.label);
+  const link = (size) => [make("a", { href: `#${size.id}` }, size.size), size.label === size.size ? null : make("small", {}, ` ${size.format}`)];
   const judged = (value, text, low, high) => make("span", { class: known(low) && low > 1 ? "good" : known(high) && high < 1 ? "bad" : null }, text);
 
   function columns() {
@@ -267,9 +289,11 @@
     dom("changes_text").textContent = `${count("faster")} faster, ${count("slower")} slower, ${count("no clear change")} without a clear change, ${count("not compared")} not compared; ${others} have another winner.`;
     const told = rows.filter((size) => size.verdict === "faster" || size.verdict === "slower" || size.change.winner_changed);
     const heads = ["Size", "Old, us", "New, us", "Change", "p-value", "Library's change", "Verdict", "Winner"];
+    dom("changes_more").hidden = told.length <= limit;
+    dom("changes_more").textContent = `Show all ${plural(told.length, "changed size")}`;
     dom("changes_table").replaceChildren(
       make("thead", {}, make("tr", {}, heads.map((head, n) => make("th", { class: n > 0 && n < 6 ? "number" : n ? null : "first" }, head)))),
-      make("tbody", {}, told.slice(0, ROWS).map((size) => make("tr", {},
+      make("tbody", {}, told.slice(0, limit).map((size) => make("tr", {},
         make("td", { class: "first" }, link(size)), make("td", { class: "number" }, us(size.old_us)), make("td", { class: "number" }, [us(size.us), badge(size)]),
         make("td", { class: `number ${size.verdict === "faster" ? "good" : size.verdict === "slower" ? "bad" : ""}` }, known(size.ratio) ? change(size.ratio) : "-"),
         make("td", { class: "number" }, pText(size.change.p_adjusted)), make("td", { class: "number" }, known(size.change.library_ratio) ? change(size.change.library_ratio) : "-"),
@@ -294,7 +318,9 @@
     if (!size) return;
     chosen = id;
     document.querySelectorAll("tr.chosen").forEach((row) => row.classList.remove("chosen"));
-    document.querySelector(`tr[data-id="${CSS.escape(id)}"]`)?.classList.add("chosen");
+    const row = document.querySelector(`tr[data-id="${CSS.escape(id)}"]`), box = dom("table").parentElement;
+    row?.classList.add("chosen");
+    if (row && (row.offsetTop < box.scrollTop + 30 || row.offsetTop > box.scrollTop + box.clientHeight - 60)) box.scrollTop = row.offsetTop - box.clientHeight / 2;
     const place = shown.indexOf(size);
     const step = (by) => { const next = shown[place + by]; return make("button", { type: "button", class: "small", disabled: !next, onclick: () => next && go(next.id) }, by < 0 ? "Previous" : "Next"); };
     const parts = [
@@ -340,14 +366,14 @@
         make("td", { class: "number" }, n && known(size.us) ? change(time / size.us) : ""), make("td", { class: "name", title: said }, said))))));
   }
 
-  const NEEDS = [["registers", "Registers per thread"], ["spills", "Spilled registers"], ["shared_bytes", "Shared memory per block"], ["scratch_bytes", "Local memory per thread"], ["blocks_per_unit", "Blocks per SM"], ["warps_per_unit", "Warps per SM"]];
+  const NEEDS = [["registers", "Registers per thread"], ["spills", "Spilled registers"], ["shared_bytes", "Shared memory per block"], ["scratch_bytes", "Local memory per thread"], ["blocks_per_unit", "Blocks per compute unit"], ["warps_per_unit", "Warps per compute unit (occupancy)"]];
 
   function needs(size) {
     const kernels = [["Winner", size.needs], ["Runner-up", size.runner_up_needs]].filter(([, of]) => of);
-    const cell = (name, of) => name.endsWith("bytes") ? bytes(of[name]) : !known(of[name]) ? "-" : name === "warps_per_unit" ? `${of[name]} of ${of.warps_most} (${percent(of[name] / of.warps_most, 0)} occupancy)` : String(of[name]);
+    const cell = (name, of) => name.endsWith("bytes") ? bytes(of[name]) : !known(of[name]) ? "-" : name === "warps_per_unit" ? `${of[name]} of ${of.warps_most} (${percent(of[name] / of.warps_most, 0)})` : String(of[name]);
     dom("detail").append(make("h3", {}, "Resources of the main kernel"),
       make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, make("th", {}, ""), kernels.map(([name]) => make("th", { class: "number" }, name)))),
-        make("tbody", {}, NEEDS.filter(([name]) => kernels.some(([, of]) => known(of[name]))).map(([name, said]) => make("tr", {}, make("td", {}, said), kernels.map(([, of]) => make("td", { class: "number" }, cell(name, of)))))))));
+        make("tbody", {}, NEEDS.filter(([name]) => kernels.some(([, of]) => known(of[name]))).map(([name, said]) => make("tr", {}, make("td", { class: "wrap" }, said), kernels.map(([, of]) => make("td", { class: "number" }, cell(name, of)))))))));
     const rows = kernels.flatMap(([kernel, of]) => Object.entries(of.loop).map(([kind_, count], order) => ({ kernel, kind: kind_, count, order })));
     if (!rows.some((row) => row.count)) { dom("detail").append(make("p", { class: "muted" }, "The journal has no instruction counts of the main loop.")); return; }
     dom("detail").append(make("div", { id: "loop_chart", class: "chart" }));
@@ -367,7 +393,7 @@
     const choice = make("select", { id: "parameter" }, names.map((name) => make("option", { value: name }, name)));
     dom("detail").append(
       make("div", { class: "head" }, make("h3", {}, `Candidates: ${grouped(of.timed, 0)} with a time${rows.length < of.timed ? `, the ${grouped(rows.length, 0)} fastest shown` : ""}`), make("button", { type: "button", class: "small", id: "candidates_csv" }, "CSV of the candidates")),
-      make("p", { class: "muted" }, `From ${of.origin}. Times are each candidate's ${time}; the finals decided the winner.${of.whole ? " Every config of the space was tried." : ""}`));
+      make("p", { class: "muted" }, `From ${of.origin}. Times are each candidate's ${time}; the finals decided the winner.${of.whole ? " Every config of the space has an outcome." : ""}`));
     dom("candidates_csv").addEventListener("click", () => save(`candidates_${size.id}.csv`, csv(["rank", "config", "us", "final_us", "registers", "shared_bytes", "spills", ...names],
       of.config.map((config_, n) => [n + 1, config_, of.us[n], of.final_us[n], of.registers[n], of.shared_bytes[n], of.spills[n], ...names.map((name) => of.parameters[name][n])]))));
     if (rows.length) {
@@ -493,6 +519,13 @@
     dom("certainty_text").textContent = `The expected loss says how much longer the winner is expected to take than the best config of the space. Median ${percent(median(losses), 2)}, 90 % of the sizes at most ${percent(losses[Math.ceil(0.9 * losses.length) - 1], 2)}, largest ${percent(losses.at(-1), 2)}${tried.length ? `; ${percent(median(tried))} of the binaries were tried (median)` : ""}.`;
   }
 
+  // The id in the address; a size alone means the first row of that size.
+  function linked() {
+    let text = location.hash.slice(1);
+    try { text = decodeURIComponent(text); } catch { /* not encoded: used as it is */ }
+    return byId.has(text) ? text : record.sizes.find((size) => size.size === text)?.id;
+  }
+
   // ---- downloads
   const quoted = (value) => { const text = known(value) ? String(value) : ""; return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
   const csv = (heads, rows) => `${[heads, ...rows].map((row) => row.map(quoted).join(",")).join("\n")}\n`;
@@ -525,12 +558,14 @@
     dom("over").addEventListener("change", drawSpeed);
     dom("by").addEventListener("change", drawSpeed);
     dom("more").addEventListener("click", () => { limit = Infinity; fillTable(); });
+    dom("changes_more").addEventListener("click", () => { limit = Infinity; fillChanges(); });
     dom("sizes_csv").addEventListener("click", () => save("sizes.csv", csv(FIELDS, shown.map((size) => FIELDS.map((field) => size[field])))));
     dom("changes_csv").addEventListener("click", () => save("changes.csv", csv(["label", "us", ...CHANGE], shown.filter((size) => size.change).map((size) => [size.label, size.us, ...CHANGE.map((field) => size.change[field])]))));
     dom("all_json").addEventListener("click", () => save("report.json", original, "application/json"));
     dom("theme").addEventListener("click", () => { document.documentElement.dataset.theme = isDark() ? "light" : "dark"; redraw(); });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    addEventListener("hashchange", () => show(decodeURIComponent(location.hash.slice(1)), true));
+    addEventListener("hashchange", () => show(linked(), true));
+    addEventListener("beforeprint", () => [...waiting.keys()].forEach((id) => drawWaiting(dom(id))));
     addEventListener("scroll", () => { dom("tip").hidden = true; }, { passive: true });
     dom("licences").addEventListener("toggle", async () => { const text = dom("licences").querySelector("pre"); if (!text.textContent) text.textContent = await unpacked("licence_text"); });
   }
@@ -557,8 +592,8 @@
     run(liteText);
     ready = true;
     await Promise.all([drawOverview(), cost()]);
-    const wanted = decodeURIComponent(location.hash.slice(1));
-    show(byId.has(wanted) ? wanted : record.sizes[0].id, byId.has(wanted));
+    const wanted = linked();
+    show(wanted ?? record.sizes[0].id, wanted !== undefined);
     navigation();
     document.documentElement.dataset.ready = "true";
   }

@@ -21,7 +21,7 @@ _PLACE = re.compile(r"\{\{([A-Z_]+)\}\}")
 
 def page(record: Record) -> str:
     """Return the page. Everything from files is in the compressed data, so that no text of a file becomes markup."""
-    data = {**plain(record), **roof_rows(record), "charts": all_charts(), "palette": PALETTE}
+    data = {**plain(record), **roof_rows(record), "charts": all_charts(record), "palette": PALETTE}
     parts = {
         "TITLE": html.escape(record.title),
         "STYLE": _text("page.css"),

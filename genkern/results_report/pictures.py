@@ -40,9 +40,9 @@ def picture(record: Record) -> charts.Spec:
     if any(size["speedup"] is not None for size in sizes):
         parts.append(_titled(charts.speedup(), "Speed over the library's best call", "Lines are 95 % intervals"))
     if any(size["tflops"] is not None for size in sizes):
-        predicted = any(size["timed"] == PREDICTED for size in sizes)
-        said = "Limits by the data sheet" + ("; diamonds are predicted, not measured" if predicted else "")
-        parts.append(_titled(charts.roofline(), "Roofline", said))
+        timed = charts.timed_of(record)
+        said = "Limits by the data sheet" + ("; diamonds are predicted, not measured" if PREDICTED in timed else "")
+        parts.append(_titled(charts.roofline(timed), "Roofline", said))
     if changes:
         parts.append(_titled(charts.changes(), "Against the older results", "Lines are 95 % intervals"))
     if not parts:
