@@ -42,41 +42,50 @@ class OpenPage:
 
 
 @contextlib.contextmanager
-def opened(path: Path, width: int, height: int = 900, *, dark: bool = False, fragment: str = "") -> Iterator[OpenPage]:
-    """Open a report in a window of this size, and wait until it is drawn."""
+def browser() -> Iterator[Any]:
+    """Start a headless Chromium, and end it."""
     from playwright.sync_api import sync_playwright
 
     executable, reason = browser_or_reason()
     if not executable:
         raise RuntimeError(reason)
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        found = play.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         try:
-            size: Any = {"width": width, "height": height}
-            page = browser.new_page(viewport=size, color_scheme="dark" if dark else "light", has_touch=width < 600)
-            found, url = OpenPage(page), path.resolve().as_uri()
-            page.on("console", lambda message: _note(found, message))
-            page.on("pageerror", lambda error: found.complaints.append(str(error)))
-            page.on("request", lambda request: _note_request(found, request.url, url))
-            session = page.context.new_cdp_session(page)
-            session.send("Performance.enable", {"timeDomain": "threadTicks"})
-            start = time.monotonic()
-            page.goto(url + fragment, timeout=_TIMEOUT_MS)
-            page.wait_for_selector(_READY, timeout=_TIMEOUT_MS)
-            found.opened_s = time.monotonic() - start
-            metrics = session.send("Performance.getMetrics")["metrics"]
-            found.cpu_s = next(each["value"] for each in metrics if each["name"] == "ThreadTime")
             yield found
         finally:
-            browser.close()
+            found.close()
+
+
+@contextlib.contextmanager
+def opened(browser: Any, path: Path, width: int, *, dark: bool = False, fragment: str = "") -> Iterator[OpenPage]:
+    """Open a report in a window of this width, and wait until it is drawn."""
+    size: Any = {"width": width, "height": 900}
+    page = browser.new_page(viewport=size, color_scheme="dark" if dark else "light", has_touch=width < 600)
+    try:
+        found, url = OpenPage(page), path.resolve().as_uri()
+        page.on("console", lambda message: _note(found, message))
+        page.on("pageerror", lambda error: found.complaints.append(str(error)))
+        page.on("request", lambda request: _note_request(found, request.url, url))
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        start = time.monotonic()
+        page.goto(url + fragment, timeout=_TIMEOUT_MS)
+        page.wait_for_selector(_READY, timeout=_TIMEOUT_MS)
+        found.opened_s = time.monotonic() - start
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        found.cpu_s = next(each["value"] for each in metrics if each["name"] == "ThreadTime")
+        yield found
+    finally:
+        page.close()
 
 
 def drawn_whole(page: Any) -> None:
-    """Scroll through a page, so that all its charts are drawn, and back to its top."""
-    for y in range(0, int(page.evaluate("document.documentElement.scrollHeight")), 500):
-        page.evaluate(f"scrollTo(0, {y})")
-        page.wait_for_timeout(50)
-    page.wait_for_timeout(300)
+    """Bring each chart of a page into view, and wait until it is drawn; then go back to the top."""
+    for chart in page.query_selector_all(".chart:not([hidden])"):
+        if chart.evaluate("host => host.offsetParent !== null"):
+            chart.evaluate("host => host.scrollIntoView()")
+            page.wait_for_function("host => host.querySelector('svg')", arg=chart, timeout=_TIMEOUT_MS)
     page.evaluate("scrollTo(0, 0)")
 
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.common.browser import browser_or_reason, opened
+from benchmarks.common.browser import browser, browser_or_reason, opened
 from benchmarks.common.figures import median, spread_order
 from benchmarks.common.workbench import errors_end
 from genkern.formats.kind import read_results
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         version = subprocess.run([executable, "--version"], capture_output=True, text=True, check=False).stdout.strip()
         seconds, cpu = [], []
         for _ in range(arguments.times):
-            with opened(path, 1400) as page:
+            with browser() as chromium, opened(chromium, path, 1400) as page:
                 seconds.append(page.opened_s)
                 cpu.append(page.cpu_s)
         print(f"opened in {', '.join(f'{each:.2f}' for each in seconds)} s; {version}; load {os.getloadavg()[0]:.1f}")

@@ -51,7 +51,12 @@ class Candidate:
 
     @property
     def time_us(self) -> float | None:
-        """The first measurement, which all measured candidates have, or else the time of the finals."""
+        """The first measurement, which all measured candidates have, or else the time of the finals.
+
+        None for a candidate whose output is wrong, since its time means nothing.
+        """
+        if self.outcome == Outcome.WRONG:
+            return None
         return self.us if self.us is not None else self.final_us
 
 

@@ -6,7 +6,8 @@ theme are in the config, which is also supplied: here by `LIGHT` for pictures, i
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from genkern.results_report.record import FASTER, MEASURED, NOT_COMPARED, PREDICTED, SAME, SLOWER, UNKNOWN, Record
@@ -38,7 +39,13 @@ LIGHT: Spec = {
         "titleFontSize": 12,
         "titleFontWeight": "normal",
     },
-    "legend": {"labelColor": "#333333", "titleColor": "#333333", "labelFontSize": 12, "titleFontSize": 12},
+    "legend": {
+        "symbolOpacity": 1,
+        "labelColor": "#333333",
+        "titleColor": "#333333",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+    },
     "title": {
         "color": "#111111",
         "fontSize": 15,
@@ -63,10 +70,8 @@ _RATIO_TICKS = [
     10,
 ]
 _RATIO_AXIS = {"values": _RATIO_TICKS, "format": "~g", "labelOverlap": "greedy"}
-# Charts whose height follows from their rows.
-_FIT_X = {"type": "fit-x", "contains": "padding"}
+_WINNER = "Family of the winner"
 _SHAPES = {MEASURED: "circle", PREDICTED: "diamond", UNKNOWN: "square"}
-_KERNEL = {"field": "kernel", "type": "nominal", "title": "Family of the winner"}
 _SIZE_TOOLTIP = [
     {"field": "label", "title": "size"},
     {"field": "device", "title": "device"},
@@ -78,12 +83,18 @@ _SIZE_TOOLTIP = [
 ]
 
 
+def _family(field: str, title: str, families: Sequence[str]) -> Spec:
+    """Return the colour of a family, which is the same in all charts of a report."""
+    return {"field": field, "type": "nominal", "title": title, "scale": {"domain": list(families)}}
+
+
 def _is_number(field: str) -> Spec:
     return {"filter": f"isValid(datum.{field})"}
 
 
-def speedup() -> Spec:
+def speedup(families: Sequence[str]) -> Spec:
     """Return the chart of the library's time over the kernel's, by size; the page also offers other axes."""
+    color = _family("kernel", _WINNER, families)
     x = {
         "field": "gflop",
         "type": "quantitative",
@@ -111,22 +122,23 @@ def speedup() -> Spec:
                     "x": x,
                     "y": {**y, "field": "speedup_low"},
                     "y2": {"field": "speedup_high"},
-                    "color": _KERNEL,
+                    "color": color,
                 },
             },
             {
                 "mark": {"type": "point", "filled": True, "size": 46, "opacity": 0.85, "cursor": "pointer"},
-                "encoding": {"x": x, "y": y, "color": _KERNEL, "tooltip": _SIZE_TOOLTIP},
+                "encoding": {"x": x, "y": y, "color": color, "tooltip": _SIZE_TOOLTIP},
             },
         ],
     }
 
 
-def roofline(timed: Collection[str] = (MEASURED,)) -> Spec:
+def roofline(families: Sequence[str], timed: Collection[str]) -> Spec:
     """Return the chart of TFLOPS by FLOP per byte, below the limits of the devices' data sheets.
 
     timed: the sources of the times; the marks of predicted times have another shape
     """
+    color = _family("kernel", _WINNER, families)
     kinds = [kind for kind in _SHAPES if kind in timed]
     x = {
         "field": "intensity",
@@ -163,7 +175,7 @@ def roofline(timed: Collection[str] = (MEASURED,)) -> Spec:
                 "encoding": {
                     "x": x,
                     "y": y,
-                    "color": _KERNEL,
+                    "color": color,
                     "shape": {
                         "field": "timed",
                         "type": "nominal",
@@ -229,23 +241,21 @@ def changes() -> Spec:
     }
 
 
-def candidates() -> Spec:
-    """Return the chart of the candidates of a size by rank."""
+def candidates(families: Sequence[str]) -> Spec:
+    """Return the chart of the candidates of a size by rank.
+
+    It has no line for the library, whose time is of the finals: first measurements are taken at another clock.
+    """
     us = {
         "type": "quantitative",
         "scale": {"type": "log", "nice": False, "padding": 8},
-        "title": "Time, us",
+        "title": "First measurement, us",
         "axis": {"format": "~g"},
     }
     return {
         "width": "container",
         "height": 260,
         "layer": [
-            {
-                "data": {"name": "library"},
-                "mark": {"type": "rule", "strokeDash": [5, 4]},
-                "encoding": {"y": {**us, "field": "us"}, "tooltip": [{"field": "text", "title": "library"}]},
-            },
             {
                 "data": {"name": "candidates"},
                 "mark": {"type": "point", "filled": True, "size": 26, "opacity": 0.7},
@@ -257,7 +267,7 @@ def candidates() -> Spec:
                         "scale": {"nice": False},
                     },
                     "y": {**us, "field": "us"},
-                    "color": {"field": "family", "type": "nominal", "title": "Family"},
+                    "color": _family("family", "Family", families),
                     "tooltip": [
                         {"field": "config", "title": "config"},
                         {"field": "us_text", "title": "first measurement"},
@@ -326,7 +336,6 @@ def tiles() -> Spec:
         "data": {"name": "tiles"},
         "width": "container",
         "height": {"step": 22},
-        "autosize": _FIT_X,
         "layer": [
             {
                 "mark": {"type": "rect"},
@@ -370,11 +379,15 @@ def loop() -> Spec:
         "data": {"name": "loop"},
         "width": "container",
         "height": {"step": 34},
-        "autosize": _FIT_X,
         "mark": {"type": "bar"},
         "encoding": {
             "y": {"field": "kernel", "type": "nominal", "title": None, "sort": None},
-            "x": {"field": "count", "type": "quantitative", "title": "Instructions in the main loop"},
+            "x": {
+                "field": "count",
+                "type": "quantitative",
+                "title": "Instructions in the main loop",
+                "axis": {"tickCount": 8},
+            },
             "color": {"field": "kind", "type": "nominal", "title": None, "sort": None},
             "order": {"field": "order"},
             "tooltip": [
@@ -392,7 +405,6 @@ def timeline() -> Spec:
         "data": {"name": "stages"},
         "width": "container",
         "height": {"step": 20},
-        "autosize": _FIT_X,
         "mark": {"type": "bar", "height": 14},
         "encoding": {
             "y": {"field": "lane", "type": "nominal", "title": None, "sort": None},
@@ -413,8 +425,9 @@ def timeline() -> Spec:
     }
 
 
-def certainty() -> Spec:
+def certainty(families: Sequence[str]) -> Spec:
     """Return the chart of the searched share of each size and the loss that is expected after it."""
+    color = _family("kernel", _WINNER, families)
     return {
         "data": {"name": "sizes"},
         "transform": [_is_number("expected_loss")],
@@ -426,15 +439,17 @@ def certainty() -> Spec:
                 "field": "searched_share",
                 "type": "quantitative",
                 "title": "Share of the space's binaries that were tried",
-                "axis": {"format": "~%"},
+                "scale": {"type": "sqrt"},
+                "axis": {"format": "~%", "tickCount": 8},
             },
             "y": {
                 "field": "expected_loss",
                 "type": "quantitative",
                 "title": "Expected loss",
-                "axis": {"format": "~%"},
+                "scale": {"type": "sqrt"},
+                "axis": {"format": "~%", "tickCount": 6},
             },
-            "color": _KERNEL,
+            "color": color,
             "tooltip": [
                 *_SIZE_TOOLTIP[:3],
                 {"field": "searched_text", "title": "tried"},
@@ -455,8 +470,7 @@ def roof_rows(record: Record) -> dict[str, list[Spec]]:
     corners, labels = [], []
     several = len({roof.device for roof in record.roofs}) > 1
     for roof, ridge in zip(record.roofs, ridges, strict=True):
-        limits = f"{roof.dtype}: {roof.peak_tflops:,.0f} TFLOPS, {roof.memory_tb_per_s:.3g} TB/s"
-        name = f"{roof.device}, {limits}" if several else limits
+        name = f"{roof.device}, {roof.dtype}" if several else roof.dtype
         for intensity in (low, ridge, high):
             corners.append(
                 {
@@ -471,8 +485,19 @@ def roof_rows(record: Record) -> dict[str, list[Spec]]:
 
 def all_charts(record: Record) -> dict[str, Spec]:
     """Return the specification of each chart of the page by name."""
-    charts = (speedup, changes, candidates, parameter, tiles, loop, timeline, certainty)
-    return {**{chart.__name__: chart() for chart in charts}, "roofline": roofline(timed_of(record))}
+    families = families_of(record)
+    return {
+        **{chart.__name__: chart(families) for chart in (speedup, candidates, certainty)},
+        **{chart.__name__: chart() for chart in (changes, parameter, tiles, loop, timeline)},
+        "roofline": roofline(families, timed_of(record)),
+    }
+
+
+def families_of(record: Record) -> list[str]:
+    """Return the families of the winners, the most frequent first, then those of other candidates."""
+    winners = Counter(size.kernel for size in record.sizes)
+    others = sorted({family for each in record.candidates for family in each.family})
+    return list(dict.fromkeys([*(family for family, _ in winners.most_common()), *others]))
 
 
 def timed_of(record: Record) -> set[str]:

@@ -222,7 +222,7 @@ def _row_notes(rows: Sequence[FileRow], sizes: Sequence[Size], passed_over: Sequ
         yield f"Not read, since they are not results files: {_few(passed_over)}."
     predicted = [size for size in sizes if size.timed == PREDICTED]
     if predicted:
-        yield f"{_of(len(predicted), count)} predicted, not measured; nothing was run on a GPU for them."
+        yield f"{_of(len(predicted), count)} predicted, not measured, so there is no speed over the library for them."
     if unknown := [size for size in sizes if size.timed == UNKNOWN and size.us is not None]:
         yield f"{_of(len(unknown), count)} of unknown source: their file does not say how they were measured."
     if no_time := [size for size in sizes if size.us is None]:

@@ -84,7 +84,7 @@
     return {
       background: "transparent", font, range: { category: record.palette }, view: { stroke: null },
       axis: { ...text, gridColor: css("--grid"), domainColor: css("--line"), tickColor: css("--line"), labelLimit: 130 },
-      legend: { ...text, orient: "top", columns: Math.max(2, Math.floor(width / 165)), labelLimit: 170, symbolLimit: 30, titleLimit: 200 },
+      legend: { ...text, symbolOpacity: 1, symbolBaseFillColor: muted, symbolBaseStrokeColor: muted, orient: "top", columns: Math.max(2, Math.floor(width / 165)), labelLimit: 170, symbolLimit: 30, titleLimit: 200 },
       text: { color: ink, font }, rule: { color: muted }, point: { color: css("--accent") }, circle: { color: css("--accent") },
     };
   }
@@ -101,6 +101,17 @@
     return task && document.contains(host) ? task() : null;
   }
 
+  // Colours are the same in all charts; a legend names the families that its chart shows.
+  function named(spec, field, rows) {
+    const present = new Set(rows.map((row) => row[field]));
+    const restricted = copy(spec);
+    for (const part of restricted.layer || [restricted]) {
+      const color = part.encoding?.color;
+      if (color?.scale?.domain) color.legend = { values: color.scale.domain.filter((name) => present.has(name)) };
+    }
+    return restricted;
+  }
+
   function draw(id, spec, datasets, onSelect) {
     const host = dom(id);
     waiting.set(id, () => drawNow(host, spec, datasets, onSelect));
@@ -114,7 +125,7 @@
     views.get(id)?.finalize();
     host.replaceChildren();
     const whole = { ...spec, datasets, config: config(host.clientWidth) };
-    const view = new vega.View(vega.parse(vegaLite.compile(whole).spec), { renderer: "svg", hover: true, tooltip: tip, logLevel: vega.Error }).initialize(host);
+    const view = new vega.View(vega.parse(vegaLite.compile(whole, { logger: vega.logger(vega.Error) }).spec), { renderer: "svg", hover: true, tooltip: tip, logLevel: vega.Error }).initialize(host);
     if (onSelect) view.addEventListener("click", (event, item) => { if (item?.datum?.id) onSelect(item.datum.id); });
     views.set(id, view);
     return view.runAsync();
@@ -138,8 +149,9 @@
     const over = dom("over").value, by = dom("by").value;
     const rows = shown.filter((size) => known(size[over]));
     dom("speed_chart").hidden = rows.length === 0;
+    dom("speed").hidden = !record.sizes.some((size) => known(size.speedup) || known(size.speedup_torch));
     if (!rows.length) return null;
-    const spec = copy(charts.speedup);
+    const spec = named(charts.speedup, "kernel", rows);
     const axis = { gflop: ["Operations of the size, GFLOP", "~g"], M: ["M", "~s"], us: ["Kernel's time, us", "~g"], intensity: ["FLOP per byte", "~g"] }[by];
     for (const layer of spec.layer) {
       if (!layer.encoding.x) continue;
@@ -152,22 +164,25 @@
     return draw("speed_chart", spec, { sizes: rows }, go);
   }
 
+  const deviceCount = () => new Set(record.roofs.map((roof) => roof.device)).size;
+
   function drawOverview() {
     const drawn = [drawSpeed()];
     const placed = shown.filter((size) => known(size.tflops));
+    dom("roofs").textContent = record.roofs.map((roof) => `${deviceCount() > 1 ? `${roof.device}, ` : ""}${roof.dtype} ${grouped(roof.peak_tflops, 0)} TFLOPS and ${roof.memory_tb_per_s} TB/s`).join("; ");
     dom("roofline").hidden = !record.sizes.some((size) => known(size.tflops));
     dom("roofline_chart").hidden = placed.length === 0;
     if (placed.length) {
-      const devices = new Set(placed.map((size) => size.device)), several = new Set(record.roofs.map((roof) => roof.device)).size > 1;
+      const devices = new Set(placed.map((size) => size.device)), several = deviceCount() > 1;
       const here = (row) => !several || [...devices].some((device) => row.roof.startsWith(device));
-      drawn.push(draw("roofline_chart", charts.roofline, { sizes: placed, roofs: record.roof_lines.filter(here), roof_labels: record.roof_labels.filter(here) }, go));
+      drawn.push(draw("roofline_chart", named(charts.roofline, "kernel", placed), { sizes: placed, roofs: record.roof_lines.filter(here), roof_labels: record.roof_labels.filter(here) }, go));
     }
     const compared = shown.filter((size) => known(size.ratio));
     dom("changes_chart").hidden = compared.length === 0;
     if (compared.length) drawn.push(draw("changes_chart", charts.changes, { changes: compared }, go));
     const sure = shown.filter((size) => known(size.expected_loss) && known(size.searched_share));
     dom("certainty_chart").hidden = sure.length === 0;
-    if (sure.length) drawn.push(draw("certainty_chart", charts.certainty, { sizes: sure }, go));
+    if (sure.length) drawn.push(draw("certainty_chart", named(charts.certainty, "kernel", sure), { sizes: sure }, go));
     return Promise.all(drawn);
   }
 
@@ -281,9 +296,8 @@
   function fillChanges() {
     dom("changes").hidden = record.old_files.length === 0;
     if (dom("changes").hidden) return;
-    const rows = shown.filter((size) => size.change).sort((a, b) => (b.verdict === a.verdict ? (a.ratio ?? 9) - (b.ratio ?? 9) : 0) || Number(b.change.winner_changed) - Number(a.change.winner_changed));
-    const order = { faster: 1, slower: 0, "no clear change": 2, "not compared": 3 };
-    rows.sort((a, b) => order[a.verdict] - order[b.verdict]);
+    const order = { slower: 0, faster: 1, "no clear change": 2, "not compared": 3 }, far = (size) => Math.abs(Math.log(size.ratio ?? 1));
+    const rows = shown.filter((size) => size.change).sort((a, b) => order[a.verdict] - order[b.verdict] || far(b) - far(a));
     const count = (verdict) => rows.filter((size) => size.verdict === verdict).length;
     const others = rows.filter((size) => size.change.winner_changed).length;
     dom("changes_text").textContent = `${count("faster")} faster, ${count("slower")} slower, ${count("no clear change")} without a clear change, ${count("not compared")} not compared; ${others} have another winner.`;
@@ -400,8 +414,9 @@
       dom("detail").append(make("div", { class: "pair" },
         make("div", {}, make("div", { class: "head" }, make("h3", {}, "By rank")), make("div", { id: "candidates_chart", class: "chart" })),
         make("div", {}, make("div", { class: "head" }, make("h3", {}, "By parameter"), names.length ? choice : null), make("div", { id: "parameter_chart", class: "chart" }))));
-      const library = known(size.library_us) && !of.predicted ? [{ us: size.library_us, text: size.library_text }] : [];
-      draw("candidates_chart", charts.candidates, { candidates: rows, library });
+      const ranked = named(charts.candidates, "family", rows);
+      if (of.predicted) ranked.layer[0].encoding.y.title = "Predicted time, us";
+      draw("candidates_chart", ranked, { candidates: rows });
       const drawParameter = () => {
         const name = choice.value;
         if (!name) return;
@@ -488,6 +503,7 @@
     const heads = ["Run", "Started", "Sizes", "Devices", "Wall time", "GPU busy", "GPU idle", "Compiles (CPU time)", "Binaries", "From the cache"];
     dom("cost_text").replaceChildren(make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, heads.map((head, n) => make("th", { class: n > 1 ? "number" : null }, head)))),
       make("tbody", {}, record.runs.map((run_) => make("tr", {}, [run_.results.split("/").pop(), run_.started + (run_.starts > 1 ? ` (start ${run_.starts})` : ""), run_.sizes, run_.devices, seconds(run_.wall_s), share(run_.measure_s, run_), share(run_.idle_s, run_), seconds(run_.compile_s), run_.binaries ?? "-", run_.cached ?? "-"].map((text, n) => make("td", { class: n > 1 ? "number" : null, title: n ? null : run_.command }, String(text)))))))));
+    dom("cost_text").append(make("p", { class: "muted" }, "A GPU is busy while it screens, re-times, checks and confirms. The time of compiles counts those of earlier runs whose results came from the cache, too."));
     const run_ = record.runs.find((each) => each.stages.length);
     dom("timeline_chart").hidden = !run_;
     if (!run_) { dom("cost_text").append(make("p", { class: "muted" }, "The journal does not say when sizes ended, so there is no timeline.")); return null; }

@@ -36,13 +36,15 @@ def picture(record: Record) -> charts.Spec:
         for size in sizes
         if size["change"] is not None and size["change"]["ratio"] is not None
     ]
-    parts = []
+    parts, families = [], charts.families_of(record)
     if any(size["speedup"] is not None for size in sizes):
-        parts.append(_titled(charts.speedup(), "Speed over the library's best call", "Lines are 95 % intervals"))
+        parts.append(
+            _titled(charts.speedup(families), "Speed over the library's best call", "Lines are 95 % intervals")
+        )
     if any(size["tflops"] is not None for size in sizes):
         timed = charts.timed_of(record)
         said = "Limits by the data sheet" + ("; diamonds are predicted, not measured" if PREDICTED in timed else "")
-        parts.append(_titled(charts.roofline(timed), "Roofline", said))
+        parts.append(_titled(charts.roofline(families, timed), "Roofline", said))
     if changes:
         parts.append(_titled(charts.changes(), "Against the older results", "Lines are 95 % intervals"))
     if not parts:
