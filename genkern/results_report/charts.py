@@ -28,6 +28,8 @@ STAGES = {
 # Config of pictures, on a white ground.
 LIGHT: Spec = {
     "background": "white",
+    # Labels for screen readers would triple the size of a picture.
+    "aria": False,
     "font": "DejaVu Sans, Arial, sans-serif",
     "axis": {
         "labelColor": "#333333",
@@ -50,8 +52,10 @@ LIGHT: Spec = {
         "color": "#111111",
         "fontSize": 15,
         "anchor": "start",
+        "frame": "group",
         "subtitleColor": "#555555",
         "subtitleFontSize": 12,
+        "subtitlePadding": 4,
     },
     "view": {"stroke": None},
     "range": {"category": PALETTE},
@@ -100,6 +104,7 @@ def speedup(families: Sequence[str]) -> Spec:
         "type": "quantitative",
         "scale": {"type": "log", "nice": False, "padding": 8},
         "title": "Operations of the size, GFLOP",
+        "axis": {"format": "~g", "tickCount": 7},
     }
     y = {
         "field": "speedup",

@@ -48,6 +48,7 @@ def collect(
     candidates: Sequence[str] = (),
     title: str = "",
     most_candidates: int = MOST_CANDIDATES,
+    sources: bool = True,
 ) -> Record:
     """Return the record of a report.
 
@@ -58,6 +59,7 @@ def collect(
             --profile_file, recorded tables, or folders of these. The first file that has a size is used.
         title: a title instead of the devices and the number of sizes.
         most_candidates: candidates to show one by one, in all; charts of tiles and parameters always use all.
+        sources: generate the programs of winners and runners-up, which takes some 10 ms for each.
 
     Raises:
         ResultsError: a file cannot be read, or has no result.
@@ -77,8 +79,9 @@ def collect(
     sizes, columns = _with_candidates(rows, sizes, sets, most_candidates)
     notes += _candidate_notes(sizes, columns)
     texts = Texts()
-    sizes = list(_with_sources(rows, sizes, texts))
-    notes += _source_notes(sizes)
+    if sources:
+        sizes = list(_with_sources(rows, sizes, texts))
+        notes += _source_notes(sizes)
     old_files: list[str] = []
     only_old: list[str] = []
     if old is not None:

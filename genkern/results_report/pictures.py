@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from statistics import geometric_mean
 from typing import Any
 
 from genkern.errors import InputError
@@ -13,11 +15,15 @@ _WIDTH, _HEIGHT = 860, 300
 # Pixels per unit of length: text stays sharp on a slide of 1,920 pixels.
 _SCALE = 2.0
 _VEGA_LITE = "6.4"
+# Places and shapes in SVG, and their decimals behind the second, which are a third of a picture.
+_PLACE = re.compile(r'(?:transform|d)="[^"]*"')
+_DECIMALS = re.compile(r"(\.[0-9]{2})[0-9]+")
 
 
 def svg(record: Record) -> str:
     """Return the picture as SVG. Raises InputError if vl-convert is missing, or if there is nothing to draw."""
-    return str(_vl_convert().vegalite_to_svg(picture(record), vl_version=_VEGA_LITE)) + "\n"
+    text = str(_vl_convert().vegalite_to_svg(picture(record), vl_version=_VEGA_LITE))
+    return _PLACE.sub(lambda found: _DECIMALS.sub(r"\1", found[0]), text) + "\n"
 
 
 def png(record: Record) -> bytes:
@@ -38,25 +44,26 @@ def picture(record: Record) -> charts.Spec:
     ]
     parts, families = [], charts.families_of(record)
     if any(size["speedup"] is not None for size in sizes):
-        parts.append(
-            _titled(charts.speedup(families), "Speed over the library's best call", "Lines are 95 % intervals")
-        )
+        ratios = [size["speedup"] for size in sizes if size["speedup"] is not None]
+        said = f"{geometric_mean(ratios):.3f}x, geometric mean of {len(ratios)} sizes; lines are 95 % intervals"
+        parts.append(_titled(charts.speedup(families), "Speed over the library's best call", said))
     if any(size["tflops"] is not None for size in sizes):
         timed = charts.timed_of(record)
-        said = "Limits by the data sheet" + ("; diamonds are predicted, not measured" if PREDICTED in timed else "")
+        limits = [
+            f"{each.dtype} {each.peak_tflops:,.0f} TFLOPS, {each.memory_tb_per_s:g} TB/s" for each in record.roofs
+        ]
+        said = f"Limits by the data sheet: {'; '.join(limits)}" if limits else "No limit is known"
+        said += "; diamonds are predicted, not measured" if PREDICTED in timed else ""
         parts.append(_titled(charts.roofline(families, timed), "Roofline", said))
     if changes:
         parts.append(_titled(charts.changes(), "Against the older results", "Lines are 95 % intervals"))
     if not parts:
         raise InputError("the results have no times, so there is nothing to draw: use --format html")
     rows = charts.roof_rows(record)
-    kept = [
-        {name: value for name, value in size.items() if name not in ("source", "runner_up_source")} for size in sizes
-    ]
     return {
-        "title": {"text": record.title, "fontSize": 18, "subtitle": f"genkern {record.genkern}, {record.made}"},
+        "title": {"text": record.title, "fontSize": 18, "subtitle": _versions(record), "offset": 14},
         "datasets": {
-            "sizes": kept,
+            "sizes": sizes,
             "changes": changes,
             "roofs": rows["roof_lines"],
             "roof_labels": rows["roof_labels"],
@@ -66,6 +73,14 @@ def picture(record: Record) -> charts.Spec:
         "resolve": {"scale": {"color": "independent", "fill": "independent"}},
         "config": charts.LIGHT,
     }
+
+
+def _versions(record: Record) -> str:
+    """Return the versions of most of the sizes. The date of the picture would tell nothing about their times."""
+    largest = record.groups[0]
+    said = ", ".join(f"{name} {version}" for name, version in largest.versions.items()) or "versions not named"
+    others = f"; {len(record.groups) - 1} other sets of versions or devices" if len(record.groups) > 1 else ""
+    return f"{said} ({largest.sizes} sizes){others}" if others else said
 
 
 def _titled(spec: charts.Spec, title: str, subtitle: str) -> charts.Spec:

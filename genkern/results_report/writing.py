@@ -17,6 +17,8 @@ from genkern.results_report.pictures import png, svg
 from genkern.results_report.record import Record, plain
 
 FORMATS = ("html", "md", "png", "svg", "json")
+# The formats that show generated programs.
+_WITH_SOURCES = ("html", "json")
 
 
 def format_of(path: str, format: str | None) -> str:
@@ -62,7 +64,14 @@ def write(
     """
     where = os.fspath(path)
     kind = format_of(where, format)
-    record = collect(results, old, candidates=candidates, title=title, most_candidates=most_candidates)
+    record = collect(
+        results,
+        old,
+        candidates=candidates,
+        title=title,
+        most_candidates=most_candidates,
+        sources=kind in _WITH_SOURCES,
+    )
     write_record(record, where, kind)
     return record
 
