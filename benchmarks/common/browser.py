@@ -85,7 +85,7 @@ def drawn_whole(page: Any) -> None:
     for chart in page.query_selector_all(".chart:not([hidden])"):
         if chart.evaluate("host => host.offsetParent !== null"):
             chart.evaluate("host => host.scrollIntoView()")
-            page.wait_for_function("host => host.querySelector('svg')", arg=chart, timeout=_TIMEOUT_MS)
+            page.wait_for_function("host => host.querySelector('svg, canvas')", arg=chart, timeout=_TIMEOUT_MS)
     page.evaluate("scrollTo(0, 0)")
 
 

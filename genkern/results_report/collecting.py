@@ -33,7 +33,7 @@ from genkern.results_report.record import PREDICTED, UNKNOWN, Candidates, Record
 from genkern.results_report.sizes import FileRow, device_text, gpu_or_none, groups_of, roofs_of, sizes_of
 from genkern.results_report.sources import Texts, sources_of
 
-_SUFFIXES = (".yaml", ".yml", ".csv")
+_SUFFIXES = (".yaml", ".yml", ".json", ".csv")
 _IN_MEMORY = "results in memory"
 # What the page names at most when it lists sizes in a note.
 _NAMED = 5

@@ -3,6 +3,7 @@
 (function () {
   const ROWS = 120; // rows of a table before a button shows the others
   const FOLD = 8; // equal lines of sources that are folded
+  const MANY = 2000; // marks from which a canvas is faster than SVG
   const dom = (id) => document.getElementById(id);
   const views = new Map();
   let record, byId, charts, shown, chosen, sorting = { field: null, down: false }, limit = ROWS, ready = false;
@@ -125,7 +126,7 @@
     views.get(id)?.finalize();
     host.replaceChildren();
     const whole = { ...spec, datasets, config: config(host.clientWidth) };
-    const view = new vega.View(vega.parse(vegaLite.compile(whole, { logger: vega.logger(vega.Error) }).spec), { renderer: "svg", hover: true, tooltip: tip, logLevel: vega.Error }).initialize(host);
+    const view = new vega.View(vega.parse(vegaLite.compile(whole, { logger: vega.logger(vega.Error) }).spec), { renderer: Object.values(datasets).some((rows) => rows.length > MANY) ? "canvas" : "svg", hover: true, tooltip: tip, logLevel: vega.Error }).initialize(host);
     if (onSelect) view.addEventListener("click", (event, item) => { if (item?.datum?.id) onSelect(item.datum.id); });
     views.set(id, view);
     return view.runAsync();
@@ -257,8 +258,10 @@
 
   function columns() {
     const some = (field) => record.sizes.some((size) => known(size[field]) && size[field] !== "");
+    const several = new Set(record.sizes.map((size) => size.device)).size > 1;
     const all = [
       { head: "Size", field: "label", first: true, sort: (size) => size.gflop, cell: link },
+      several && { head: "Device", field: "device", cell: (size) => size.device },
       { head: "Time, us", field: "us", number: true, cell: (size) => [us(size.us), badge(size), known(size.low_us) ? make("small", {}, ` ±${(50 * (size.high_us - size.low_us) / size.us).toFixed(1)} %`) : null] },
       { head: "TFLOPS", field: "tflops", number: true, cell: (size) => (known(size.tflops) ? grouped(size.tflops, 1) : "-") },
       some("roof_share") && { head: "Of roofline", field: "roof_share", number: true, cell: (size) => [percent(size.roof_share), make("small", {}, ` ${size.bound}`)] },
@@ -504,9 +507,17 @@
     dom("cost_text").replaceChildren(make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, heads.map((head, n) => make("th", { class: n > 1 ? "number" : null }, head)))),
       make("tbody", {}, record.runs.map((run_) => make("tr", {}, [run_.results.split("/").pop(), run_.started + (run_.starts > 1 ? ` (start ${run_.starts})` : ""), run_.sizes, run_.devices, seconds(run_.wall_s), share(run_.measure_s, run_), share(run_.idle_s, run_), seconds(run_.compile_s), run_.binaries ?? "-", run_.cached ?? "-"].map((text, n) => make("td", { class: n > 1 ? "number" : null, title: n ? null : run_.command }, String(text)))))))));
     dom("cost_text").append(make("p", { class: "muted" }, "A GPU is busy while it screens, re-times, checks and confirms. The time of compiles counts those of earlier runs whose results came from the cache, too."));
-    const run_ = record.runs.find((each) => each.stages.length);
-    dom("timeline_chart").hidden = !run_;
-    if (!run_) { dom("cost_text").append(make("p", { class: "muted" }, "The journal does not say when sizes ended, so there is no timeline.")); return null; }
+    const timed = record.runs.filter((each) => each.stages.length);
+    dom("timeline_chart").hidden = !timed.length;
+    if (!timed.length) { dom("cost_text").append(make("p", { class: "muted" }, "The journal does not say when sizes ended, so there is no timeline.")); return null; }
+    dom("run").replaceChildren(...timed.map((each, n) => make("option", { value: n }, each.results.split("/").pop())));
+    dom("run").parentElement.hidden = timed.length < 2;
+    dom("run").onchange = () => drawTimeline(timed[Number(dom("run").value)]);
+    return drawTimeline(timed[0]);
+  }
+
+  // Sizes that overlap on a device have lanes of their own.
+  function drawTimeline(run_) {
     const free = [], rows = [], last = Math.max(...run_.stages.map((stage) => stage.end_s)), unit = last > 7200 ? 3600 : last > 180 ? 60 : 1;
     let lane = 0, before = null;
     for (const stage of run_.stages) {
