@@ -45,6 +45,7 @@ LANES = 3
 _USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
        genkern --model_dir DIR [--tp N] [-o FILE] [options]
        genkern status [RUN]
+       genkern report RESULTS [OLD] -o FILE
        genkern pack RESULTS... -o FILE
        genkern verify BUNDLE
        genkern model MODEL --engine ENGINE -o FILE

@@ -136,7 +136,8 @@ def _read(results: Results) -> tuple[list[str], list[FileRow], list[str]]:
 def _title(rows: Sequence[FileRow]) -> str:
     devices = list(dict.fromkeys(device_text(each.row) for each in rows))
     few = ", ".join(devices[:3]) + (f" and {len(devices) - 3} more" if len(devices) > 3 else "")
-    return f"{len(rows)} GEMM size{'s' * (len(rows) != 1)} on {few}"
+    how = ", predicted for" if all(each.row.predicted for each in rows) else " on"
+    return f"{len(rows)} GEMM size{'s' * (len(rows) != 1)}{how} {few}"
 
 
 def _of_journals(
@@ -157,6 +158,8 @@ def _of_journals(
             journal = read_journal(path)
             if (cost := run_of(journal, shown_path(file))) is not None:
                 runs.append(cost)
+            if journal.header.get("time_source") == PREDICTED:
+                continue
             sets += of_problems(problems_of(journal), shown_path(str(path)), problems)
         except ResultsError as error:
             notes.append(f"No candidates from the journal: {error}.")
@@ -275,10 +278,14 @@ def _old_notes(sizes: Sequence[Size], only_old: Sequence[str]) -> Iterator[str]:
 
 
 def _of(number: int, count: int) -> str:
+    if count == 1:
+        return "The time is"
     return f"All {count} times are" if number == count else f"{number} of {count} times are"
 
 
 def _all(number: int, count: int) -> str:
+    if count == 1:
+        return "The size has"
     return f"All {count} sizes have" if number == count else f"{number} of {count} sizes have"
 
 

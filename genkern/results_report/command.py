@@ -81,5 +81,6 @@ def run_report(options: argparse.Namespace, console: Console) -> int:
     for note in record.notes:
         console.print(f"note: {note}")
     if not is_stream(options.output):
-        console.print(f"{len(record.sizes)} sizes, {options.format}: {shown_path(options.output)}")
+        sizes = f"{len(record.sizes)} size{'s' * (len(record.sizes) != 1)}"
+        console.print(f"{sizes}, {options.format}: {shown_path(options.output)}")
     return 0

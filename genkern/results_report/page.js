@@ -92,8 +92,8 @@
 
   // Charts are drawn when they come near the visible part of the page; printing draws all.
   const waiting = new Map();
-  const near = new IntersectionObserver((entries) => entries.forEach((entry) => { if (entry.isIntersecting) drawWaiting(entry.target); }), { rootMargin: "400px" });
-  const isNear = (host) => { const box = host.getBoundingClientRect(); return box.top < innerHeight + 400 && box.bottom > -400; };
+  const near = new IntersectionObserver((entries) => entries.forEach((entry) => { if (entry.isIntersecting) drawWaiting(entry.target); }), { rootMargin: "200px" });
+  const isNear = (host) => { const box = host.getBoundingClientRect(); return box.top < innerHeight && box.bottom > 0; };
 
   function drawWaiting(host) {
     near.unobserve(host);
@@ -209,7 +209,7 @@
     const measured = sizes.filter((size) => known(size.roof_share) && size.timed !== "predicted");
     if (measured.length) tiles.push(tile(percent(median(measured.map((size) => size.roof_share))), "of the data sheet's roofline", `median of ${plural(measured.length, "size")}`));
     const predicted = sizes.filter((size) => size.timed === "predicted");
-    if (predicted.length) tiles.push(tile(grouped(predicted.length, 0), "times are predicted", "not measured on any GPU"));
+    if (predicted.length) tiles.push(tile(grouped(predicted.length, 0), predicted.length === 1 ? "time is predicted" : "times are predicted", "not measured on any GPU"));
     const changed = sizes.filter((size) => size.change && known(size.change.ratio) && !size.change.why);
     if (changed.length) {
       const count = (verdict) => changed.filter((size) => size.verdict === verdict).length;
@@ -359,8 +359,8 @@
     return [
       fact("Winner", size.config || size.kernel, true),
       fact("Runner-up", size.runner_up, true),
-      fact("Time", size.time_text), fact("Samples", known(size.samples) ? `${size.samples}${size.discarded ? `, ${size.discarded} discarded` : ""}` : null),
-      fact("Spread (IQR)", known(size.spread_us) ? `${us(size.spread_us)} us` : null), fact("Rate", known(size.tflops) ? `${grouped(size.tflops, 1)} TFLOPS, ${grouped(size.gb_per_s, 0)} GB/s` : null),
+      fact("Time", size.time_text), fact("Samples", known(size.samples) && size.timed !== "predicted" ? `${size.samples}${size.discarded ? `, ${size.discarded} discarded` : ""}` : null),
+      fact("Spread (IQR)", known(size.spread_us) && size.timed !== "predicted" ? `${us(size.spread_us)} us` : null), fact("Rate", known(size.tflops) ? `${grouped(size.tflops, 1)} TFLOPS, ${grouped(size.gb_per_s, 0)} GB/s` : null),
       fact("Least time by data sheet", known(size.roof_us) ? `${us(size.roof_us)} us (${size.bound})` : null), fact("Of roofline", percent(size.roof_share)),
       fact("Called", size.called === "tie" ? "library (tie)" : size.called), fact("Check", size.check || "none"),
       fact("Searched", known(size.searched_share) ? `${percent(size.searched_share)} of the binaries` : null), fact("Expected loss", known(size.expected_loss) ? percent(size.expected_loss, 2) : null),
@@ -379,7 +379,7 @@
     if (size.change) add("Older result", size.change.old_us, size.change.old_config);
     if (rows.length < 2) return null;
     return make("div", { class: "scroll" }, make("table", {}, make("thead", {}, make("tr", {}, ["Who it beat", "Time, us", "Over the winner", "Config"].map((head, n) => make("th", { class: n === 1 || n === 2 ? "number" : null }, head)))),
-      make("tbody", {}, rows.map(([name, time, said], n) => make("tr", {}, make("td", {}, name), make("td", { class: "number" }, [us(time), n === 0 ? badge(size) : null]),
+      make("tbody", {}, rows.map(([name, time, said], n) => make("tr", {}, make("td", {}, name), make("td", { class: "number" }, [us(time), name === "Winner" || name === "Runner-up" ? badge(size) : null]),
         make("td", { class: "number" }, n && known(size.us) ? change(time / size.us) : ""), make("td", { class: "name", title: said }, said))))));
   }
 
@@ -398,7 +398,6 @@
   }
 
   function candidatesOf(size, of) {
-    const time = of.predicted ? "predicted time" : "first measurement";
     const total = Object.values(of.outcomes).reduce((sum, n) => sum + n, 0), most = Math.max(...Object.values(of.outcomes));
     const rows = of.config.map((config_, n) => ({
       rank: n + 1, config: config_, family: of.family[n], us: of.us[n], us_text: `${us(of.us[n])} us${of.predicted ? " predicted" : ""}`, final_text: known(of.final_us[n]) ? `${us(of.final_us[n])} us` : "",
@@ -410,7 +409,7 @@
     const choice = make("select", { id: "parameter" }, names.map((name) => make("option", { value: name }, name)));
     dom("detail").append(
       make("div", { class: "head" }, make("h3", {}, `Candidates: ${grouped(of.timed, 0)} with a time${rows.length < of.timed ? `, the ${grouped(rows.length, 0)} fastest shown` : ""}`), make("button", { type: "button", class: "small", id: "candidates_csv" }, "CSV of the candidates")),
-      make("p", { class: "muted" }, `From ${of.origin}. Times are each candidate's ${time}; the finals decided the winner.${of.whole ? " Every config of the space has an outcome." : ""}`));
+      make("p", { class: "muted" }, `From ${of.origin}. ${of.predicted ? "Times are predicted; none was measured." : "Times are each candidate's first measurement; the finals decided the winner."}${of.whole ? " Every config of the space has an outcome." : ""}`));
     dom("candidates_csv").addEventListener("click", () => save(`candidates_${size.id}.csv`, csv(["rank", "config", "us", "final_us", "registers", "shared_bytes", "spills", ...names],
       of.config.map((config_, n) => [n + 1, config_, of.us[n], of.final_us[n], of.registers[n], of.shared_bytes[n], of.spills[n], ...names.map((name) => of.parameters[name][n])]))));
     if (rows.length) {
@@ -424,7 +423,7 @@
         const name = choice.value;
         if (!name) return;
         const spec = copy(charts.parameter);
-        spec.layer.forEach((layer) => { layer.encoding.x.title = name; });
+        spec.layer.forEach((layer) => { layer.encoding.x.title = name; layer.encoding.y.title = `${of.predicted ? "Predicted time" : "First measurement"}, us`; });
         const best = of.best_by[name].map(([value, best_us, count]) => ({ value, us: best_us, us_text: `${us(best_us)} us`, candidates: count }));
         const order = best.map((row) => row.value);
         spec.layer.forEach((layer) => { layer.encoding.x.sort = order; });
@@ -436,7 +435,7 @@
     if (of.tiles.length) {
       const best = Math.min(...of.tiles.map((tile_) => tile_.us));
       dom("detail").append(make("div", { class: "pair" },
-        make("div", {}, make("h3", {}, "Tiles: best time of each BLOCK_SIZE_M x BLOCK_SIZE_N"), make("div", { id: "tiles_chart", class: "chart" })),
+        make("div", {}, make("h3", {}, `Tiles: best ${of.predicted ? "predicted " : ""}time of each BLOCK_SIZE_M x BLOCK_SIZE_N`), make("div", { id: "tiles_chart", class: "chart" })),
         make("div", {}, make("h3", {}, `Outcomes of ${plural(total, "candidate")}`), make("div", { class: "outcomes" }, Object.entries(of.outcomes).map(([name, count]) => [make("span", {}, of.predicted && name === "measured" ? "predicted" : name), make("i", { style: `width:${(100 * count / most).toFixed(2)}%` }), make("span", {}, grouped(count, 0))])))));
       const spec = copy(charts.tiles), columns_ = new Set(of.tiles.map((tile_) => tile_.block_n)).size;
       if (dom("tiles_chart").clientWidth / columns_ < 30) spec.layer = spec.layer.filter((layer) => layer.name !== "numbers");
@@ -470,7 +469,7 @@
 
   function sources(size) {
     if (!size.source) { if (size.config) dom("detail").append(make("p", { class: "muted" }, "This genkern cannot generate the winner's source.")); return; }
-    const differs = size.source.as_measured === false ? " This genkern generates another program than the one that was measured." : size.source.as_measured === null ? " The results file does not identify the program that was measured." : "";
+    const differs = size.source.as_measured === false ? " This genkern generates another program than the one that was measured." : size.source.as_measured === null && size.timed === "measured" ? " The results file does not identify the program that was measured." : "";
     const box = make("div", { class: "source" });
     const fill = (which) => {
       if (which !== "diff") {

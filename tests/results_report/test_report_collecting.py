@@ -59,6 +59,7 @@ def test_predictions_are_marked_and_never_compared(tmp_path: Path) -> None:
     (size,) = record.sizes
     assert (size.timed, size.speedup, size.low_us) == ("predicted", None, pytest.approx(8.0))
     assert noted(record, "predicted, not measured")
+    assert "predicted" in record.title
     assert size.change is not None
     assert (size.change.verdict, size.change.ratio, size.change.p) == ("not compared", None, None)
     assert "predicted" in size.change.why
