@@ -275,7 +275,7 @@ def candidates(families: Sequence[str]) -> Spec:
                     "color": _family("family", "Family", families),
                     "tooltip": [
                         {"field": "config", "title": "config"},
-                        {"field": "us_text", "title": "first measurement"},
+                        {"field": "us_text", "title": "time"},
                         {"field": "final_text", "title": "finals"},
                         {"field": "needs_text", "title": "resources"},
                     ],
@@ -307,7 +307,7 @@ def parameter() -> Spec:
                     "y": {**us, "field": "us"},
                     "tooltip": [
                         {"field": "config", "title": "config"},
-                        {"field": "us_text", "title": "first measurement"},
+                        {"field": "us_text", "title": "time"},
                     ],
                 },
             },
