@@ -553,7 +553,9 @@
   }
 
   // ---- downloads
-  const quoted = (value) => { const text = known(value) ? String(value) : ""; return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
+  // A name that begins like a formula is not one to a spreadsheet.
+  const cell = (value) => (typeof value === "string" && /^[=+@\t\r-]/.test(value) ? `'${value}` : known(value) ? String(value) : "");
+  const quoted = (value) => { const text = cell(value); return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
   const csv = (heads, rows) => `${[heads, ...rows].map((row) => row.map(quoted).join(",")).join("\n")}\n`;
 
   function save(name, text, type = "text/csv") {

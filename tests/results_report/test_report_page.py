@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from recorded_runs import FIT
 
 from benchmarks.common.browser import OpenPage, browser, browser_or_reason, drawn_whole, opened
 from genkern.formats.kind import read_results
-from genkern.results_report import write
+from genkern.results_report import vega, write
 
 _EXECUTABLE, _REASON = browser_or_reason()
 # Vega's marks of data, beside those of legends.
@@ -178,6 +180,18 @@ def test_what_is_shown_can_be_saved(page: OpenPage) -> None:
 
 
 @in_browser
+def test_a_saved_name_is_no_formula(chromium: Any, tmp_path: Path) -> None:
+    row = replace(hostile_row(), kernel_name="=cmd|' /C calc'!A0")
+    write([row], tmp_path / "report.html")
+    with opened(chromium, tmp_path / "report.html", 1400) as found:
+        with found.page.expect_download() as download:
+            found.page.click("#sizes_csv")
+        (saved,) = csv.DictReader(io.StringIO(Path(download.value.path()).read_text(encoding="utf-8")))
+        assert saved["config"] == "'" + row.kernel_name
+        assert found.page.locator("#table td.name").inner_text() == row.kernel_name
+
+
+@in_browser
 def test_names_in_files_do_no_harm(chromium: Any, tmp_path: Path) -> None:
     """A kernel, a device, a version and a title that would close the script are shown as they are."""
     rows = [*read_results(str(results(tmp_path / "r.yaml"))), hostile_row()]
@@ -196,6 +210,23 @@ def test_names_in_files_are_not_in_the_page_as_they_stand(tmp_path: Path) -> Non
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "<img" not in text
     assert text.count("</script>") == text.count("<script")
+
+
+def test_the_licences_are_of_the_library_in_the_page() -> None:
+    """Each release is named by the licences, and by the library itself."""
+    folder = Path(vega.__file__).parent
+    licences = (folder / "LICENCES.txt").read_text(encoding="utf-8")
+    for name in ("vega", "vega-lite"):
+        (release,) = re.findall(rf"(?m)(?:^|, ){name} ([0-9.]+) \(BSD-3-Clause\)", licences)
+        assert f'"{release}"' in (folder / f"{name}.min.js").read_text(encoding="utf-8")
+    assert "d3-scale" in licences
+
+
+@pytest.mark.parametrize("sizes", [1, 6])
+def test_a_page_of_few_sizes_is_small(sizes: int, tmp_path: Path) -> None:
+    """The library and the program take half a megabyte."""
+    write(results(tmp_path / "r.yaml", [winner(each, 10.0) for each in problems(sizes)]), tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size < 500_000
 
 
 def test_the_page_loads_nothing(tmp_path: Path) -> None:
