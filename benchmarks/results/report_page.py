@@ -63,9 +63,9 @@ def main(argv: Sequence[str]) -> int:
                 seconds.append(page.opened_s)
                 cpu.append(page.cpu_s)
         print(f"opened in {', '.join(f'{each:.2f}' for each in seconds)} s; {version}; load {os.getloadavg()[0]:.1f}")
-        print(f"processor time of the page: {median(cpu):.2f} s")
         print(f"report_mib: {path.stat().st_size / 2**20:.2f}")
         print(f"report_open_s: {median(seconds):.2f}")
+        print(f"report_open_cpu_s: {median(cpu):.2f}")
     return 0
 
 
