@@ -104,6 +104,7 @@ docs: $(DEV)
 	$(PY) results/readme.py
 	$(PY) results/measured.py
 	$(PY) results/recorded/readme.py
+	$(PY) docs/shipped_reports.py
 
 site: $(SITE)/site.stamp
 	$(SITE)/bin/python docs/site.py build/site_pages

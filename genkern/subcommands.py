@@ -61,6 +61,7 @@ COMMANDS = {
     "explain": Subcommand(TUNE, "", "count the configs that each pruning rule drops"),
     "status": Subcommand(TUNE, "genkern.command.status", "how far a run is"),
     "why": Subcommand(ASK, "genkern.command.questions.why", "what is called for a size, and why"),
+    "report": Subcommand(ASK, "genkern.results_report.command", "results as one page, a table, or pictures"),
     "repro": Subcommand(ASK, "genkern.command.questions.repro", "a script that runs one result, to attach to an issue"),
     "doctor": Subcommand(ASK, "genkern.command.doctor.doctor", "what this machine lacks, and the remedy"),
     "completion": Subcommand(ASK, "genkern.command.completion", "a script of completions for bash, zsh or fish"),

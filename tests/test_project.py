@@ -219,7 +219,11 @@ def test_wheel_holds_every_file_once(built: tuple[Path, Path]) -> None:
     assert len(names) == len(set(names))
     # The C extension is there where it could be compiled.
     installed = {name for name in names if ".dist-info/" not in name and not name.endswith((".so", ".genkern"))}
-    expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml", ".typed", ".npz")}
+    expected = {
+        str(path)
+        for path in files_of("genkern")
+        if path.suffix in (".py", ".yaml", ".typed", ".npz", ".js", ".css", ".html", ".txt")
+    }
     expected |= {f"genkern/{path}" for path in files_of("profiling") if path.suffix == ".py"}
     expected |= {f"genkern/{path}" for path in files_of("templates")}
     assert installed == expected

@@ -76,10 +76,18 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a problem ended: number of configs by outcome, and why there is no winner, or ""."""
+    """How a problem ended.
+
+    outcomes: number of configs by outcome
+    message: why there is no winner, or ""
+    time_s: when (`time.time()`); None in journals of genkern 0.2
+    stage_s: wall-clock seconds of each stage, in the order in which they began; pruning precedes `Begun`
+    """
 
     outcomes: dict[Outcome, int]
     message: str
+    time_s: float | None = None
+    stage_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -286,7 +294,8 @@ class JournalFacts:
             facts.begun = require_types(Begun(**value))
         elif fact == "ended":
             outcomes = {Outcome(name): n for name, n in value["outcomes"].items()}
-            facts.ended = require_types(Ended(outcomes, value["message"]))
+            when = value.get("time_s"), value.get("stage_s", {})
+            facts.ended = require_types(Ended(outcomes, value["message"], *when))
         elif fact == "coded":
             facts.codes |= codes_of(value)
         elif fact == "outdated":
