@@ -74,7 +74,7 @@ def test_unknown_types_are_refused(text: str) -> None:
     if text == "float":
         assert parse_dtype(text, "sm_90").name == "fp32"
         return
-    with pytest.raises(InputError, match="use one of fp32, fp16, bf16"):
+    with pytest.raises(InputError, match="fp32, fp16, bf16"):
         parse_dtype(text, "sm_90")
 
 

@@ -78,7 +78,7 @@ def test_a_file_system_without_locks_does_not_tell(tmp_path: Path, monkeypatch: 
 def test_two_runs_on_one_results_file(tmp_path: Path) -> None:
     """The second run is told in one line which file is taken."""
     path = str(tmp_path / "tuned.yaml")
-    with sole_run(path), pytest.raises(OutputError, match=r"another run is writing .*tuned\.yaml"), sole_run(path):
+    with sole_run(path), pytest.raises(OutputError, match=r"tuned\.yaml"), sole_run(path):
         pass
 
 

@@ -133,7 +133,7 @@ def test_only_the_name_of_a_space_is_compared(tmp_path: Path) -> None:
     path = tmp_path / "j"
     written(path)
     opened(path, NOW).close()
-    with pytest.raises(ResultsError, match="the search space of a16w16 was default, is wide"):
+    with pytest.raises(ResultsError, match="a16w16 was default, is wide"):
         opened(path, {**NOW, "space": {"a16w16": {"name": "wide", "sha256": "fedcba9876543210"}}})
     with pytest.raises(ResultsError, match=r"triton was '3\.7\.0', is '3\.8\.0'"):
         opened(path, {**NOW, "triton": "3.8.0"})
@@ -144,5 +144,5 @@ def test_other_releases_are_other_runs(tmp_path: Path) -> None:
     for version in ("0.0.9", "0.3.0"):
         path = tmp_path / version
         opened(path, {**NOW, "genkern": version}).close()
-        with pytest.raises(ResultsError, match=f"genkern was '{version}', is '0.2.0'"):
+        with pytest.raises(ResultsError, match=f"'{version}'.*'0.2.0'"):
             opened(path, NOW)

@@ -306,7 +306,7 @@ def test_large_sums_of_clusters_are_exact(family: str) -> None:
 def test_a_ring_that_is_filled_at_once_is_refused(family: str, together: int) -> None:
     """Its loader would wait for a product that waits for the loader: that shows when the kernel is compiled, too."""
     problem, config = fp16_problem(64, 64, 64 * 40), made(family, 64, 64, 1, 4, 1, together=together)
-    with pytest.raises(InputError, match="a ring needs a buffer to read besides"):
+    with pytest.raises(InputError, match="ring"):
         text_of(problem, config)
     text = changed(problem, replace(config, num_stages=2), "1, 1, 4, 2),", "1, 1, 4, 1),")
     text = text.replace("_nS2", "_nS1")

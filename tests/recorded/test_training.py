@@ -67,7 +67,7 @@ def test_samples_hang_on_the_size_alone() -> None:
 def test_nothing_measured_teaches_nothing() -> None:
     nothing = Known(SIZES[0].problem)
     nothing.__dict__["us"] = {}
-    with pytest.raises(InputError, match=r"64x1024x2048.*nothing was measured"):
+    with pytest.raises(InputError, match="64x1024x2048"):
         sampled(nothing)  # type: ignore[arg-type]
 
 

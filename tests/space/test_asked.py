@@ -138,7 +138,7 @@ def test_what_there_is_not() -> None:
     with pytest.raises(AttributeError, match="no parameter 'BLOCK_SIZE_Q'"):
         asked.of(every()[0])
     changed = Asked(lambda config: config.having(schedule="slow"), watching({**SAME, "others": ()}))
-    with pytest.raises(InputError, match="schedule 'slow' is not one of cooperative, ping_pong"):
+    with pytest.raises(InputError, match=r"schedule 'slow' .*cooperative, ping_pong"):
         changed.of(every()[0])
 
 

@@ -76,14 +76,12 @@ def test_libraries_by_name(text: str, names: str) -> None:
 @pytest.mark.parametrize("text", ["", "rocblas", "torch,", "torch;triton"])
 def test_an_unknown_library_is_refused(text: str) -> None:
     """In one line that has all names."""
-    with pytest.raises(
-        InputError, match=r"--libtype: .* is not one of all, triton, cute, torch, cublaslt, hipblaslt, aiter"
-    ):
+    with pytest.raises(InputError, match=r"--libtype: .*all, triton, cute, torch, cublaslt, hipblaslt, aiter"):
         parse_libraries(text)
 
 
 @pytest.mark.parametrize("text", ["asm", "triton,ck", "OPUS", "flydsl", "skinny", "cktile"])
 def test_libtypes_of_aiters_lead_to_aiter(text: str) -> None:
     """Its kernels race under its own name."""
-    with pytest.raises(InputError, match=f"libtype of AITER, whose kernels race as {AITER}"):
+    with pytest.raises(InputError, match=AITER):
         parse_libraries(text)

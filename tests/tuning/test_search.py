@@ -303,7 +303,7 @@ def test_what_a_strategy_must_not_drop(bench: Bench) -> None:
     search = a_search(bench)
     assert isinstance(search.strategy, Scripted)
     search.strategy.dropping = [UNITS[-1]]
-    with pytest.raises(InputError, match=f"scripted dropped {UNITS[-1].configs[0].name}, which it did not ask for"):
+    with pytest.raises(InputError, match=f"scripted .*{UNITS[-1].configs[0].name}"):
         list(search.measurements(Timer()))
 
 

@@ -241,7 +241,7 @@ def test_what_no_search_may_do_is_refused(recorded: RecordedProblem, ask: Callab
         played(Scripted([ask()]), recorded)
     strategy = Scripted([[UNITS[0]]], enough=1)
     strategy.drop = lambda: [UNITS[5]]  # type: ignore[method-assign]
-    with pytest.raises(InputError, match=r"dropped tiled_.*, which it did not ask for"):
+    with pytest.raises(InputError, match="dropped tiled_"):
         played(strategy, recorded)
 
 

@@ -218,7 +218,7 @@ def test_tables_and_curves_are_kept(folder: Path, tmp_path: Path, monkeypatch: p
     assert (table.read_text(), kept.read_text()) == (first, lines)
     assert {line.split()[1] for line in made.read_text().splitlines()} == {"in_vain.py", "finds.py"}
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SystemExit, match="error: --plot needs matplotlib: pip install matplotlib"):
+    with pytest.raises(SystemExit, match=r"--plot.*pip install matplotlib"):
         main([*command, "--plot", str(tmp_path / "loss.svg")])
 
 
