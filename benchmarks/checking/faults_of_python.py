@@ -48,7 +48,7 @@ FAULTS = (
         "DTYPES",
         'name="bf16", bits=16, kind="float", exact=2**8',
         'name="bf16", bits=16, kind="float", exact=2**11',
-        ("gemm", "profiling/checking"),
+        ("gemm/test_dtypes.py", "profiling/checking"),
     ),
     Fault(
         "the wrong encoding of fp8 is taken for an architecture",
@@ -85,7 +85,7 @@ FAULTS = (
         "Groups",
         "counts.clamp(max=self.capacity) if self.capacity",
         "counts if self.capacity",
-        ("ops",),
+        ("ops/test_groups.py", "ops/test_grouped_gemm.py"),
     ),
     # kernels
     Fault(
@@ -93,7 +93,7 @@ FAULTS = (
         "keeps_promises",
         "isinstance(argument, Integer) and argument.multiple_of > 1",
         "isinstance(argument, Integer) and argument.multiple_of > 2",
-        ("kernels/test_plan.py", "packing", "runtime/test_invariant_table.py"),
+        ("packing/test_any_m.py", "runtime/test_table.py", "runtime/launch/test_parameters.py"),
     ),
     Fault(
         "shares of K are rounded up: sums get another order",
@@ -107,7 +107,7 @@ FAULTS = (
         "KernelSpec",
         "decides = self, layouts, target, triton_version, environment, LOWERING",
         "decides = self, layouts, target, triton_version, LOWERING",
-        ("kernels/test_kernel.py", "farm/test_compiler.py", "farm/test_cache.py"),
+        ("kernels/test_kernel.py",),
     ),
     # space
     Fault(
@@ -115,7 +115,7 @@ FAULTS = (
         "split_k_empty",
         "return run * (config.SPLIT_K - 1) >= blocks",
         "return run * (config.SPLIT_K - 1) > blocks",
-        ("space",),
+        ("space/test_rules.py", "space/test_prune_oracle.py"),
     ),
     Fault(
         "dropped configs are miscounted",
@@ -151,7 +151,7 @@ FAULTS = (
         "claim",
         "self.counts.cached += sum(key not in self._unclaimed for key in keys)",
         "self.counts.cached += len(keys)",
-        ("farm",),
+        ("farm/test_farm.py", "farm/test_bench.py", "farm/test_sharing.py"),
     ),
     # search
     Fault(
@@ -159,7 +159,7 @@ FAULTS = (
         "predict_us",
         "        if rest:\n            tiles_us +=",
         "        if not rounds:\n            tiles_us +=",
-        ("search/test_predict.py", "search"),
+        ("search/test_predict.py",),
     ),
     Fault(
         "a refused binary still counts against --budget",
@@ -210,14 +210,14 @@ FAULTS = (
         "_size_cells",
         '"B": problem.batch,',
         '"B": 1,',
-        ("formats/test_aiter_csv.py", "formats", "command/exchange"),
+        ("formats/test_aiter_csv.py", "formats/test_said_format.py", "command/exchange/test_exporting.py"),
     ),
     Fault(
         "the leading dimension of a transposed A is wrong in TunableOp's file",
         "_line",
         "_{M if a_t else K}_{N}",
         "_{K}_{N}",
-        ("formats/exchange", "command/exchange"),
+        ("formats/exchange/test_tunableop.py",),
     ),
     # recorded
     Fault(
@@ -240,7 +240,7 @@ FAULTS = (
         "_cut",
         "self._rest = address + needed, left - needed",
         "self._rest = address, left - needed",
-        ("runtime/launch/test_workspaces.py", "runtime/launch"),
+        ("runtime/launch/test_workspaces.py", "runtime/launch/test_workspace_bound.py"),
     ),
     Fault(
         "the key of a call lacks the strides",
@@ -254,7 +254,7 @@ FAULTS = (
         "Layout",
         "pitch = columns if rows <= 1 else pitch",
         "pitch = columns",
-        ("runtime/launch", "runtime/test_layouts.py"),
+        ("runtime/launch/test_parameters.py", "runtime/test_layouts.py"),
     ),
     # engines
     Fault(
@@ -262,7 +262,7 @@ FAULTS = (
         "has_winner",
         "key = id(default_context()), op, *sizes, *types, bias is None,",
         "key = id(default_context()), op, *sizes, *types,",
-        ("engines",),
+        ("engines/test_engine_layers.py", "engines/test_vllm.py", "engines/test_sglang.py"),
     ),
     # profiling
     Fault(
@@ -308,14 +308,14 @@ FAULTS = (
         "proof_key",
         "        call.plan.to_json(),\n",
         "",
-        ("packing",),
+        ("packing/test_proof_store.py", "packing/test_proof.py", "packing/test_prover.py"),
     ),
     Fault(
         "the M after a served range counts as served",
         "gaps",
         "start = max(start, end + 1)",
         "start = max(start, end + 2)",
-        ("packing",),
+        ("packing/test_any_m.py", "packing/test_every_m.py"),
     ),
     # cluster
     Fault(
@@ -323,6 +323,6 @@ FAULTS = (
         "CollectedRow",
         "key = row.problem, row.arch, row.device, row.compute_units,",
         "key = row.problem, row.arch, row.compute_units,",
-        ("cluster",),
+        ("cluster/test_collecting.py",),
     ),
 )

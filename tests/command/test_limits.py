@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from command import Ran, environment
+from long_tests import spread
 
 # Without a GPU the model chooses, so that one kernel is compiled.
 SIZE = ("-m", "16", "-n", "512", "-k", "512", "--arch", "sm_90", "--profiler", "predict", "--compile", "--jobs", "2")
@@ -96,7 +97,7 @@ def few_tasks(most: int) -> Iterator[Callable[[], object]]:
         group.rmdir()
 
 
-@pytest.mark.parametrize("most", [7, 9])
+@pytest.mark.parametrize("most", spread([7, 9], 2))
 def test_few_processes_are_one_line(most: int, tmp_path: Path) -> None:
     """Neither a hang nor a bug of genkern's, be it a process or a thread that is refused."""
     with few_tasks(most) as limit:

@@ -178,27 +178,27 @@ def _stages(size: GemmProblem, watched: Watched, gpu: Gpu) -> None:
         stages(size, watched, gpu)(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("stem", FORMS)
-def test_what_is_asked_once_for_many_configs_reads_no_more(stem: str) -> None:
+def test_what_is_asked_once_for_many_configs_reads_no_more() -> None:
     """What is compiled in is asked without SPLIT_K and GROUP_SIZE_M, each of these besides with the tile alone.
 
     And how many stages fit is asked without num_stages.
     """
-    random = Random(stem)
-    read: dict[str, set[str]] = {"compiled": set(), "stages": set(), "split": set(), "group": set()}
-    parts = {"compiled": legal_compiled, "stages": _stages, "split": legal_split, "group": legal_group}
-    for _ in range(repeats(100, 200)):
-        arch = random.choice(["sm_90", "sm_100", "gfx942"])
-        size = random_problem(random, arch)
-        for name, part in parts.items():
-            watched = Watched(random_config(random, stem, arch))
-            if name in ("split", "group") or not legal_problem(size, *PLACES[stem], gpu_for_arch(arch)):
-                part(size, watched, gpu_for_arch(arch))  # type: ignore[operator]
-            read[name] |= watched.read
-    assert read["compiled"] <= {"family", "others", *PARAMETERS.by_name} - {"GROUP_SIZE_M", "SPLIT_K"}
-    assert read["stages"] <= {"family", "others", *PARAMETERS.by_name} - {"GROUP_SIZE_M", "SPLIT_K", "num_stages"}
-    assert read["split"] <= {"family", "others", "SPLIT_K", *BLOCKS}
-    assert read["group"] <= {"family", "others", "GROUP_SIZE_M", *BLOCKS}
+    for stem in FORMS:
+        random = Random(stem)
+        read: dict[str, set[str]] = {"compiled": set(), "stages": set(), "split": set(), "group": set()}
+        parts = {"compiled": legal_compiled, "stages": _stages, "split": legal_split, "group": legal_group}
+        for _ in range(repeats(100, 200)):
+            arch = random.choice(["sm_90", "sm_100", "gfx942"])
+            size = random_problem(random, arch)
+            for name, part in parts.items():
+                watched = Watched(random_config(random, stem, arch))
+                if name in ("split", "group") or not legal_problem(size, *PLACES[stem], gpu_for_arch(arch)):
+                    part(size, watched, gpu_for_arch(arch))  # type: ignore[operator]
+                read[name] |= watched.read
+        assert read["compiled"] <= {"family", "others", *PARAMETERS.by_name} - {"GROUP_SIZE_M", "SPLIT_K"}
+        assert read["stages"] <= {"family", "others", *PARAMETERS.by_name} - {"GROUP_SIZE_M", "SPLIT_K", "num_stages"}
+        assert read["split"] <= {"family", "others", "SPLIT_K", *BLOCKS}
+        assert read["group"] <= {"family", "others", "GROUP_SIZE_M", *BLOCKS}
 
 
 def expected(size: GemmProblem, stem: str, arch: str) -> bool:

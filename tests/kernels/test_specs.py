@@ -322,32 +322,32 @@ def test_options_left_to_triton() -> None:
     assert options(**amd) == {**triton, **amd}
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
-def test_gpu_tests_run_every_config(config: Config) -> None:
+def test_gpu_tests_run_every_config() -> None:
     """Each config of the tests that need a GPU takes one of their problems there, and long sums to C in float32."""
-    problems = (
-        GemmProblem(*size, op, *((name if name != "fp8" else "fp8e4m3fn") for name in (dtype, dtype, dtype_c)), *layout)
-        for op, dtype, dtype_c in TYPES
-        for size, layout in LAYOUTS
-    )
-    assert any(takes(problem, config) for problem in problems)
-    sums = fitted(LONG_SUMS, config)
-    assert (sums.K, sums.dtype_c) == (LARGE_K, "fp32")
+    for config in CONFIGS:
+        problems = (
+            GemmProblem(
+                *size, op, *((name if name != "fp8" else "fp8e4m3fn") for name in (dtype, dtype, dtype_c)), *layout
+            )
+            for op, dtype, dtype_c in TYPES
+            for size, layout in LAYOUTS
+        )
+        assert any(takes(problem, config) for problem in problems)
+        sums = fitted(LONG_SUMS, config)
+        assert (sums.K, sums.dtype_c) == (LARGE_K, "fp32")
 
 
-@pytest.mark.parametrize(
-    "config", [config for config in CONFIGS if form_of(config).stem in RINGS], ids=lambda config: config.name
-)
-def test_gluon_configs_of_gpu_tests_fit(config: Config) -> None:
+def test_gluon_configs_of_gpu_tests_fit() -> None:
     """Rows are those of the warps, sums fit the registers, and ring, others' sums and C in float32 the SM."""
-    rows, width = sides(config)
-    landing = landing_bytes(rows, width, form_of(config).cluster_k)
-    assert rows in (16 * config.num_warps, 32 * config.num_warps)
-    assert rows * width <= 200 * 32 * config.num_warps
-    # C in parts where tiles lie side by side; a block of barriers; what warps exchange takes less than 1 KiB.
-    columns = width if form_of(config).cluster == (1, 1) else min(width, 2 * STORED[-1] + width % STORED[-1])
-    needed = config.num_stages * together(config) * buffer_bytes(rows, width) + 1024 + landing + rows * columns * 4
-    assert needed + 1024 <= gpu_for_arch("sm_90").shared_bytes_per_block
+    for config in [config for config in CONFIGS if form_of(config).stem in RINGS]:
+        rows, width = sides(config)
+        landing = landing_bytes(rows, width, form_of(config).cluster_k)
+        assert rows in (16 * config.num_warps, 32 * config.num_warps)
+        assert rows * width <= 200 * 32 * config.num_warps
+        # C in parts where tiles lie side by side; a block of barriers; what warps exchange takes less than 1 KiB.
+        columns = width if form_of(config).cluster == (1, 1) else min(width, 2 * STORED[-1] + width % STORED[-1])
+        needed = config.num_stages * together(config) * buffer_bytes(rows, width) + 1024 + landing + rows * columns * 4
+        assert needed + 1024 <= gpu_for_arch("sm_90").shared_bytes_per_block
 
 
 def test_gluon_kernels_have_every_form() -> None:

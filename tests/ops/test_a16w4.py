@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
 from long_tests import in_turns, spread
@@ -128,7 +128,7 @@ def test_faults_are_found(interpreter: Interpreter, fault: str) -> None:
     assert verdict["message"].startswith("random inputs" if fault == "another half" else "exact inputs")
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """For AMD and NVIDIA, by pointers and through the copy engine, with weights on either side of the product."""
     for own, configs in (((), [SWAPPED]), (MX, [TILED, TILED_TMA_SPLIT])):

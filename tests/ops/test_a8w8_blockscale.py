@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
 from long_tests import in_turns
@@ -77,7 +77,7 @@ def test_a_tile_of_several_blocks_of_columns(interpreter: Interpreter) -> None:
     assert interpreter.run(problem_of(16, 300, 400, INT8), config).worst_row_error < 1e-5
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """For AMD and NVIDIA, by pointers and through the copy engine."""
     fp8 = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"

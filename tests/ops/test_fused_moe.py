@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import FORMS, PLACES
 from interpreted import Interpreter
 from long_tests import in_turns
@@ -156,7 +156,7 @@ def test_a_plan_counts_slots() -> None:
     assert LaunchPlan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 @pytest.mark.parametrize("stage", ["gate_up", "down"])
 def test_kernels_compile(tmp_path: Path, arch: str, stage: str) -> None:
     """For AMD and NVIDIA, with and without scales."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import FORMS, PLACES
 from interpreted import Interpreter
 from long_tests import in_turns
@@ -180,7 +180,7 @@ def test_a_plan_serves_every_m() -> None:
     assert masked.launches[0].programs({}) == (2 * 15, 1, 1)
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """For AMD and NVIDIA, with and without scales."""
     fp8 = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import Interpreter
 from long_tests import in_turns
@@ -64,7 +64,7 @@ def test_operands_meet_in_float32(types: tuple[str, str]) -> None:
         assert any(f"acc = tl.dot({product}, acc)" in text for text in texts.values())
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """In each layout of B; with and without a dot."""
     for number, row_major_b in enumerate((False, True)):
