@@ -63,6 +63,15 @@ def test_spills_cost(problem: GemmProblem, config: Config, resources: Resources,
     assert predict_us(problem, config, spilled, H200) >= predict_us(problem, config, base, H200)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_a_partial_wave_takes_time(arch: str) -> None:
+    """One more tile for each SM takes longer, whether or not the SM computes several at the same time."""
+    gpu, config = gpu_for_arch(arch), Config("tiled", 64, 64, 64, num_warps=4, num_stages=3)
+    sizes = [GemmProblem(64 * tiles, 64 * gpu.compute_units, 8192) for tiles in range(3, 14)]
+    times_us = [predict_us(size, config, Resources(), gpu) for size in sizes]
+    assert all(more > 1.05 * fewer for fewer, more in itertools.pairwise(times_us))
+
+
 def test_heavy_spills_cost_much() -> None:
     """A kernel that spills hundreds of registers is predicted several times slower."""
     spilled = dataclasses.replace(RESOURCES, scratch_bytes=2000)

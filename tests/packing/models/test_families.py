@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from long_tests import pairs
 
 from genkern.formats.model_config import ModelConfig
 from genkern.packing.models.families import families, layers_of
@@ -68,10 +69,10 @@ def facts(part: Part) -> tuple[object, ...]:
     return part.count, part.top, part.width, part.hidden, part.layers, part.layer_count, part.names, bool(part.differs)
 
 
-@pytest.mark.parametrize(("change", "tp"), [({}, 1), (BIASED, 8), (UNBIASED, 2)], ids=["plain", "biased", "unbiased"])
-@pytest.mark.parametrize("family", families())
-def test_the_table_is_as_the_class(family: str, change: dict[str, Any], tp: int) -> None:
+@pytest.mark.parametrize(("family", "changed"), pairs([*families()], [({}, 1), (BIASED, 8), (UNBIASED, 2)]))
+def test_the_table_is_as_the_class(family: str, changed: tuple[dict[str, Any], int]) -> None:
     """N, K, counts, biases, merged parts and checkpoint's names of each product, on one GPU and on several."""
+    change, tp = changed
     config = config_of(family, change)
     table = [facts(part) for part in layers_of(config, tp).parts]
     read = layers_from_transformers(config, tp, 64)
