@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -22,6 +23,23 @@ def test_one_holder_at_a_time(tmp_path: Path) -> None:
     assert not lock.exists()
     with held(lock):
         assert lock.exists()
+
+
+def test_a_lock_file_that_was_removed_meanwhile_is_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the last holder removes the file between a second one's open and lock, that one locks the new file."""
+    lock, flock = tmp_path / "x.lock", fcntl.flock
+    left = [lock]
+
+    def late(file: object, operation: int) -> None:
+        if left:
+            left.pop().unlink()
+        flock(file, operation)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fcntl.flock", late)
+    with held(lock):
+        assert lock.exists()
+        with pytest.raises(Locked), held(lock):
+            pass
 
 
 def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:

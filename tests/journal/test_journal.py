@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import random
+import resource
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -291,31 +294,53 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@contextlib.contextmanager
+def no_more_room(path: Path) -> Iterator[None]:
+    """In the block the file cannot grow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_a_disk_that_is_full_is_said(tmp_path: Path) -> None:
     """The fact is refused in one line, and closing afterwards raises nothing more."""
     journal = opened(tmp_path / "j")
-    journal._file.close()
-    journal._file = open("/dev/full", "ab")  # noqa: SIM115  closed by the journal
-    with pytest.raises(OutputError, match="No space left on device"):
-        journal.began(PROBLEM, Begun(672, 1, 1.5))
-    journal.close()
+    with no_more_room(tmp_path / "j"):
+        with pytest.raises(OutputError, match=os.strerror(errno.EFBIG)):
+            journal.began(PROBLEM, Begun(672, 1, 1.5))
+        journal.close()
 
 
 def test_a_disk_that_fills_while_facts_wait_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the next fact: whoever added those that waited has gone on."""
     monkeypatch.setattr("genkern.journal.journal.BATCH_S", 0.01)
     journal = opened(tmp_path / "j")
-    journal._file.close()
-    journal._file = open("/dev/full", "ab")  # noqa: SIM115  closed by the journal
-    journal.screened(PROBLEM, SCREENED)
 
     def go_on() -> None:
         for _ in range(500):
-            time.sleep(0.01)
             journal.screened(PROBLEM, SCREENED)
+            time.sleep(0.01)
 
-    with pytest.raises(OutputError, match="No space left on device"):
-        go_on()
+    with no_more_room(tmp_path / "j"):
+        with pytest.raises(OutputError, match=os.strerror(errno.EFBIG)):
+            go_on()
+        journal.close()
+
+
+def test_a_winner_is_on_the_disk_before_it_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that was found before it. A crash of the machine may lose measurements, but no result."""
+    journal, path = opened(tmp_path / "j"), tmp_path / "j"
+    synced_bytes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced_bytes.append(os.fstat(descriptor).st_size))
+    journal.screened(PROBLEM, SCREENED)
+    journal.flush()
+    assert synced_bytes == []
+    journal.won(WINNER)
+    assert synced_bytes == [path.stat().st_size]
+    assert read_journal(path).of(PROBLEM).winner == WINNER
     journal.close()
 
 
