@@ -15,7 +15,7 @@ from forms import FORMS, RINGS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreted import fitted, takes
-from long_tests import repeats, spread
+from long_tests import pairs, repeats, spread
 from small_gemms import AMD, TILED, make_module, specs_of, taking, variants_of, write_module
 from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 from triton_launcher import arguments_of
@@ -101,13 +101,13 @@ def test_binaries_with_one_name_are_one(one: Config, other: Config) -> None:
     assert binary_name(one) == binary_name(sharing)
 
 
-@pytest.mark.parametrize(("op", "dtype", "dtype_c"), ALL_TYPES)
-@pytest.mark.parametrize("bias", [False, True])
-def test_farm_compiles_what_is_launched(tmp_path: Path, op: str, dtype: str, dtype_c: str, bias: bool) -> None:
+@pytest.mark.parametrize(("types", "bias"), pairs(ALL_TYPES, [False, True]))
+def test_farm_compiles_what_is_launched(tmp_path: Path, types: tuple[str, str, str], bias: bool) -> None:
     """For every layout: the compiled kernels, the launch plan and the module have the same arguments, in order.
 
     So have they the same constants, options, grids and workspaces; and what kernels rely on is true.
     """
+    op, dtype, dtype_c = types
     sizes = ((128, 64, 256), (1, 48, 4096), (17, 100, 97), (48, 33, 64))
     # One in five has each layout and each size.
     for row_major_a, row_major_b, (m, n, k) in spread([*itertools.product((True, False), (True, False), sizes)], 5):

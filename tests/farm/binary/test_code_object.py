@@ -14,7 +14,7 @@ import pytest
 import triton
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from long_tests import LONG, repeats
+from long_tests import LONG, drawn, repeats
 from small_gemms import SPLIT, TILED, make_module, specs_of
 from triton.backends.compiler import GPUTarget
 from triton_matmul import compile_matmul
@@ -109,7 +109,9 @@ def test_spilling_kernels_are_seen(compiled: Any) -> None:
     assert spills["gfx1201", BLOCKS[1]] > 100
 
 
-@pytest.mark.parametrize(("arch", "backend", "extension"), [("gfx942", "hip", "hsaco"), ("sm_90", "cuda", "cubin")])
+@pytest.mark.parametrize(
+    ("arch", "backend", "extension"), drawn([("gfx942", "hip", "hsaco"), ("sm_90", "cuda", "cubin")], 1)
+)
 def test_the_digest_is_of_the_code_alone(tmp_path: Path, arch: str, backend: str, extension: str) -> None:
     """Kernels that differ in their names only have one digest; other code, or another descriptor, has another."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from long_tests import drawn
 from recording_gpu import Encoded, FakeGpu
 from small_bundle import pack_here, row
 
@@ -47,7 +48,7 @@ def number(parameter: bytes) -> int:
     return int.from_bytes(parameter, "little")
 
 
-@pytest.mark.parametrize("place", range(len(ROWS)))
+@pytest.mark.parametrize("place", drawn(range(len(ROWS)), 3))
 @pytest.mark.parametrize("m", [100, 97])
 @pytest.mark.parametrize("longer", [0, 5])
 def test_calls_copy_and_multiply_the_copies(bundle: Bundle, gpu: FakeGpu, place: int, m: int, longer: int) -> None:
