@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import run
+from long_tests import drawn
 
 from genkern.formats.kind import read_results
 from genkern.gemm.gpu_table import ENVIRONMENT, read_table
@@ -35,7 +36,10 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("arch", "like", "name", "more", "compiled_for"),
-    [("sm_103", "sm_100", "NVIDIA B300", "", 103), ("gfx1200", "gfx1201", "AMD Radeon RX 9060 XT", AMD, "gfx1200")],
+    drawn(
+        [("sm_103", "sm_100", "NVIDIA B300", "", 103), ("gfx1200", "gfx1201", "AMD Radeon RX 9060 XT", AMD, "gfx1200")],
+        1,
+    ),
 )
 def test_a_new_architecture_is_compiled_for(
     arch: str, like: str, name: str, more: str, compiled_for: object, files: dict[str, str], tmp_path: Path

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from command import ROOT
 from forms import FORMS
+from long_tests import drawn
 from small_gemms import needs_interpreter, write_module
 
 from genkern.errors import InputError
@@ -85,7 +86,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_interpreter
-@pytest.mark.parametrize(("arch", "more"), [("sm_90", ["--compare"]), ("gfx942", [])])
+@pytest.mark.parametrize(("arch", "more"), drawn([("sm_90", ["--compare"]), ("gfx942", [])], 1))
 def test_it_is_tuned(checkout: Path, tmp_path: Path, arch: str, more: list[str]) -> None:
     """All of its values compile, each to a binary of its own, and the winner is right under the interpreter."""
     (tmp_path / "space.yaml").write_text(SPACE.format(arch=arch) + OF_AMD * (arch == "gfx942"))

@@ -94,8 +94,8 @@ def test_a_run(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for module in ("batch_invariant_ops", "batch_invariant_ops.batch_invariant_ops"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    argv = [bundle, "--before", bundle, "--sizes", str(sizes), "--ops", str(tmp_path), "--rounds", "2"]
-    text, status = batch_invariant.run(cpu_place(), [*argv, "--rows", "100", "--untuned", "3"])
+    argv = [bundle, "--before", bundle, "--sizes", str(sizes), "--ops", str(tmp_path), "--rounds", "1"]
+    text, status = batch_invariant.run(cpu_place(), [*argv, "--rows", "20", "--untuned", "1"])
     assert status == 0
     assert "1 of 1 sizes" in text
     assert "invariant_over_ops: " in text
