@@ -57,7 +57,7 @@ def test_a_new_architecture_is_compiled_for(
     assert json.loads(binary.read_text())["target"]["arch"] == compiled_for
 
 
-def test_it_has_the_spaces_of_what_it_is_like(files: dict[str, str]) -> None:
+def test_a_new_architecture_has_the_spaces_of_the_one_it_is_like(files: dict[str, str]) -> None:
     """Where nobody says another: with the families whose instructions it has."""
     ran = run(*SIZE, "--arch", "sm_103", "--explain", "--libtype", "triton,cute", env={**os.environ, **files})
     assert ran.status == 0, ran

@@ -260,7 +260,7 @@ def test_binaries_are_told_apart(file: Path) -> None:
     assert plans[0] == launch_plan(product, config(), H200)
 
 
-def test_it_is_packed(file: Path) -> None:
+def test_an_own_parameter_is_part_of_a_packed_symbol(file: Path) -> None:
     """A binary of a bundle has it in its symbol."""
     add_file(file)
     packer = Packer(StandInFarm(BinaryCache(file.parent / "cache")), "sm_90", file.parent)

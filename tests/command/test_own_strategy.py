@@ -121,7 +121,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("mistake", "gpus"), pairs(MISTAKES, [1, 2]))
-def test_its_mistakes_are_told_as_its_own(
+def test_mistakes_in_a_strategys_file_are_one_line(
     mistake: tuple[str, str, str], gpus: int, own: Path, cache_dir: Path, tmp_path: Path
 ) -> None:
     """In one line, with file and line, and exit status 2: no bug of genkern's."""

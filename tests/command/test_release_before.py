@@ -118,7 +118,7 @@ def test_a_run_goes_on(command: list[object], tmp_path: Path) -> None:
     assert facts_in(tmp_path / "r.yaml.journal.previous").count("screened") == 3 * len(CONFIGS)
 
 
-def test_its_status_is_said(command: list[object], tmp_path: Path) -> None:
+def test_status_reads_a_journal_of_the_release_before(command: list[object], tmp_path: Path) -> None:
     """Of a run in the midst, by a journal with the names of then; and --all tunes anew."""
     env = machine(tmp_path, gpus=1, faster=TIMES)
     assert run(*command, env=env).status == 0

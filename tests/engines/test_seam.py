@@ -157,7 +157,7 @@ logging.getLogger("genkern").info("unseen")
     assert sum("genkern serves 0 of 0 layers" in line for line in lines) == 2
 
 
-def test_it_is_on_where_a_bundle_is_named() -> None:
+def test_plugins_are_on_if_a_bundle_is_named() -> None:
     """For all formats or one; an empty name is none."""
     assert is_on({"GENKERN_CONFIG": "a.genkern"})
     assert is_on({"GENKERN_CONFIG_A8W8": "a.genkern"})

@@ -150,7 +150,7 @@ def test_numbers_of_configs() -> None:
     assert "cluster" not in numbers
 
 
-def test_sides() -> None:
+def test_sides_of_a_tile_by_form() -> None:
     """wgmma's 64 rows go along M, or with swapped operands along N; what is left is the width."""
     assert sides(Config("warp_specialized", 128, 48, 64)) == (128, 48)
     assert sides(Config("warp_specialized", 48, 128, 64, swapped=1)) == (128, 48)

@@ -87,7 +87,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @needs_interpreter
 @pytest.mark.parametrize(("arch", "more"), drawn([("sm_90", ["--compare"]), ("gfx942", [])], 1))
-def test_it_is_tuned(checkout: Path, tmp_path: Path, arch: str, more: list[str]) -> None:
+def test_an_added_parameter_is_tuned(checkout: Path, tmp_path: Path, arch: str, more: list[str]) -> None:
     """All of its values compile, each to a binary of its own, and the winner is right under the interpreter."""
     (tmp_path / "space.yaml").write_text(SPACE.format(arch=arch) + OF_AMD * (arch == "gfx942"))
     sizes = ["-m", "1", "-n", "64", "-k", "256", "--arch", arch, "--space", "space.yaml"]

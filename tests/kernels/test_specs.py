@@ -125,7 +125,7 @@ def test_farm_compiles_what_is_launched(tmp_path: Path, types: tuple[str, str, s
     ],
     ids=lambda problem: problem.name,
 )
-def test_so_it_is_where_operands_lie_otherwise(tmp_path: Path, problem: GemmProblem) -> None:
+def test_arguments_agree_for_batches_shuffled_weights_and_copies(tmp_path: Path, problem: GemmProblem) -> None:
     """Batches, whose operands have strides of their own, weights whose rows are together, and copies."""
     _one_for_all(tmp_path, problem)
 

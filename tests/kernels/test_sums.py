@@ -122,7 +122,7 @@ def test_a_class_is_of_blocks_stages_and_groups(config: Config) -> None:
     assert sums_of(BF16, config.having(SPLIT_K=2), "sm_90") != order
 
 
-def test_shares() -> None:
+def test_parts_of_k_are_all_of_k() -> None:
     """All of K, block by block, in as many shares as have any."""
     assert near_shares(4096, 64, 3) == (1344, 1344, 1408)
     assert equal_shares(4096, 64, 3) == (1408, 1408, 1280)

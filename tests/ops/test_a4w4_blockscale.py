@@ -200,7 +200,7 @@ def test_inputs_for_timing_are_of_usual_size(tmp_path: Path, types: tuple[str, s
 @pytest.mark.parametrize(
     ("turn", "arch"), [*enumerate(["sm_80", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950"])]
 )
-def test_its_own_spaces_have_something_for_every_size(turn: int, arch: str) -> None:
+def test_its_spaces_keep_configs_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; and where tcgen05 takes them, tiles that it multiplies."""
     space = load_space(None, arch, OP.name)
     for size in in_turns(((1, 8192, 8192), (4096, 7168, 2048), (3, 32, 64)), 2, turn):

@@ -158,7 +158,7 @@ def test_when_the_library_has_this(problem: GemmProblem, said: str) -> None:
 @pytest.mark.parametrize(
     ("turn", "arch"), [*enumerate(["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])]
 )
-def test_its_own_spaces_hold_what_it_can_compute(turn: int, arch: str) -> None:
+def test_its_spaces_keep_configs_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; int8, since not all of these have fp8."""
     assert OP.legal is not None
     space = load_space(None, arch, OP.name)

@@ -305,7 +305,7 @@ def test_all_finalists_may_fail(session: Session, profiler: SupervisedProfiler) 
     assert next(profiler.screen(session, alone([candidate("good")]))).outcome is Outcome.MEASURED
 
 
-def test_checks(session: Session, profiler: SupervisedProfiler) -> None:
+def test_a_check_has_the_processs_figures(session: Session, profiler: SupervisedProfiler) -> None:
     """A check is what the process found, with its figures; a refusal says why."""
     good = profiler.check(session, candidate("good"))
     assert (good.passed, good.method, good.rounds) == (True, "gpu", ("exact", "random"))

@@ -37,7 +37,7 @@ class Known:
 SIZES = [Known(GemmProblem(m, 1024, 2048)) for m in (64, 128, 192, 256)]
 
 
-def test_it_says_what_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trained_model_orders_configs_by_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """After few rounds, since there is little to learn here."""
     pytest.importorskip("lightgbm")
     monkeypatch.setattr(training, "_ROUNDS", 60)

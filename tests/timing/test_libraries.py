@@ -49,7 +49,7 @@ def test_an_assembly_kernel_goes_through_its_name() -> None:
     )
 
 
-def test_whose_call_it_is() -> None:
+def test_the_library_of_a_call_by_its_name() -> None:
     """Names of configs are genkern's own; PyTorch's call has another name among the finals than in results."""
     assert library_of(KEPT.name) == library_of("cublaslt") == "cublaslt"
     assert library_of("vendor") == library_of("torch") == "torch"

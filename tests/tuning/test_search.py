@@ -338,7 +338,7 @@ def test_how_much_was_searched(bench: Bench, farm: LastFirst) -> None:
     assert search.confidence == Confidence(0.012346, 5 / 8)
 
 
-def test_who_searches_everything_is_sure(bench: Bench) -> None:
+def test_a_search_of_everything_expects_no_loss(bench: Bench) -> None:
     """Whatever it expects; one that says nothing about the rest leaves it open."""
     search = a_search(bench)
     list(search.measurements(Timer()))

@@ -136,7 +136,7 @@ def test_killed_and_stopped_it_writes_the_same_bytes(
     assert other.texts() == one.texts()
 
 
-def test_it_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_stops_when_its_time_limit_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the time of --limit_s is over genkern is stopped as by a signal."""
     project = Project(tmp_path, tmp_path)
     stopped = []

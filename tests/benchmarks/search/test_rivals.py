@@ -96,7 +96,7 @@ def test_a_curve_stays_where_it_ends() -> None:
     assert Curve(()).after(8) == 1.0
 
 
-def test_it_is_the_replay_that_judges(recorded: RecordedProblem) -> None:
+def test_losses_are_those_of_genkern_replay(recorded: RecordedProblem) -> None:
     """The last loss of a strategy is that of genkern replay."""
     found = simulated(chosen_strategy("exhaustive"), recorded, jobs=1, at_a_time=1)
     assert found.loss == losses_of(found, recorded).losses[-1] == 0.0

@@ -65,7 +65,7 @@ def test_rows_of_another_order_are_found() -> None:
     assert compared(one, lambda m: "whole", group, "cpu", untuned=3, rows=10, limit=Limit(0.0)).rows == 0
 
 
-def test_figures() -> None:
+def test_means_are_over_sizes_with_both_times() -> None:
     """Means over the sizes that have both times; the loss against the winners in any order."""
     found = batch_invariant.figures(TIMES, [Compared(64, 64, 100, 0, 5), Compared(128, 64, 50, 0, 5)])
     assert found["invariant_over_torch"] == pytest.approx((1.2 * 0.9) ** 0.5)

@@ -24,7 +24,7 @@ SHAPE = Shape(hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=96, voca
 BY_COMPILE = {"compiled graph": 0.009, "compiled genkern graph": 0.0075}
 
 
-def test_keys() -> None:
+def test_figures_are_ratios_to_the_patched_model() -> None:
     """Others' time over the patched model's, each in its own way."""
     said = report(
         [Timed(1, {**TIMES, **BY_COMPILE, **LINEARS, **UNGATED}, 9, 4, 0.01, 2), Timed(16, TIMES, 9, 4, 0.01)],

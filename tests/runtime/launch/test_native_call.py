@@ -78,7 +78,7 @@ def tensors_of(winner: PackedWinner) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(winner.problem.M, K).bfloat16(), torch.zeros(winner.problem.N, K).bfloat16()
 
 
-def test_it_launches_what_python_launches(bundle: Bundle) -> None:
+def test_the_extension_launches_what_python_launches(bundle: Bundle) -> None:
     """Of every family: the same kernels with the same parameters, operands, output and workspaces alike."""
     for winner in winners_for(bundle, "sm_90"):
         if not winner.calls:
@@ -143,7 +143,7 @@ def test_a_failure_is_told_once(bundle: Bundle) -> None:
     assert counters.to_bytes(8, "little") in after - before
 
 
-def test_it_stops_when_it_is_told_to(bundle: Bundle) -> None:
+def test_the_extension_launches_nothing_after_a_failed_launch(bundle: Bundle) -> None:
     """Whoever sees a launch of its own fail: nothing is launched here any more, and nobody is told again."""
     winner = winner_of(bundle, "tiled")
     case, tensors = case_of(bundle, winner), tensors_of(winner)
