@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from long_tests import LONG
 from made_winners import winner, write_results
 from releases import report_older
 
@@ -153,6 +154,7 @@ def test_comments_and_documentation_are_no_code() -> None:
     )
 
 
+@pytest.mark.skipif(not LONG, reason="reads the code of every figure's commit: make test-long")
 def test_figures_of_older_code_are_reported() -> None:
     """The first figure whose code, or whose rows' kernels, have changed since: a release has none. Commits are ours."""
     if git("rev-parse", "--is-shallow-repository") != "false\n":
