@@ -186,7 +186,7 @@ def test_reduction_starts_early(kernels: Callable[..., Kernels], arch: str) -> N
         assert "ld.global" not in before
 
 
-@pytest.mark.parametrize("arch", spread(ARCHS, 2))
+@pytest.mark.parametrize("arch", spread(ARCHS, 4))
 def test_sums_within_the_kernel(compiled: Callable[..., Texts], arch: str) -> None:
     """Matrix instructions, and partial sums that a tile's last program can see."""
     texts = compiled(arch, PROBLEM, Config("tiled", 64, 64, 32, 1, 4, 4, 2, reduce="semaphore"))
@@ -208,7 +208,7 @@ def test_split_tma(compiled: Callable[..., Texts], arch: str) -> None:
     assert "griddepcontrol.wait" in texts["reduce_splits"]
 
 
-@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 1))
+@pytest.mark.parametrize("arch", in_turns(ARCHS, 4, 1))
 def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
     """16 rows of A are the short side of the matrix instruction: wgmma on sm_90, tcgen05 on sm_100."""
     text = main_text(compiled(arch, PROBLEM, Config("tiled", 16, 64, 32, 1, 4, 4, 3, reduce="semaphore", swapped=1)))
@@ -277,7 +277,7 @@ def test_specialized_loops_are_for_sm_100(
 @pytest.mark.parametrize(
     ("config", "dtype"),
     [
-        *((config, "bf16") for config in spread(GLUON_CONFIGS, 4)),
+        *((config, "bf16") for config in spread(GLUON_CONFIGS, 8)),
         *((config, "fp16") for config in spread(GLUON_CONFIGS[1::6], 2)),
     ],
     ids=lambda value: getattr(value, "name", value),
@@ -302,7 +302,7 @@ def test_gluon_multiplies_by_one_wide_wgmma(gluon_kernel: Callable[..., Any], co
 @pytest.mark.parametrize(
     ("config", "dtype_c"),
     [
-        *((config, "bf16") for config in spread(GLUON_CONFIGS, 4)),
+        *((config, "bf16") for config in spread(GLUON_CONFIGS, 8)),
         *((config, "fp32") for config in spread(GLUON_CONFIGS[3::4], 2)),
     ],
     ids=lambda value: getattr(value, "name", value),
@@ -361,7 +361,7 @@ def test_gluon_loader_begins_a_turn_where_the_kernel_left_off(
     assert any("arith.select" in line for line in by), by
 
 
-@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 0))
+@pytest.mark.parametrize("arch", in_turns(ARCHS, 4, 0))
 def test_skinny(compiled: Callable[..., Texts], arch: str) -> None:
     """B comes 16 bytes at a time, to be evicted first, and A at once where it is needed: not through shared memory."""
     warp_size = gpu_for_arch(arch).warp_size
