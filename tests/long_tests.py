@@ -8,9 +8,16 @@ from itertools import cycle, islice, product
 from random import Random
 from typing import TypeVar
 
+import pytest
+
 LONG = bool(os.environ.get("GENKERN_LONG_TESTS"))
 T = TypeVar("T")
 S = TypeVar("S")
+
+
+def long_only(why: str) -> pytest.MarkDecorator:
+    """Return a mark for a test that only `make test-long` runs; `why` says what is dear, or what else tests it."""
+    return pytest.mark.skipif(not LONG, reason=f"{why}: make test-long")
 
 
 def repeats(short: int, long: int) -> int:

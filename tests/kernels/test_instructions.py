@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from forms import FORMS
 from forms import made as of_form
-from long_tests import in_turns, spread
+from long_tests import drawn, in_turns, spread
 from small_gemms import make_module, specs_of
 
 from genkern.farm.binary.code_object import read_resources
@@ -170,7 +170,7 @@ def counts_arrivals(text: str, arch: str) -> bool:
     return in_order(text, r"buffer_store_dword", "s_barrier", *release, wait, r"global_atomic_add ", wait, acquire)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("arch", drawn(["sm_80", "sm_90", "sm_100"], 1))
 def test_reduction_starts_early(kernels: Callable[..., Kernels], arch: str) -> None:
     """From sm_90 on it is a dependent launch that waits before it reads; the splits let it come, and do not wait."""
     made = kernels(arch, GemmProblem(100, 1000, 1024), Config("tiled", 64, 64, 64, 1, 4, 4, 3))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from layers_sharing_x import Bench
+from long_tests import long_only
 from stand_ins import cpu_place
 
 from benchmarks.serving import hf_decode, llama
@@ -76,6 +77,7 @@ def test_a_compiled_capture_that_fails_costs_its_columns(
     assert said.count("ValueError: compiled inside") == 2
 
 
+@long_only("compiles a model twice")
 @torch.no_grad()
 def test_a_static_cache_is_compiled_twice() -> None:
     """Before it is captured, though its second call is the first that finds its tensors."""
