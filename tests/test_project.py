@@ -104,12 +104,6 @@ def test_links() -> None:
                 assert anchor in {slug(heading) for heading in headings}, f"{document} links to {target}"
 
 
-def test_no_two_test_files_have_one_name() -> None:
-    """pytest imports test files by their names alone."""
-    names = [path.name for path in files_of("tests") if path.name.startswith("test_")]
-    assert sorted(names) == sorted(set(names))
-
-
 def test_architecture_maps_every_folder() -> None:
     """The map in ARCHITECTURE.md has a line for every folder of code, and none for a folder that is gone."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
