@@ -33,7 +33,6 @@ from genkern.runtime.launch.cached_call import CachedBinaries
 from genkern.timing.session import Budget, Session
 
 torch = pytest.importorskip("torch")
-WARP_SIZES = {"cuda": 32, "hip": 64}
 ROWS = [(str(row.arch), row.problem, row.config) for row in rows() if row.choice != "vendor" and row.config]
 # What bundles of the other tests do not have: operands that are copied first, of one row or column too, batches, bias.
 ROWS += [("sm_90", GemmProblem(48, 96, 506), ON_COPIES)]
