@@ -14,6 +14,7 @@ from fake_cublaslt import build
 from fake_hipblaslt import build as build_hip
 from hypothesis import given
 from hypothesis import strategies as st
+from launch_ways import needs_extension
 from recording_gpu import RELAXED, FakeGpu, Launched
 from small_bundle import winners_for
 
@@ -22,7 +23,6 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch import launcher
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, Prepared, native_call
 from genkern.runtime.launch.parameters import Layout
@@ -31,7 +31,7 @@ from genkern.runtime.packed import PackedWinner
 from genkern.runtime.table import Choice
 from genkern.timing.libraries import _BYTES, KeptAlgorithm
 
-pytestmark = pytest.mark.skipif(launcher._native is None, reason="the C extension was not built: no compiler")
+pytestmark = needs_extension
 K = 512
 
 
