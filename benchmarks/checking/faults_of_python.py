@@ -93,7 +93,7 @@ FAULTS = (
         "keeps_promises",
         "isinstance(argument, Integer) and argument.multiple_of > 1",
         "isinstance(argument, Integer) and argument.multiple_of > 2",
-        ("packing/test_any_m.py", "runtime/test_table.py", "runtime/launch/test_parameters.py"),
+        ("kernels/test_plan.py", "packing/test_any_m.py"),
     ),
     Fault(
         "shares of K are rounded up: sums get another order",
