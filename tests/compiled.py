@@ -39,15 +39,17 @@ def compile_here(job: CompileJob, folder: Path) -> Binary:
     return result
 
 
-def compile_all(folder: Path, problem: GemmProblem, configs: Sequence[Config], arch: str) -> list[Binary]:
+def compile_all(
+    folder: Path, problem: GemmProblem, configs: Sequence[Config], arch: str, sharing: Sequence[str] = SHARING
+) -> list[Binary]:
     """The binaries of those of `configs` that `arch` has; raises AssertionError with the compiler's words.
 
-    Except in `make test-long`, the targets of SHARING share out the configs that each of them has.
+    Except in `make test-long`, the targets `sharing` share out the configs that each of them has.
     """
     made = []
     here = [config for config in configs if not form_of(config).needs]
-    if arch in SHARING and here:
-        here = [*in_turns(here, min(len(SHARING), len(here)), SHARING.index(arch))]
+    if arch in sharing and here:
+        here = [*in_turns(here, min(len(sharing), len(here)), sharing.index(arch))]
     if arch.startswith("sm_"):
         here += [config for config in configs if form_of(config).needs]
     module = generate(problem, here, arch)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from command import Ran, environment
-from long_tests import spread
+from long_tests import drawn, spread
 
 # Without a GPU the model chooses, so that one kernel is compiled.
 SIZE = ("-m", "16", "-n", "512", "-k", "512", "--arch", "sm_90", "--profiler", "predict", "--compile", "--jobs", "2")
@@ -54,7 +54,7 @@ def test_workers_that_cannot_start_end_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("what", "most"),
-    [(resource.RLIMIT_NOFILE, 18), (resource.RLIMIT_AS, 300 * 2**20)],
+    drawn([(resource.RLIMIT_NOFILE, 18), (resource.RLIMIT_AS, 300 * 2**20)], 1),
     ids=["files", "memory"],
 )
 def test_low_limits_are_one_line(what: int, most: int, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import ended, run, start
-from long_tests import pairs
+from long_tests import drawn, pairs
 from machines import machine
 from processes import until
 from tiny_space import CONFIGS, FASTER, NAMES, tiny_command, traced
@@ -71,7 +71,7 @@ def climbed() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("gpus", drawn([1, 2], 1))
 def test_one_file_is_a_strategy(own: Path, cache_dir: Path, tmp_path: Path, gpus: int) -> None:
     """It decides what is compiled and measured, on one device and on several; the rest is told with its reason."""
     env = machine(tmp_path, gpus=gpus, faster=FASTER, trace=str(tmp_path / "trace"))

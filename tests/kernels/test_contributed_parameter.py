@@ -61,7 +61,7 @@ PROBLEM = GemmProblem(1, 64, 256)
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """genkern as it is, with a parameter more: three lines that are changed, each found in the file."""
     folder = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(ROOT / "genkern", folder / "genkern", ignore=shutil.ignore_patterns("__pycache__", "winners"))
+    shutil.copytree(ROOT / "genkern", folder / "genkern", ignore=shutil.ignore_patterns("winners"))
     changes = {
         "kernels/families/few_rows.py": [
             ("import AMD_OPTIONS\n", "import AMD_OPTIONS, Parameter\n"),

@@ -85,7 +85,7 @@ def test_more_programs_than_tiles(family: str) -> None:
 
 @pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
 @pytest.mark.parametrize("counts", [COUNTS, [4, 64, 132, 0], [1, 64, 133, 2]], ids=["both", "engine", "lanes"])
-@pytest.mark.parametrize("capacity", [0, 136])
+@pytest.mark.parametrize("capacity", drawn([0, 136], 1))
 def test_scales_of_blocks_are_exact_wherever_rows_begin(family: str, counts: list[int], capacity: int) -> None:
     """Upright the copy engine takes all scales, from within lines; swapped, it or lanes do, or both in one program."""
     own = [*([("capacity", capacity)] if capacity else []), BLOCKS]

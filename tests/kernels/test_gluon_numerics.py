@@ -175,7 +175,7 @@ def test_every_layout_is_exact(family: str, row_major_a: bool, row_major_b: bool
 
 
 @pytest.mark.parametrize(("dtype_c", "rows", "width"), [("fp16", 128, 256), ("fp16", 256, 112), ("fp32", 128, 208)])
-@pytest.mark.parametrize("family", SIDE_BY_SIDE)
+@pytest.mark.parametrize("family", drawn([*SIDE_BY_SIDE], 2))
 def test_c_in_parts_that_take_turns_is_exact(family: str, dtype_c: str, rows: int, width: int) -> None:
     """Where the ring takes the place of C, its columns go there 64 or 32 at a time, then the rest; two tiles each."""
     config = made(family, rows, width, 1, 8, 4, 2)
@@ -185,7 +185,7 @@ def test_c_in_parts_that_take_turns_is_exact(family: str, dtype_c: str, rows: in
 
 
 @pytest.mark.parametrize("together", [2, 4])
-@pytest.mark.parametrize("family", [name for name in RINGS if name not in SIDE_BY_SIDE])
+@pytest.mark.parametrize("family", drawn([name for name in RINGS if name not in SIDE_BY_SIDE], 3))
 def test_buffers_that_are_filled_together_are_exact(family: str, together: int) -> None:
     """A ring of two times so many, whose last round ends with one, two, ... of them, over two tiles a program."""
     config = made(family, 64, 24 if FORMS[family].swapped else 32, 1, 4, 2, together=together)
@@ -285,7 +285,7 @@ def test_large_sums_of_shares_are_exact(family: str) -> None:
     assert plan.workspace_dtype == "fp32"
 
 
-@pytest.mark.parametrize("family", SHARING)
+@pytest.mark.parametrize("family", drawn([*SHARING], 1))
 @pytest.mark.parametrize("loss", ROUNDED_SHARES)
 def test_large_sums_notice_shares_in_16_bits(loss: str, family: str) -> None:
     """A kernel whose partial sums go through 16 bits does not pass the test above."""

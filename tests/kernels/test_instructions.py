@@ -216,7 +216,7 @@ def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
     assert counts_arrivals(text, arch)
 
 
-@pytest.mark.parametrize(("arch", "block_m"), [("sm_90", 16), ("sm_90", 8), ("sm_100", 16)])
+@pytest.mark.parametrize(("arch", "block_m"), drawn([("sm_90", 16), ("sm_90", 8), ("sm_100", 16)], 1))
 def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: int) -> None:
     """Operands by the copy engine; 8 rows are wgmma's from Triton 3.9 on, and mma.sync's before."""
     text = main_text(compiled(arch, PROBLEM, Config("tiled_tma", block_m, 64, 64, 1, 4, 4, 3, swapped=1)))
@@ -231,10 +231,13 @@ def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: i
 @pytest.mark.parametrize(
     ("problem", "config"),
     # The widest tile, and one of the usual, each with one of the problems.
-    [
-        *((SPECIALIZED_PROBLEMS[0], config) for config in in_turns(SPECIALIZED, 4, 2)),
-        *((SPECIALIZED_PROBLEMS[1], config) for config in in_turns(SPECIALIZED, 4, 1)),
-    ],
+    drawn(
+        [
+            *((SPECIALIZED_PROBLEMS[0], config) for config in in_turns(SPECIALIZED, 4, 2)),
+            *((SPECIALIZED_PROBLEMS[1], config) for config in in_turns(SPECIALIZED, 4, 1)),
+        ],
+        1,
+    ),
     ids=lambda value: value.name,
 )
 def test_persistent_tma_specialized(kernels: Callable[..., Kernels], config: Config, problem: GemmProblem) -> None:
@@ -325,10 +328,13 @@ def test_gluon_ring_is_first_in_shared_memory(gluon_kernel: Callable[..., Any], 
 
 @pytest.mark.parametrize(
     "config",
-    [
-        Config("warp_specialized", 128, 256, 64, 1, 1, 8, 2),
-        Config("warp_specialized", 256, 128, 64, 1, 1, 8, 2, swapped=1),
-    ],
+    drawn(
+        [
+            Config("warp_specialized", 128, 256, 64, 1, 1, 8, 2),
+            Config("warp_specialized", 256, 128, 64, 1, 1, 8, 2, swapped=1),
+        ],
+        1,
+    ),
     ids=lambda config: config.name,
 )
 def test_gluon_refuses_a_tile_larger_than_its_ring(gluon_kernel: Callable[..., Any], config: Config) -> None:
@@ -344,7 +350,7 @@ def test_gluon_refuses_a_tile_larger_than_its_ring(gluon_kernel: Callable[..., A
 
 @pytest.mark.parametrize(
     ("family", "split_k"),
-    spread([(f"warp_specialized{way}", split_k) for split_k in (1, 2) for way in ("", "_swapped")], 3),
+    drawn(spread([(f"warp_specialized{way}", split_k) for split_k in (1, 2) for way in ("", "_swapped")], 3), 1),
 )
 def test_gluon_loader_begins_a_turn_where_the_kernel_left_off(
     gluon_kernel: Callable[..., Any], family: str, split_k: int

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from forms import CUTE_FORMS, FORMS, PLACES, made
 from interpreted import INTERPRETED, Interpreter
-from long_tests import in_turns, spread
+from long_tests import drawn, in_turns, spread
 from small_gemms import make_module, needs_interpreter, specs_of, taking
 
 from genkern.errors import InputError
@@ -135,19 +135,22 @@ def instructions(folder: Path, arch: str, types: tuple[str, str], config: Config
 
 @pytest.mark.parametrize(
     ("arch", "types", "config", "instruction"),
-    [
-        ("sm_100", MXFP4, NATIVE, r"tcgen05\.mma\S*kind::mxf4\.block_scale"),
-        ("sm_100", MXFP8_MXFP4, replace(NATIVE, family="tiled_tma"), r"tcgen05\.mma\S*kind::mxf8f6f4\.block_scale"),
-        ("gfx950", MXFP4, TILED, r"v_mfma_scale_f32_32x32x64_f8f6f4"),
-        ("gfx950", MXFP8, replace(SWAPPED, BLOCK_SIZE_K=128), r"v_mfma_scale_f32_16x16x128_f8f6f4"),
-        (
-            "sm_90",
-            MXFP8_MXFP4,
-            replace(SWAPPED, family="tiled_tma", reduce="usual"),
-            r"wgmma\S*m64n16k16\.f32\.bf16\.bf16",
-        ),
-        ("gfx942", MXFP4, TILED, r"v_mfma_f32_32x32x8_bf16"),
-    ],
+    drawn(
+        [
+            ("sm_100", MXFP4, NATIVE, r"tcgen05\.mma\S*kind::mxf4\.block_scale"),
+            ("sm_100", MXFP8_MXFP4, replace(NATIVE, family="tiled_tma"), r"tcgen05\.mma\S*kind::mxf8f6f4\.block_scale"),
+            ("gfx950", MXFP4, TILED, r"v_mfma_scale_f32_32x32x64_f8f6f4"),
+            ("gfx950", MXFP8, replace(SWAPPED, BLOCK_SIZE_K=128), r"v_mfma_scale_f32_16x16x128_f8f6f4"),
+            (
+                "sm_90",
+                MXFP8_MXFP4,
+                replace(SWAPPED, family="tiled_tma", reduce="usual"),
+                r"wgmma\S*m64n16k16\.f32\.bf16\.bf16",
+            ),
+            ("gfx942", MXFP4, TILED, r"v_mfma_f32_32x32x8_bf16"),
+        ],
+        3,
+    ),
 )
 def test_native_where_the_target_has_it(
     tmp_path: Path,
