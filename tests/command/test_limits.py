@@ -52,11 +52,7 @@ def test_workers_that_cannot_start_end_the_run(tmp_path: Path) -> None:
     assert not list((tmp_path / "cache" / "binaries").glob("??/*"))
 
 
-@pytest.mark.parametrize(
-    ("what", "most"),
-    drawn([(resource.RLIMIT_NOFILE, 18), (resource.RLIMIT_AS, 300 * 2**20)], 1),
-    ids=["files", "memory"],
-)
+@pytest.mark.parametrize(("what", "most"), drawn([(resource.RLIMIT_NOFILE, 18), (resource.RLIMIT_AS, 300 * 2**20)], 1))
 def test_low_limits_are_one_line(what: int, most: int, tmp_path: Path) -> None:
     """Whatever it is that finds no room; no kernel is blamed."""
     ran = run_within(tmp_path, lambda: resource.setrlimit(what, (most, most)))
