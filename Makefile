@@ -14,7 +14,7 @@ DEV = $(VENV)/dev.stamp
 CLUSTER = $(VENV)/cluster.stamp
 CUTE = $(VENV)/cute.stamp
 CLUSTER_TESTS = $(addprefix tests/,farm/remote/test_dask_pool.py farm/remote/test_nodes.py \
-	cluster/test_lab_node.py cluster/test_on_dask.py cluster/test_on_slurm.py)
+	cluster/test_lab_node.py cluster/test_on_dask.py cluster/test_on_slurm.py cluster/test_two_machines.py)
 
 ENGINES ?= .venv-engines
 SITE ?= .venv-site

@@ -36,7 +36,7 @@ OTHER_PROGRAMS = {
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal"),
     *("--tuned", "--seconds", "--seed"),
     *("--check-only", "--cublaslt"),
-    *("--no-deps", "--no-index", "--find-links", "--rm", "--ipc"),
+    *("--no-deps", "--no-index", "--find-links", "--rm", "--ipc", "--showlocals"),
 }
 
 # Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.
@@ -91,25 +91,19 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("document", documents(), ids=str)
-def test_links(document: Path) -> None:
+def test_links() -> None:
     """Every relative link of a document leads to a file, and to a heading where it names one."""
-    text = re.sub(r"```.*?```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+:", target):
-            continue
-        name, _, anchor = target.partition("#")
-        linked = (ROOT / document).parent / name if name else ROOT / document
-        assert linked.exists(), f"{document} links to {target}"
-        if anchor:
-            headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            assert anchor in {slug(heading) for heading in headings}, f"{document} links to {target}"
-
-
-def test_no_two_test_files_have_one_name() -> None:
-    """pytest imports test files by their names alone."""
-    names = [path.name for path in files_of("tests") if path.name.startswith("test_")]
-    assert sorted(names) == sorted(set(names))
+    for document in documents():
+        text = re.sub(r"```.*?```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            linked = (ROOT / document).parent / name if name else ROOT / document
+            assert linked.exists(), f"{document} links to {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE)
+                assert anchor in {slug(heading) for heading in headings}, f"{document} links to {target}"
 
 
 def test_architecture_maps_every_folder() -> None:

@@ -241,7 +241,7 @@ def test_what_was_written_is_told_from_defaults() -> None:
         assert not parse([*SIZES, mode]).tunes
 
 
-def test_so_many_rounds_and_what_is_close() -> None:
+def test_rounds_and_tolerances_reach_the_budget() -> None:
     """--num_iters sets the fewest rounds too, --atol and --rtol go with each session; journals without them are as
     they were."""
     size = ["-m", "16", "-n", "128", "-k", "256", "--arch", "gfx942", "--profiler", "predict"]

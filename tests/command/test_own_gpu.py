@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command import run
+from long_tests import drawn
 
 from genkern.formats.kind import read_results
 from genkern.gemm.gpu_table import ENVIRONMENT, read_table
@@ -35,7 +36,10 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("arch", "like", "name", "more", "compiled_for"),
-    [("sm_103", "sm_100", "NVIDIA B300", "", 103), ("gfx1200", "gfx1201", "AMD Radeon RX 9060 XT", AMD, "gfx1200")],
+    drawn(
+        [("sm_103", "sm_100", "NVIDIA B300", "", 103), ("gfx1200", "gfx1201", "AMD Radeon RX 9060 XT", AMD, "gfx1200")],
+        1,
+    ),
 )
 def test_a_new_architecture_is_compiled_for(
     arch: str, like: str, name: str, more: str, compiled_for: object, files: dict[str, str], tmp_path: Path
@@ -53,7 +57,7 @@ def test_a_new_architecture_is_compiled_for(
     assert json.loads(binary.read_text())["target"]["arch"] == compiled_for
 
 
-def test_it_has_the_spaces_of_what_it_is_like(files: dict[str, str]) -> None:
+def test_a_new_architecture_has_the_spaces_of_the_one_it_is_like(files: dict[str, str]) -> None:
     """Where nobody says another: with the families whose instructions it has."""
     ran = run(*SIZE, "--arch", "sm_103", "--explain", "--libtype", "triton,cute", env={**os.environ, **files})
     assert ran.status == 0, ran

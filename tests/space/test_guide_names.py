@@ -95,7 +95,7 @@ def test_a_split_k(tmp_path: Path) -> None:
     split = {**COOPERATIVE, "use_tma_store": [False], "SPLIT_K": [2, 3]}
     assert {config.SPLIT_K for config in configs_of(space_of(tmp_path, split))} == {2, 3}
     for others in ({"use_tma_store": [True]}, {"schedule": ["ping_pong"]}):
-        with pytest.raises(InputError, match=r"SPLIT_K must be \[1\]: this family does not split K"):
+        with pytest.raises(InputError, match=r"SPLIT_K .*\[1\]"):
             space_of(tmp_path, {**split, **others})
     config = Config("cute_wgmma", 128, 96, 64, 1, 3, 8, 4, store="direct", cluster="4x1")
     (back,) = own(in_guide_names(config))
@@ -175,7 +175,7 @@ def test_two_programs_for_a_tile() -> None:
     assert {each["num_warps"][0] for each in own(entry)} == {4}
     # A number of rows that no tile has is not left out, but refused by whoever reads the entry.
     assert own({**entry, "mma_tiler_mn": [[96, 128]]}) != []
-    with pytest.raises(InputError, match="none of these tiles fits any of these clusters"):
+    with pytest.raises(InputError, match=r"tiles.*clusters"):
         own({**entry, "cluster_shape_mn": [[1, 1]], "use_2cta_instrs": [True]})
 
 

@@ -129,7 +129,7 @@ def test_what_is_prepared_is_on_order_and_no_fact(make_bench: Callable[..., Benc
     assert owner in bench.farm.gone
 
 
-def test_its_turn_is_as_if_nothing_had_been_prepared(make_bench: Callable[..., Bench]) -> None:
+def test_a_prepared_size_is_tuned_like_an_unprepared_one(make_bench: Callable[..., Bench]) -> None:
     """The same winner, the same outcomes, and the strategy is asked and told the same."""
     alone, ahead = make_bench("alone"), make_bench("ahead")
     ahead.prepared(NEXT)
