@@ -14,11 +14,12 @@ DEV = $(VENV)/dev.stamp
 CLUSTER = $(VENV)/cluster.stamp
 CUTE = $(VENV)/cute.stamp
 CLUSTER_TESTS = $(addprefix tests/,farm/remote/test_dask_pool.py farm/remote/test_nodes.py \
-	cluster/test_lab_node.py cluster/test_on_dask.py cluster/test_on_slurm.py)
+	cluster/test_lab_node.py cluster/test_on_dask.py cluster/test_on_slurm.py cluster/test_two_machines.py)
 
 ENGINES ?= .venv-engines
+SITE ?= .venv-site
 
-.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle kernels golden docs results
+.PHONY: help tune test test-long test-cluster test-engines lint format bench bundle kernels golden docs site notebooks results
 .DELETE_ON_ERROR:
 
 help:
@@ -35,12 +36,16 @@ help:
 	@echo 'make kernels  compile what sizes try first for ARCH (sm_90) into output/ARCH.kernels, to start from (--kernels)'
 	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
 	@echo 'make docs     rewrite the documents that are made from parsers and results'
+	@echo 'make site     build the documentation as a web site in build/site; wrong links are errors'
+	@echo 'make notebooks  execute the notebooks of examples/ and keep their outputs'
 
-# Without a GPU the small space keeps a first run short; with one, the default space of that GPU is measured.
+# Without a GPU it predicts for GENKERN_ARCH, else for gfx942, and the small space keeps a first run short; with one,
+# the default space of that GPU is measured.
 tune: $(RUN)
 	@gpu=$$($(PY) -c 'from genkern.gemm.gpus import detect_arch; print(detect_arch() or "")') && \
+	arch=$${gpu:-$${GENKERN_ARCH:-gfx942}} && case $$arch in sm_*) quick=nvidia_quick;; *) quick=amd_quick;; esac && \
 	$(PY) -m genkern --gemm_size_file input_sizes/quickstart.yaml --compare --all \
-		-o "output/quickstart_$${gpu:-gfx942}.yaml" $$([ -n "$$gpu" ] || echo --space amd_quick) $(ARGS)
+		-o "output/quickstart_$$arch.yaml" $$([ -n "$$gpu" ] || echo --arch $$arch --space $$quick) $(ARGS)
 
 # Hundreds of processes are started, in each of which Python would compile all of genkern anew where it keeps nothing.
 test test-long: export PYTHONDONTWRITEBYTECODE =
@@ -99,6 +104,20 @@ docs: $(DEV)
 	$(PY) results/readme.py
 	$(PY) results/measured.py
 	$(PY) results/recorded/readme.py
+	$(PY) docs/shipped_reports.py
+
+site: $(SITE)/site.stamp
+	$(SITE)/bin/python docs/site.py build/site_pages
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/python -m mkdocs build --quiet
+	@echo 'build/site/index.html'
+
+$(SITE)/site.stamp: docs/site.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check -r docs/site.txt
+	@touch $@
+
+notebooks: $(DEV)
+	$(PY) docs/notebooks.py
 
 $(RUN): setup.cfg setup.py constraints.txt .ci/setup $(NATIVE)
 	@PYTHON="$(PYTHON)" bash .ci/setup "$(VENV)" torch

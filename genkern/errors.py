@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import traceback
 from collections.abc import Iterator
+from typing import Any
 
 # Enough to recognise an error; the complete text is in a log.
 _MESSAGE_CHARACTERS = 300
@@ -38,6 +39,15 @@ class LaunchError(GenkernError, RuntimeError):
 
 class MachineError(GenkernError, RuntimeError):
     """The machine lacks what genkern needs: processes, threads, memory, files, or a working compiler."""
+
+
+class RunError(GenkernError, RuntimeError):
+    """A run of genkern's command in a child process that ended early; the message is the command's.
+
+    `result` has what the run had found, as a genkern.TuningResult; None if nothing.
+    """
+
+    result: Any = None
 
 
 class InvarianceError(GenkernError, RuntimeError):

@@ -219,7 +219,7 @@ def require_start_or_none(path: str, start: str, what: str) -> None:
         with contextlib.suppress(OSError), open(path, "rb", opener=regular) as file:
             head = file.read(len(start.encode()))
     if head and head != start.encode():
-        raise OutputError(f"{shown_path(path)} exists and holds no {what}: give another -o")
+        raise OutputError(f"{shown_path(path)} exists and holds no {what}: give another file")
 
 
 def require_writable(path: str) -> None:

@@ -26,8 +26,10 @@ ROOMS = (
     "profiling",
     "tuning",
     "command",
+    "results_report",
     "packing",
     "cluster",
+    "api",
 )
 # The command, and what a user's program imports by the package's own name: these hand on what is in the rooms.
 FACES = ("__main__", "__init__", "tuned_gemm")

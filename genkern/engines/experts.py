@@ -39,8 +39,11 @@ def by_winners(
     out_dtype: Any = None,
     *,
     invariant: bool = False,
+    out: Any = None,
 ) -> Any:
     """Returns a layer's result [tokens, K]; genkern.runtime.routed.experts describes the arguments.
+
+    If `out` is given, a tensor [tokens, K] of the result's type, the result is written there, and `out` is returned.
 
     Returns None, so that the engine's own kernel computes the layer, if genkern cannot compute such a layer or one of
     the products has no winner for this number of tokens; with `invariant`, if no kernels serve all numbers of tokens
@@ -60,15 +63,22 @@ def by_winners(
         return _remember(key, False)
     try:
         if not invariant:
-            return _remember(key, True, calls(*given[:-1]))
+            return _remember(key, True, _called(calls, given, out))
         with genkern.batch_invariant():
-            return _remember(key, True, calls(*given[:-1]))
+            return _remember(key, True, _called(calls, given, out))
     except GenkernError as error:
         # The layer was served before; the engine's kernel would give other bits.
         if invariant and known:
             raise
         default_context().say(key, f"experts {tuple(gate_up.shape)}: {error}: they are the engine's own")
         return _remember(key, False)
+
+
+def _called(calls: Experts, given: tuple[Any, ...], out: Any) -> Any:
+    if out is None:
+        return calls(*given[:-1])
+    calls.direct_into(out, *given)
+    return out
 
 
 def _remember(key: tuple[object, ...], is_served: bool, result: Any = None) -> Any:

@@ -26,14 +26,13 @@ SHORT = 8
 class Request:
     """What to measure: `tokens` decode steps per batch size, `repeats` times, after prompts of `prompt` tokens.
 
-    `prefill` is a number of prompts and the number of tokens of each. If `batches` is empty or `prefill` has a zero,
-    that part is not measured.
+    Each of `prefills` is a number of prompts and the number of tokens of each.
     """
 
     model: str
     output: str
     batches: tuple[int, ...]
-    prefill: tuple[int, int]
+    prefills: tuple[tuple[int, int], ...]
     tokens: int
     prompt: int
     repeats: int
@@ -47,7 +46,8 @@ def main(argv: Sequence[str]) -> int:
     """Runs the request of the file named in argv, and writes the result."""
     with open(argv[0], encoding="utf-8") as file:
         data = json.load(file)
-    request = Request(**{**data, "batches": tuple(data["batches"]), "prefill": tuple(data["prefill"])})
+    prefills = tuple((int(count), int(length)) for count, length in data["prefills"])
+    request = Request(**{**data, "batches": tuple(data["batches"]), "prefills": prefills})
     result = measured(request)
     partial = f"{request.output}.{os.getpid()}"
     with open(partial, "w", encoding="utf-8") as file:
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
 def measured(request: Request) -> dict[str, Any]:
     """Returns the result: seconds of the start, and per batch size milliseconds, tokens and log-probabilities.
 
-    Also milliseconds of the prefills, the largest number of tokens in a step, and the version of vLLM.
+    Also milliseconds of each prefill, by its name, the largest number of tokens in a step, and the version of vLLM.
     """
     began = time.perf_counter()
     # Imported here: the import is a part of the start.
@@ -75,12 +75,11 @@ def measured(request: Request) -> dict[str, Any]:
         return (time.perf_counter() - begin) * 1e3, [each.outputs[0] for each in found]
 
     batches = {str(batch): _batch(request, batch, generate) for batch in request.batches}
-    prefill_ms = []
-    count, length = request.prefill
-    if count and length:
+    prefill_ms = {}
+    for count, length in request.prefills:
         prompts = _prompts(count, length, request.vocabulary, 104729)
         generate(prompts, 1)
-        prefill_ms = [generate(prompts, 1)[0] for _ in range(request.repeats)]
+        prefill_ms[prefill_name(count, length)] = [generate(prompts, 1)[0] for _ in range(request.repeats)]
     return {
         "start_s": start_s,
         "batches": batches,
@@ -90,10 +89,15 @@ def measured(request: Request) -> dict[str, Any]:
     }
 
 
+def prefill_name(count: int, length: int) -> str:
+    """Returns the name of a prefill of `count` prompts of `length` tokens."""
+    return f"prefill {count}x{length}"
+
+
 def arguments(request: Request) -> dict[str, Any]:
     """Returns the arguments of vllm.LLM. Arguments that the user gave (`engine_args`) replace genkern's."""
-    most = max((*request.batches, request.prefill[0], 1))
-    lengths = request.prompt + SHORT + request.tokens, request.prefill[1] + 1
+    most = max((*request.batches, *(count for count, _ in request.prefills), 1))
+    lengths = request.prompt + SHORT + request.tokens, *(length + 1 for _, length in request.prefills)
     usual: dict[str, Any] = {
         "model": request.model,
         "load_format": request.load_format,

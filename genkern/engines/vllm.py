@@ -293,10 +293,13 @@ def _by_winners(kernel: Any, *given: Any, **named: Any) -> Any:
         x_scale=said["a1q_scale"] if narrow else None,
         out_dtype=output.dtype if narrow else None,
         invariant=bool(envs.VLLM_BATCH_INVARIANT),
+        # Winners write into vLLM's tensor, which saves a kernel that copies the result.
+        out=output if tuple(output.shape) == tuple(said["hidden_states"].shape) else None,
     )
     if found is None:
         return None
-    output.copy_(found)
+    if found is not output:
+        output.copy_(found)
     return _WRITTEN
 
 

@@ -63,7 +63,7 @@ class GemmProblem:
         if self.own != ():
             object.__setattr__(self, "own", _checked(self.own))
 
-    # Cached, since pruning a space looks up this hash a hundred thousand times.
+    # Cached, since many caches look problems up by their hash, some of them once per config.
     def __hash__(self) -> int:
         return self._hash
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from genkern.decoding import Whole, decode
 from genkern.errors import InputError, ResultsError
 from genkern.files import regular_bytes
-from genkern.gemm.config import Config, name_today
-from genkern.gemm.former_names import is_gone
+from genkern.gemm.config import Config
 from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit
 from genkern.journal.batch import codes_of, measurements_of, restored, unfit_of
-from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences, header_of_today
+from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences, header_of_today, other_version
 from genkern.journal.line import checksums, entry_of, require_whole, unsealed_header
 from genkern.journal.made import MadeBinary, made_of
 from genkern.journal.searched import Searched, searched_of
@@ -81,10 +80,18 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a problem ended: number of configs by outcome, and why there is no winner, or ""."""
+    """How a problem ended.
+
+    outcomes: number of configs by outcome
+    message: why there is no winner, or ""
+    time_s: when (`time.time()`); None in journals of genkern 0.2
+    stage_s: wall-clock seconds of each stage, in the order in which they began; pruning precedes `Begun`
+    """
 
     outcomes: dict[Outcome, Whole]
     message: str
+    time_s: float | None = None
+    stage_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -194,10 +201,10 @@ class JournalFacts:
         self._checksum, chained = 0, True
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
-                if number == 1 and (schema := unsealed_header(line).get("schema", SCHEMA)) != SCHEMA:
-                    # Lines of another version may have another format.
+                if number == 1 and (version := other_version(unsealed_header(line))):
+                    # Lines of another version may have another format, or other names of configs.
                     raise OldJournal(
-                        f"{self.path} is of another version of genkern (schema {schema}, here {SCHEMA})",
+                        f"{self.path} is of another version of genkern ({version})",
                         ": the same command starts anew and keeps that file",
                     )
                 before, own = checksums(line)
@@ -261,17 +268,17 @@ class JournalFacts:
     def _take(self, fact: str, value: Any, problem: GemmProblem) -> None:
         facts = self.of(problem)
         if fact == "screened":
-            facts.screened |= {measurement.config: measurement for measurement in _of_today(value)}
+            facts.screened |= {measurement.config: measurement for measurement in measurements_of(value)}
         elif fact == "unfit":
-            facts.unfit |= {name_today(name): unfit for name, unfit in unfit_of(value).items() if not is_gone(name)}
+            facts.unfit |= unfit_of(value)
         elif fact == "made":
             facts.made |= made_of(value)
         elif fact == "compiled":
             facts.compiled = decode(Compiled, value)
         elif fact == "retimed":
-            facts.finals = _of_today(value)
+            facts.finals = measurements_of(value)
         elif fact == "confirmed":
-            facts.confirmed = _of_today(value)
+            facts.confirmed = measurements_of(value)
         elif fact == "checked":
             facts.checks |= _by_config(value)
         elif fact == "unchecked":
@@ -281,14 +288,13 @@ class JournalFacts:
         elif fact == "summed":
             facts.sums |= {str(call): str(order) for call, order in value.items()}
         elif fact == "won":
-            if not is_gone(value["config"]):
-                try:
-                    Config.parse(value["config"])
-                except InputError as error:
-                    # The file is intact: the config has a parameter that no family here declares.
-                    advice = f"; set {ENVIRONMENT} to the files of the families (--family) that the run had"
-                    raise UnusableJournal(f"{self.path}: {error}", advice) from None
-                self._note_winner(result_of(value, problem))
+            try:
+                Config.parse(value["config"])
+            except InputError as error:
+                # The file is intact: the config has a parameter that no family here declares.
+                advice = f"; set {ENVIRONMENT} to the files of the families (--family) that the run had"
+                raise UnusableJournal(f"{self.path}: {error}", advice) from None
+            self._note_winner(result_of(value, problem))
         elif fact == "began":
             facts.begun = decode(Begun, value)
         elif fact == "ended":
@@ -296,32 +302,18 @@ class JournalFacts:
         elif fact == "coded":
             facts.codes |= codes_of(value)
         elif fact == "outdated":
-            facts.forget([name_today(config) for config in restored(value)])
+            facts.forget(restored(value))
         elif fact == "retracted":
             for config in value:
-                facts.screened.pop(name_today(config), None)
+                facts.screened.pop(config, None)
         elif fact != "searched":
             # A "searched" fact needs no action here: `_read` stores its line.
             raise ValueError(fact)
 
 
 def _by_config(value: Mapping[str, Any]) -> dict[str, Check]:
-    """Return the check of these values under the current name of its config."""
-    check = decode(Check, {**value, "config": name_today(value["config"])})
+    check = decode(Check, dict(value))
     return {check.config: check}
-
-
-def _of_today(value: Mapping[str, Any]) -> list[Measurement]:
-    """Return the measurements under current config names, without families that no longer exist.
-
-    The sizes of removed families are decided again.
-    """
-    found = []
-    for measurement in measurements_of(value):
-        name = name_today(measurement.config)
-        if not is_gone(name):
-            found.append(measurement if name == measurement.config else replace(measurement, config=name))
-    return found
 
 
 def read_ends(path: str | Path) -> JournalFacts:

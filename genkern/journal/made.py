@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from genkern.decoding import decode
-from genkern.gemm.config import name_today
-from genkern.gemm.former_names import is_gone
 from genkern.gemm.records import Binary, Resources
 from genkern.journal.batch import restored, shortened
 
@@ -49,7 +47,7 @@ def made_columns(made: Mapping[str, MadeBinary]) -> dict[str, Any]:
 
 
 def made_of(value: Mapping[str, Any]) -> dict[str, MadeBinary]:
-    """Return the binaries of `made_columns` by current names, without families that no longer exist.
+    """Return the binaries of `made_columns`.
 
     Raises ValueError, LookupError, TypeError or AttributeError.
     """
@@ -59,8 +57,6 @@ def made_of(value: Mapping[str, Any]) -> dict[str, MadeBinary]:
     seconds = value.get("compile_s", nothing)
     made = {}
     for place, (name, key) in enumerate(zip(names, keys, strict=True)):
-        if not is_gone(name):
-            resources = {need: column[place] for need, column in needs.items()}
-            values = {"key": key, "resources": resources, "compile_s": seconds[place]}
-            made[name_today(name)] = decode(MadeBinary, values)
+        resources = {need: column[place] for need, column in needs.items()}
+        made[name] = decode(MadeBinary, {"key": key, "resources": resources, "compile_s": seconds[place]})
     return made

@@ -6,10 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from genkern.errors import InputError
+from genkern.gemm.columns import Column, Refusals, distinct
 from genkern.gemm.config import Config, Others
-from genkern.gemm.former_names import FORMER
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import known_archs
-from genkern.gemm.parameter import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, CORE, PARAMETERS, Parameter, Value
+from genkern.gemm.parameter import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    CORE,
+    NUM_WARPS,
+    PARAMETERS,
+    Parameter,
+    Value,
+)
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.family import Family
 from genkern.kernels.contract.form import Form
@@ -35,22 +45,20 @@ FAMILIES = {
 # genkern's own families in CuTe DSL, which is an optional extra.
 CUTE = (CUTE_WGMMA.name, CUTE_TCGEN05.name)
 _FORMS: dict[tuple[str, Others], Form | str] = {}
-# Cache of `_values_problem`: why a form cannot have these block sizes and warps, or "".
-_CHECKED: dict[tuple[str, Others, tuple[int, int, int], int], str] = {}
+# Cache of `_value_problem`: why a form cannot have this value of a parameter, or "".
+_CHECKED: dict[tuple[str, Others, str, int], str] = {}
+_CHECKED_NAMES = (BLOCK_SIZE_M.name, BLOCK_SIZE_N.name, BLOCK_SIZE_K.name, NUM_WARPS.name)
 
 
 def add_file(file: str | Path) -> str:
     """Register the family that a Python file defines, here and in processes started from here, and return its name.
 
-    Raises InputError if the file defines no family, or one whose name genkern uses or used before.
+    Raises InputError if the file defines no family, or one whose name genkern uses.
     """
     file = Path(file).resolve()
     family = own.family_of(file)
     if family.name in FAMILIES and file not in own.files():
         raise InputError(f"{file}: there is a family {family.name} already: choose another name")
-    if family.name in FORMER:
-        # Config names of the new family would be read as names of the former one.
-        raise InputError(f"{file}: {FORMER[family.name][0]} was called {family.name} before: choose another name")
     add(family)
     own.remember(file)
     return family.name
@@ -68,12 +76,15 @@ for _file in own.files():
     add_file(_file)
 
 
-def form_of(config: Config) -> Form:
-    """Return the form of a config's kernels. Raises InputError for an unknown family or impossible parameters."""
+def form_of(config: Config | ConfigTable) -> Form:
+    """Return the form of the kernels of a config, or of all configs of a table.
+
+    Raises InputError for an unknown family or impossible parameters.
+    """
     form = _FORMS.get((config.family, config.others)) or formed(config.family, config.others)
     if form.__class__ is Form:
         return form
-    raise InputError(f"{config.name}: {form}")
+    raise InputError(f"{config.name if isinstance(config, Config) else config.family}: {form}")
 
 
 def formed(family: str, others: Others) -> Form | str:
@@ -123,7 +134,7 @@ def language_of(config: Config) -> str:
     return FAMILIES[config.family].language
 
 
-def sides(config: Config) -> tuple[int, int]:
+def sides(config: Config | ConfigTable) -> tuple[Column, Column]:
     """Return the sides of a tile as (along the rows of the matrix instruction, along its columns)."""
     if form_of(config).swapped:
         return config.BLOCK_SIZE_N, config.BLOCK_SIZE_M
@@ -135,7 +146,7 @@ def k_shares(config: Config) -> int:
     return config.SPLIT_K * form_of(config).cluster_k
 
 
-def together(config: Config, element_bytes: int = 2) -> int:
+def together(config: Config | ConfigTable, element_bytes: int = 2) -> Column:
     """Return how many buffers of a Gluon kernel's ring are filled together, with neighbouring parts of K."""
     return config.BLOCK_SIZE_K // ring_k(element_bytes)
 
@@ -190,31 +201,34 @@ def values_problem(config: Config) -> str:
     form = formed(config.family, config.others)
     if isinstance(form, str):
         return form
-    return _values_problem(
-        config.family,
-        config.others,
-        (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K),
-        config.num_warps,
-    )
+    return next((reason for mask, reason in refused_values(ConfigTable.of(config)) if mask), "")
 
 
-def _values_problem(family: str, others: Others, blocks: tuple[int, int, int], num_warps: int) -> str:
-    key = family, others, blocks, num_warps
+def refused_values(configs: ConfigTable) -> Refusals:
+    """Refuse values that the family can never have. The reason is "NAME: why not"; see `values_problem`."""
+    for name in _CHECKED_NAMES:
+        column = getattr(configs, name)
+        for value in distinct(column):
+            if problem := _value_problem(configs.family, configs.others, name, value):
+                yield column == value, f"{name}: {problem}"
+
+
+def _value_problem(family: str, others: Others, name: str, value: int) -> str:
+    key = family, others, name, value
     if (known := _CHECKED.get(key)) is None:
         form, language = formed(family, others), FAMILIES[family].language
         assert isinstance(form, Form)
-        named = zip((BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K), blocks, strict=True)
-        problems = ((side.name, block_problem(form, side.name, value, language, tile_rows=1)) for side, value in named)
-        known = next((f"{name}: {problem}" for name, problem in problems if problem), "")
-        if not known and (problem := warps_problem(language, num_warps)):
-            known = f"num_warps: {problem}"
+        if name == NUM_WARPS.name:
+            known = warps_problem(language, value)
+        else:
+            known = block_problem(form, name, value, language, tile_rows=1)
         if len(_CHECKED) > 65_536:
             _CHECKED.clear()
         _CHECKED[key] = known
     return known
 
 
-def is_deterministic(problem: GemmProblem, config: Config) -> bool:
+def is_deterministic(problem: GemmProblem, config: Config | ConfigTable) -> bool:
     """Return False if float sums are added in the order in which programs happen to run.
 
     Sums of int32 (int8 operands) are exact in any order, so they count as deterministic.

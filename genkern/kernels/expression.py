@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from genkern.errors import InputError
+from genkern.gemm import columns
+from genkern.gemm.columns import Column, either
 
 # An int is a known value; an Expression is a name or an operation.
 Value = Union[int, "Expression"]
@@ -27,6 +29,12 @@ _RESULTS: dict[str, Callable[[int, int], int]] = {
     "cdiv": lambda left, right: -(-left // right),
     "min": min,
     "max": max,
+}
+# Operations of the table above that are written otherwise for columns.
+_ON_COLUMNS: dict[str, Callable[[Column, Column], Column]] = {
+    ">": operator.gt,
+    "min": columns.least,
+    "max": columns.most,
 }
 _DIVISIONS = ("//", "%", "cdiv")
 # Precedence of Python's operators. Other operations are calls, or written in brackets.
@@ -118,6 +126,19 @@ def evaluate(value: Value, known: Mapping[str, Value]) -> int:
     if isinstance(result, int):
         return result
     raise InputError(f"no values are known for {', '.join(sorted(names_in(result)))}: give their values")
+
+
+def evaluate_columns(value: Value, known: Mapping[str, Column]) -> Column:
+    """Return the value for every config of a table. `known` has a column for every name in `value`."""
+    if isinstance(value, int):
+        return value
+    if value.operation == "name":
+        return known[value.name]
+    operands = [evaluate_columns(operand, known) for operand in value.operands]
+    if value.operation == "if":
+        condition, then, otherwise = operands
+        return either(condition != 0, then, otherwise)
+    return _ON_COLUMNS.get(value.operation, _RESULTS.get(value.operation))(*operands)  # type: ignore[misc]
 
 
 def _computed(operation: str, left: int, right: int) -> int:

@@ -1,70 +1,82 @@
-"""Legality: whether a family can compute a problem with a config on a GPU, and if not, why.
+"""Legality: whether a family can compute a problem with configs on a GPU, and if not, why.
 
 It is checked during pruning, for configs from earlier runs and results files, and before generation. A legal config
 compiles, launches and computes the product, unless the compiler finds that registers or shared memory do not suffice.
 Whether a config is worth trying is decided by the rules of space files. With None for `gpu`, the functions check only
-the limits of every device.
+limits of every device.
 
-Pruning calls the parts separately, each only when its answer can differ: `legal_problem` (form and problem),
-`legal_compiled` and `legal_stages` (parameters that are compiled in) and `legal_run_time` (GROUP_SIZE_M and SPLIT_K, in
-which configs with the same binary differ).
+Every check is a generator that yields masks over a table of configs, each with a reason (`genkern.gemm.columns`).
+Families and formats from outside genkern may give a function of a single config instead, which returns the reason or
+""; `of_single_configs` turns it into masks.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from operator import attrgetter
+from typing import Any
 
 from genkern.errors import InputError
+from genkern.gemm.columns import Refusals
 from genkern.gemm.config import Config, Others
+from genkern.gemm.config_table import ConfigTable, tables_of
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.triton_release import triton_release
-from genkern.kernels.catalogue import form_of, formed, values_problem
+from genkern.kernels.catalogue import form_of, formed, refused_values
+from genkern.kernels.contract.form import Form
 from genkern.kernels.families.gluon_tile import ring_k
-from genkern.kernels.families.limits import GRID_YZ, tiles
+from genkern.kernels.families.limits import GRID_YZ, tiles, too_many
 from genkern.kernels.families.offsets import counted_limit
 from genkern.ops.op import get_op, groups_of, operands_of
 
-_TILE = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K")
-_COMPILED_IN = attrgetter("family", *_TILE, "num_warps", "num_stages", "others")
-_RUN_TIME = attrgetter("family", "others", *_TILE, "SPLIT_K", "GROUP_SIZE_M")
 # First release of Triton whose loads take .cs; earlier releases fail to compile it.
 _CS_FROM = (3, 8)
 
 
 def legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
     """Return why `config` cannot compute `problem` on `gpu`, in one line, or ""."""
-    return (
-        legal_problem(problem, config.family, config.others, gpu)
-        or legal_compiled(problem, config, gpu)
-        or legal_stages(problem, config, gpu)
-        or legal_run_time(problem, config, gpu)
-    )
+    return next((reason for mask, reason in refusals(problem, ConfigTable.of(config), gpu) if mask), "")
 
 
 def require_legal(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu | None) -> None:
     """Raise InputError for the first config that is not legal. The message names config, problem and reason."""
-    # Each part is checked once for all configs that share its answer, since there may be 20,000 configs.
-    forms: dict[tuple[str, Others], str] = {}
-    compiled: set[object] = set()
-    run_time: set[object] = set()
-    for config in configs:
-        if (form := (config.family, config.others)) not in forms:
-            forms[form] = legal_problem(problem, *form, gpu)
-        reason = forms[form]
-        if not reason and (key := _COMPILED_IN(config)) not in compiled:
-            compiled.add(key)
-            reason = legal_compiled(problem, config, gpu) or legal_stages(problem, config, gpu)
-        if not reason and (key := _RUN_TIME(config)) not in run_time:
-            run_time.add(key)
-            reason = legal_run_time(problem, config, gpu)
-        if reason:
-            where = f" on {gpu.arch}" if gpu else ""
-            raise InputError(f"{config.name} cannot compute {problem.name}{where}: {reason}")
+    refused: dict[int, str] = {}
+    for table, places in tables_of(configs):
+        refused |= {places[place]: reason for place, reason in _first_refused(refusals(problem, table, gpu), table)}
+    if refused:
+        first = min(refused)
+        where = f" on {gpu.arch}" if gpu else ""
+        raise InputError(f"{configs[first].name} cannot compute {problem.name}{where}: {refused[first]}")
+
+
+def _first_refused(reasons: Refusals, configs: ConfigTable) -> Iterator[tuple[int, str]]:
+    """Yield the place of the first config of a flat table that is refused, and the first reason; or nothing."""
+    import numpy as np
+
+    first = configs.size
+    found = ""
+    with np.errstate(all="ignore"):
+        for mask, reason in reasons:
+            # A later reason counts only for a config that stands before those that earlier reasons refuse.
+            refused = np.broadcast_to(mask, configs.shape)[:first]
+            if refused.any():
+                first, found = int(refused.argmax()), reason
+    if found:
+        yield first, found
+
+
+def refusals(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    """Yield all reasons why configs cannot compute the problem, with masks, in the order in which reasons count."""
+    if reason := legal_problem(problem, configs.family, configs.others, gpu):
+        yield True, reason
+        return
+    yield from refused_values(configs)
+    yield from refused_kernels(problem, configs, gpu)
+    yield from refused_run_time(problem, configs, gpu)
 
 
 def legal_problem(problem: GemmProblem, family: str, others: Others, gpu: Gpu | None) -> str:
@@ -108,91 +120,138 @@ def legal_problem(problem: GemmProblem, family: str, others: Others, gpu: Gpu | 
     return ""
 
 
-def legal_compiled(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Like `legal`, for parameters that are compiled in, which are all except GROUP_SIZE_M and SPLIT_K."""
-    return values_problem(config) or legal_kernel(problem, config, gpu)
-
-
-def legal_kernel(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Like `legal_compiled`, for configs whose values have passed `values_problem`."""
-    if config.cache_modifier == ".cs" and triton_release() < _CS_FROM:
-        return "cache_modifier .cs needs Triton 3.8 or later"
-    facts = form_of(config)
-    if (config.xcd_remap or config.cache_modifier != "none") and not facts.places_loads:
-        return "this family takes neither xcd_remap nor cache_modifier"
-    if gpu is not None and facts.sides.few_m:
-        least, rows = facts.sides.least_rows(gpu.has.tile_rows_min), config.BLOCK_SIZE_M
-        if rows < least:
-            return f"tiles must have at least {least} rows on {gpu.arch}"
+def refused_kernels(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    """Like `refusals`, for parameters that are compiled in, which are all except GROUP_SIZE_M and SPLIT_K."""
+    facts = form_of(configs)
+    if triton_release() < _CS_FROM:
+        yield configs.cache_modifier == ".cs", "cache_modifier .cs needs Triton 3.8 or later"
+    if not facts.places_loads:
+        yield (
+            (configs.xcd_remap == 1) | (configs.cache_modifier != "none"),
+            "this family takes neither xcd_remap nor cache_modifier",
+        )
     if gpu is not None:
-        # With wgmma, Triton does not split the warps of persistent_tma with `specialized`.
-        one_group = gpu.has.wgmma and facts.interpreted
-        warps = config.num_warps if one_group else config.num_warps + facts.helper_warps
-        if warps * gpu.warp_size > gpu.threads_per_block_max:
-            return f"more threads than the {gpu.threads_per_block_max:,} that a workgroup may have"
-    if reason := facts.legal(problem, config, gpu):
-        return reason
+        if facts.sides.few_m:
+            least = facts.sides.least_rows(gpu.has.tile_rows_min)
+            rows = configs.BLOCK_SIZE_M
+            yield rows < least, f"tiles must have at least {least} rows on {gpu.arch}"
+        yield (
+            (configs.num_warps + _helper_warps(facts, gpu)) * gpu.warp_size > gpu.threads_per_block_max,
+            f"more threads than the {gpu.threads_per_block_max:,} that a workgroup may have",
+        )
+    yield from _refused_by(facts.legal, problem, configs, gpu)
     # The format may be stricter than the family: see Op.legal.
     _, b, *_ = operands_of(problem)
-    if b.together > 1 and config.BLOCK_SIZE_K % b.piece:
-        return f"BLOCK_SIZE_K is not a multiple of the {b.piece} elements of a row that are stored side by side"
-    hook = _hook(problem.op)
-    if hook and facts.in_ring:
-        # A step of these kernels is one buffer of the ring, however many are filled together.
-        config = config.having(BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
-    return hook(problem, config) if hook else ""
+    if b.together > 1:
+        yield (
+            configs.BLOCK_SIZE_K % b.piece != 0,
+            f"BLOCK_SIZE_K is not a multiple of the {b.piece} elements of a row that are stored side by side",
+        )
+    if (hook := _hook(problem.op)) is not None:
+        if facts.in_ring:
+            # A step of these kernels is one buffer of the ring, however many are filled together.
+            yield from _refused_by(
+                hook, problem, configs.having(BLOCK_SIZE_K=ring_k(DTYPES[problem.dtype_a].size_bytes))
+            )
+        else:
+            yield from _refused_by(hook, problem, configs)
+    if facts.stages is not None:
+        yield from facts.stages(problem, configs, gpu)
 
 
-def legal_stages(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Like `legal`, for num_stages of kernels whose shared memory is known before they are compiled (Form.stages)."""
-    stages = form_of(config).stages
-    return stages(problem, config, gpu)(config.num_stages) if stages else ""
+def block_warps(config: Config, gpu: Gpu) -> int:
+    """Return the number of warps of a block: num_warps, and the warps that only load or store."""
+    return config.num_warps + _helper_warps(form_of(config), gpu)
 
 
-def legal_run_time(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Like `legal`, for SPLIT_K and GROUP_SIZE_M of configs that are legal otherwise.
-
-    If a value of at least 1 is refused, all larger values are refused too.
-    """
-    return legal_split(problem, config, gpu) or legal_group(problem, config, gpu)
+def _helper_warps(facts: Form, gpu: Gpu) -> int:
+    """Return the number of warps of a block that only load or store."""
+    # With wgmma, Triton does not split the warps of persistent_tma with `specialized`.
+    return 0 if gpu.has.wgmma and facts.interpreted else facts.helper_warps
 
 
-def legal_group(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Like `legal`, for GROUP_SIZE_M. Does not read SPLIT_K."""
-    if config.GROUP_SIZE_M < 1:
-        return "GROUP_SIZE_M is below 1"
-    # A tile has at least one column, so this cheap bound settles most problems.
-    many = config.GROUP_SIZE_M * problem.N >= INT32
-    if many and config.GROUP_SIZE_M * -(-problem.N // config.BLOCK_SIZE_N) >= INT32:
-        return "GROUP_SIZE_M rows of tiles have more tiles than 32 bits count"
-    return ""
-
-
-def legal_split(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Like `legal`, for SPLIT_K. Does not read GROUP_SIZE_M."""
-    split_k, facts = config.SPLIT_K, form_of(config)
-    if split_k < 1:
-        return "SPLIT_K is below 1"
-    if split_k > 1 and not facts.splits_k:
-        return "this family does not split K"
-    if split_k > GRID_YZ:
-        return f"SPLIT_K is above {GRID_YZ:,}, the most programs along a grid's second dimension"
-    if split_k > 1 and groups_of(problem) is not None:
-        return "rows in groups are not split along K"
+def refused_run_time(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    """Like `refusals`, for SPLIT_K and GROUP_SIZE_M of configs that are legal otherwise."""
+    facts, groups, split_k = form_of(configs), groups_of(problem), configs.SPLIT_K
+    yield split_k < 1, "SPLIT_K is below 1"
+    if not facts.splits_k:
+        yield split_k > 1, "this family does not split K"
+    yield split_k > GRID_YZ, f"SPLIT_K is above {GRID_YZ:,}, the most programs along a grid's second dimension"
+    if groups is not None:
+        yield split_k > 1, "rows in groups are not split along K"
     # A tile has at least one element, so this cheap bound settles most problems.
-    many = problem.M * problem.N >= INT32 - GRID_YZ or groups_of(problem) is not None
-    if many and tiles(problem, config) >= INT32 - GRID_YZ:
-        return "more tiles than 32 bits count"
-    if split_k > 1 and get_op(problem.op).batched and _elements(problem, config) * split_k >= INT32:
-        return "one product of the batch has more partial sums than 32 bits count"
-    return facts.shares(problem, config, gpu)
+    if problem.M * problem.N >= INT32 - GRID_YZ or groups is not None:
+        yield tiles(problem, configs) >= INT32 - GRID_YZ, "more tiles than 32 bits count"
+    if get_op(problem.op).batched:
+        elements = tiles(problem, configs) * configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N
+        yield (
+            (split_k > 1) & too_many(elements, split_k),
+            "one product of the batch has more partial sums than 32 bits count",
+        )
+    yield from _refused_by(facts.shares, problem, configs, gpu, ignored=("GROUP_SIZE_M",))
+    yield configs.GROUP_SIZE_M < 1, "GROUP_SIZE_M is below 1"
+    yield (
+        configs.GROUP_SIZE_M * -(-problem.N // configs.BLOCK_SIZE_N) >= INT32,
+        "GROUP_SIZE_M rows of tiles have more tiles than 32 bits count",
+    )
 
 
-def _elements(problem: GemmProblem, config: Config) -> int:
-    """Return the elements of all tiles of C."""
-    return tiles(problem, config) * config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
+def _refused_by(
+    check: Callable[..., Any],
+    problem: GemmProblem,
+    configs: ConfigTable,
+    *gpu: Gpu | None,
+    ignored: tuple[str, ...] = ("GROUP_SIZE_M", "SPLIT_K"),
+) -> Refusals:
+    """Yield what a family's or format's check refuses, whether it takes a table or a single config.
+
+    `ignored` are the parameters that the check must not read.
+
+    Raises InputError, in one line, for a check that uses a table as if it were a single config, or returns no reason.
+    """
+    if not _takes_tables(check):
+        yield from of_single_configs(lambda config: check(problem, config, *gpu), configs, ignored)
+        return
+    try:
+        yield from check(problem, configs, *gpu)
+    except ValueError as error:
+        # NumPy refuses `if`, `and`, `or` and `not` for arrays, which a check from outside genkern may use by mistake.
+        if "truth value" not in str(error):
+            raise
+        raise InputError(
+            f"{configs.family}: its check of configs asks for the truth of a column: combine masks with & and |, or "
+            "return the reason for a single config (docs/cute.md)"
+        ) from error
+
+
+def of_single_configs(reason_of: Callable[[Config], str], configs: ConfigTable, ignored: tuple[str, ...]) -> Refusals:
+    """Yield the masks of a function of a single config, which returns why the config is refused, or "".
+
+    The function must not read the parameters `ignored`; it gets each combination of the other parameters once. Raises
+    InputError if it returns no text.
+    """
+    alike = configs.without(*ignored) if configs.shape else configs
+    reasons = [reason_of(config) for config in alike.configs()]
+    if not all(isinstance(reason, str) for reason in reasons):
+        raise InputError(
+            f'{configs.family}: a check of a single config must return the reason as text, or ""; a check of a table '
+            "must be a generator that yields masks with reasons (docs/cute.md)"
+        )
+    if not configs.shape:
+        if reasons[0]:
+            yield True, reasons[0]
+        return
+    import numpy as np
+
+    for reason in dict.fromkeys(filter(None, reasons)):
+        yield np.array([each == reason for each in reasons]).reshape(alike.shape), reason
+
+
+@lru_cache(maxsize=256)
+def _takes_tables(check: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(check)
 
 
 @lru_cache(maxsize=64)
-def _hook(op: str) -> Callable[[GemmProblem, Config], str] | None:
+def _hook(op: str) -> Callable[[GemmProblem, Any], Refusals | str] | None:
     return get_op(op).legal

@@ -67,7 +67,7 @@ def number(default: int, least: int, most: int, help: str) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "least": least, "most": most})
 
 
-# Cached because pruning calls it for every config.
+# Cached because pruning calls it many times for every problem.
 @functools.lru_cache(maxsize=64)
 def fields_of(kind: type) -> tuple[Field, ...]:
     """Return the fields that a format's dataclass declares."""

@@ -115,7 +115,7 @@ class Groups:
 NO_GROUPS = Groups(0)
 
 
-# Cached because it is called for every config of a space.
+# Cached because the cost model calls it for every config.
 @lru_cache(maxsize=4096)
 def _tiles_of_group(tokens: int, share: float, block_m: int) -> float:
     """Return the mean number of tiles of a group if each token goes to it with probability `share`.

@@ -12,7 +12,7 @@ from typing import Any
 
 import genkern.ops
 from genkern.errors import InputError
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Column, Refusals, mapped
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.operand import Operand
@@ -39,8 +39,9 @@ class Op:
         (scales, bias, activation and conversion included); else why no such call, and so no library time, exists.
     by_types: True if a problem that states these types but no format means this one.
     fields: dataclass of the format's own problem fields (genkern.ops.fields).
-    legal: function that returns why a config cannot compute a problem in this format on any device, or "". It is called
-        in addition to the family's check and must not read GROUP_SIZE_M or SPLIT_K.
+    legal: generator of masks with reasons: which configs of a table cannot compute a problem in this format on any
+        device, and why (genkern.gemm.columns). It adds to the family's own, and must not read GROUP_SIZE_M or SPLIT_K.
+        A function of a single config that returns the reason or "" will do, too (genkern.kernels.legality).
     shared_scale: function that returns how many rows of A, columns of B and elements of K share a scale. Problems that
         are made smaller for Triton's interpreter keep whole blocks of these sizes, and the same remainder.
     converts_b: True if kernel.py.j2 has a macro `convert`, which converts loaded elements of B to numbers, and the
@@ -85,7 +86,7 @@ class Op:
     no_vendor: Callable[[GemmProblem], str] = lambda problem: ""
     by_types: bool = False
     fields: type = NoFields
-    legal: Callable[[GemmProblem, Config], str] | None = None
+    legal: Callable[[GemmProblem, Any], Refusals | str] | None = None
     shared_scale: Callable[[GemmProblem], tuple[int, int, int]] = lambda problem: (1, 1, 1)
     converts_b: bool = False
     promotes: bool = False
@@ -350,10 +351,15 @@ def groups_of(problem: GemmProblem) -> Groups | None:
     return groups(problem) if groups is not None else None
 
 
-def row_tiles(problem: GemmProblem, block_m: int) -> int:
-    """Return the tiles along the rows of one product; for groups, the mean number if groups are chosen evenly."""
+def row_tiles(problem: GemmProblem, block_m: Column) -> Column:
+    """Return the tiles along the rows of one product; for groups, the mean number if groups are chosen evenly.
+
+    `block_m` is a number or a column of a table of configs.
+    """
     groups = groups_of(problem)
-    return -(-problem.M // block_m) if groups is None else groups.expected_tiles(problem.M, block_m)
+    if groups is None:
+        return -(-problem.M // block_m)
+    return mapped(functools.partial(groups.expected_tiles, problem.M), block_m)
 
 
 def gb_per_s(problem: GemmProblem, time_us: float) -> float:

@@ -6,21 +6,23 @@ import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from genkern.errors import BugError, InputError, ProfilerError
+from genkern.files import write_whole
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpus import DetectedDevice
 from genkern.gemm.records import Check
 from genkern.kernels.generate import generate
 from genkern.ops.op import check_problem
+from genkern.packing.parallel_checks import Checks, WantedCheck, made_checks, process_count
 from genkern.packing.proof import CallProof, Place, has_no_room, other_bits, sizes_to_prove, with_proofs
 from genkern.packing.proof_store import PROOFS, ProofStore, proof_key
 from genkern.profiling.same_bits.device_rows import DeviceRows
 from genkern.profiling.supervised import SupervisedProfiler
 from genkern.python_child import module_argv
-from genkern.result.package import PackedCall
 from genkern.result.result import Result
 from genkern.runtime.bundle import Bundle
 from genkern.runtime.packed import Contents
@@ -28,6 +30,7 @@ from genkern.runtime.routed.row_kernels import needed
 from genkern.runtime.untuned import Relatives
 from genkern.timing.session import Budget, Session
 from genkern.timing.time_sources import usual_timer
+from genkern.timing.turns import Turn
 
 SERVER = module_argv("genkern.packing.bundle_server")
 # Limit per M. Filling operands of several gigabytes takes seconds.
@@ -37,12 +40,8 @@ PROOF_TIMEOUT_S = 20.0
 _MOST_HALVED = 12
 # Limit of the elements of A or C for the comparison of rows: it needs further tensors of the same size.
 _MOST_COMPARED = 2**28
-
-
-class Checks(Protocol):
-    """Checks calls on a GPU (SupervisedProfiler)."""
-
-    def check_request(self, session: Session, name: str, request: dict[str, Any]) -> Check: ...
+# The message of a check that is in the store.
+_KEPT = "kept"
 
 
 class Compares(Protocol):
@@ -88,14 +87,16 @@ class Sessions:
         text = generate(problem, [], self.arch).measured_text
         path = self.folder / f"packed_{hashlib.sha256(text.encode()).hexdigest()[:16]}.py"
         if not path.exists():
-            path.write_text(text, encoding="utf-8")
+            # Whole, since the checks of several processes may need the same module.
+            write_whole(str(path), text)
         return Session(str(path), problem, self.arch, self.index, str(self.folder), budget)
 
 
-def server_on(device: DetectedDevice, cache_dir: str, log_dir: str) -> SupervisedProfiler:
-    """Return the measured process for bundles on a GPU."""
+def server_on(device: DetectedDevice, cache_dir: str, log_dir: str, number: int = 0) -> SupervisedProfiler:
+    """Return measured process `number` for bundles on a GPU."""
     time_source = usual_timer(arch_vendor(device.arch))
-    return SupervisedProfiler(time_source, device.index, cache_dir, log_dir, harness=SERVER)
+    turn = Turn(number=number)
+    return SupervisedProfiler(time_source, device.index, cache_dir, log_dir, harness=SERVER, turn=turn)
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class Prover:
     """Proves the calls of a bundle for one device.
 
     checks: checks calls on the GPU.
+    more_checks: starts measured process number n of the same GPU, for n from 1; None: one check follows the other.
     sessions: creates the sessions of problems.
     bundle, where: the bundle and the path of its file.
     device: name of the device; winners for other devices are skipped.
@@ -143,12 +145,16 @@ class Prover:
         device: str,
         say: Callable[[str], None],
         *,
+        more_checks: Callable[[int], Checks] | None = None,
         rows: Compares | None = None,
         store: ProofStore | None = None,
         timeout_s: float = PROOF_TIMEOUT_S,
         again: bool = False,
     ) -> None:
         self._checks = checks
+        self._more_checks = more_checks
+        # The results of checks that several processes made, by the call's place and M.
+        self._made: dict[tuple[Place, int], Check | Exception] = {}
         self._store = store
         self._found_in_store = 0
         self._compares = rows
@@ -169,16 +175,44 @@ class Prover:
     def prove(self) -> Proofs:
         """Prove all calls and row kernels for the device."""
         ended = ""
+        here = self._sessions.arch, self._device
+        mine = [
+            (place, winner) for place, winner in enumerate(self._bundle.winners) if (winner.arch, winner.device) == here
+        ]
         try:
-            for place, winner in enumerate(self._bundle.winners):
-                if (winner.arch, winner.device) == (self._sessions.arch, self._device):
-                    self._prove_winner(place, winner)
+            if self._more_checks is not None:
+                self._check_at_once(mine, self._more_checks)
+            for place, winner in mine:
+                self._prove_winner(place, winner)
         except ProfilerError as error:
             ended = str(error)
         self._compare_layers()
         if self._found_in_store:
             self._say(f"{self._found_in_store} checks were taken from an earlier pack or verify")
         return Proofs(with_proofs(self._bundle.contents, self._calls, self._rows), self._wrong, self._bugs, ended)
+
+    def _check_at_once(self, winners: Sequence[tuple[int, Result]], more_checks: Callable[[int], Checks]) -> None:
+        """Make the checks of all calls in several processes at the same time, and keep the results."""
+        wanted = [
+            WantedCheck(
+                (place, number), replace(winner.problem, M=m), partial(self._proved_once, winner, (place, number), m)
+            )
+            for place, winner in winners
+            for number, call in enumerate(winner.calls)
+            if self._again or not call.is_proved
+            for m in sizes_to_prove(winner, call)
+        ]
+        with contextlib.ExitStack() as stack:
+            processes = [self._checks]
+            for number in range(1, process_count(len(wanted))):
+                processes.append(more_checks(number))
+                stack.callback(processes[-1].close)
+            for each, result in made_checks(wanted, processes):
+                if isinstance(result, ProfilerError):
+                    raise result
+                # The processes shared the GPU's memory. If it was too small, one process alone makes the check again.
+                if isinstance(result, Exception) or not has_no_room(result):
+                    self._made[each.place, each.problem.M] = result
 
     def _prove_winner(self, place: int, winner: Result) -> None:
         contents = self._bundle.contents
@@ -216,7 +250,7 @@ class Prover:
         request = PackedCandidate(winner.config_name, self._where, place).request
         proved: list[int] = []
         for m in sizes_to_prove(winner, call):
-            check = self._proved_once(winner, call, m, request)
+            check = self._result(winner, place, m)
             if check.passed:
                 if differs := self._other_bits(winner, place, m):
                     return CallProof((), False, f"at M = {m}: {differs}")
@@ -230,17 +264,27 @@ class Prover:
                 return CallProof((), False, f"at M = {m}: {' '.join(check.message.split())}")
         return CallProof(tuple(proved), bool(proved))
 
-    def _proved_once(self, winner: Result, call: PackedCall, m: int, request: dict[str, Any]) -> Check:
+    def _result(self, winner: Result, place: Place, m: int) -> Check:
+        """Return the check of a call for `m` rows, or raise the exception that it raised."""
+        found = self._made.pop((place, m), None)
+        if isinstance(found, Exception):
+            raise found
+        check = self._proved_once(winner, place, m, self._checks) if found is None else found
+        self._found_in_store += check.message == _KEPT
+        return check
+
+    def _proved_once(self, winner: Result, place: Place, m: int, checks: Checks) -> Check:
         """Return the check of a call for `m` rows: from the store if the same code has passed it, else made now."""
-        if self._store is None:
-            return self._checked(winner, m, request)
         session = self._sessions.of(winner, m, self._budget)
+        request = PackedCandidate(winner.config_name, self._where, place).request
+        if self._store is None:
+            return checks.check_request(session, winner.config_name, request)
+        call = winner.calls[place[1]]
         images = [self._bundle.image(sha256) for sha256 in call.binaries]
         key = proof_key(winner, call, session, images)
         if self._store.has(key) and not self._again:
-            self._found_in_store += 1
-            return Check(winner.config_name, True, 0.0, 0.0, session.problem.size, "gpu", "kept")
-        check = self._checked(winner, m, request)
+            return Check(winner.config_name, True, 0.0, 0.0, session.problem.size, "gpu", _KEPT)
+        check = checks.check_request(session, winner.config_name, request)
         if check.passed:
             self._store.add(key)
         return check
@@ -341,6 +385,7 @@ def prove_on(
         store = ProofStore(cache / PROOFS)
         prover = Prover(
             *(checks, sessions, bundle, where, device.name, say),
+            more_checks=partial(server_on, device, str(cache), str(folder)),
             rows=rows,
             store=store,
             timeout_s=timeout_s,

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -128,6 +129,7 @@ def _verified(
             _write(where, bundle, contents)
             prover = Prover(
                 *(server, sessions, bundle, where, device.name, console.print),
+                more_checks=partial(server_on, device, str(cache), str(folder)),
                 rows=DeviceRows(server),
                 store=ProofStore(cache / PROOFS),
                 timeout_s=options.timeout,

@@ -8,7 +8,7 @@ from typing import Any
 
 from genkern.decoding import decode, shown
 from genkern.errors import InputError
-from genkern.gemm.config import Config, name_today
+from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check
 from genkern.result.result import Proof, Result, require_sound, versions_of
@@ -28,7 +28,7 @@ def values_of(result: Result) -> dict[str, Any]:
 
 
 def result_of(values: Mapping[str, Any], problem: GemmProblem) -> Result:
-    """Return the result of `problem` with these values. Configs get their current names. Raises InputError."""
+    """Return the result of `problem` with these values. Raises InputError."""
     found = dict(values)
     if unknown := found.keys() - set(_KEPT):
         raise InputError(f"{shown(min(unknown))} is not a field of a winner")
@@ -41,8 +41,6 @@ def result_of(values: Mapping[str, Any], problem: GemmProblem) -> Result:
         "problem": problem,
         "config": Config.parse(found["config"]),
         "versions": versions_of(dict(found["versions"])),
-        "runner_up": name_today(found.get("runner_up", "")),
-        "peer_us": [(name_today(name), us) for name, us in found.get("peer_us", ())],
     }
     result = decode(Result, found)
     require_sound(result, {})

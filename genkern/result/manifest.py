@@ -9,7 +9,6 @@ from typing import Any
 
 from genkern.decoding import decode, shown
 from genkern.errors import InputError
-from genkern.gemm.config import name_today
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32, GemmProblem
@@ -63,7 +62,7 @@ def _call_values(call: PackedCall) -> dict[str, Any]:
 
 
 def result_of(data: object, plans: dict[str, LaunchPlan], at: str) -> Result:
-    """Return the result of `values_of`, with config names of today. Raises InputError for any other data.
+    """Return the result of `values_of`. Raises InputError for any other data.
 
     plans: launch plans by their JSON. Results share plans, which are the largest part of a manifest: each is parsed
         once
@@ -85,8 +84,6 @@ def result_of(data: object, plans: dict[str, LaunchPlan], at: str) -> Result:
         Result,
         {
             **found,
-            # Bundles of older releases have the config's name of that time.
-            "kernel_name": name_today(name) if isinstance(name := values["config"], str) else name,
             "problem": _problem_of(values["problem"], f"{at}.problem"),
             "check": {"method": values["check"]} if values["check"] not in ("", "none") else None,
             "versions": tuple(sorted(versions_of(_mapping(values["versions"], at_versions), at_versions))),

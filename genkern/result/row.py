@@ -10,12 +10,12 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from genkern.decoding import Amount, Flag, decode, shown
 from genkern.errors import InputError
-from genkern.gemm.config import Config, name_today
+from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.ops.op import gb_per_s
@@ -190,7 +190,7 @@ def result_of(
     require_sound(result, _NAME_OF)
     if result.batch_invariant and not result.sums:
         raise InputError("batch_invariant is true without sums, the order that it is about; tune its sizes again")
-    return result if result.runner_up == (name := name_today(result.runner_up)) else replace(result, runner_up=name)
+    return result
 
 
 def _proof_values(values: Mapping[str, object]) -> dict[str, object] | None:

@@ -218,6 +218,15 @@ class Calls:
             return self.operator(*given[:-1], **given[-1])
         return served.call(*tensors)
 
+    def direct_into(self, out: Any, *given: Any) -> None:
+        """Serve a call as `direct` does, and write its result into `out`, a tensor of the result's shape and type."""
+        tensors = tuple(each for each in given if isinstance(each, torch.Tensor))
+        served = self._served(_key(given), tensors, given)
+        if served is None or served.into is None or not out.is_contiguous():
+            out.copy_(self.direct(*given))
+        else:
+            served.into(out, *tensors)
+
     def _served(self, key: object, tensors: tuple[Any, ...], given: tuple[Any, ...]) -> Served | None:
         """Return what serves a call with this key; None while torch.jit traces it."""
         mode, found, x = self._context.mode, self._found, tensors[0]

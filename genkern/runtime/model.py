@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 from genkern.gemm.problem import DEFAULT_OP
 from genkern.runtime.default import default_context
-from genkern.runtime.linear import LayerReport, Patch, patch_model, report_model
-from genkern.runtime.routed.experts import Experts
-from genkern.runtime.routed.modules import patch_experts, report_experts
-from genkern.runtime.routed.routed import routed_of, staged_op
-from genkern.runtime.shared.linears import linears_of
-from genkern.runtime.torch_ops import gemm_of
 
+# PyTorch is imported by calls: help(genkern) shows these functions where it is not installed.
 if TYPE_CHECKING:
     import torch
+
+    from genkern.runtime.linear import LayerReport, Patch
+    from genkern.runtime.routed.experts import Experts
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class WorkspaceReport:
         return f"GPU {self.gpu}: {self.kept_bytes / 2**20:.1f} of at most {self.most_bytes >> 20} MiB of workspaces"
 
 
-class ModelReport(list[LayerReport]):
+class ModelReport(list["LayerReport"]):
     """A list of LayerReport; `workspaces` has what calls keep on each GPU. As text, one line for each."""
 
     def __init__(self, layers: Iterable[LayerReport], workspaces: Iterable[WorkspaceReport]) -> None:
@@ -56,10 +54,16 @@ def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
         Patch: `layers` names the patched layers, `merged` the groups of layers that are one product; `undo()`, or the
         end of a `with` block, restores the model's own forwards. Merged weights stay in their buffers.
     """
+    from genkern.runtime.linear import Patch, patch_model
+    from genkern.runtime.routed.modules import patch_experts
+    from genkern.runtime.routed.routed import routed_of, staged_op
+    from genkern.runtime.shared.linears import linears_of
+    from genkern.runtime.torch_ops import gemm_of
+
     context, op = default_context(), staged_op()
     gemm = gemm_of(DEFAULT_OP)
     linear = patch_model(model, gemm, context, lambda: linears_of(gemm), gated=gated)
-    experts = patch_experts(model, op, lambda: cast(Experts, routed_of(op)), context)
+    experts = patch_experts(model, op, lambda: cast("Experts", routed_of(op)), context)
 
     def undo() -> None:
         linear.undo()
@@ -71,9 +75,17 @@ def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
 def report(model: torch.nn.Module) -> ModelReport:
     """Return what each linear layer, and each product of an experts module, of a model would call.
 
-    The result is a list of LayerReport: name, N, K, type, and by M the config that won, "vendor" or "tie". Its
-    `workspaces` say how many bytes calls keep on each GPU. `print(report(model))` has a line for each.
+    Args:
+        model (torch.nn.Module): a model on its device; it is not changed.
+
+    Returns:
+        ModelReport: a list of LayerReport: name, N, K, type, and by M the config that won, "vendor" or "tie". Its
+            `workspaces` say how many bytes calls keep on each GPU. `print(report(model))` has a line for each.
     """
+    from genkern.runtime.linear import report_model
+    from genkern.runtime.routed.modules import report_experts
+    from genkern.runtime.routed.routed import staged_op
+
     context = default_context()
     layers = [*report_model(model, context), *report_experts(model, staged_op(), context)]
     workspaces = (WorkspaceReport(gpu, kept.bytes, kept.most_bytes) for gpu, kept in context.workspaces())

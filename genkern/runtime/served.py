@@ -27,11 +27,28 @@ _ORDER = ("bias", "scale_a", "scale_b")
 
 
 @dataclass(frozen=True)
+class Launched:
+    """A winner's launches as functions of a call's tensors.
+
+    call: returns the result in a new tensor.
+    into: takes the result's tensor first, and writes the result there; None if only `call` exists.
+    """
+
+    call: Function
+    into: Function | None = None
+
+
+@dataclass(frozen=True)
 class Served:
-    """The function that serves calls, and whether PyTorch can differentiate it."""
+    """The function that serves calls, and whether PyTorch can differentiate it.
+
+    into: the same function, which writes into its first argument, a contiguous tensor of the result's shape and type;
+        None if there is none.
+    """
 
     call: Function
     differentiable: bool = False
+    into: Function | None = None
 
 
 def serve(context: Context, given: Given, tensors: Sequence[Any], leave: Leave | None = None) -> Served:
@@ -52,7 +69,7 @@ def serve(context: Context, given: Given, tensors: Sequence[Any], leave: Leave |
             leave,
         )
     if call is not None:
-        return Served(call)
+        return Served(call.call)
     if problem is None:
         return Served(library, differentiable=_linear_of_nothing(given, *tensors) is not None)
     # Products with scales have no gradient, whichever kernel computes them (see torch_ops).
@@ -129,9 +146,9 @@ def by_winner(
     device: int,
     problem: GemmProblem,
     library: Function,
-    launched: Callable[[LiveGpu, Choice], Function],
+    launched: Callable[[LiveGpu, Choice], Launched],
     leave: Leave | None = None,
-) -> Function | None:
+) -> Launched | None:
     """Return what `launched` creates from the problem's winner; None if the library serves the problem.
 
     If the library does, also because `launched` raised, `leave` is called with the problem and the reason; it raises
@@ -160,7 +177,7 @@ def by_winner(
                     raise
                 call = launched(gpu, choice)
             may_vary = choice.winner is not None and not choice.winner.deterministic
-            return _unless_deterministic(call, library) if may_vary else call
+            return Launched(_unless_deterministic(call.call, library)) if may_vary else call
     except GenkernError as error:
         why = str(error)
     except Exception as error:
@@ -256,8 +273,8 @@ def _launched(
     choice: Choice,
     tensors: Sequence[Any],
     library: Function,
-) -> Function:
-    """Return a function that launches the winner, or the library's best algorithm.
+) -> Launched:
+    """Return what launches the winner, or the library's best algorithm.
 
     Raises ResultsError or LaunchError if it cannot be prepared for tensors with these strides.
     """
@@ -315,8 +332,8 @@ def launching(
     library: Function,
     stored: Callable[..., tuple[Any, ...]],
     is_stored: bool,
-) -> Function:
-    """Return a function that launches `prepared` on a call's tensors.
+) -> Launched:
+    """Return functions that launch `prepared` on a call's tensors.
 
     After a failed launch, the library serves all calls. If the choice has one order of sums, a failure raises
     InvarianceError instead, unless the mode is "warn".
@@ -336,25 +353,32 @@ def launching(
         if not is_one_order:
             context.leave(problem, reason)
 
-    def call(*tensors: Any) -> Any:
+    def is_launched(out: Any, tensors: tuple[Any, ...]) -> bool:
         if not reason:
             a, b, *kept = stored(*tensors)
-            out = empty(shape, strides, out_dtype)
             addresses = (each.data_ptr() for each in (a, b, out, *kept))
             try:
                 if prepared(tuple(addresses)):
-                    return out
+                    return True
             except LaunchError as error:
                 failed(error)
         if is_one_order:
             context.leave(problem, reason or "its output is misaligned")
-        return library(*tensors)
+        return False
+
+    def call(*tensors: Any) -> Any:
+        out = empty(shape, strides, out_dtype)
+        return out if is_launched(out, tensors) else library(*tensors)
+
+    def into(out: Any, *tensors: Any) -> None:
+        if not is_launched(out, tensors):
+            out.copy_(library(*tensors))
 
     if not is_stored:
-        return call
+        return Launched(call, into)
     native = native_call(gpu, prepared, form, call, failed)
     stop_native = native.stop
-    return native.call
+    return Launched(native.call, into)
 
 
 def _nothing() -> None:

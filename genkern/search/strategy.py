@@ -12,9 +12,8 @@ The strategy of the next size is created and asked while the current one is stil
 `Strategy` object is therefore seen by both, in several threads.
 
 A strategy is a file with a function `strategy(task)`, which returns a `Strategy` for one size: a module of genkern, or
-any file (`--search FILE.py`). `Config.features` returns what a model of times needs of a config. Slow preparations
-belong in a function `foresee(problem, configs, gpu)` of the file. It is called before the size's turn, in another
-process, with the configs that pruning left; its result, which must be picklable, becomes `Task.foreseen`.
+any file (`--search FILE.py`). `Config.features` returns what a model of times needs of a config. `strategy(task)` is
+called before the size's turn, while another size is measured, so slow preparations belong there.
 
 Two decisions are not the strategy's. `select` decides which candidates are timed again and which one wins, from all
 measurements. The measured process decides, during a launch, to skip further ones (`screening`: a candidate is hopeless,
@@ -27,14 +26,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
-from genkern.space.shares import Shares
 
 
 @dataclass(frozen=True)
@@ -102,12 +99,8 @@ class Task:
         them: they are measured first in any case, and the strategy is told their events
     is_cached: whether a unit needs no compile; it always returns the same for a unit
     number: the number behind the strategy's name (--search NAME:N), whose meaning is the strategy's; None without
-    best_us, tried: for journals of older versions: best time in microseconds, and number of units, of an earlier start
     most: the most binaries that will be measured of those that are asked for (--budget); None: any number. Other
         configs of these binaries may be asked for afterwards
-    near: winners of the nearest sizes that are tuned, nearest first
-    foreseen: the result of the file's `foresee`; None if it was not called. It may have been given other configs than
-        `configs`
 
     If an earlier start of the run has measured some units, the strategy starts from the beginning: it is told their
     known results as soon as it asks for them. When it first asks for a unit that was not measured before, it is also
@@ -119,11 +112,7 @@ class Task:
     configs: tuple[Config, ...]
     is_cached: Callable[[Unit], bool]
     number: int | None = None
-    best_us: float | None = None
-    tried: int = 0
     most: int | None = None
-    near: tuple[Config, ...] = ()
-    foreseen: object = None
 
 
 class Strategy(ABC):
@@ -164,18 +153,6 @@ class Strategy(ABC):
 
 # The type of a strategy file's function `strategy(task)`.
 MakesStrategy = Callable[[Task], Strategy]
-
-
-class Foresees(Protocol):
-    """The function that computes `Task.foreseen`.
-
-    With `shares`, other processes compute parts of it, and it may return before they have ended. For a user's file it
-    calls `foresee(problem, configs, gpu)`.
-    """
-
-    def __call__(
-        self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, shares: Shares | None = None
-    ) -> object: ...
 
 
 def units_of(configs: Iterable[Config]) -> list[Unit]:

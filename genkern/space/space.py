@@ -19,7 +19,7 @@ from genkern.gemm.config import Others
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpu_table import ARCH, NO_ARCH
 from genkern.gemm.gpus import Gpu, archs_for_spaces, gpu_for_arch, known_archs
-from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Parameter, Value
+from genkern.gemm.parameter import AMD_OPTIONS, PARAMETERS, Parameter, Value
 from genkern.kernels.catalogue import FAMILIES, block_problem, formed, forms_of, parameters_of, warps_problem
 from genkern.kernels.contract.form import Form
 from genkern.ops.op import op_folder, op_names
@@ -30,7 +30,6 @@ from genkern.space.rules.sum_order import BETWEEN_FAMILIES
 SHIPPED_SPACES = Path(__file__).parent / "spaces"
 
 _KEYS = ("archs", "ops", "default", "families", "rules")
-_CORE = tuple(parameter.name for parameter in CORE)
 # Largest space: enough to tune for days, and still enumerated within a minute.
 _MOST_CONFIGS = 10_000_000
 
@@ -82,14 +81,6 @@ class Part:
     @property
     def size(self) -> int:
         return math.prod(len(values) for _, values in self.ranges)
-
-    def others(self) -> Iterator[Others]:
-        """Yield the non-neutral parameters (except the core ones such as tile sizes) of every combination of values."""
-        more = {name: values for name, values in self.ranges if name not in _CORE}
-        for values in itertools.product(*more.values()):
-            named = [*self.chosen, *zip(more, values, strict=True)]
-            off = [(name, value) for name, value in named if value != PARAMETERS.neutral[name]]
-            yield tuple(sorted(off, key=lambda item: PARAMETERS.place[item[0]]))
 
 
 @dataclass(frozen=True)

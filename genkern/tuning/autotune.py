@@ -122,21 +122,31 @@ def autotune_gemm(
     folder: str | Path | None = None,
     run: Run | None = None,
 ) -> Autotuned:
-    """Tune c [M, N] = a [M, K] @ b [N, K].T over the lists; return the winner, ready to be called.
+    """Tune c [M, N] = a [M, K] @ b [N, K].T over lists of CuTe DSL's parameters; return the winner, ready to be called.
 
-    a, b, c: PyTorch tensors of one 16-bit type; a and b contiguous along either dimension, c along N
-    warmup_iterations: number of launches of each config before its sample (5 to 10 in the guide)
-    iterations: largest number of rounds of the finals (100 to 1,000 in the guide)
-    key: "exact" tunes this size; "power_of_two" tunes the size rounded up to powers of two, whose winner then serves
-        all sizes that round to it
-    measure_loss: with "power_of_two", also tune the exact size; the loss is in the result and in loss.json
-    options: further options of genkern's command
-    cache_dir: folder of compiled kernels (default: genkern's cache)
-    folder: folder of results (default: in genkern's cache); results that an earlier call with the same lists left there
-        are used again
-    run: runs genkern's command
+    `genkern.tune` searches all families of kernels; this function has the arguments of NVIDIA's guide.
 
-    Raises InputError for unsuitable tensors or lists, and ResultsError with the command's message if no config won.
+    Args:
+        a, b, c (Tensor): shapes [M, K], [N, K] and [M, N], of one 16-bit type; a and b contiguous along either
+            dimension, c along N.
+        mma_tiler_mn_list, cluster_shape_mn_list, use_2cta_instrs_list, use_tma_store_list (sequence): values to try.
+        warmup_iterations (int): launches of each config before its sample (5 to 10 in the guide). Default: 5.
+        iterations (int): largest number of rounds of the finals (100 to 1,000 in the guide). Default: 100.
+        key (str): "exact" tunes this size; "power_of_two" tunes the size rounded up to powers of two, whose winner then
+            serves all sizes that round to it. Default: "exact".
+        measure_loss (bool): with "power_of_two", also tune the exact size; the loss is in the result and in loss.json.
+        options (sequence of str): further options of genkern's command.
+        cache_dir (str or Path, optional): folder of compiled kernels. Default: genkern's cache.
+        folder (str or Path, optional): folder of results. Default: in the cache. Results that an earlier call with
+            the same lists left there are used again.
+        run (callable, optional): runs genkern's command.
+
+    Returns:
+        Autotuned: call it with tensors of this size: ``tuned(a, b, c)`` writes c.
+
+    Raises:
+        InputError: a ValueError, for unsuitable tensors or lists.
+        ResultsError: a ValueError, with the command's message, if no config won.
     """
     if key not in KEYS:
         raise InputError(f"key is {key!r}, none of {', '.join(KEYS)}")

@@ -6,8 +6,8 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from genkern.farm.bench import Bench
 from genkern.farm.workshop import Workshop
@@ -17,18 +17,15 @@ from genkern.gemm.records import Unfit
 from genkern.journal.facts import ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
-from genkern.search.guided.nearest import nearest
 from genkern.search.limit import Limit
 from genkern.search.screening import screening_for
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Task
-from genkern.space.prune import Pruned
-from genkern.space.shares import Shares
+from genkern.space.prune import Pruned, prune
 from genkern.space.space import Space
 from genkern.timing.session import Budget
 from genkern.tuning.elsewhere import besides as besides_elsewhere
 from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
-from genkern.tuning.processes.foresight import Foresight, foreseen
 from genkern.tuning.search import Search
 
 # Python's switch interval in seconds while sizes are prepared, so that the thread that feeds the measured process does
@@ -67,9 +64,7 @@ class Prepared:
 class Preparation:
     """Prepares problems. The journal records nothing about a problem before its turn.
 
-    tuned: winners that the results file had before the run
     orders: the order of sums that winners must have
-    shares: processes that help to prune a problem whose turn has come, and to predict its times
     """
 
     workshop: Workshop
@@ -78,10 +73,7 @@ class Preparation:
     strategy: ChosenStrategy
     limit: Limit
     device_index: int
-    foresight: Foresight | None = None
-    tuned: Mapping[GemmProblem, Config] = field(default_factory=dict)
     orders: Orders = ANY_ORDER
-    shares: Shares | None = None
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
         """Prune the space, write the module with the kernels, make the strategy and order its first units.
@@ -89,13 +81,7 @@ class Preparation:
         `behind`: compile these units only when no size in its turn needs the workers.
         """
         facts, gpu = self.journal.of(problem), self.workshop.gpu
-        what = self.orders.space_of(problem, space), problem, gpu, self.strategy.foresees
-        if behind and self.foresight is not None:
-            seen = self.foresight.of(*what)
-        else:
-            # In this size's turn nothing else is computed, so all processes of `shares` may help.
-            seen = foreseen(*what, None if behind else self.shares)
-        pruned = seen.pruned
+        pruned = prune(self.orders.space_of(problem, space), problem, gpu)
         configs, illegal = list(pruned.kept), ""
         if incumbent is not None and (illegal := legal(problem, incumbent, gpu) or ""):
             incumbent = None
@@ -115,7 +101,7 @@ class Preparation:
                 bench.stand(behind=True)
             if outdated := self._outdated(bench, facts, configs):
                 self.journal.outdated(problem, outdated)
-            search = self._search(bench, facts, configs, raced, seen.model)
+            search = self._search(bench, facts, configs, raced)
             search.begin()
             prepared.bench, prepared.search, prepared.held = bench, search, held.pop_all()
         return prepared
@@ -133,9 +119,7 @@ class Preparation:
 
         return [name for name in known if not is_of_today(name)]
 
-    def _search(
-        self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], raced: Collection[str], model: object = None
-    ) -> Search:
+    def _search(self, bench: Bench, facts: ProblemFacts, configs: Sequence[Config], raced: Collection[str]) -> Search:
         """Make the search over the configs that no earlier start of the run found unfit.
 
         Unfit configs stay unfit when a run continues, since the other configs were screened or timed without them.
@@ -154,10 +138,8 @@ class Preparation:
         # The measured process stops timing configs that are much slower than the best time so far.
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
-        winners = {**self.tuned, **{winner.problem: winner.known_config for winner in self.journal.winners()}}
-        near = nearest(problem, winners.items())
         number, gpu = self.strategy.number, self.workshop.gpu
-        make_task = functools.partial(Task, problem, gpu, number=number, near=near, foreseen=model)
+        make_task = functools.partial(Task, problem, gpu, number=number)
         others = functools.partial(besides_elsewhere, problem, configs, gpu)
         return Search(bench, configs, self.strategy, make_task, dict(facts.screened), raced, self.limit, others)
 

@@ -44,7 +44,6 @@ from genkern.search.select import (
 from genkern.search.strategies import ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Lost
 from genkern.space.prune import Pruned
-from genkern.space.shares import Shares
 from genkern.space.space import Space
 from genkern.timing.libraries import OURS, TORCH, VENDOR, call_name, library_of
 from genkern.timing.profiler import Profiler
@@ -56,7 +55,6 @@ from genkern.tuning.elsewhere import times_kept
 from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
 from genkern.tuning.invariant.comparing import Comparing, with_rows
 from genkern.tuning.prepared import Ahead, Preparation, Prepared
-from genkern.tuning.processes.foresight import Foresight
 from genkern.tuning.progress import Progress
 from genkern.tuning.search import NOTHING_SAID, Confidence, Search
 
@@ -133,6 +131,11 @@ class Report:
             self.stage_s[name] = self.stage_s.get(name, 0.0) + time.monotonic() - started
 
 
+def _ended(report: Report) -> Ended:
+    seconds = {name: round(stage_s, 3) for name, stage_s in report.stage_s.items()}
+    return Ended(dict(report.outcomes), report.message, round(time.time(), 3), seconds)
+
+
 @dataclass(frozen=True)
 class Tuner:
     """Tunes problems on one device. Tuners of several devices share workshop, journal and progress.
@@ -145,9 +148,7 @@ class Tuner:
         contain it: tuning again then does not lose a better config, and both are compared under the same conditions
     check_all: check every finalist, not only the winner and the runner-up
     ahead: the next problems, which are being prepared
-    foresight: the process that prunes the next problems and predicts their times; None: this process does
     orders: the order of sums that winners must have; rows of such winners are compared bit by bit
-    shares: processes that help to prune, and to predict the times of, a problem that was not prepared
     """
 
     spaces: Callable[[str], Space]
@@ -164,9 +165,7 @@ class Tuner:
     incumbents: Mapping[GemmProblem, Config] = field(default_factory=dict)
     check_all: bool = False
     ahead: Ahead = field(default_factory=Ahead)
-    foresight: Foresight | None = None
     orders: Orders = ANY_ORDER
-    shares: Shares | None = None
 
     def tune(self, problem: GemmProblem, may_prepare: Callable[[], object] = lambda: None) -> Report:
         """Prune, compile, screen, time the finals, check and choose; return the report.
@@ -181,7 +180,7 @@ class Tuner:
                 return self._tuned(problem, may_prepare)
         except BugError as bug:
             report = Report(problem, message=f"a bug in genkern: {bug}", bug=bug)
-            self.journal.ended(problem, Ended({}, report.message))
+            self.journal.ended(problem, _ended(report))
             return report
 
     def prepare(self, problem: GemmProblem) -> None:
@@ -198,8 +197,8 @@ class Tuner:
 
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
         strategy = self.strategy or chosen_strategy()
-        how = self.budget, strategy, self.limit, self.device_index, self.foresight, self.incumbents, self.orders
-        preparation = Preparation(self.workshop, self.journal, *how, self.shares)
+        how = self.budget, strategy, self.limit, self.device_index, self.orders
+        preparation = Preparation(self.workshop, self.journal, *how)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 
     def _tuned(self, problem: GemmProblem, may_prepare: Callable[[], object]) -> Report:
@@ -217,7 +216,7 @@ class Tuner:
             if (bench := prepared.bench) is None or (search := prepared.search) is None:
                 report.outcomes.update(m.outcome for m in report.candidates.values())
                 report.message = "no config of the space suits this size (--explain shows the rules)"
-                self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
+                self.journal.ended(problem, _ended(report))
                 return report
             bench.stand(behind=False)
             may_prepare()
@@ -249,7 +248,7 @@ class Tuner:
         report.warnings = tuple(barren_families(report.candidates.values()))
         if report.winner is not None:
             self.journal.won(report.winner)
-        self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
+        self.journal.ended(problem, _ended(report))
         return report
 
     def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:

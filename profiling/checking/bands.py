@@ -107,16 +107,22 @@ def period_of(problem: GemmProblem, op: Op) -> int:
     6,144 and K = 4,096 took 3.4 s on an H200. If the rows of A repeat, the rows of C repeat too, and the reference
     of one period serves all of them. The period is a number that is no multiple of 2, 3 or 5, times the number of
     rows that share a scale. So a kernel that reads another tile's rows, or whose row offset wraps at a power of
-    two, still computes a wrong result.
+    two, still computes a wrong result. Rows in groups have periods of their own (repeated_groups).
     """
     unit = op.shared_scale(problem)[0]
     a = op.operands(problem)[0]
     if not op.by_rows or groups_of(problem) is not None or len(a.shape) != 2 or a.together > 1:
         return problem.M
-    period = max(_LEAST_PERIOD, problem.M // unit // _MOST_REPEATS)
+    period = period_length(problem.M // unit) * unit
+    return period if 4 * period <= problem.M else problem.M
+
+
+def period_length(rows: int) -> int:
+    """Return the period of a number of rows: no multiple of 2, 3 or 5, and at most 64 periods make up all rows."""
+    period = max(_LEAST_PERIOD, rows // _MOST_REPEATS)
     while not all(period % prime for prime in (2, 3, 5)):
         period += 1
-    return period * unit if 4 * period * unit <= problem.M else problem.M
+    return period
 
 
 def repeat_rows(problem: GemmProblem, op: Op, tensors: dict[str, Any], period: int) -> None:

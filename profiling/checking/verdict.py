@@ -17,7 +17,7 @@ all candidates of a problem.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from genkern.profiling.checking.bound import (
 )
 from genkern.profiling.checking.guard import Guarded, first_true, guarded, guarded_vector
 from genkern.profiling.checking.inputs import FEW_PRODUCTS, Round, fill, rounds_of
+from genkern.profiling.checking.repeated_groups import RepeatedGroups
 from genkern.profiling.checking.together import fault_together
 from genkern.profiling.checking.wide_sums import shows_wide_sums
 from genkern.timing.session import TOLERANCE
@@ -125,12 +126,33 @@ class _Reference:
         apart = {id(each): each for each in (self.low, self.high, self.expected)}
         return sum(each.numel() * each.element_size() for each in apart.values())
 
+    @classmethod
+    def of_all(cls, parts: Sequence[_Reference]) -> _Reference:
+        """Return the reference of all rows from those of their bands, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        import torch
+
+        return parts[0]._by_name(lambda name: torch.cat([getattr(part, name) for part in parts]))
+
+    def rows(self, index: Any) -> _Reference:
+        """Return the reference of the rows with these numbers."""
+        return self._by_name(lambda name: getattr(self, name)[index])
+
     def first_rows(self, count: int) -> _Reference:
         """Return the reference of the first `count` rows."""
         if count >= self.low.shape[-2]:
             return self
-        low, high, expected = (each[..., :count, :] for each in (self.low, self.high, self.expected))
-        return _Reference(low, low if self.high is self.low else high, expected)
+        return self._by_name(lambda name: getattr(self, name)[..., :count, :])
+
+    def _by_name(self, made: Callable[[str], Any]) -> _Reference:
+        """Return a reference of the tensors made("low"), made("high") and made("expected").
+
+        Tensors that are the same one here are the same one there.
+        """
+        low = made("low")
+        high = low if self.high is self.low else made("high")
+        return _Reference(low, high, low if self.expected is self.low else made("expected"))
 
 
 class _Errors(NamedTuple):
@@ -182,7 +204,15 @@ class Checking:
         self._leaves_rows = groups is not None and groups.capacity > 0
         self._most_bytes = max(self.operands[2].size_bytes, self.least_bytes)
         self._period = period_of(self.problem, self.op)
+        self._repeats = RepeatedGroups.of(self.problem, self.op, self.like["c"].device)
+        self._of_period = self._short()
         self.bands = self._bands(self._most_bytes // 4)
+
+    def _short(self) -> Checking | None:
+        """Return the check of one period of tokens; None if tokens do not repeat."""
+        if self._repeats is None:
+            return None
+        return replace(self, problem=self._repeats.short, _references={}, _kept_bytes=0)
 
     def _bands(self, most_bytes: int) -> tuple[Band, ...]:
         """Return the bands of one period of C's rows, of at most `most_bytes` each."""
@@ -207,6 +237,8 @@ class Checking:
         import torch
 
         self._references.clear()
+        if self._of_period is not None:
+            self._of_period._make_do()
         self._most_bytes = self._kept_bytes = 0
         self.bands = self._bands(self.least_bytes // 4 // _SMALLER)
         if torch.cuda.is_available():
@@ -282,15 +314,19 @@ class Checking:
 
     def _fill(self, tensors: dict[str, Any], round_: Round, *, magnitudes: bool = False) -> None:
         few, seed = self._few, self.seed
+        index = () if self._repeats is None else tuple(each.name for each in self.operands if each.role == "index")
         fill(
-            *(tensors, self.operands, self.alphabet, round_),
+            *({name: tensor for name, tensor in tensors.items() if name not in index}, self.operands),
+            *(self.alphabet, round_),
             few=few,
             seed=seed,
             encode=self._encode,
             encodes=self.op.encodes,
             magnitudes=magnitudes,
         )
-        if self._period < self.problem.M:
+        if self._repeats is not None:
+            self._repeats.write(tensors)
+        elif self._period < self.problem.M:
             repeat_rows(self.problem, self.op, tensors, self._period)
 
     def _encode(self, operand: Operand, numbers: Any, generator: Any) -> Any:
@@ -301,6 +337,9 @@ class Checking:
 
         The reference of a band of the first period serves the same rows of all later periods.
         """
+        if self._repeats is not None:
+            yield from self._known_of_groups(self._repeats, round_, tensors)
+            return
         magnitudes: dict[str, Any] | None = None
         for band in self.bands:
             if (known := self._references.get((round_, band))) is None:
@@ -315,6 +354,16 @@ class Checking:
             for first in range(band.first + self._period, self.problem.M, self._period):
                 last = min(first + band.last - band.first, self.problem.M)
                 yield replace(band, first=first, last=last), known.first_rows(last - first)
+
+    def _known_of_groups(
+        self, repeats: RepeatedGroups, round_: Round, tensors: dict[str, Any]
+    ) -> Iterator[tuple[Band, _Reference]]:
+        """Yield each band of C with its reference, whose rows are taken from the reference of one period."""
+        assert self._of_period is not None
+        parts = [known for _, known in self._of_period._known(round_, repeats.one_period(tensors))]
+        whole = _Reference.of_all(parts)
+        for band in self.bands:
+            yield band, whole.rows(repeats.of_c[band.first : band.last])
 
     def _magnitudes(self, round_: Round, tensors: dict[str, Any]) -> dict[str, Any]:
         """Return the magnitudes of all operands, except A if a band can compute its own."""

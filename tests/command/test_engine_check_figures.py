@@ -39,7 +39,7 @@ def result(tokens: dict[str, list[list[int]]], logprobs: dict[str, Any] | None =
         batch: {"step_ms": [1.0, 2.0, 3.0], "tokens": each, "logprobs": (logprobs or {}).get(batch, [])}
         for batch, each in tokens.items()
     }
-    return {"batches": batches, "prefill_ms": [10.0], "start_s": 1.0, "version": "0"}
+    return {"batches": batches, "prefill_ms": {"prefill 2x8": [10.0]}, "start_s": 1.0, "version": "0"}
 
 
 def test_two_starts_of_an_engine_are_pooled() -> None:
@@ -66,6 +66,16 @@ def test_tokens_differ_if_products_do_by_more_than_the_engines_own(apart: float,
     assert first.is_different == is_different
     assert not second.is_different
     assert Tokens("1", 3, 4, None, None).is_different
+
+
+def test_in_the_batch_invariant_mode_batches_must_agree_to_the_bit() -> None:
+    """Other bits than the engine's own are allowed."""
+    tokens = {"1": [[5, 6]], "4": [[5, 6]]}
+    own = {batch: [[{"5": -1.0}]] for batch in tokens}
+    equal, unequal = ({"1": [[{"5": -1.5}]], "4": [[{"5": at}]]} for at in (-1.5, -1.5000001))
+    for logprobs, is_different in ((equal, False), (unequal, True)):
+        for each in tokens_of(result(tokens, own), result({"1": [[7, 6]], "4": [[5, 6]]}, logprobs), invariant=True):
+            assert each.is_different == is_different
 
 
 @pytest.mark.parametrize("guilty", [{"c"}, {"a", "e"}, set("abcde")])

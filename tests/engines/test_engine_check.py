@@ -43,7 +43,7 @@ class Checks:
         figures = self.folder / "figures.json"
         figures.unlink(missing_ok=True)
         done = subprocess.run(
-            [*command, "--json", str(figures), *more], env=environ, capture_output=True, text=True, check=False
+            [*command, "--figures", str(figures), *more], env=environ, capture_output=True, text=True, check=False
         )
         return done, json.loads(figures.read_text()) if figures.exists() else {}
 
@@ -58,7 +58,7 @@ def test_an_engine_that_gains_passes(check: Checks) -> None:
     done, figures = check("--no_search")
     assert done.returncode == 0, done.stdout + done.stderr
     assert figures["engine_crashes"] == 0
-    assert [each["what"] for each in figures["times"]] == ["1", "4", "prefill"]
+    assert [each["what"] for each in figures["times"]] == ["1", "4", "prefill 2x8"]
     assert [each["ratio"] for each in figures["times"]] == pytest.approx([1, 1, 1])
     assert [len(each["all_stock_ms"]) for each in figures["times"]] == [3, 3, 3]
     assert figures["times"][0]["stock_ms"] == pytest.approx(2)

@@ -120,6 +120,9 @@ def test_experts() -> None:
             wanted[token] += weights[token, place] * (second[expert].float() @ between)
     torch.testing.assert_close(found.float(), wanted, rtol=0.03, atol=0.3)
     torch.testing.assert_close(in_graph(lambda: experts.by_winners(x, first, second, weights, ids)), found)
+    out = torch.empty_like(x)
+    assert experts.by_winners(x, first, second, weights, ids, out=out) is out
+    assert torch.equal(out, found)
     assert order_of(ids, 8)[0].shape == (8,)
     assert quantized(x, torch.float8_e4m3fn, "per_token")[0].shape == x.shape
 

@@ -3,23 +3,26 @@
 # ruff: noqa: E501  one case a line reads better than wrapped ones
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from random import Random
 
+import numpy as np
 import pytest
-from forms import FORMS, PLACES, made
+from forms import FORMS, made
 from long_tests import repeats
 from random_gemms import random_config, random_problem
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable, tables_of
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_arch, known_archs
-from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.kernels import legality
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
-from genkern.kernels.legality import legal, legal_compiled, legal_group, legal_problem, legal_split, require_legal
+from genkern.kernels.legality import legal, legal_problem, of_single_configs, refusals, require_legal
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
 from genkern.space.space import FamilySpace, Space
@@ -160,45 +163,92 @@ def test_a_format_may_ask_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert legal(LARGE, tile("tiled"), H200) == "a16w16 64"
 
 
-class Watched:
-    """A config that notes which of its fields are read."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        self.read: set[str] = set()
-
-    def __getattr__(self, field: str) -> object:
-        self.read.add(field)
-        return getattr(self.config, field)
-
-
-def _stages(size: GemmProblem, watched: Watched, gpu: Gpu) -> None:
-    """How many stages fit, of a config that is legal but for these."""
-    if (stages := form_of(watched.config).stages) and not legal_compiled(size, watched.config, gpu):
-        stages(size, watched, gpu)(3)  # type: ignore[arg-type]
+def first_reasons(size: GemmProblem, configs: list[Config], gpu: Gpu) -> list[str]:
+    """The first reason why each config is refused, from masks over tables of all configs."""
+    found = [""] * len(configs)
+    for table, places in tables_of(configs):
+        with np.errstate(all="ignore"):
+            for mask, reason in refusals(size, table, gpu):
+                for place, refused in zip(places, np.broadcast_to(mask, table.shape).tolist(), strict=True):
+                    if refused and not found[place]:
+                        found[place] = reason
+    return found
 
 
 @pytest.mark.parametrize("stem", FORMS)
-def test_what_is_asked_once_for_many_configs_reads_no_more(stem: str) -> None:
-    """What is compiled in is asked without SPLIT_K and GROUP_SIZE_M, each of these besides with the tile alone.
+def test_a_table_is_refused_as_its_configs_are(stem: str) -> None:
+    """Masks say of each config what `legal` says of it alone, for problems and configs at and beyond every limit.
 
-    And how many stages fit is asked without num_stages.
+    A single config is checked in Python's numbers, which cannot overflow, a table in 64 bits.
     """
     random = Random(stem)
-    read: dict[str, set[str]] = {"compiled": set(), "stages": set(), "split": set(), "group": set()}
-    parts = {"compiled": legal_compiled, "stages": _stages, "split": legal_split, "group": legal_group}
-    for _ in range(repeats(100, 200)):
-        arch = random.choice(["sm_90", "sm_100", "gfx942"])
-        size = random_problem(random, arch)
-        for name, part in parts.items():
-            watched = Watched(random_config(random, stem, arch))
-            if name in ("split", "group") or not legal_problem(size, *PLACES[stem], gpu_for_arch(arch)):
-                part(size, watched, gpu_for_arch(arch))  # type: ignore[operator]
-            read[name] |= watched.read
-    assert read["compiled"] <= {"family", "others", *PARAMETERS.by_name} - {"GROUP_SIZE_M", "SPLIT_K"}
-    assert read["stages"] <= {"family", "others", *PARAMETERS.by_name} - {"GROUP_SIZE_M", "SPLIT_K", "num_stages"}
-    assert read["split"] <= {"family", "others", "SPLIT_K", *BLOCKS}
-    assert read["group"] <= {"family", "others", "GROUP_SIZE_M", *BLOCKS}
+    for _ in range(repeats(30, 200)):
+        arch = random.choice(["sm_90", "sm_90", "sm_100", "sm_100", "sm_80", "gfx942", "gfx1201"])
+        size, gpu = random_problem(random, arch), gpu_for_arch(arch)
+        configs = [random_config(random, stem, arch) for _ in range(12)]
+        assert first_reasons(size, configs, gpu) == [legal(size, config, gpu) for config in configs], size.name
+
+
+def test_the_first_illegal_config_is_named() -> None:
+    """Of several families, with the first reason; nothing is raised if all are legal."""
+    good, low, wide = tile("tiled"), tile("tiled", SPLIT_K=0), tile("warp_specialized", 64, 24, 64)
+    require_legal(LARGE, [good, good], H200)
+    with pytest.raises(InputError) as raised:
+        require_legal(LARGE, [good, low, wide], H200)
+    assert low.name in str(raised.value)
+    assert legal(LARGE, low, H200) in str(raised.value)
+
+
+def test_a_function_of_single_configs_serves_tables() -> None:
+    """It gets each combination that a run-time parameter does not tell apart once, and its reasons become masks."""
+    ranges = [("BLOCK_SIZE_M", [16, 32, 64]), ("BLOCK_SIZE_N", [64]), ("BLOCK_SIZE_K", [64]), ("num_warps", [4, 8])]
+    ranges += [("num_stages", [2]), ("SPLIT_K", [1, 2, 4]), ("GROUP_SIZE_M", [1, 8])]
+    table = ConfigTable.product("tiled", (), ranges)
+    asked: list[Config] = []
+
+    def low(config: Config) -> str:
+        asked.append(config)
+        return "low" if config.BLOCK_SIZE_M < 32 else "many warps" if config.num_warps > 4 else ""
+
+    masks = {
+        reason: np.broadcast_to(mask, table.shape)
+        for mask, reason in of_single_configs(low, table, ("SPLIT_K", "GROUP_SIZE_M"))
+    }
+    assert len(asked) == len(set(asked)) == 6
+    assert [low(config) for config in table.configs()] == [
+        next((reason for reason, mask in masks.items() if mask.ravel()[place]), "") for place in range(table.size)
+    ]
+
+
+def test_shares_may_be_a_function_of_a_single_config() -> None:
+    """It reads SPLIT_K, of a table and of one config."""
+    odd = dataclasses.replace(
+        FORMS["cute_cooperative_direct"],
+        shares=lambda problem, config, gpu: "odd" if config.SPLIT_K % 2 and config.SPLIT_K > 1 else "",
+    )
+    configs = [made("cute_cooperative_direct", 128, 128, 64, 1, splits, 8, 4) for splits in (1, 2, 3, 4, 5)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(legality, "form_of", lambda configs: odd)
+        assert first_reasons(LARGE, configs, H200) == ["", "", "odd", "", "odd"]
+        assert [legal(LARGE, config, H200) for config in configs] == ["", "", "odd", "", "odd"]
+
+
+def test_mistakes_in_a_check_end_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that asks for the truth of a column, and one that returns neither text nor masks."""
+
+    def asks(problem: GemmProblem, configs: ConfigTable) -> Iterator[tuple[bool, str]]:
+        if configs.BLOCK_SIZE_M > 16:
+            yield True, "high"
+
+    configs = [tile("tiled", 16), tile("tiled", 64)]
+    monkeypatch.setattr(legality, "_hook", lambda op: asks)
+    assert legal(LARGE, configs[1], H200) == "high"
+    with pytest.raises(InputError, match="truth of a column"):
+        require_legal(LARGE, configs, H200)
+    monkeypatch.setattr(legality, "_hook", lambda op: lambda problem, config: [(True, "high")])
+    for few in (configs, configs[:1]):
+        with pytest.raises(InputError, match="reason as text"):
+            require_legal(LARGE, few, H200)
 
 
 def expected(size: GemmProblem, stem: str, arch: str) -> bool:

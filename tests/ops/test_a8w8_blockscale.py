@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
 from long_tests import in_turns
@@ -77,7 +77,7 @@ def test_a_tile_of_several_blocks_of_columns(interpreter: Interpreter) -> None:
     assert interpreter.run(problem_of(16, 300, 400, INT8), config).worst_row_error < 1e-5
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """For AMD and NVIDIA, by pointers and through the copy engine."""
     fp8 = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
@@ -91,11 +91,10 @@ def test_kernels_compile(tmp_path: Path, arch: str) -> None:
 
 def test_a_step_lies_in_one_block_of_k() -> None:
     """BLOCK_SIZE_K divides block_k: each product has one scale a row, wherever K is split."""
-    assert OP.legal is not None
-    problem = problem_of(64, 128, 1024, FP8)
+    problem, gpu = problem_of(64, 128, 1024, FP8), gpu_for_arch("gfx942")
     for block_k, divides in ((32, True), (128, True), (256, False)):
-        assert (OP.legal(problem, Config("tiled", 16, 16, block_k)) == "") is divides
-    assert "divide the 64 elements" in OP.legal(replace(problem, own=(("block_k", 64),)), Config("tiled", 16, 16, 128))
+        assert (legal(problem, Config("tiled", 16, 16, block_k), gpu) == "") is divides
+    assert "64 elements" in legal(replace(problem, own=(("block_k", 64),)), Config("tiled", 16, 16, 128), gpu)
 
 
 def test_families_that_leave_the_scales_out_are_refused() -> None:
@@ -158,15 +157,15 @@ def test_when_the_library_has_this(problem: GemmProblem, said: str) -> None:
 @pytest.mark.parametrize(
     ("turn", "arch"), [*enumerate(["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])]
 )
-def test_its_own_spaces_hold_what_it_can_compute(turn: int, arch: str) -> None:
+def test_its_spaces_keep_configs_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; int8, since not all of these have fp8."""
-    assert OP.legal is not None
     space = load_space(None, arch, OP.name)
     for size in in_turns(((1, 4096, 7168), (64, 2112, 7168), (4096, 7168, 2048)), 2, turn):
         problem = GemmProblem(*size, OP.name, *INT8, "bf16")
         kept = prune(space, problem, gpu_for_arch(arch)).kept
         assert kept
-        assert not any(OP.legal(problem, config) for config in kept if not form_of(config).in_ring)
+        # A scale covers 128 elements of K, which a step must not leave.
+        assert all(128 % config.BLOCK_SIZE_K == 0 for config in kept if not form_of(config).in_ring)
         assert all(form_of(config).reads in ("steps", "promoted") for config in kept)
         assert not any(legal(problem, config, gpu_for_arch(arch)) for config in kept)
         assert any(form_of(config).in_ring for config in kept) is (arch == "sm_90")

@@ -92,6 +92,69 @@ def test_every_call_at_every_size(tmp_path: Path) -> None:
     assert len(checks.asked) == 12
 
 
+@dataclass
+class Lanes:
+    """Further processes, whose checks answer as `of` says for M."""
+
+    of: Callable[[int], Check]
+    started: list[Answers] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+
+    def __call__(self, number: int) -> Any:
+        made = Answers(self.of)
+        made.close = lambda: self.closed.append(number)  # type: ignore[attr-defined]
+        self.started.append(made)
+        return made
+
+
+@pytest.fixture
+def many() -> Bundle:
+    """A bundle of ten sizes, with several checks each."""
+    return planned([planned_row(GemmProblem(128, 128 * n, 256)) for n in range(1, 11)])[0]
+
+
+def test_several_processes_make_each_check_once(many: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    alone, checks, lanes = Answers(lambda m: RIGHT), Answers(lambda m: RIGHT), Lanes(lambda m: RIGHT)
+    wanted, _ = proved(many, alone, tmp_path)
+    proofs, said = proved(many, checks, tmp_path, more_checks=lanes)
+    assert (proofs, said) == (wanted, [])
+    assert len(lanes.started) == 2
+    assert sorted(lanes.closed) == [1, 2]
+    assert sorted(each for lane in (checks, *lanes.started) for each in lane.asked) == sorted(alone.asked)
+
+
+def test_a_wrong_call_and_a_want_of_memory_are_the_same_in_several_processes(
+    many: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without room, the first process makes the check again when it is alone."""
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    refused = Check("c", False, 1.0, 1.0, "size", NOT_CHECKED, "cannot hold it", Outcome.LAUNCH_FAILED)
+    wrong = replace(RIGHT, passed=False, message="C[0, 0] is 1, expected 2")
+
+    def of(m: int) -> Check:
+        return wrong if m == 128 else RIGHT
+
+    wanted, lines = proved(many, Answers(of), tmp_path)
+    proofs, said = proved(many, Answers(of), tmp_path, more_checks=Lanes(lambda m: refused if m > 1000 else of(m)))
+    assert proofs.wrong == 20
+    assert (proofs, said) == (wanted, lines)
+
+
+def test_a_device_that_breaks_ends_the_checks_of_all_processes(
+    many: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+
+    def broken(m: int) -> Check:
+        raise ProfilerError("GPU 0 is broken")
+
+    checks, lanes = Answers(broken), Lanes(broken)
+    proofs, _ = proved(many, checks, tmp_path, more_checks=lanes)
+    assert (proofs.ended, proofs.contents) == ("GPU 0 is broken", many.contents)
+    assert max(len(lane.asked) for lane in (checks, *lanes.started)) == 1
+
+
 @pytest.mark.parametrize("limit", [1, 2000, 2**23 - 2])
 def test_a_size_that_does_not_fit(tmp_path: Path, limit: int) -> None:
     """Is no fault: the call is proved up to what fits, and goes on to serve the rest."""

@@ -19,12 +19,12 @@ from typing import Any
 from rich.console import Console
 
 from genkern.arguments import Parser, number
-from genkern.command.engine_check.compared import PREFILL, Times, pooled, rows_of, times_of, tokens_of
+from genkern.command.engine_check.compared import Times, Tokens, pooled, rows_of, times_of, tokens_of
 from genkern.command.engine_check.culprits import culprits
 from genkern.command.engine_check.handed_back import handed_back
 from genkern.command.screen import aligned
 from genkern.engines.layers import REPORT, SKIP
-from genkern.engines.timed import Request
+from genkern.engines.timed import Request, prefill_name
 from genkern.errors import InputError
 from genkern.files import read_text, require_writable, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
@@ -79,7 +79,11 @@ def engine_check_parser() -> Parser:
     group.add_argument("--prompt", type=_count, default=256, metavar="N", help="tokens of a prompt (default: 256)")
     group.add_argument("--tokens", type=_count, default=128, metavar="N", help="decode steps to time (default: 128)")
     group.add_argument(
-        "--prefill", type=_pair, default=(16, 1024), metavar="NxN", help="prompts and tokens (default: 16x1024)"
+        "--prefill",
+        type=_pairs,
+        default=((16, 1024),),
+        metavar="NxN,NxN",
+        help="numbers of prompts and tokens of the prefills (default: 16x1024)",
     )
     group.add_argument(
         "--repeats",
@@ -95,7 +99,7 @@ def engine_check_parser() -> Parser:
     )
     group.add_argument("--overwrite", action="store_true", help="replace an existing bundle, but no other file")
     group.add_argument("--write", action="store_true", help="as -o, but write to the bundle itself")
-    group.add_argument("--json", metavar="FILE", help="write all figures")
+    group.add_argument("--figures", metavar="FILE", help="write all figures")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
@@ -104,9 +108,9 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(_count(each)) for each in text.split(",")}))
 
 
-def _pair(text: str) -> tuple[int, int]:
-    count, _, length = text.partition("x")
-    return int(_count(count)), int(_count(length))
+def _pairs(text: str) -> tuple[tuple[int, int], ...]:
+    pairs = (each.partition("x") for each in text.split(","))
+    return tuple((int(_count(count)), int(_count(length))) for count, _, length in pairs)
 
 
 def run_engine_check(options: argparse.Namespace, console: Console) -> int:
@@ -121,7 +125,7 @@ def run_engine_check(options: argparse.Namespace, console: Console) -> int:
     output = bundle_path if options.write else options.output
     if options.output:
         require_bundle_or_none(options.output, options.overwrite)
-    for path in filter(None, (output, options.json)):
+    for path in filter(None, (output, options.figures)):
         require_writable(path)
     model, vocabulary = _model(options.model)
     if importlib.util.find_spec("vllm") is None:
@@ -133,12 +137,14 @@ def run_engine_check(options: argparse.Namespace, console: Console) -> int:
         found = {} if options.no_search or not checked.genkern else _search(engine, checked, slow, console)
     _say(checked, console)
     contents = bundle.contents
+    # The number of rows of each measurement. vLLM computes a longer prefill in steps of `most_tokens`.
+    rows = {str(batch): batch for batch in options.batches}
+    rows |= {prefill_name(*pair): pair[0] * pair[1] for pair in options.prefill}
     for each in slow:
         for size in found.get(each.what, ()):
-            m = int(checked.stock["most_tokens"]) if each.what == PREFILL else int(each.what)
-            if each.what == PREFILL:
-                count, length = options.prefill
-                m = min(m or count * length, count * length)
+            m = rows[each.what]
+            if each.what not in checked.stock["batches"]:
+                m = min(m, int(checked.stock["most_tokens"]) or m)
             console.print(f"{_called(each.what)}: the winner of layers {size} for M = {m} makes it slower")
             contents = handed_back(contents, checked.problems(size), m)
     if output and contents != bundle.contents:
@@ -146,8 +152,8 @@ def run_engine_check(options: argparse.Namespace, console: Console) -> int:
         console.print(f"{shown_path(output)}: the engine's own kernels serve these rows")
     elif output:
         console.print(f"{shown_path(output)} is not written: no row changed")
-    if options.json:
-        write_whole(options.json, json.dumps(checked.figures(options, found), indent=1) + "\n")
+    if options.figures:
+        write_whole(options.figures, json.dumps(checked.figures(options, found), indent=1) + "\n")
     return 1 if checked.is_bad else 0
 
 
@@ -159,6 +165,7 @@ class Checked:
     layers: the report on each layer
     lines: genkern's lines of the engine's log
     failure: the last lines of its output
+    invariant: True if both ran in vLLM's batch-invariant mode (VLLM_BATCH_INVARIANT=1)
     """
 
     stock: dict[str, Any]
@@ -166,6 +173,11 @@ class Checked:
     layers: list[dict[str, Any]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     failure: str = ""
+    invariant: bool = field(default_factory=lambda: os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0"))
+
+    @property
+    def tokens(self) -> list[Tokens]:
+        return tokens_of(self.stock, self.genkern, invariant=self.invariant) if self.genkern else []
 
     @property
     def times(self) -> list[Times]:
@@ -176,8 +188,7 @@ class Checked:
         """True if the engine failed, or anything is slower or different."""
         if self.genkern is None:
             return True
-        tokens = tokens_of(self.stock, self.genkern)
-        return any(each.is_slower for each in self.times) or any(each.is_different for each in tokens)
+        return any(each.is_slower for each in self.times) or any(each.is_different for each in self.tokens)
 
     def sizes(self) -> list[str]:
         """Return the sizes of layers that winners serve, sorted by the bytes of their weights, largest first."""
@@ -193,8 +204,7 @@ class Checked:
         return [GemmProblem(**{**each, "own": tuple(map(tuple, each["own"]))}) for each in known]
 
     def figures(self, options: argparse.Namespace, found: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        """Return all figures for --json."""
-        tokens = tokens_of(self.stock, self.genkern) if self.genkern else []
+        """Return all figures for --figures."""
         return {
             "engine": options.engine,
             "engine_version": self.stock.get("version", ""),
@@ -215,7 +225,7 @@ class Checked:
                 }
                 for each in self.times
             ],
-            "tokens": [{**asdict(each), "is_different": each.is_different} for each in tokens],
+            "tokens": [{**asdict(each), "is_different": each.is_different} for each in self.tokens],
             "start_s": {
                 "stock": self.stock["start_s"],
                 "genkern": self.genkern["start_s"] if self.genkern else None,
@@ -254,7 +264,7 @@ class Engine:
         """Start the engine once; return its measurements, its report on layers, and genkern's lines of its log.
 
         skip: sizes of layers that the engine's own kernels serve
-        only: the batches to measure, and PREFILL for the prefill; None: all
+        only: the batches and prefills to measure, by name; None: all
 
         Raises EngineFailure.
         """
@@ -262,12 +272,12 @@ class Engine:
         place = self.folder / str(self.starts)
         place.mkdir()
         batches = [each for each in self.options.batches if only is None or str(each) in only]
-        prefill = self.options.prefill if only is None or PREFILL in only else (0, 0)
+        prefills = [each for each in self.options.prefill if only is None or prefill_name(*each) in only]
         request = Request(
             model=self.model,
             output=str(place / "result.json"),
             batches=tuple(batches),
-            prefill=prefill,
+            prefills=tuple(prefills),
             tokens=self.options.tokens,
             prompt=self.options.prompt,
             repeats=self.options.repeats,
@@ -391,7 +401,7 @@ def _say(checked: Checked, console: Console) -> None:
         for line in checked.failure.splitlines():
             console.print(f"  {line}", markup=False)
         return
-    rows = rows_of(checked.times, tokens_of(checked.stock, checked.genkern))
+    rows = rows_of(checked.times, checked.tokens)
     for line in aligned(rows, rows[0][1:4]):
         console.print(line, markup=False)
     console.print(f"start: {checked.stock['start_s']:.1f} s, with genkern {checked.genkern['start_s']:.1f} s")
@@ -412,7 +422,7 @@ def _say(checked: Checked, console: Console) -> None:
 
 
 def _called(what: str) -> str:
-    return what if what == PREFILL else f"batch {what}"
+    return f"batch {what}" if what.isdecimal() else what
 
 
 def _model(path: str) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import Any
 
 # A lower ratio (time without genkern over time with it) counts as slower, unless the repetitions overlap.
 LEAST_RATIO = 0.995
-PREFILL = "prefill"
 # Log-probabilities may differ by this multiple of the engine's own difference between two batch sizes.
 _TIMES_OWN = 2.0
 _NOTHING: Mapping[str, Any] = {"step_ms": []}
@@ -17,7 +17,10 @@ _NOTHING: Mapping[str, Any] = {"step_ms": []}
 
 @dataclass(frozen=True)
 class Times:
-    """Repeated times of one batch or of the prefill, in milliseconds, without genkern and with it."""
+    """Repeated times of one batch or one prefill, in milliseconds, without genkern and with it.
+
+    what: the batch size, or the prefill's name (prefill_name)
+    """
 
     what: str
     stock_ms: tuple[float, ...]
@@ -53,14 +56,17 @@ def _quartiles(values: Sequence[float]) -> tuple[float, float]:
 
 
 def times_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Times]:
-    """Return the times of each batch in both results, then of the prefill."""
+    """Return the times of each batch in both results, then of each prefill."""
     found = [
         Times(batch, tuple(each["step_ms"]), tuple(genkern["batches"][batch]["step_ms"]))
         for batch, each in stock["batches"].items()
         if batch in genkern["batches"]
     ]
-    if stock["prefill_ms"] and genkern["prefill_ms"]:
-        found.append(Times(PREFILL, tuple(stock["prefill_ms"]), tuple(genkern["prefill_ms"])))
+    found += [
+        Times(name, tuple(times), tuple(genkern["prefill_ms"][name]))
+        for name, times in stock["prefill_ms"].items()
+        if name in genkern["prefill_ms"]
+    ]
     return found
 
 
@@ -70,7 +76,8 @@ def pooled(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         batch: {**each, "step_ms": [*each["step_ms"], *other["batches"].get(batch, _NOTHING)["step_ms"]]}
         for batch, each in one["batches"].items()
     }
-    return {**one, "batches": batches, "prefill_ms": [*one["prefill_ms"], *other["prefill_ms"]]}
+    prefills = {name: [*times, *other["prefill_ms"].get(name, ())] for name, times in one["prefill_ms"].items()}
+    return {**one, "batches": batches, "prefill_ms": prefills}
 
 
 @dataclass(frozen=True)
@@ -82,6 +89,8 @@ class Tokens:
     of: number of all tokens
     apart: largest difference of a log-probability between the engine without and with genkern; None if unknown
     own: the same between the engine's own batch sizes for equal prompts; None if unknown
+    of_genkern: the same between the batch sizes of the engine with genkern; None if unknown
+    invariant: True if both engines ran in vLLM's batch-invariant mode
     """
 
     batch: str
@@ -89,21 +98,26 @@ class Tokens:
     of: int
     apart: float | None
     own: float | None
+    of_genkern: float | None = None
+    invariant: bool = False
 
     @property
     def is_different(self) -> bool:
         """True if tokens differ and the log-probabilities are too far apart, or their difference is unknown.
 
-        Too far: more than `_TIMES_OWN` times the engine's own difference between batch sizes.
+        Too far: more than `_TIMES_OWN` times the engine's own difference between batch sizes. In the batch-invariant
+        mode, other bits than the engine's own are allowed, but no difference between batch sizes with genkern.
         """
+        if self.invariant:
+            return self.of_genkern != 0
         if self.same == self.of:
             return False
         return self.apart is None or self.own is None or self.apart > _TIMES_OWN * self.own
 
 
-def tokens_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Tokens]:
-    """Return the comparison of each batch in both results."""
-    own = _own_difference(stock["batches"])
+def tokens_of(stock: Mapping[str, Any], genkern: Mapping[str, Any], *, invariant: bool = False) -> list[Tokens]:
+    """Return the comparison of each batch in both results. `invariant`: both ran in the batch-invariant mode."""
+    own, of_genkern = _own_difference(stock["batches"]), _own_difference(genkern["batches"])
     found = []
     for batch, each in stock["batches"].items():
         other = genkern["batches"].get(batch)
@@ -112,7 +126,7 @@ def tokens_of(stock: Mapping[str, Any], genkern: Mapping[str, Any]) -> list[Toke
         pairs = list(zip(each["tokens"], other["tokens"], strict=False))
         same = sum(_same_start(one, two) for one, two in pairs)
         apart = _difference(each["logprobs"], other["logprobs"])
-        found.append(Tokens(batch, same, sum(len(one) for one, _ in pairs), apart, own))
+        found.append(Tokens(batch, same, sum(len(one) for one, _ in pairs), apart, own, of_genkern, invariant))
     return found
 
 
@@ -122,12 +136,12 @@ def _same_start(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def _own_difference(batches: Mapping[str, Any]) -> float | None:
-    """Return the largest difference of a log-probability for equal prompts between the engine's first batch and others.
+    """Return the largest difference of a log-probability for equal prompts between two batches of one engine.
 
-    All results are of the engine without genkern. None if fewer than two batches have log-probabilities.
+    None if fewer than two batches have log-probabilities.
     """
     kept = [each["logprobs"] for each in batches.values() if each["logprobs"]]
-    found = [_difference(kept[0], other) for other in kept[1:]]
+    found = [_difference(one, other) for one, other in itertools.combinations(kept, 2)]
     return max((each for each in found if each is not None), default=None)
 
 
@@ -149,16 +163,14 @@ def rows_of(times: Sequence[Times], tokens: Sequence[Tokens]) -> list[tuple[str,
     """Return the table's rows, the header first."""
     by_batch = {each.batch: each for each in tokens}
     rows: list[tuple[str, ...]] = [
-        ("batch", "vLLM ms", "genkern ms", "ratio", "", "same tokens", "logprobs apart", "vLLM's own")
+        ("batch", "vLLM ms", "genkern ms", "ratio", "", "same tokens", "logprobs apart", "vLLM's own", "genkern's own")
     ]
     for each in times:
         said = by_batch.get(each.what)
         same = f"{said.same} of {said.of}" if said else ""
-        apart, own = (_number(said.apart), _number(said.own)) if said else ("", "")
+        apart = [_number(value) for value in (said.apart, said.own, said.of_genkern)] if said else ["", "", ""]
         verdict = " ".join(["slower"] * each.is_slower + ["different"] * (said is not None and said.is_different))
-        rows.append(
-            (each.what, f"{each.stock:.3f}", f"{each.genkern:.3f}", f"{each.ratio:.3f}", verdict, same, apart, own)
-        )
+        rows.append((each.what, f"{each.stock:.3f}", f"{each.genkern:.3f}", f"{each.ratio:.3f}", verdict, same, *apart))
     return rows
 
 

@@ -39,10 +39,8 @@ from genkern.tuning.check import Checker, DeviceChecker
 from genkern.tuning.devices import TunesProblems, tune_all
 from genkern.tuning.interpreter import interpreter_checker
 from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
-from genkern.tuning.processes.crew import Crew, crew_of
 from genkern.tuning.processes.driver_process import Shared, driver_processes
-from genkern.tuning.processes.foresight import foresights
-from genkern.tuning.progress import Progress
+from genkern.tuning.progress import Progress, ProgressFile
 from genkern.tuning.tune import Provenance, Report, Tuner
 
 if TYPE_CHECKING:
@@ -73,6 +71,7 @@ class TuningPass:
     files: the files of its journal
     incumbents, orders: passed to the tuners
     header: further entries of the journal's header
+    progress_file: is told each step of the pass
     with_candidates: whether reports keep their candidates
     opened: called with the journal before it is used
     """
@@ -84,6 +83,7 @@ class TuningPass:
     incumbents: Mapping[GemmProblem, Config]
     orders: Orders = ANY_ORDER
     header: Mapping[str, object] = field(default_factory=dict)
+    progress_file: ProgressFile | None = None
     with_candidates: bool = False
     opened: Callable[[Journal], object] = lambda journal: None
 
@@ -101,8 +101,6 @@ class TuningPass:
             lanes = lanes_of(setting, problems)
             # The first lane of every GPU comes before second lanes.
             places = [(index, lane) for lane in range(lanes) for index in setting.device_indices][: len(problems)]
-            foresight = stack.enter_context(foresights(len(places), len(problems), setting.strategy.foresees))
-            crew = stack.enter_context(crew_of(len(places), options.jobs, _import_layouts))
             workshop = stack.enter_context(setting.workshop(self.console, lanes))
             turns = [turn_of(workshop, index, lane) if lanes > 1 else None for index, lane in places]
             profilers = [
@@ -121,7 +119,7 @@ class TuningPass:
             stack.callback(journal.close)
             self.opened(journal)
             journal.started(this_start(options.command, problems))
-            progress = Progress(self.console)
+            progress = Progress(self.console, self.progress_file)
             versions = tuple(sorted(setting.versions.items()))
             provenance = Provenance(target.arch, target.device_name, versions, options.shared_gpu and target.measured)
             own = [
@@ -133,11 +131,9 @@ class TuningPass:
                     device_index=index,
                     incumbents=self.incumbents,
                     check_all=setting.checks == "all",
-                    foresight=one,
                     orders=self.orders,
-                    shares=crew,
                 )
-                for (index, _), profiler, checker, one in zip(places, profilers, checkers, foresight, strict=True)
+                for (index, _), profiler, checker in zip(places, profilers, checkers, strict=True)
             ]
             tuners: Sequence[TunesProblems] = own
             if len(own) > 1:
@@ -200,21 +196,15 @@ def _reports(predictor: Predictor, problems: Sequence[GemmProblem], processes: i
         return
     each = max(1, min(_MOST_AT_ONCE, len(problems) // (4 * processes)))
     parts = [problems[start : start + each] for start in range(0, len(problems), each)]
-    with contextlib.closing(Crew(processes)) as crew:
-        for reports in crew.each(functools.partial(_reports_of, predictor), parts):
-            yield from reports
+    # joblib takes as long to import as genkern.
+    from genkern.farm import pool
+
+    for reports in pool.each(functools.partial(_reports_of, predictor), parts, processes):
+        yield from reports
 
 
 def _reports_of(predictor: Predictor, problems: Sequence[GemmProblem]) -> list[Report]:
     return [condensed(predictor.report(each), with_candidates=predictor.with_candidates) for each in problems]
-
-
-def _import_layouts() -> None:
-    """Import the module of shared memory layouts ahead of its use.
-
-    The import takes 0.1 s, by which it would delay the first cache key of a kernel with tensor descriptors.
-    """
-    from triton.experimental.gluon import language  # noqa: F401
 
 
 def ended_together(*closes: Callable[[], object]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from genkern.gemm.columns import Refusals
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.call import Call
@@ -15,15 +17,17 @@ from genkern.kernels.contract.sums import Sums
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.families.gluon_tile import WIDEST
 
+Refuses = Callable[[GemmProblem, ConfigTable, Gpu | None], Refusals]
+
 
 def takes_any(problem: GemmProblem, gpu: Gpu | None) -> str:
     """Return "": the family computes every problem on every GPU that it runs on."""
     return ""
 
 
-def any_config(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Return "": the family restricts configs no further than genkern.kernels.legality does for all families."""
-    return ""
+def any_config(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    """Refuse nothing: the family restricts configs no further than genkern.kernels.legality does for all families."""
+    yield from ()
 
 
 def unknown_sums(problem: GemmProblem, config: Config, arch: str) -> Sums | None:
@@ -64,18 +68,20 @@ class Sides:
 class Form:
     """Facts about one kernel text of a family.
 
-    The functions `takes`, `legal` and `shares`, and the function that `stages` returns, return "" if the form can
-    compute the product, else the reason why not. genkern.kernels.legality says in which order it calls them.
+    `takes` returns "" if the form can compute the problem, else the reason why not. `legal`, `stages` and `shares` get
+    a table of configs. They yield masks, each with a reason (genkern.gemm.columns): the form cannot compute the problem
+    with configs for which a mask is True. genkern.kernels.legality says in which order it calls them. Instead of
+    `legal` and `shares` it also takes functions of a single config that return the reason or "".
 
     stem: prefix of the kernels' names.
     variant: function that returns the text of the main kernel for a problem and a config.
     call: function that returns what a call launches for a product and a variant.
     takes: says which problems the form computes on a GPU. With None for the GPU it checks only limits of every GPU.
     legal: says which configs the form computes. It must not read GROUP_SIZE_M or SPLIT_K.
-    shares: says which SPLIT_K the form computes. If it refuses one value, it must refuse all larger ones. Of the other
-        parameters it may read only BLOCK_SIZE_M, BLOCK_SIZE_N and BLOCK_SIZE_K.
-    stages: for kernels whose use of shared memory is known before they are compiled: function that returns a check of
-        num_stages. It must not read the config's own num_stages, so that one call serves all values.
+    shares: says which SPLIT_K the form computes. Of the other parameters it may read only BLOCK_SIZE_M, BLOCK_SIZE_N
+        and BLOCK_SIZE_K.
+    stages: says which num_stages the form computes, for kernels whose use of shared memory is known before they are
+        compiled. None for other kernels.
     sums: function that returns the order in which K is added up for a problem and a config on a known architecture. It
         must not read M. None if the order depends on M or on the place of a row, or is unknown.
     cost: cost terms, which the cost model adds up.
@@ -112,9 +118,9 @@ class Form:
     variant: Callable[[GemmProblem, Config], Variant]
     call: Callable[[Product, Variant], Call]
     takes: Callable[[GemmProblem, Gpu | None], str] = takes_any
-    legal: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
-    shares: Callable[[GemmProblem, Config, Gpu | None], str] = any_config
-    stages: Callable[[GemmProblem, Config, Gpu | None], Callable[[int], str]] | None = None
+    legal: Refuses = any_config
+    shares: Refuses = any_config
+    stages: Refuses | None = None
     sums: Callable[[GemmProblem, Config, str], Sums | None] = unknown_sums
     cost: Cost = field(default_factory=Cost)
     sides: Sides = field(default_factory=Sides)

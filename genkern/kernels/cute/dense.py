@@ -16,12 +16,13 @@ mma_tiler_mn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TypeVar
 
+from genkern.gemm.columns import Column, Refusals, either, is_in, mapped
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, SCHEDULE, STORE, SWAPPED, pair_of
@@ -117,24 +118,38 @@ class Shape:
         """Return values for M and N as (height, width): along wgmma's rows, and along its columns."""
         return (along_n, along_m) if self.swapped else (along_m, along_n)
 
-    def widths(self, problem: GemmProblem, config: Config) -> tuple[int, int]:
+    def widths(self, problem: GemmProblem, configs: Config | ConfigTable) -> tuple[Column, Column]:
         """Return the columns of the left and the right warpgroup of a tile.
 
         They are 0 and all columns unless two warpgroups share the tile's 64 rows.
         """
-        height, width = self.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-        beside = not self.ping_pong and height == tile.ROWS and config.num_warps > tile.GROUP_WARPS
-        left = tile.left_of(width, turned(problem, self.swapped)[1]) if beside else 0
+        height, width = self.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+        if self.ping_pong:
+            return 0, width
+        is_shared = (height == tile.ROWS) & (configs.num_warps > tile.GROUP_WARPS)
+        left = either(is_shared, tile.left_of(width, turned(problem, self.swapped)[1]), 0)
         return left, width - left
 
-    def part(self, problem: GemmProblem, config: Config) -> int:
+    def part(self, problem: GemmProblem, configs: Config | ConfigTable) -> Column:
         """Return the columns of a warpgroup that TMA stores at a time; 0 for direct stores."""
         if not self.tma_store:
             return 0
-        part_of = tile.rows_part_of if self.swapped else tile.part_of
-        left, right = self.widths(problem, config)
-        part = part_of(right)
-        return part_of(left) if 0 < left < part else part
+        return mapped(_rows_stored if self.swapped else _columns_stored, *self.widths(problem, configs))
+
+
+# Cached because pruning asks for the same few widths with every form.
+@lru_cache(maxsize=4096)
+def _columns_stored(left: int, right: int) -> int:
+    """Return the columns of C that TMA stores at a time, for the columns of both warpgroups of a tile."""
+    part = tile.part_of(right)
+    return tile.part_of(left) if 0 < left < part else part
+
+
+@lru_cache(maxsize=4096)
+def _rows_stored(left: int, right: int) -> int:
+    """Return the rows of C that TMA stores at a time, for the rows of both warpgroups of a swapped tile."""
+    part = tile.rows_part_of(right)
+    return tile.rows_part_of(left) if 0 < left < part else part
 
 
 def _variant(shape: Shape, problem: GemmProblem, config: Config) -> Variant:
@@ -242,60 +257,76 @@ def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
     return _takes(problem, gpu) or tma_output_limit(problem)
 
 
-def _shares_of_k(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _shares_of_k(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """Require for SPLIT_K: a K-block for each split, a single product, no scales of blocks, and no full sums."""
-    if config.SPLIT_K == 1:
-        return ""
+    is_split = configs.SPLIT_K > 1
     if get_op(problem.op).batched:
-        return "this family cannot split K of a batch, only of one product"
+        yield is_split, "this family cannot split K of a batch, only of one product"
     if scales_of(problem) == BLOCKS:
-        return "with SPLIT_K the loop over K of this family reads nothing but A and B"
+        yield is_split, "with SPLIT_K the loop over K of this family reads nothing but A and B"
     if is_full(problem):
-        return "with SPLIT_K this family adds up in the tensor cores only (accumulate: fast)"
-    if config.SPLIT_K > -(-problem.K // config.BLOCK_SIZE_K):
-        return "more splits than K-blocks"
-    return splits_limit(problem, config, gpu) or over_c_limit(problem, gpu)
+        yield is_split, "with SPLIT_K this family adds up in the tensor cores only (accumulate: fast)"
+    yield is_split & (configs.SPLIT_K > -(-problem.K // configs.BLOCK_SIZE_K)), "more splits than K-blocks"
+    for mask, reason in splits_limit(problem, configs, gpu):
+        yield is_split & mask, reason
+    if reason := over_c_limit(problem, gpu):
+        yield is_split, reason
 
 
-def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _legal(shape: Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """Require a tile that wgmma and TMA can handle, with whole warpgroups and enough registers for its accumulators."""
-    # This check comes first since it reads nothing else of the config and drops half of a space's tiles.
     across_k = not problem.row_major_a and problem.row_major_b
-    whole = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes == tile.BLOCK_BYTES
-    if not whole and not (across_k and config.BLOCK_SIZE_K == tile.TURNED_K):
-        return f"BLOCK_SIZE_K must be {tile.BLOCK_BYTES} bytes, or {tile.TURNED_K} if no operand is contiguous along K"
-    block_m, block_n = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
-    height, width = shape.sides(block_m, block_n)
-    if height % tile.ROWS or height > _HIGHEST[shape.ping_pong]:
-        return f"a tile must have 64 or 128 {'columns' if shape.swapped else 'rows'} for each warpgroup"
+    partial = configs.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != tile.BLOCK_BYTES
+    if across_k:
+        partial = partial & (configs.BLOCK_SIZE_K != tile.TURNED_K)
+    yield (
+        partial,
+        f"BLOCK_SIZE_K must be {tile.BLOCK_BYTES} bytes, or {tile.TURNED_K} if no operand is contiguous along K",
+    )
+    height, width = shape.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+    yield (
+        (height % tile.ROWS != 0) | (height > _HIGHEST[shape.ping_pong]),
+        f"a tile must have 64 or 128 {'columns' if shape.swapped else 'rows'} for each warpgroup",
+    )
     groups, promotes = tile.groups_of(height, width, shape.ping_pong), _promotes(problem)
     if is_full(problem) and (shape.ping_pong or shape.swapped or get_op(problem.op).batched):
-        return "accumulate: full needs cooperative, upright tiles of one product in this family"
-    if groups > 2 and promotes:
-        return "at most two warpgroups can share a tile with scales of blocks or full sums"
-    left, right = shape.widths(problem, config)
-    if left and config.num_warps == 2 * tile.GROUP_WARPS and not promotes:
-        groups = 2
-    if config.num_warps != groups * tile.GROUP_WARPS:
-        return f"num_warps must be {groups * tile.GROUP_WARPS} for this tile: four for each warpgroup that multiplies"
-    if right > tile.WIDEST:
-        return f"a warpgroup can multiply at most {tile.WIDEST} columns"
-    if any(k_major and side // sharers > tile.WIDEST for side, k_major, sharers in _shares(shape, problem, config)):
-        return f"TMA copies at most {tile.WIDEST} rows at a time"
-    most_accumulators, of_tile = tile.MOST_ACCUMULATORS[groups], 1 if shape.ping_pong else groups
-    accumulators = tile.accumulators(height, width, of_tile)
+        yield True, "accumulate: full needs cooperative, upright tiles of one product in this family"
+    if promotes:
+        yield groups > 2, "at most two warpgroups can share a tile with scales of blocks or full sums"
+    left, right = shape.widths(problem, configs)
+    if not promotes:
+        groups = either((left > 0) & (configs.num_warps == 2 * tile.GROUP_WARPS), 2, groups)
+    for number in (1, 2, 3):
+        warps = number * tile.GROUP_WARPS
+        yield (
+            (groups == number) & (configs.num_warps != warps),
+            f"num_warps must be {warps} for this tile: four for each warpgroup that multiplies",
+        )
+    yield right > tile.WIDEST, f"a warpgroup can multiply at most {tile.WIDEST} columns"
+    for side, k_major, sharers in _shares(shape, problem, configs):
+        if k_major:
+            yield side // sharers > tile.WIDEST, f"TMA copies at most {tile.WIDEST} rows at a time"
     if promotes:
         # Besides the sums a thread holds the products of 64 rows (of one warpgroup) and scales.
-        accumulators += tile.accumulators(tile.ROWS, width, 1)
-        most_accumulators = tile.MOST_PROMOTED
-    if accumulators > most_accumulators:
-        return f"a thread would have more than {most_accumulators} accumulators"
-    if not (problem.row_major_a and not problem.row_major_b) and problem.batch > 1 and problem.K % config.BLOCK_SIZE_K:
+        of_products = tile.accumulators(tile.ROWS, width, 1)
+        sums = tile.accumulators(height, width, 1 if shape.ping_pong else groups)
+        yield (
+            sums + of_products > tile.MOST_PROMOTED,
+            f"a thread would have more than {tile.MOST_PROMOTED} accumulators",
+        )
+    else:
+        for most_sums in sorted({*tile.MOST_ACCUMULATORS.values()}):
+            these = is_in(groups, tuple(n for n, each in tile.MOST_ACCUMULATORS.items() if each == most_sums))
+            sums = tile.accumulators(height, width, 1 if shape.ping_pong else groups)
+            yield these & (sums > most_sums), f"a thread would have more than {most_sums} accumulators"
+    if not (problem.row_major_a and not problem.row_major_b) and problem.batch > 1:
         # A descriptor covers all matrices of a batch, so TMA does not fill with zeros between them.
-        return "in a batch, an operand that is not contiguous along K continues with the next product beyond K"
-    if problem.batch > 1 and problem.batch * tiles(problem, config) >= INT32 // 2:
-        return "more tiles than 32 bits count"
-    return ""
+        yield (
+            problem.K % configs.BLOCK_SIZE_K != 0,
+            "in a batch, an operand that is not contiguous along K continues with the next product beyond K",
+        )
+    if problem.batch > 1:
+        yield problem.batch * tiles(problem, configs) >= INT32 // 2, "more tiles than 32 bits count"
 
 
 def _promotes(problem: GemmProblem) -> bool:
@@ -303,35 +334,28 @@ def _promotes(problem: GemmProblem) -> bool:
     return scales_of(problem) == BLOCKS or is_full(problem)
 
 
-def _shares(shape: Shape, problem: GemmProblem, config: Config) -> tuple[tuple[int, bool, int], ...]:
+def _shares(shape: Shape, problem: GemmProblem, configs: ConfigTable) -> tuple[tuple[Column, bool, int], ...]:
     """Return for A and B: the tile's side, whether they are contiguous along K, and how many programs share a load."""
-    of_a = config.BLOCK_SIZE_M, problem.row_major_a, shape.cluster_n
-    return of_a, (config.BLOCK_SIZE_N, not problem.row_major_b, shape.cluster_m)
+    of_a = configs.BLOCK_SIZE_M, problem.row_major_a, shape.cluster_n
+    return of_a, (configs.BLOCK_SIZE_N, not problem.row_major_b, shape.cluster_m)
 
 
-def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callable[[int], int]:
-    """Return a function from the number of stages to the shared memory of a program, in bytes.
-
-    It must agree with the constant shared_bytes of the kernel.
-    """
-    height, width = shape.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    groups = config.num_warps // tile.GROUP_WARPS
-    parts = groups * tile.ROWS * shape.part(problem, config) * DTYPES[problem.dtype_c].size_bytes
+def _shared_bytes(shape: Shape, problem: GemmProblem, configs: ConfigTable) -> Column:
+    """Return the shared memory of a program in bytes. It must agree with the constant shared_bytes of the kernel."""
+    height, width = shape.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+    groups = configs.num_warps // tile.GROUP_WARPS
+    parts = groups * tile.ROWS * shape.part(problem, configs) * DTYPES[problem.dtype_c].size_bytes
     columns_turned = turned(problem, shape.swapped)[1]
-    row_bytes = config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
+    row_bytes = configs.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes
     stage_bytes = buffer_bytes(height, width, columns_turned) // tile.BLOCK_BYTES * row_bytes
-
-    def taken(stages: int) -> int:
-        before_parts = tile.BARRIER_BYTES + stages * stage_bytes
-        buffers = tile.MOST_BUFFERS if before_parts + tile.MOST_BUFFERS * parts <= WARPGROUP_SHARED_BYTES else 1
-        return before_parts + buffers * parts
-
-    return taken
+    before_parts = tile.BARRIER_BYTES + configs.num_stages * stage_bytes
+    has_room = before_parts + tile.MOST_BUFFERS * parts <= WARPGROUP_SHARED_BYTES
+    return before_parts + either(has_room, tile.MOST_BUFFERS, 1) * parts
 
 
-def _stages(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
-    """Return a function that says why a ring with a number of stages does not fit beside the parts of C."""
-    return ring_limit(tile.MOST_STAGES, gpu, _shared_bytes(shape, problem, config))
+def _stages(shape: Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    """Require a ring whose stages fit beside the parts of C."""
+    yield from ring_limit(configs.num_stages, tile.MOST_STAGES, _shared_bytes(shape, problem, configs), gpu)
 
 
 def _sums(problem: GemmProblem, config: Config, arch: str) -> Sums:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
+from genkern.gemm.columns import Column, Refusals, negated, within
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
@@ -12,7 +13,7 @@ from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.cost import Cost, Turn
-from genkern.kernels.contract.form import Form, Sides, any_config
+from genkern.kernels.contract.form import Form, Refuses, Sides, any_config
 from genkern.kernels.contract.product import Product
 from genkern.kernels.contract.sums import Sums
 from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES
@@ -101,8 +102,8 @@ def dense_form(
     *,
     needs: tuple[str, ...],
     takes: Callable[[GemmProblem, Gpu | None], str],
-    legal: Callable[[GemmProblem, Config, Gpu | None], str],
-    stages: Callable[[GemmProblem, Config, Gpu | None], Callable[[int], str]],
+    legal: Refuses,
+    stages: Refuses,
     sums: Callable[[GemmProblem, Config, str], Sums | None],
     widest: int = WIDEST,
     height_step: int = 0,
@@ -110,7 +111,7 @@ def dense_form(
     helper_warps: int,
     promotes: bool = False,
     batches: bool = False,
-    shares: Callable[[GemmProblem, Config, Gpu | None], str] = any_config,
+    shares: Refuses = any_config,
     splits_k: bool = False,
 ) -> Form:
     """Return a form that loads by TMA and whose clusters walk over C.
@@ -142,18 +143,14 @@ def dense_form(
     )
 
 
-def ring_limit(most: int, gpu: Gpu | None, shared_bytes: Callable[[int], int]) -> Callable[[int], str]:
-    """Return a function that says why a ring cannot have a number of stages, or "".
-
-    A ring has from 2 to `most` stages. `shared_bytes` is a function from the number of stages to the shared memory of a
-    program, in bytes.
-    """
-
-    def problem_of(stages: int) -> str:
-        if not 2 <= stages <= most:
-            return f"a ring needs a stage to fill besides the one that is read, so num_stages is from 2 to {most}"
-        if gpu is not None and shared_bytes(stages) > gpu.shared_bytes_per_block:
-            return f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory"
-        return ""
-
-    return problem_of
+def ring_limit(num_stages: Column, most: int, shared_bytes: Column, gpu: Gpu | None) -> Refusals:
+    """Refuse rings that have not from 2 to `most` stages, or whose program takes too much shared memory."""
+    yield (
+        negated(within(2, num_stages, most)),
+        f"a ring needs a stage to fill besides the one that is read, so num_stages is from 2 to {most}",
+    )
+    if gpu is not None:
+        yield (
+            shared_bytes > gpu.shared_bytes_per_block,
+            f"stages and parts of C take more than the {gpu.shared_bytes_per_block:,} bytes of shared memory",
+        )

@@ -16,7 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+from genkern.gemm.columns import Column, Refusals, either, is_in, mapped, negated
+from genkern.gemm.columns import most as larger
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, CTAS, STORE, pair_of
@@ -79,11 +82,12 @@ class Shape:
         return f"{NAME}{together}{cluster}" + ("" if self.tma_store else "_direct")
 
 
-def _part(shape: Shape, problem: GemmProblem, config: Config) -> int:
+def _part(shape: Shape, problem: GemmProblem, configs: Config | ConfigTable) -> Column:
     """Return the columns of C that TMA stores at a time; 0 for direct stores."""
-    halves = 2 if shape.ctas == 2 and config.BLOCK_SIZE_M == 128 else 1
-    size = DTYPES[problem.dtype_c].size_bytes
-    return tile.part_of(config.BLOCK_SIZE_N // halves, size) if shape.tma_store else 0
+    if not shape.tma_store:
+        return 0
+    halves = either(configs.BLOCK_SIZE_M == 128, 2, 1) if shape.ctas == 2 else 1
+    return tile.part_of(configs.BLOCK_SIZE_N // halves, DTYPES[problem.dtype_c].size_bytes)
 
 
 def _variant(shape: Shape, problem: GemmProblem, config: Config) -> Variant:
@@ -174,7 +178,7 @@ def _takes_tma_store(problem: GemmProblem, gpu: Gpu | None) -> str:
     return _takes(problem, gpu) or tma_output_limit(problem)
 
 
-def instruction_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def instruction_limit(shape: Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """Require a tile that one tcgen05.mma computes: 64 or 128 rows, or 128 or 256 for two programs (cta_group::2).
 
     Source: PTX ISA, tcgen05.mma, shapes of kind::f16 and kind::f8f6f4. N could be a multiple of 8 to 32. Here it is a
@@ -182,48 +186,57 @@ def instruction_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: G
     64 rows each, since the columns then lie in two halves. A block has 128 bytes along K, which is four instructions.
     """
     ctas = shape.ctas
-    if config.BLOCK_SIZE_M not in tile.ROWS[ctas]:
-        said = "tiles of two programs (2cta)" if ctas == 2 else "tiles of one program"
-        return f"{said} must have {' or '.join(map(str, tile.ROWS[ctas]))} rows"
-    if ctas == 2 and config.BLOCK_SIZE_M == 128 and config.BLOCK_SIZE_N % 64:
-        return "tiles of two programs with 64 rows each must have a multiple of 64 columns, which lie in two halves"
-    if config.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != BLOCK_BYTES:
-        return f"BLOCK_SIZE_K must be {BLOCK_BYTES} bytes, the width of the swizzle"
-    return ""
+    said = "tiles of two programs (2cta)" if ctas == 2 else "tiles of one program"
+    yield (
+        negated(is_in(configs.BLOCK_SIZE_M, tile.ROWS[ctas])),
+        f"{said} must have {' or '.join(map(str, tile.ROWS[ctas]))} rows",
+    )
+    if ctas == 2:
+        yield (
+            (configs.BLOCK_SIZE_M == 128) & (configs.BLOCK_SIZE_N % 64 != 0),
+            "tiles of two programs with 64 rows each must have a multiple of 64 columns, which lie in two halves",
+        )
+    yield (
+        configs.BLOCK_SIZE_K * DTYPES[problem.dtype_a].size_bytes != BLOCK_BYTES,
+        f"BLOCK_SIZE_K must be {BLOCK_BYTES} bytes, the width of the swizzle",
+    )
 
 
-def copies_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def copies_limit(shape: Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """Require whole squares of 128 bytes a side if an operand is not contiguous along K.
 
     tcgen05 also takes narrower swizzles (PTX ISA); the kernel does not use them.
     """
-    ctas = shape.ctas
+    square = BLOCK_BYTES // DTYPES[problem.dtype_a].size_bytes
     for k_major, side in (
-        (problem.row_major_a, config.BLOCK_SIZE_M),
-        (not problem.row_major_b, config.BLOCK_SIZE_N),
+        (problem.row_major_a, configs.BLOCK_SIZE_M),
+        (not problem.row_major_b, configs.BLOCK_SIZE_N),
     ):
-        square = BLOCK_BYTES // DTYPES[problem.dtype_a].size_bytes
-        if not k_major and side // ctas % square:
-            return f"a program copies {square} rows or columns at a time of an operand that is not contiguous along K"
-    return ""
+        if not k_major:
+            yield (
+                side // shape.ctas % square != 0,
+                f"a program copies {square} rows or columns at a time of an operand that is not contiguous along K",
+            )
 
 
-def tensor_memory_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def tensor_memory_limit(shape: Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """Require that two accumulators fit tensor memory: 512 columns of 128 lanes of 32 bits (PTX ISA, tcgen05)."""
-    columns = tile.columns_of(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, shape.ctas)
-    if columns > tile.MEMORY_COLUMNS:
-        return f"{tile.ACCUMULATORS} accumulators need more than the {tile.MEMORY_COLUMNS} columns of tensor memory"
-    return ""
+    columns = mapped(partial(tile.columns_of, ctas=shape.ctas), configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+    yield (
+        columns > tile.MEMORY_COLUMNS,
+        f"{tile.ACCUMULATORS} accumulators need more than the {tile.MEMORY_COLUMNS} columns of tensor memory",
+    )
 
 
-def warps_limit(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def warps_limit(shape: Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """Require four warps that store C, since each may read a quarter of tensor memory's lanes (PTX ISA, tcgen05.ld)."""
-    if config.num_warps != tile.STORING_WARPS:
-        return f"num_warps must be {tile.STORING_WARPS}, the warps that store C; two more warps load and multiply"
-    return ""
+    yield (
+        configs.num_warps != tile.STORING_WARPS,
+        f"num_warps must be {tile.STORING_WARPS}, the warps that store C; two more warps load and multiply",
+    )
 
 
-LIMITS: tuple[Callable[[Shape, GemmProblem, Config, Gpu | None], str], ...] = (
+LIMITS: tuple[Callable[[Shape, GemmProblem, ConfigTable, Gpu | None], Refusals], ...] = (
     instruction_limit,
     warps_limit,
     copies_limit,
@@ -231,24 +244,23 @@ LIMITS: tuple[Callable[[Shape, GemmProblem, Config, Gpu | None], str], ...] = (
 )
 
 
-def _legal(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Return the reason of the first limit that refuses the config, or ""."""
-    return next((reason for limit in LIMITS if (reason := limit(shape, problem, config, gpu))), "")
+def _legal(shape: Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    """Require all LIMITS."""
+    for limit in LIMITS:
+        yield from limit(shape, problem, configs, gpu)
 
 
-def _shared_bytes(shape: Shape, problem: GemmProblem, config: Config) -> Callable[[int], int]:
-    """Return a function from the number of stages to the shared memory of a program, in bytes.
-
-    It must agree with the constant shared_bytes of the kernel.
-    """
-    sides = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, shape.ctas
-    element_bytes, part = DTYPES[problem.dtype_c].size_bytes, _part(shape, problem, config)
-    return lambda stages: max(tile.buffers_and_bytes(*sides, stages, part, element_bytes)[1], tile.ALONE_BYTES)
+def _shared_bytes(shape: Shape, problem: GemmProblem, configs: ConfigTable) -> Column:
+    """Return the shared memory of a program in bytes. It must agree with the constant shared_bytes of the kernel."""
+    sides = configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N, shape.ctas
+    element_bytes, part = DTYPES[problem.dtype_c].size_bytes, _part(shape, problem, configs)
+    used = tile.buffers_and_bytes(*sides, configs.num_stages, part, element_bytes)[1]
+    return larger(used, tile.ALONE_BYTES)
 
 
-def _stages(shape: Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
-    """Return a function that says why a ring with a number of stages does not fit beside the parts of C."""
-    return ring_limit(tile.MOST_STAGES, gpu, _shared_bytes(shape, problem, config))
+def _stages(shape: Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    """Require a ring whose stages fit beside the parts of C."""
+    yield from ring_limit(configs.num_stages, tile.MOST_STAGES, _shared_bytes(shape, problem, configs), gpu)
 
 
 def _sums(shape: Shape, problem: GemmProblem, config: Config, arch: str) -> Sums:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from genkern.gemm.columns import Column, either
 from genkern.kernels.families.gluon_tile import TURNED_BOX, Width
 
 # Bytes along K of a block of A or B, which is the width of the swizzle.
@@ -69,14 +70,14 @@ def is_swizzled(part: int) -> bool:
     return part == SWIZZLED_PART
 
 
-def groups_of(height: int, width: int, ping_pong: bool) -> int:
+def groups_of(height: Column, width: Column, ping_pong: bool) -> Column:
     """Return the number of warpgroups that multiply, for a tile of `height` (along the 64 rows of wgmma) by `width`.
 
     Two warpgroups may also share a tile of height 64 for which this function returns 1.
     """
-    if height == 3 * ROWS and not ping_pong:
-        return 3
-    return 2 if ping_pong or height > ROWS or width > WIDEST else 1
+    if ping_pong:
+        return 2
+    return either(height == 3 * ROWS, 3, either((height > ROWS) | (width > WIDEST), 2, 1))
 
 
 def left_of(width: Width, is_turned: bool) -> Width:
@@ -89,6 +90,6 @@ def left_of(width: Width, is_turned: bool) -> Width:
     return width // (2 * step) * step
 
 
-def accumulators(height: int, width: int, groups: int) -> int:
+def accumulators(height: Column, width: Column, groups: Column) -> Column:
     """Return the accumulators per thread if `groups` warpgroups share a tile."""
     return height * width // (128 * groups)

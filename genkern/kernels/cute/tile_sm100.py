@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from genkern.gemm.columns import Column, either, least
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS
 
@@ -28,13 +29,13 @@ ALONE_BYTES = 116 * 1024
 MOST_STAGES = (BARRIER_BYTES - 2 * 8 * ACCUMULATORS - 8) // 16
 
 
-def part_of(width: int, element_bytes: int) -> int:
+def part_of(width: Column, element_bytes: int) -> Column:
     """Return the columns of C that a warp stores at a time, for elements of `element_bytes` bytes.
 
     `width` is the number of columns that lie in one row of tensor memory, a multiple of 32.
     """
     wide = PART_BYTES // element_bytes
-    return wide if width % wide == 0 else NARROW_BYTES // element_bytes
+    return either(width % wide == 0, wide, NARROW_BYTES // element_bytes)
 
 
 def columns_of(block_m: int, block_n: int, ctas: int) -> int:
@@ -48,24 +49,24 @@ def columns_of(block_m: int, block_n: int, ctas: int) -> int:
     return max(LEAST_COLUMNS, 1 << (used - 1).bit_length())
 
 
-def stage_bytes(block_m: int, block_n: int, ctas: int) -> int:
+def stage_bytes(block_m: Column, block_n: Column, ctas: int) -> Column:
     """Return the bytes of one stage of a program: its rows of A and its columns of B, by 128 bytes along K."""
     return (block_m + block_n) // ctas * BLOCK_BYTES
 
 
-def warp_rows(block_m: int) -> int:
+def warp_rows(block_m: Column) -> Column:
     """Return the rows of C that one warp stores. Tiles of 64 rows fill half of a warp's 32 lanes of tensor memory."""
-    return min(32, block_m // STORING_WARPS)
+    return least(32, block_m // STORING_WARPS)
 
 
 def buffers_and_bytes(
-    block_m: int, block_n: int, ctas: int, stages: int, part: int, element_bytes: int
-) -> tuple[int, int]:
+    block_m: Column, block_n: Column, ctas: int, stages: Column, part: Column, element_bytes: int
+) -> tuple[Column, Column]:
     """Return the parts of C that a warp may store at the same time, and the shared memory of a program in bytes.
 
     `part` is 0 if C is not stored by TMA. The bytes exclude the padding that keeps other programs off the SM.
     """
     before = BARRIER_BYTES + stages * stage_bytes(block_m, block_n, ctas)
     parts = STORING_WARPS * warp_rows(block_m) * part * element_bytes
-    buffers = MOST_BUFFERS if before + MOST_BUFFERS * parts <= WARPGROUP_SHARED_BYTES else 1
+    buffers = either(before + MOST_BUFFERS * parts <= WARPGROUP_SHARED_BYTES, MOST_BUFFERS, 1)
     return buffers, before + buffers * parts

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from genkern.gemm.columns import Column, Refusals, negated, within
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import AMD_OPTIONS
@@ -84,10 +86,10 @@ def _gemv_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     return "gemv reads weights that are contiguous along K (rowMajorB: N)" if problem.row_major_b else ""
 
 
-def _gemv_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    if config.BLOCK_SIZE_N * config.BLOCK_SIZE_K > MOST_ELEMENTS:
-        return "a block of B has more elements than a tensor of Triton"
-    return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
+def _gemv_legal(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    elements = configs.BLOCK_SIZE_N * configs.BLOCK_SIZE_K
+    yield elements > MOST_ELEMENTS, "a block of B has more elements than a tensor of Triton"
+    yield from grid_limit(-(-problem.N // configs.BLOCK_SIZE_N), configs.num_warps, gpu)
 
 
 _GEMV = Form(
@@ -116,21 +118,19 @@ def _skinny_call(product: Product, variant: Variant) -> Call:
     return Call((kernel,), (TILES_OF_C,), when_split(SPLIT_TILES), when_split(TILES))
 
 
-def _skinny_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _skinny_legal(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     # The accumulators of all rows form one tensor.
-    if config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * config.BLOCK_SIZE_K > MOST_ELEMENTS:
-        return "the accumulators of all rows have more elements than a tensor of Triton"
-    return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
+    elements = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N * configs.BLOCK_SIZE_K
+    yield elements > MOST_ELEMENTS, "the accumulators of all rows have more elements than a tensor of Triton"
+    yield from grid_limit(-(-problem.N // configs.BLOCK_SIZE_N), configs.num_warps, gpu)
 
 
-def _rows_limit(problem: GemmProblem, config: Config) -> str:
-    if -(-problem.M // config.BLOCK_SIZE_M) > GRID_YZ:
-        return f"more rows of tiles than the {GRID_YZ:,} programs of a grid's second dimension"
-    return ""
-
-
-def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    return _rows_limit(problem, config) or splits_limit(problem, config, gpu)
+def _shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    yield (
+        -(-problem.M // configs.BLOCK_SIZE_M) > GRID_YZ,
+        f"more rows of tiles than the {GRID_YZ:,} programs of a grid's second dimension",
+    )
+    yield from splits_limit(problem, configs, gpu)
 
 
 _SKINNY = Form(
@@ -149,7 +149,7 @@ _SKINNY = Form(
 SKINNY = Family("skinny", _SKINNY, AMD_OPTIONS)
 
 
-def rows_of_warp(config: Config) -> int:
+def rows_of_warp(config: Config | ConfigTable) -> Column:
     """Return the rows of weights that one warp of skinny_dot multiplies.
 
     Warps that multiply the same elements of K have different rows.
@@ -220,20 +220,22 @@ def _dot_takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     return ""
 
 
-def _dot_legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    if not _ROWS <= config.BLOCK_SIZE_N <= _MOST_ROWS:
-        return f"BLOCK_SIZE_N is not from {_ROWS} to {_MOST_ROWS}; one instruction multiplies {_ROWS} rows"
-    side_by_side = WARP_K * config.num_warps // config.BLOCK_SIZE_K
-    if config.num_warps > _MOST_WARPS or not 1 <= side_by_side <= config.BLOCK_SIZE_N // _ROWS:
-        return (
-            f"BLOCK_SIZE_K must give each of at most {_MOST_WARPS} warps {WARP_K} elements of its own, or the same "
-            f"{WARP_K} to several warps that have at least {_ROWS} of BLOCK_SIZE_N each"
-        )
-    if not 1 <= config.num_stages <= _MOST_STAGES:
-        return (
-            f"num_stages is not from 1 to {_MOST_STAGES}: a thread holds the weights of num_stages steps in registers"
-        )
-    return grid_limit(-(-problem.N // config.BLOCK_SIZE_N), config.num_warps, gpu)
+def _dot_legal(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    yield (
+        negated(within(_ROWS, configs.BLOCK_SIZE_N, _MOST_ROWS)),
+        f"BLOCK_SIZE_N is not from {_ROWS} to {_MOST_ROWS}; one instruction multiplies {_ROWS} rows",
+    )
+    side_by_side = WARP_K * configs.num_warps // configs.BLOCK_SIZE_K
+    yield (
+        (configs.num_warps > _MOST_WARPS) | negated(within(1, side_by_side, configs.BLOCK_SIZE_N // _ROWS)),
+        f"BLOCK_SIZE_K must give each of at most {_MOST_WARPS} warps {WARP_K} elements of its own, or the same "
+        f"{WARP_K} to several warps that have at least {_ROWS} of BLOCK_SIZE_N each",
+    )
+    yield (
+        negated(within(1, configs.num_stages, _MOST_STAGES)),
+        f"num_stages is not from 1 to {_MOST_STAGES}: a thread holds the weights of num_stages steps in registers",
+    )
+    yield from grid_limit(-(-problem.N // configs.BLOCK_SIZE_N), configs.num_warps, gpu)
 
 
 _SKINNY_DOT = Form(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
+from genkern.gemm.columns import Column, Refusals, mapped, negated, within
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.expression import Expression
@@ -76,24 +77,24 @@ def columns_held(width: Width, turned: bool) -> Width:
     return (width + (TURNED_BOX - 1)) // TURNED_BOX * TURNED_BOX if turned else width
 
 
-def buffer_bytes(rows: int, width: int, turned: bool = False) -> int:
+def buffer_bytes(rows: Column, width: Column, turned: bool = False) -> Column:
     """Return the size of one buffer of the ring: 128 bytes per row and per column. See `columns_held` for `turned`."""
     return (rows + columns_held(width, turned)) * RING_BYTES
 
 
-def scale_bytes(rows: int, width: int, swapped: bool, block_n: int) -> int:
+def scale_bytes(rows: Column, width: Column, swapped: bool, block_n: int) -> Column:
     """Return the bytes of scales (float32) beside one buffer if products are promoted, rounded up to whole blocks.
 
     A has one scale per row. B has one per row of a swapped tile, or one per `block_n` columns that an upright tile may
     touch. The scales of an upright tile's rows are copied in lines of 16 bytes, which may include scales before and
     after the tile.
     """
-    first_in_block = block_n - math.gcd(width, block_n)
+    first_in_block = block_n - mapped(functools.partial(math.gcd, block_n), width)
     scales = width + rows if swapped else rows + _LINE_SCALES + -(-(first_in_block + width) // block_n)
     return -(-4 * scales // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def landing_bytes(rows: int, width: int, cluster: int) -> int:
+def landing_bytes(rows: Column, width: Column, cluster: int) -> Column:
     """Return the shared memory for the partial sums (4 bytes each) that a program receives from others of its cluster.
 
     A program receives the columns that it stores.
@@ -102,7 +103,7 @@ def landing_bytes(rows: int, width: int, cluster: int) -> int:
 
 
 class Tile(NamedTuple):
-    """Shared memory that a tile needs.
+    """Shared memory that tiles need: numbers of one tile, or columns of a table of configs.
 
     together: buffers of the ring that are filled together.
     buffer_bytes: size of one buffer.
@@ -111,57 +112,81 @@ class Tile(NamedTuple):
     c_bytes: size of the whole tile of C.
     """
 
-    together: int
-    buffer_bytes: int
-    behind_ring: int
-    part_bytes: int
-    c_bytes: int
+    together: Column
+    buffer_bytes: Column
+    behind_ring: Column
+    part_bytes: Column
+    c_bytes: Column
 
 
-# Cached because all values of num_stages (ten in a space) share the result.
-@lru_cache(maxsize=16_384)
-def tile_of(
-    rows: int,
-    width: int,
-    block_k: int,
-    warps: int,
+def tile_refusals(
+    rows: Column,
+    width: Column,
+    block_k: Column,
+    warps: Column,
     dtype_a: str,
-    dtype_c: str,
     are_turned: tuple[bool, bool],
-    cluster: int,
     neighbours: tuple[int, int],
-) -> Tile | str:
-    """Return the tile's shared memory, or the reason why wgmma cannot compute the tile.
+) -> Refusals:
+    """Refuse tiles that wgmma cannot compute.
 
     rows: length of the tile along wgmma's rows.
     width: length along its columns.
     are_turned: as `turned` returns it.
-    cluster: number of programs that share the tile's K.
     neighbours: number of programs with tiles side by side, along the rows and along the columns.
     """
-    if warps % _GROUP_WARPS:
-        return "num_warps is no multiple of four: wgmma is issued by groups of four warps"
-    products, rest = divmod(rows, _WARP_ROWS * warps)
-    if rest or not 1 <= products <= _MOST_PRODUCTS:
-        return "a tile must have 16 or 32 rows of wgmma per warp"
-    if rows > _MOST_BOX:
-        return f"the side along wgmma's rows is longer than a TMA box, {_MOST_BOX}"
-    step, narrow = _INT8_WIDTHS
-    if DTYPES[dtype_a].is_integer and width > narrow and width % step:
-        return f"wgmma multiplies int8 in widths of up to {narrow} columns, or in multiples of {step}"
+    yield warps % _GROUP_WARPS != 0, "num_warps is no multiple of four: wgmma is issued by groups of four warps"
+    products = rows // (_WARP_ROWS * warps)
+    yield (
+        (rows % (_WARP_ROWS * warps) != 0) | negated(within(1, products, _MOST_PRODUCTS)),
+        "a tile must have 16 or 32 rows of wgmma per warp",
+    )
+    yield rows > _MOST_BOX, f"the side along wgmma's rows is longer than a TMA box, {_MOST_BOX}"
+    if DTYPES[dtype_a].is_integer:
+        step, narrow = _INT8_WIDTHS
+        yield (
+            (width > narrow) & (width % step != 0),
+            f"wgmma multiplies int8 in widths of up to {narrow} columns, or in multiples of {step}",
+        )
     down, across = neighbours
     rows_turned, columns_turned = are_turned
-    if columns_turned and columns_held(width, columns_turned) % (TURNED_BOX * down):
-        return f"the columns that a cluster's programs load for each other are no multiple of {TURNED_BOX * down}"
-    if rows_turned and rows % (TURNED_BOX * across):
-        return f"the rows that a cluster's programs load for each other are no multiple of {TURNED_BOX * across}"
-    together, rest = divmod(block_k, ring_k(DTYPES[dtype_a].size_bytes))
-    if rest or not together:
-        return f"BLOCK_SIZE_K is no multiple of {RING_BYTES} bytes, the length of the ring's rows"
-    if together > 1 and neighbours != (1, 1):
-        return "programs that load for each other fill one buffer at a time: BLOCK_SIZE_K must be 128 bytes"
+    if columns_turned:
+        yield (
+            columns_held(width, columns_turned) % (TURNED_BOX * down) != 0,
+            f"the columns that a cluster's programs load for each other are no multiple of {TURNED_BOX * down}",
+        )
+    if rows_turned:
+        yield (
+            rows % (TURNED_BOX * across) != 0,
+            f"the rows that a cluster's programs load for each other are no multiple of {TURNED_BOX * across}",
+        )
+    together = block_k // ring_k(DTYPES[dtype_a].size_bytes)
+    yield (
+        (block_k % ring_k(DTYPES[dtype_a].size_bytes) != 0) | (together == 0),
+        f"BLOCK_SIZE_K is no multiple of {RING_BYTES} bytes, the length of the ring's rows",
+    )
+    if neighbours != (1, 1):
+        yield (
+            together > 1,
+            "programs that load for each other fill one buffer at a time: BLOCK_SIZE_K must be 128 bytes",
+        )
+
+
+def tile_of(
+    rows: Column, width: Column, block_k: Column, dtype_a: str, dtype_c: str, columns_turned: bool, cluster: int
+) -> Tile:
+    """Return the shared memory of tiles that `tile_refusals` does not refuse.
+
+    `cluster` is the number of programs that share a tile's K; see `tile_refusals` for the other arguments.
+    """
+    together = block_k // ring_k(DTYPES[dtype_a].size_bytes)
     element_bytes = DTYPES[dtype_c].size_bytes
     others = -(-landing_bytes(rows, width, cluster) // BLOCK_BYTES) * BLOCK_BYTES
-    largest_part = powers_of(EIGHT * -(-width // (EIGHT * cluster)))[0]
-    part_bytes, c_bytes = rows * largest_part * element_bytes, rows * width * element_bytes
+    part_bytes = rows * mapped(_largest_part, EIGHT * -(-width // (EIGHT * cluster))) * element_bytes
+    c_bytes = rows * width * element_bytes
     return Tile(together, buffer_bytes(rows, width, columns_turned), BLOCK_BYTES + others, part_bytes, c_bytes)
+
+
+def _largest_part(width: int) -> int:
+    # Widths that no tile has may occur in a table; their parts do not matter.
+    return next(iter(powers_of(width)), 0)

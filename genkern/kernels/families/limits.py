@@ -1,15 +1,18 @@
 """Limits that several families share: of matrix instructions, of launch grids, and of TMA.
 
-Each function returns the reason why a kernel cannot compute the problem, in one line, or "". With None for `gpu` it
-checks only limits of every device. Shared memory (LDS) of Triton kernels is not limited here: it depends on whether
-Triton pipelines the loop, and is known once the binary is compiled (genkern.farm.occupancy).
+Functions of a problem return the reason why a kernel cannot compute it, in one line, or "". Functions of configs yield
+masks with reasons (`genkern.gemm.columns.Refusals`). With None for `gpu` they check only limits of every device. Shared
+memory (LDS) of Triton kernels is not limited here: it depends on whether Triton pipelines the loop, and is known once
+the binary is compiled (genkern.farm.occupancy).
 """
 
 from __future__ import annotations
 
 from typing import TypeVar
 
+from genkern.gemm.columns import Column, Refusals, least, most
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import INT32, GemmProblem
@@ -42,11 +45,11 @@ _UNITS, _IN_CLUSTERS = 132, {3: 117, 4: 120, 5: 110, 8: 120}
 Units = TypeVar("Units", int, Expression)
 
 
-def tiles(problem: GemmProblem, config: Config) -> int:
+def tiles(problem: GemmProblem, configs: Config | ConfigTable) -> Column:
     """Return the number of tiles of C; for rows in groups, the largest number that the groups can have."""
     groups = groups_of(problem)
-    tiles_m = groups.most_tiles(problem.M, config.BLOCK_SIZE_M) if groups else -(-problem.M // config.BLOCK_SIZE_M)
-    return tiles_m * -(-problem.N // config.BLOCK_SIZE_N)
+    tiles_m = groups.most_tiles(problem.M, configs.BLOCK_SIZE_M) if groups else -(-problem.M // configs.BLOCK_SIZE_M)
+    return tiles_m * -(-problem.N // configs.BLOCK_SIZE_N)
 
 
 def units_in_clusters(units: Units, cluster: int) -> Units:
@@ -57,32 +60,39 @@ def units_in_clusters(units: Units, cluster: int) -> Units:
     return units * _IN_CLUSTERS[cluster] // _UNITS if cluster in _IN_CLUSTERS else units
 
 
-def splits_limit(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def too_many(count: Column, times: Column) -> Column:
+    """Return a mask: `count` times `times` is more than 32 bits count. The product itself may exceed 64 bits."""
+    return count >= -(-INT32 // times)
+
+
+def splits_limit(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """Limit for kernels that count the splits of all tiles, the K-blocks and the partial sums of a tile in 32 bits."""
-    blocks = -(-problem.K // config.BLOCK_SIZE_K)
-    elements = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N
-    if max(tiles(problem, config), blocks, elements) * config.SPLIT_K >= INT32:
-        return "SPLIT_K times the tiles, K-blocks or partial sums are more than 32 bits count"
-    return ""
+    blocks = -(-problem.K // configs.BLOCK_SIZE_K)
+    elements = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N
+    counted = most(most(tiles(problem, configs), blocks), elements)
+    yield (
+        too_many(counted, configs.SPLIT_K),
+        "SPLIT_K times the tiles, K-blocks or partial sums are more than 32 bits count",
+    )
 
 
-def grid_limit(programs: int, num_warps: int, gpu: Gpu | None) -> str:
+def grid_limit(programs: Column, num_warps: Column, gpu: Gpu | None) -> Refusals:
     """Limit for a grid with `programs` programs along its first dimension."""
-    if programs >= INT32:
-        return "more programs than 32 bits count"
-    if gpu is not None and gpu.vendor == "amd" and programs * num_warps * gpu.warp_size >= _AMD_GRID_THREADS:
-        return "more threads than HIP launches along one dimension of a grid"
-    return ""
+    yield programs >= INT32, "more programs than 32 bits count"
+    if gpu is not None and gpu.vendor == "amd":
+        threads = least(programs, INT32) * num_warps * gpu.warp_size
+        yield threads >= _AMD_GRID_THREADS, "more threads than HIP launches along one dimension of a grid"
 
 
 def over_c_limit(problem: GemmProblem, gpu: Gpu | None) -> str:
     """Limit for the kernels around the main kernel, which compute REDUCE_BLOCK_SIZE elements of C per program."""
-    return grid_limit(-(-problem.M * problem.N // REDUCE_BLOCK_SIZE), _REDUCE_WARPS, gpu)
+    programs = -(-problem.M * problem.N // REDUCE_BLOCK_SIZE)
+    return next((reason for mask, reason in grid_limit(programs, _REDUCE_WARPS, gpu) if mask), "")
 
 
 def dot_limit(
-    problem: GemmProblem, config: Config, gpu: Gpu | None, *, swapped: bool = False, held_tiles: int = 1
-) -> str:
+    problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None, *, swapped: bool = False, held_tiles: Column = 1
+) -> Refusals:
     """Limit for tl.dot: whether Triton compiles the product and its accumulators fit.
 
     wgmma keeps accumulators in registers; tcgen05 keeps them in tensor memory, which must hold `held_tiles` of them.
@@ -90,39 +100,45 @@ def dot_limit(
     only as tf32.
     """
     if gpu is None or gpu.vendor != "nvidia":
-        return ""
-    if config.BLOCK_SIZE_K > PROMOTED_K and promotes_products(problem, gpu.arch):
-        return f"BLOCK_SIZE_K is above {PROMOTED_K}, the most elements summed before float32 (accumulate: full)"
-    if config.BLOCK_SIZE_K < _DOT_K_8_BITS and DTYPES[problem.dtype_a].size_bytes == 1:
-        return f"Triton refuses a product of 8-bit operands with BLOCK_SIZE_K below {_DOT_K_8_BITS} on NVIDIA"
-    if not gpu.has.of_warpgroups or config.num_warps < gpu.has.matrix_warps:
-        return ""
-    if problem.dtype_a == "fp32" and not get_op(problem.op).as_tf32(problem):
-        return ""
-    if gpu.has.wgmma and config.num_warps < 16:
-        return ""
-    rows, columns = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
+        return
+    if promotes_products(problem, gpu.arch):
+        yield (
+            configs.BLOCK_SIZE_K > PROMOTED_K,
+            f"BLOCK_SIZE_K is above {PROMOTED_K}, the most elements summed before float32 (accumulate: full)",
+        )
+    if DTYPES[problem.dtype_a].size_bytes == 1:
+        yield (
+            configs.BLOCK_SIZE_K < _DOT_K_8_BITS,
+            f"Triton refuses a product of 8-bit operands with BLOCK_SIZE_K below {_DOT_K_8_BITS} on NVIDIA",
+        )
+    if not gpu.has.of_warpgroups or (problem.dtype_a == "fp32" and not get_op(problem.op).as_tf32(problem)):
+        return
+    warps = configs.num_warps
+    rows, columns = configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N
     if swapped:
         rows, columns = columns, rows
-    if rows < gpu.has.matrix_rows:
-        return ""
+    by_warpgroups = (warps >= gpu.has.matrix_warps) & (rows >= gpu.has.matrix_rows)
     if gpu.has.wgmma:
         # Warps are placed along the rows first, 16 rows each (warpsPerTileV3 and mmaVersionToInstrShape of Triton's
         # NVIDIA backend).
-        width = min(gpu.has.matrix_columns, columns // max(1, config.num_warps // (rows // 16)))
-        if width // 2 + _WGMMA_OTHER_REGISTERS > gpu.registers_per_unit // (config.num_warps * gpu.warp_size):
-            return "ptxas refuses this tile: one wgmma needs more registers than a thread has"
-        return ""
+        width = least(gpu.has.matrix_columns, columns // most(1, warps // most(1, rows // 16)))
+        needed = width // 2 + _WGMMA_OTHER_REGISTERS
+        yield (
+            by_warpgroups & (warps >= 16) & (needed > gpu.registers_per_unit // (warps * gpu.warp_size)),
+            "ptxas refuses this tile: one wgmma needs more registers than a thread has",
+        )
+        return
     # With more warps, and for int8 before Triton 3.9, Triton uses mma.sync. Packed bytes are not integers.
-    if config.num_warps > 8 or (DTYPES[problem.dtype_a].is_integer and operands_of(problem)[0].is_plain):
-        return ""
+    if DTYPES[problem.dtype_a].is_integer and operands_of(problem)[0].is_plain:
+        return
     columns_there = gpu.has.tensor_memory_columns
     # A tile of 64 rows takes half of the columns. Triton stores the operands' exponents beside the accumulators, so
     # that fewer fit.
-    taken = max(64, rows) * columns // 128
-    if taken * held_tiles > columns_there or (taken == columns_there and has_exponents(problem)):
-        return "accumulators do not fit tensor memory"
-    return ""
+    taken = most(64, rows) * columns // 128
+    too_large = taken * held_tiles > columns_there
+    if has_exponents(problem):
+        too_large = too_large | (taken == columns_there)
+    yield by_warpgroups & (warps <= 8) & too_large, "accumulators do not fit tensor memory"
 
 
 def tma_operands_limit(problem: GemmProblem) -> str:
@@ -142,15 +158,16 @@ def tma_output_limit(problem: GemmProblem) -> str:
     return ""
 
 
-def tma_box_limit(problem: GemmProblem, config: Config) -> str:
+def tma_box_limit(problem: GemmProblem, configs: ConfigTable) -> Refusals:
     """Limit for tiles of A and B that are loaded through TMA. Triton splits a tile that is larger than a TMA box.
 
     A row of A's tile has BLOCK_SIZE_K elements (BLOCK_SIZE_M if A is column-major), a row of B's BLOCK_SIZE_N
     (BLOCK_SIZE_K if B is stored as [N, K]). An H200 refuses a launch whose tile has 8 rows of a column-major int8 A.
     """
-    row_a = config.BLOCK_SIZE_K if problem.row_major_a else config.BLOCK_SIZE_M
-    row_b = config.BLOCK_SIZE_N if problem.row_major_b else config.BLOCK_SIZE_K
-    for row, size in zip((row_a, row_b), element_bytes(problem), strict=True):
-        if row * size < TMA_BYTES:
-            return "a row of a tile is shorter than 16 bytes, the least that TMA copies"
-    return ""
+    row_a = configs.BLOCK_SIZE_K if problem.row_major_a else configs.BLOCK_SIZE_M
+    row_b = configs.BLOCK_SIZE_N if problem.row_major_b else configs.BLOCK_SIZE_K
+    size_a, size_b = element_bytes(problem)
+    yield (
+        (row_a * size_a < TMA_BYTES) | (row_b * size_b < TMA_BYTES),
+        "a row of a tile is shorter than 16 bytes, the least that TMA copies",
+    )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from genkern.gemm.columns import Refusals, either
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import SPECIALIZED
 from genkern.gemm.problem import GemmProblem
@@ -50,17 +52,18 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     return tma_operands_limit(problem) or tma_output_limit(problem)
 
 
-def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _legal(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    yield from tma_box_limit(problem, configs)
     # If the loop is pipelined, Triton starts a tile while the one before it is stored.
-    held_tiles = 2 if config.num_stages > 1 else 1
-    return tma_box_limit(problem, config) or dot_limit(problem, config, gpu, held_tiles=held_tiles)
+    yield from dot_limit(problem, configs, gpu, held_tiles=either(configs.num_stages > 1, 2, 1))
 
 
-def _legal_specialized(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _legal_specialized(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """Triton splits the warps into groups only if it does not multiply by wgmma; with wgmma it ignores the option."""
-    if gpu is not None and not gpu.has.wgmma and config.num_warps < 4:
-        return "Triton cannot specialise fewer than four warps"
-    return tma_box_limit(problem, config) or dot_limit(problem, config, gpu)
+    if gpu is not None and not gpu.has.wgmma:
+        yield configs.num_warps < 4, "Triton cannot specialise fewer than four warps"
+    yield from tma_box_limit(problem, configs)
+    yield from dot_limit(problem, configs, gpu)
 
 
 _PLAIN = Form(

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Refusals
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.kernels.argument import MOST_PROMISED, Argument, Constant, Integer, Pointer, Workspace
 from genkern.kernels.contract.call import Call, Kernel, Options
-from genkern.kernels.contract.form import Form, any_config
+from genkern.kernels.contract.form import Form, Refuses, any_config
 from genkern.kernels.contract.product import Copy, Product
 from genkern.kernels.contract.symbols import K, M, N
 from genkern.kernels.contract.variant import Variant
@@ -139,13 +140,18 @@ def _elements(problem: GemmProblem) -> int:
     return evaluate(end_of(copies[-1]), known)
 
 
-def _shares_of(base: Form) -> Callable[[GemmProblem, Config, Gpu | None], str]:
-    def shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _shares_of(base: Form) -> Refuses:
+    def shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
         """Apply the base form's limit, and keep copies that lie behind the sums of splits within 32-bit offsets."""
-        sums = config.SPLIT_K * problem.M * problem.N * (_SUM_BYTES // _ELEMENT_BYTES)
-        if config.SPLIT_K > 1 and sums + _LINE_BYTES + _elements(problem) >= INT32:
-            return "sums of splits and copies have more elements than 32 bits count"
-        return base.shares(problem, config, gpu)
+        of_split = problem.M * problem.N * (_SUM_BYTES // _ELEMENT_BYTES)
+        # SPLIT_K times these elements, which may exceed 64 bits, must fit the room that the copies leave.
+        room = max(0, INT32 - _LINE_BYTES - _elements(problem))
+        splits = configs.SPLIT_K
+        yield (
+            (splits > 1) & (splits >= -(-room // of_split)),
+            "sums of splits and copies have more elements than 32 bits count",
+        )
+        yield from base.shares(problem, configs, gpu)
 
     return shares
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from genkern.gemm.columns import Refusals
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import AMD_OPTIONS, CACHE_MODIFIER, REDUCE, SWAPPED, XCD_REMAP
 from genkern.gemm.problem import INT32, GemmProblem
@@ -39,7 +41,7 @@ from genkern.kernels.families.common import (
     sums,
     when_split,
 )
-from genkern.kernels.families.limits import dot_limit, grid_limit, over_c_limit, splits_limit, tiles
+from genkern.kernels.families.limits import dot_limit, grid_limit, over_c_limit, splits_limit, tiles, too_many
 from genkern.kernels.families.sum_orders import of_dot
 from genkern.ops.op import groups_of
 
@@ -69,23 +71,23 @@ def _call(product: Product, variant: Variant) -> Call:
     return Call(kernels, definitions, workspace=SPLIT_K * M * N)
 
 
-def _legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    if config.xcd_remap and groups_of(problem) is not None:
-        return "tiles of groups have an order of their own, without xcd_remap"
-    return dot_limit(problem, config, gpu) or grid_limit(tiles(problem, config), config.num_warps, gpu)
+def _legal(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    if groups_of(problem) is not None:
+        yield configs.xcd_remap == 1, "tiles of groups have an order of their own, without xcd_remap"
+    yield from dot_limit(problem, configs, gpu)
+    yield from grid_limit(tiles(problem, configs), configs.num_warps, gpu)
 
 
-def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """K is divided into runs of whole blocks. The last run may end up to SPLIT_K blocks beyond K."""
-    if config.SPLIT_K == 1:
-        return ""
-    blocks = -(-problem.K // config.BLOCK_SIZE_K)
-    if (blocks + config.SPLIT_K) * config.BLOCK_SIZE_K >= INT32:
-        return "splits end beyond what 32 bits count"
+    is_split = configs.SPLIT_K > 1
+    blocks = -(-problem.K // configs.BLOCK_SIZE_K)
+    beyond = (blocks + configs.SPLIT_K) * configs.BLOCK_SIZE_K >= INT32
+    yield is_split & beyond, "splits end beyond what 32 bits count"
     # With xcd_remap, programs are numbered over all splits.
-    if tiles(problem, config) * config.SPLIT_K >= INT32:
-        return "more programs than 32 bits count"
-    return over_c_limit(problem, gpu)
+    yield is_split & too_many(tiles(problem, configs), configs.SPLIT_K), "more programs than 32 bits count"
+    if reason := over_c_limit(problem, gpu):
+        yield is_split, reason
 
 
 def _semaphore_call(product: Product, variant: Variant) -> Call:
@@ -102,9 +104,9 @@ _SIDES = Sides(few_m=4)
 
 
 def _semaphore(swapped: bool) -> Form:
-    def legal(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-        reason = dot_limit(problem, config, gpu, swapped=swapped)
-        return reason or grid_limit(tiles(problem, config), config.num_warps, gpu)
+    def legal(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+        yield from dot_limit(problem, configs, gpu, swapped=swapped)
+        yield from grid_limit(tiles(problem, configs), configs.num_warps, gpu)
 
     stem = "tiled_swapped" if swapped else "tiled_semaphore"
     return Form(

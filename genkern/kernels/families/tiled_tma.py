@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from functools import partial
 
+from genkern.gemm.columns import Refusals
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import REALIGNED, REDUCE, SWAPPED
 from genkern.gemm.problem import INT32, GemmProblem
@@ -97,12 +99,15 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     return tma_operands_limit(problem)
 
 
-def _split_shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    return splits_limit(problem, config, gpu) or (over_c_limit(problem, gpu) if config.SPLIT_K > 1 else "")
+def _split_shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    yield from splits_limit(problem, configs, gpu)
+    if reason := over_c_limit(problem, gpu):
+        yield configs.SPLIT_K > 1, reason
 
 
-def _legal(swapped: bool, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    return tma_box_limit(problem, config) or dot_limit(problem, config, gpu, swapped=swapped)
+def _legal(swapped: bool, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    yield from tma_box_limit(problem, configs)
+    yield from dot_limit(problem, configs, gpu, swapped=swapped)
 
 
 # C is stored through pointers, so its rows may start at any address.

@@ -8,12 +8,14 @@ own, which finds the group of each tile.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import NamedTuple
 
+from genkern.gemm.columns import Column, Refusals, either
+from genkern.gemm.columns import least as smaller
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, CLUSTER_K, REALIGNED, SWAPPED, pair_of
@@ -39,7 +41,7 @@ from genkern.kernels.contract.symbols import (
     N,
 )
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.expression import Value, cdiv, evaluate, least, most, name, where
+from genkern.kernels.expression import Value, cdiv, evaluate_columns, least, most, name, where
 from genkern.kernels.families.common import (
     BINARY_NAME,
     C_POINTER,
@@ -65,6 +67,7 @@ from genkern.kernels.families.gluon_tile import (
     ring_k,
     scale_bytes,
     tile_of,
+    tile_refusals,
     turned,
 )
 from genkern.kernels.families.limits import tiles, tma_operands_limit, tma_output_limit
@@ -109,7 +112,7 @@ class _Shape(NamedTuple):
         along_m, along_n = self.cluster
         return (along_n, along_m) if self.swapped else (along_m, along_n)
 
-    def sides(self, config: Config) -> tuple[int, int]:
+    def sides(self, config: Config | ConfigTable) -> tuple[Column, Column]:
         """Return the sides of a tile: (along wgmma's rows, along wgmma's columns)."""
         upright = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N
         return upright[::-1] if self.swapped else upright
@@ -126,7 +129,7 @@ def _variant(shape: _Shape, problem: GemmProblem, config: Config) -> Variant:
     width = config.BLOCK_SIZE_M if shape.swapped else config.BLOCK_SIZE_N
     down, across = shape.down_across
     column_boxes = 1 if turned(problem, shape.swapped)[1] else len(powers_of(width // down))
-    stored = _stored(shape, problem, tuple(getattr(config, name) for name in _SHAPE))
+    stored = _stored(shape, problem, config)
     c_parts = len(parts_of(width, shape.cluster_k, stored))
     name = f"matmul_{shape.stem}_b{column_boxes}" + (
         f"_c{c_parts}" if shape.cluster_k > 1 or c_parts != column_boxes else ""
@@ -195,20 +198,11 @@ def _most_stored(problem: GemmProblem, swapped: bool) -> Value:
     )
 
 
-def _stored(shape: _Shape, problem: GemmProblem, of_tile: tuple[int, ...]) -> int:
-    """Return the value of `_most_stored` for a tile and its stages (in the order of _SHAPE).
-
-    Programs without neighbours store all columns at once.
-    """
+def _stored(shape: _Shape, problem: GemmProblem, configs: Config | ConfigTable) -> Column:
+    """Return the value of `_most_stored`. Programs without neighbours store all columns at once."""
     if shape.cluster == (1, 1):
         return WIDEST
-    return _stored_in_tile(problem, shape.swapped, of_tile)
-
-
-# Cached by tile because a space asks for each tile with many forms and group sizes.
-@lru_cache(maxsize=16_384)
-def _stored_in_tile(problem: GemmProblem, swapped: bool, shape: tuple[int, ...]) -> int:
-    return evaluate(_most_stored(problem, swapped), dict(zip(_SHAPE, shape, strict=True)))
+    return evaluate_columns(_most_stored(problem, shape.swapped), {name: getattr(configs, name) for name in _SHAPE})
 
 
 def _call(product: Product, variant: Variant) -> Call:
@@ -274,75 +268,66 @@ def _takes(problem: GemmProblem, gpu: Gpu | None) -> str:
     return tma_operands_limit(problem) or tma_output_limit(problem)
 
 
-def _tile(shape: _Shape, problem: GemmProblem, config: Config) -> Tile | str:
-    """Return the tile's shared memory, or the reason why wgmma cannot compute it."""
-    return tile_of(
-        *shape.sides(config),
-        config.BLOCK_SIZE_K,
-        config.num_warps,
+def _tile(shape: _Shape, problem: GemmProblem, configs: ConfigTable) -> Tile:
+    """Return the shared memory of the tiles."""
+    columns_turned = turned(problem, shape.swapped)[1]
+    types = problem.dtype_a, problem.dtype_c
+    return tile_of(*shape.sides(configs), configs.BLOCK_SIZE_K, *types, columns_turned, shape.cluster_k)
+
+
+def _legal(shape: _Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    """Require a tile that wgmma can compute, and products that the kernel can promote."""
+    yield from tile_refusals(
+        *shape.sides(configs),
+        configs.BLOCK_SIZE_K,
+        configs.num_warps,
         problem.dtype_a,
-        problem.dtype_c,
         turned(problem, shape.swapped),
-        shape.cluster_k,
         shape.down_across,
     )
-
-
-def _legal(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
-    """Require a tile that wgmma can compute, and products that the kernel can promote."""
-    if isinstance(tile := _tile(shape, problem, config), str):
-        return tile
     if shape.cluster != (1, 1) and gpu is not None and promotes_products(problem, gpu.arch):
-        return "programs with tiles side by side add up in the tensor cores only (accumulate: fast)"
+        yield True, "programs with tiles side by side add up in the tensor cores only (accumulate: fast)"
     if (op := get_op(problem.op)).promoted(problem):
         _, block_n, _ = op.shared_scale(problem)
         if not shape.swapped and block_n % EIGHT:
-            return (
-                "products are scaled eight columns at a time, but a scale covers columns that are no multiple of eight"
+            yield (
+                True,
+                "products are scaled eight columns at a time, but a scale covers columns that are no multiple of eight",
             )
-    return ""
 
 
-def _stages(shape: _Shape, problem: GemmProblem, config: Config, gpu: Gpu | None) -> Callable[[int], str]:
-    """Return the check that the ring, the staged C and the partial sums of other programs fit shared memory."""
-    tile = _tile(shape, problem, config)
-    assert isinstance(tile, Tile)
-    rows, width = shape.sides(config)
+def _stages(shape: _Shape, problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
+    """Require that the ring, the staged C and the partial sums of other programs fit shared memory."""
+    tile = _tile(shape, problem, configs)
+    rows, width = shape.sides(configs)
     scales = 0
     if (op := get_op(problem.op)).promoted(problem):
         scales = scale_bytes(rows, width, shape.swapped, op.shared_scale(problem)[1])
-    together, most_bytes = tile.together, None if gpu is None else gpu.shared_bytes_per_block
-    blocks = config.BLOCK_SIZE_M, config.BLOCK_SIZE_N, config.BLOCK_SIZE_K
-
-    def problem_of(stages: int) -> str:
-        buffers = stages * together
-        if buffers <= together:
-            return "a ring needs a buffer to read besides the buffers that are filled together"
-        if buffers > MOST_BUFFERS:
-            return f"the barriers of more than {MOST_BUFFERS} buffers do not fit their block"
-        ring = buffers * (tile.buffer_bytes + scales) + tile.behind_ring
-        # The kernels expect the ring at the start of shared memory, which is where Triton places the largest
-        # allocation.
-        if tile.part_bytes >= ring:
-            return "the ring must be larger than the part of C in shared memory"
-        c_bytes, stored = tile.c_bytes, _stored(shape, problem, (*blocks, stages))
-        if stored < width:
-            c_bytes = c_bytes // width * (width % stored + 2 * stored)
-        if most_bytes is not None and ring + c_bytes > most_bytes:
-            return f"ring and C need more than the {most_bytes:,} bytes of shared memory"
-        return ""
-
-    return problem_of
+    buffers = configs.num_stages * tile.together
+    yield buffers <= tile.together, "a ring needs a buffer to read besides the buffers that are filled together"
+    yield buffers > MOST_BUFFERS, f"the barriers of more than {MOST_BUFFERS} buffers do not fit their block"
+    ring = buffers * (tile.buffer_bytes + scales) + tile.behind_ring
+    # The kernels expect the ring at the start of shared memory, which is where Triton places the largest allocation.
+    yield tile.part_bytes >= ring, "the ring must be larger than the part of C in shared memory"
+    if gpu is None:
+        return
+    stored, c_bytes = _stored(shape, problem, configs), tile.c_bytes
+    c_bytes = either(stored < width, c_bytes // width * (width % stored + 2 * stored), c_bytes)
+    most_bytes = gpu.shared_bytes_per_block
+    yield ring + c_bytes > most_bytes, f"ring and C need more than the {most_bytes:,} bytes of shared memory"
 
 
-def _shares(problem: GemmProblem, config: Config, gpu: Gpu | None) -> str:
+def _shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:
     """The K-blocks of the tiles beyond the last full wave are numbered across all sharing programs, in 32 bits."""
-    if config.SPLIT_K == 1 or gpu is None:
-        return ""
-    rest = tiles(problem, config) % gpu.compute_units
-    sharers = min(gpu.compute_units, rest * config.SPLIT_K)
+    if gpu is None:
+        return
+    rest = tiles(problem, configs) % gpu.compute_units
+    sharers = smaller(gpu.compute_units, rest * configs.SPLIT_K)
     blocks = -(-problem.K // ring_k(DTYPES[problem.dtype_a].size_bytes))
-    return "the shared tiles have more K-blocks than 32 bits count" if (sharers + 1) * rest * blocks >= INT32 else ""
+    yield (
+        (configs.SPLIT_K > 1) & ((sharers + 1) * rest * blocks >= INT32),
+        "the shared tiles have more K-blocks than 32 bits count",
+    )
 
 
 def _formed(shape: _Shape) -> Form:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Refusals
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.operand import Operand
@@ -60,12 +61,16 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
     return (a, b, c, scale_a, scale_b, *bias_of(problem))
 
 
-def _legal(problem: GemmProblem, config: Config) -> str:
-    if config.BLOCK_SIZE_K % mx.GROUP:
-        return f"BLOCK_SIZE_K is no multiple of the {mx.GROUP} elements that share an exponent"
-    if problem.dtype_a == problem.dtype_b == _STORAGE and config.BLOCK_SIZE_K < _E2M1_K:
-        return f"BLOCK_SIZE_K is below the {_E2M1_K} elements along K of an instruction for e2m1"
-    return ""
+def _legal(problem: GemmProblem, configs: ConfigTable) -> Refusals:
+    yield (
+        configs.BLOCK_SIZE_K % mx.GROUP != 0,
+        f"BLOCK_SIZE_K is no multiple of the {mx.GROUP} elements that share an exponent",
+    )
+    if problem.dtype_a == problem.dtype_b == _STORAGE:
+        yield (
+            configs.BLOCK_SIZE_K < _E2M1_K,
+            f"BLOCK_SIZE_K is below the {_E2M1_K} elements along K of an instruction for e2m1",
+        )
 
 
 def _exact_inputs(problem: GemmProblem, operand: Operand, numbers: Any, generator: Any) -> Any:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Refusals
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.ops import a8w8
@@ -40,12 +41,13 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
     return (*matrices(problem), *scales, *bias_of(problem))
 
 
-def legal(problem: GemmProblem, config: Config) -> str:
-    """Return why a step of the config would need more than one scale, or ""."""
+def legal(problem: GemmProblem, configs: ConfigTable) -> Refusals:
+    """Refuse configs of which a step would need more than one scale."""
     block_k = own_values(BlockScale, problem).block_k
-    if block_k % config.BLOCK_SIZE_K:
-        return f"BLOCK_SIZE_K must divide the {block_k} elements along K that have a common scale"
-    return ""
+    yield (
+        block_k % configs.BLOCK_SIZE_K != 0,
+        f"BLOCK_SIZE_K must divide the {block_k} elements along K that have a common scale",
+    )
 
 
 def _no_vendor(problem: GemmProblem) -> str:

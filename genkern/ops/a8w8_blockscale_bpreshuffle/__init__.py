@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from genkern.gemm.columns import Refusals
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.ops import a8w8_blockscale
@@ -37,6 +39,10 @@ def _operands(problem: GemmProblem) -> tuple[Operand, ...]:
     return (a, shuffled(b, layout(problem)), *others)
 
 
+def _legal(problem: GemmProblem, configs: ConfigTable) -> Refusals:
+    yield from a8w8_blockscale.legal(plain(problem), configs)
+
+
 OP = replace(
     a8w8_blockscale.OP,
     name="a8w8_blockscale_bpreshuffle",
@@ -48,6 +54,6 @@ OP = replace(
     promotes=False,
     exact_inputs=exact_shuffled,
     no_vendor=lambda problem: "the library has no product of shuffled weights",
-    legal=lambda problem, config: a8w8_blockscale.legal(plain(problem), config),
+    legal=_legal,
     shared_scale=lambda problem: shared_shuffled(a8w8_blockscale.OP.shared_scale(plain(problem)), layout(problem)),
 )

@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from genkern.gemm.columns import Refusals
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.ops import grouped_gemm
@@ -111,6 +113,10 @@ def _error_beside(problem: GemmProblem) -> tuple[float, float, float]:
     return 1.0, rounded, 1.0
 
 
+def _legal(problem: GemmProblem, configs: ConfigTable) -> Refusals:
+    yield from grouped_gemm.legal_blocks(problem, own_of(problem).scales, configs)
+
+
 OP = Op(
     name="fused_moe",
     folder="fused_moe",
@@ -123,7 +129,7 @@ OP = Op(
     worst_row_limit=lambda problem: 2 * grouped_gemm.worst_row_limit(problem),
     fields=Moe,
     no_vendor=lambda problem: "the library has no product of gathered rows, and none that adds rows up",
-    legal=lambda problem, config: grouped_gemm.legal_blocks(problem, own_of(problem).scales, config),
+    legal=_legal,
     shared_scale=lambda problem: grouped_gemm.shared_scale(problem, own_of(problem).scales),
     groups=_groups,
     promotes=True,

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Refusals
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
@@ -99,11 +100,13 @@ def worst_row_limit(problem: GemmProblem) -> float:
     return plain.worst_row_limit(replace(problem, own=()))
 
 
-def legal_blocks(problem: GemmProblem, scales: str, config: Config) -> str:
-    """Return why a step of the config would need more than one scale, or ""."""
-    if scales == "blocks" and DTYPES[problem.dtype_a].size_bytes == 1 and BLOCK % config.BLOCK_SIZE_K:
-        return f"BLOCK_SIZE_K must divide the {BLOCK} elements along K that have a common scale"
-    return ""
+def legal_blocks(problem: GemmProblem, scales: str, configs: ConfigTable) -> Refusals:
+    """Refuse configs of which a step would need more than one scale."""
+    if scales == "blocks" and DTYPES[problem.dtype_a].size_bytes == 1:
+        yield (
+            BLOCK % configs.BLOCK_SIZE_K != 0,
+            f"BLOCK_SIZE_K must divide the {BLOCK} elements along K that have a common scale",
+        )
 
 
 def shared_scale(problem: GemmProblem, scales: str) -> tuple[int, int, int]:
@@ -151,6 +154,10 @@ def _no_vendor(problem: GemmProblem) -> str:
     return ""
 
 
+def _legal(problem: GemmProblem, configs: ConfigTable) -> Refusals:
+    yield from legal_blocks(problem, _own(problem).scales, configs)
+
+
 OP = Op(
     name="grouped_gemm",
     folder="grouped_gemm",
@@ -162,7 +169,7 @@ OP = Op(
     worst_row_limit=worst_row_limit,
     fields=Grouped,
     no_vendor=_no_vendor,
-    legal=lambda problem, config: legal_blocks(problem, _own(problem).scales, config),
+    legal=_legal,
     shared_scale=lambda problem: shared_scale(problem, _own(problem).scales),
     groups=_groups,
     promotes=True,

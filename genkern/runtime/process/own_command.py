@@ -28,12 +28,13 @@ _GUARD = Path(genkern.__path__[0]) / "profiling" / "process_guard.py"
 
 
 class OwnCommand:
-    """A started `python -m genkern ARGUMENTS` whose output goes to the file `log`. Paths in ARGUMENTS must be absolute.
+    """A started `python -m genkern ARGUMENTS` whose output goes to the file `log`.
 
-    With `nice` it has the lowest priority. Raises OutputError if it cannot be started.
+    ARGUMENTS are relative to the folder `cwd`; by default, paths in them must be absolute. With `nice` it has the
+    lowest priority. Raises OutputError if it cannot be started.
     """
 
-    def __init__(self, arguments: Sequence[str], log: Path, nice: bool = False) -> None:
+    def __init__(self, arguments: Sequence[str], log: Path, nice: bool = False, cwd: str = _NEUTRAL) -> None:
         argv: Sequence[str] = module_argv("genkern", *arguments)
         if nice and (program := shutil.which("nice")):
             argv = [program, "-n", "19", *argv]
@@ -45,7 +46,7 @@ class OwnCommand:
                     stdin=subprocess.DEVNULL,
                     stdout=said,
                     stderr=said,
-                    cwd=_NEUTRAL,
+                    cwd=cwd,
                     env=_environment(),
                     # A process group of its own, so that Ctrl-C reaches only this process, and `end` reaches the whole
                     # group.

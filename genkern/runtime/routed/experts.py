@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -98,7 +99,8 @@ class Experts(Calls):
             )
             narrow = narrow_first, narrow_second
         call = _layer_call(layer, (first, second), order, narrow)
-        return Served(call, differentiable=not (layer.scales or first.tuned or second.tuned))
+        into = None if second.into is None else _layer_call(layer, (first, second), order, narrow, into=second.into)
+        return Served(call, differentiable=not (layer.scales or first.tuned or second.tuned), into=into)
 
     def _library(self, given: tuple[Any, ...]) -> Function:
         return library_call(self._layer(given))
@@ -125,11 +127,25 @@ def library_call(layer: Layer) -> Function:
 
 
 def _layer_call(
-    layer: Layer, products: tuple[Product, Product], order: Order, narrow: tuple[Quantize | None, Quantize | None]
+    layer: Layer,
+    products: tuple[Product, Product],
+    order: Order,
+    narrow: tuple[Quantize | None, Quantize | None],
+    into: Function | None = None,
 ) -> Function:
-    """Return the layer as a function of a call's tensors."""
+    """Return the layer as a function of a call's tensors.
+
+    If the second product's `into` is given, the function takes the result's tensor first, and writes the result there.
+    """
     first, second = (product.call for product in products)
     narrow_first, narrow_second = narrow
+    if into is not None:
+
+        def written(out: Any, *tensors: Any) -> None:
+            write = functools.partial(into, out)
+            _layer_call(layer, (products[0], Product(write, True)), order, narrow)(*tensors)
+
+        return written
 
     def wide(x: Any, gate_up: Any, down: Any, routing_weights: Any, ids: Any) -> Any:
         ends, slots = order(ids)

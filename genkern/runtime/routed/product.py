@@ -15,7 +15,7 @@ from genkern.runtime.context import Context
 from genkern.runtime.launch.native_call import Form
 from genkern.runtime.launch.parameters import ALIGNMENT, Layout
 from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
-from genkern.runtime.served import Function, aligned, as_stored, by_winner, launching
+from genkern.runtime.served import Function, Launched, aligned, as_stored, by_winner, launching
 from genkern.runtime.table import Choice
 
 
@@ -23,11 +23,13 @@ from genkern.runtime.table import Choice
 class Product:
     """The function `call(a, weight, *others)` that returns C; `tuned` is True if a winner computes it.
 
-    `others` are the remaining operands in the format's order.
+    `others` are the remaining operands in the format's order. `into(c, a, weight, *others)` writes C into the
+    contiguous tensor `c`; None if only `call` exists.
     """
 
     call: Function
     tuned: bool
+    into: Function | None = None
 
 
 def product_of(context: Context, problem: GemmProblem, tensors: Mapping[str, Any]) -> Product:
@@ -43,11 +45,11 @@ def product_of(context: Context, problem: GemmProblem, tensors: Mapping[str, Any
             _require(operand, tensors[operand.name])
     library = by_library(problem)
 
-    def launched(gpu: LiveGpu, choice: Choice) -> Function:
+    def launched(gpu: LiveGpu, choice: Choice) -> Launched:
         return _launched(context, gpu, problem, choice, tensors, library)
 
     found = by_winner(context, tensors[b.name].get_device(), problem, library, launched)
-    return Product(library, False) if found is None else Product(found, True)
+    return Product(library, False) if found is None else Product(found.call, True, found.into)
 
 
 def by_library(problem: GemmProblem) -> Function:
@@ -71,8 +73,8 @@ def _launched(
     choice: Choice,
     tensors: Mapping[str, Any],
     library: Function,
-) -> Function:
-    """Return a function that launches the winner. Raises ResultsError or LaunchError for unsuitable layouts."""
+) -> Launched:
+    """Return what launches the winner. Raises ResultsError or LaunchError for unsuitable layouts."""
     import torch
 
     a, b, c, *others = operands_of(problem)

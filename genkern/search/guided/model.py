@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from genkern.search.guided.passed import passed
 from genkern.search.guided.trees import FEW_ROWS, Places
 from genkern.search.predict import BUT_GROUP_SIZE_M, from_usual
 from genkern.search.rates.variants import variants_octaves
-from genkern.space.shares import Shares
 
 # Environment variable: a file of `genkern train` to use instead of the shipped model of the same architecture.
 MODEL_VARIABLE = "GENKERN_MODEL"
@@ -58,45 +56,32 @@ class Prior:
     """
 
     def __init__(
-        self,
-        problem: GemmProblem,
-        configs: Sequence[Config],
-        gpu: Gpu,
-        learned: Callable[[str], Learned | None],
-        shares: Shares | None = None,
+        self, problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Callable[[str], Learned | None]
     ) -> None:
-        """Predict now, or with `shares` in other processes: then the first use of the predictions waits for them.
-
-        Predictions of several processes may differ from those of one process in the last digit of a few rows, as
-        predictions of different machines do (`Network`).
-        """
-        of_part = partial(_of_part, problem, gpu, learned)
-        if shares is None:
-            self._said = _joined([of_part(configs)], configs, gpu)
-        else:
-            each = -(-len(configs) // shares.count)
-            parts = [configs[start : start + each] for start in range(0, len(configs), each)]
-            self._pending = partial(_joined, shares.each(of_part, parts), configs, gpu)
-
-    @cached_property
-    def _said(self) -> _Said:
-        return self._pending()
-
-    @property
-    def octaves(self) -> Numbers:
-        return self._said.octaves
-
-    @property
-    def is_learned(self) -> bool:
-        """True if the predictions come from a learned model, not from the cost model alone."""
-        return self._said.is_learned
+        model = learned(gpu.arch)
+        # True if the predictions come from a learned model, not from the cost model alone.
+        self.is_learned = model is not None
+        # [trees, rows] the leaves of some trees; without a learned model [features, rows], scaled by `_STEPS`.
+        self._ends: Numbers | Places
+        self.octaves: Numbers
+        if model is None:
+            columns = features_of(problem, configs, gpu, shipped=False)
+            self._ends = np.array([columns[name] / step for name, step in _STEPS.items()])
+            self.octaves = columns["log_physics"]
+            if gpu.rates is not None:
+                self.octaves = self.octaves + variants_octaves(configs, self.octaves)
+            return
+        columns = features_of(problem, configs, gpu)
+        leaves = passed(model.trees, columns).leaves(columns)
+        self.octaves = model.octaves(columns, model.trees.octaves(leaves))
+        self._ends = leaves[::_OF_TREES].copy()
 
     def alike(self, row: int) -> Numbers:
         """Return the similarity [rows] of each row's error to the error of `row`, from 0 to 1.
 
         It is the share of trees in which both rows end in one leaf; without a learned model, exp(-distance**2 / 2).
         """
-        ends = self._said.ends
+        ends = self._ends
         if self.is_learned:
             shared: Numbers = np.count_nonzero(ends == ends[:, row, None], axis=0) / len(ends)
             return shared
@@ -104,49 +89,11 @@ class Prior:
         return near
 
 
-@dataclass(frozen=True, eq=False)
-class _Said:
-    """Predictions of some rows.
-
-    octaves: [rows] log2 of time, up to a constant
-    ends: [trees, rows] the leaves of some trees; without a learned model [features, rows], scaled by `_STEPS`
-    """
-
-    octaves: Numbers
-    ends: Numbers | Places
-    is_learned: bool
-
-
-def _of_part(
-    problem: GemmProblem, gpu: Gpu, learned: Callable[[str], Learned | None], configs: Sequence[Config]
-) -> _Said:
-    model = learned(gpu.arch)
-    if model is None:
-        columns = features_of(problem, configs, gpu, shipped=False)
-        far = np.array([columns[name] / step for name, step in _STEPS.items()])
-        return _Said(columns["log_physics"], far, is_learned=False)
-    columns = features_of(problem, configs, gpu)
-    leaves = passed(model.trees, columns).leaves(columns)
-    octaves = model.octaves(columns, model.trees.octaves(leaves))
-    return _Said(octaves, leaves[::_OF_TREES].copy(), is_learned=True)
-
-
 def predicted_octaves(problem: GemmProblem, configs: Sequence[Config], gpu: Gpu, learned: Learned) -> Numbers:
     """Return log2 of the times [configs] by a learned model, up to a constant, for at least one config."""
     columns = features_of(problem, configs, gpu)
     trees = learned.trees if len(configs) < FEW_ROWS else passed(learned.trees, columns)
     return learned.octaves(columns, trees.octaves(trees.leaves(columns)))
-
-
-def _joined(parts: Iterable[_Said], configs: Sequence[Config], gpu: Gpu) -> _Said:
-    said = list(parts)
-    octaves, ends = (
-        np.concatenate([part.octaves for part in said]),
-        np.concatenate([part.ends for part in said], axis=1),
-    )
-    if gpu.rates is not None and not said[0].is_learned:
-        octaves = octaves + variants_octaves(configs, octaves)
-    return _Said(octaves, ends, said[0].is_learned)
 
 
 def learned_of(arch: str) -> Learned | None:

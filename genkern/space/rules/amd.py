@@ -2,14 +2,15 @@
 
 What Triton does with each parameter was read from its sources (third_party/amd) and from the code that 3.6 to 3.9
 compile for gfx90a, gfx942, gfx950 and gfx1201. Nothing here was measured on AMD hardware. A rule returns True to drop a
-config.
+configs.
 """
 
 # M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
 # ruff: noqa: SIM300
 from __future__ import annotations
 
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Column, Mask, either, is_in, most, negated, within
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.triton_release import triton_release
@@ -36,150 +37,145 @@ _SPLIT_TILES, _SPLIT_BLOCKS = {64: 4, 32: 8}, {64: 16, 32: 64}
 _LANE_BYTES = 4
 
 
-def tile_far_over_problem(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def tile_far_over_problem(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Block larger than the next power of two of its dimension; BLOCK_SIZE_M up to 64 is always kept.
 
     genkern: as tile_over_problem. But if memory is the limit, padded rows cost nothing, and published winners for one
     row have up to 64.
     """
     return (
-        config.BLOCK_SIZE_M > max(_MOST_PADDED_ROWS, covering_block(problem.M))
-        or config.BLOCK_SIZE_N > covering_block(problem.N)
-        or config.BLOCK_SIZE_K > max(32, covering_block(problem.K))
+        (configs.BLOCK_SIZE_M > max(_MOST_PADDED_ROWS, covering_block(problem.M)))
+        | (configs.BLOCK_SIZE_N > covering_block(problem.N))
+        | (configs.BLOCK_SIZE_K > max(32, covering_block(problem.K)))
     )
 
 
-def few_rows_needless(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def few_rows_needless(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Tile of 4 or 8 rows for an M of at least 64, if tiles of 16 rows fill the GPU, too.
 
     genkern: the instruction multiplies 16 rows anyway, and each row of tiles reads B once more.
     """
-    if config.BLOCK_SIZE_M >= _FEW_ROWS or problem.M < _MOST_PADDED_ROWS:
+    if problem.M < _MOST_PADDED_ROWS:
         return False
-    of_sixteen = problem.batch * -(-problem.M // _FEW_ROWS) * -(-problem.N // config.BLOCK_SIZE_N)
-    return of_sixteen >= gpu.compute_units
+    of_sixteen = problem.batch * -(-problem.M // _FEW_ROWS) * -(-problem.N // configs.BLOCK_SIZE_N)
+    return (configs.BLOCK_SIZE_M < _FEW_ROWS) & (of_sixteen >= gpu.compute_units)
 
 
-def split_k_many(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def split_k_many(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """SPLIT_K with over four tiles per CU, or over 16 workgroups per CU (RDNA: 8 and 64).
 
     genkern: for the same reason as tiles.split_k_fills (the tiles already fill the GPU). The bounds are those up to
     which published winners split K; several of their workgroups share a CU.
     """
-    if config.SPLIT_K == 1:
-        return False
-    count = tiles(problem, config)
-    if count > _SPLIT_TILES[gpu.warp_size] * gpu.compute_units:
-        return True
-    return count * config.SPLIT_K > _SPLIT_BLOCKS[gpu.warp_size] * gpu.compute_units
+    count = tiles(problem, configs)
+    fills = count > _SPLIT_TILES[gpu.warp_size] * gpu.compute_units
+    crowds = count * configs.SPLIT_K > _SPLIT_BLOCKS[gpu.warp_size] * gpu.compute_units
+    return (configs.SPLIT_K != 1) & (fills | crowds)
 
 
-def lanes_without_loads(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def lanes_without_loads(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """More warps than the tiles of A and B have 4-byte words for.
 
     genkern: the excess lanes load what other lanes load, too, and multiply nothing of their own.
     """
     size_a, size_b = element_bytes(problem)
-    loaded = (config.BLOCK_SIZE_M * size_a + config.BLOCK_SIZE_N * size_b) * config.BLOCK_SIZE_K
-    return bool(loaded < config.num_warps * gpu.warp_size * _LANE_BYTES)
+    loaded = (configs.BLOCK_SIZE_M * size_a + configs.BLOCK_SIZE_N * size_b) * configs.BLOCK_SIZE_K
+    return loaded < configs.num_warps * gpu.warp_size * _LANE_BYTES
 
 
-def _lds_bytes(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
+def _lds_bytes(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Column:
     """Return the LDS of a workgroup in bytes, without the padding (up to 3 %) against bank conflicts."""
     size_a, size_b = element_bytes(problem)
-    a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * size_a
-    b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * size_b
-    if config.num_stages <= 1:
-        return max(a, b)
+    a = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_K * size_a
+    b = configs.BLOCK_SIZE_N * configs.BLOCK_SIZE_K * size_b
     direct = gpu.has.async_copies and triton_release() >= _DIRECT_TO_LDS_FROM
-    return (a + b) * (config.num_stages if direct else config.num_stages - 1)
+    in_lds = configs.num_stages if direct else configs.num_stages - 1
+    return either(configs.num_stages <= 1, most(a, b), (a + b) * in_lds)
 
 
-def lds_pipeline(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def lds_pipeline(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Tiles of A and B whose pipeline needs more LDS than a workgroup may have.
 
     genkern: without a pipeline (num_stages 1) one tile is in LDS at a time. Otherwise num_stages - 1 tiles of both are,
     since the newest are still in registers; or num_stages if loads go straight to LDS (gfx950 from Triton 3.8 on).
     """
-    return _lds_bytes(problem, config, gpu) > gpu.shared_bytes_per_block
+    return _lds_bytes(problem, configs, gpu) > gpu.shared_bytes_per_block
 
 
-def waves_per_eu_given(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def waves_per_eu_given(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """waves_per_eu below the waves that a single workgroup has on each SIMD.
 
     genkern: eight warps are two on each of four SIMDs, so LLVM ignores a target of one, and the code equals that for 0.
     """
-    return bool(0 < config.waves_per_eu < -(-config.num_warps // gpu.simds_per_unit))
+    return within(1, configs.waves_per_eu, -(-configs.num_warps // gpu.simds_per_unit) - 1)
 
 
-def waves_per_eu_over_lds(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def waves_per_eu_over_lds(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """waves_per_eu above the number of waves that the LDS of a CU allows.
 
     genkern: registers would be saved for workgroups that never run together.
     """
-    if config.waves_per_eu == 0:
-        return False
-    workgroups = gpu.shared_bytes_per_unit // _lds_bytes(problem, config, gpu)
-    return bool(config.waves_per_eu * gpu.simds_per_unit > max(1, workgroups) * config.num_warps)
+    workgroups = gpu.shared_bytes_per_unit // _lds_bytes(problem, configs, gpu)
+    too_many = configs.waves_per_eu * gpu.simds_per_unit > most(1, workgroups) * configs.num_warps
+    return (configs.waves_per_eu != 0) & too_many
 
 
-def waves_per_eu_spills(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def waves_per_eu_spills(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """waves_per_eu that leaves a thread fewer registers than its accumulators need.
 
     genkern: this many waves share the registers of a SIMD (512 of 32 bits per lane on CDNA). 20 more registers hold
     addresses and operands, and values that do not fit are spilled in every iteration.
     """
-    if config.waves_per_eu == 0:
-        return False
-    accumulators = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N // (config.num_warps * gpu.warp_size)
-    registers = gpu.registers_per_unit // (gpu.simds_per_unit * gpu.warp_size) // config.waves_per_eu
-    return bool(accumulators + OTHER_REGISTERS > registers)
+    accumulators = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N // (configs.num_warps * gpu.warp_size)
+    registers = gpu.registers_per_unit // (gpu.simds_per_unit * gpu.warp_size) // most(1, configs.waves_per_eu)
+    return (configs.waves_per_eu != 0) & (accumulators + OTHER_REGISTERS > registers)
 
 
-def kpack_no_effect(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def kpack_no_effect(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """kpack 2 if Triton compiles the same code as for 1.
 
     genkern: on gfx950 Triton overwrites it with 1 and warns (HIPOptions of Triton 3.6 to 3.9). It is a property of
     MFMA, which RDNA does not have.
     """
-    return bool(config.kpack > gpu.has.kpack_max)
+    return configs.kpack > gpu.has.kpack_max
 
 
-def schedule_hint_ignored(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def schedule_hint_ignored(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """schedule_hint that the installed Triton ignores in a GEMM.
 
     genkern: no release refuses an unknown hint; it compiles as `none`. 3.6 and 3.7 know memory-bound-attention (another
     scheduler of LLVM) and attention, which changes nothing in a loop with one product. 3.8 and 3.9 ignore all hints.
     """
-    return config.schedule_hint != "none" and (config.schedule_hint not in _HINTS or triton_release() >= _HINTS_UP_TO)
+    if triton_release() >= _HINTS_UP_TO:
+        return configs.schedule_hint != "none"
+    return negated(is_in(configs.schedule_hint, ("none", *_HINTS)))
 
 
-def xcd_remap_one_xcd(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def xcd_remap_one_xcd(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """xcd_remap on a GPU with one XCD.
 
     genkern: all programs share one L2, so GROUP_SIZE_M alone determines their order.
     """
-    return config.xcd_remap == 1 and gpu.xcds == 1
+    return gpu.xcds == 1 and configs.xcd_remap == 1
 
 
-def cache_modifier_reused(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cache_modifier_reused(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """cache_modifier although several rows of tiles read B.
 
     genkern: the modifiers say that B is read once, so that caches need not keep it. That holds only for a single row of
     tiles.
     """
-    return config.cache_modifier != "none" and tiles_m(problem, config) > 1
+    return (configs.cache_modifier != "none") & (tiles_m(problem, configs) > 1)
 
 
-def cache_modifier_no_effect(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cache_modifier_no_effect(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """cache_modifier that compiles to the same loads as another.
 
     genkern: on AMD .ca is the default, and .cs (from Triton 3.8 on) equals .cg: both set the bits for no reuse (nt; glc
     and slc on gfx90a). On NVIDIA the pipeline's cp.async bypasses L1, as .cg asks for, and takes .ca from 3.9 on.
     """
-    modifier = config.cache_modifier
-    if modifier == "none":
-        return False
+    modifier = configs.cache_modifier
     if gpu.vendor == "amd":
-        return bool(modifier != ".cg")
-    return config.num_stages > 1 and (modifier != ".ca" or triton_release() < _ASYNC_CA_FROM)
+        return negated(is_in(modifier, ("none", ".cg")))
+    has_effect = is_in(modifier, ("none", ".ca") if triton_release() >= _ASYNC_CA_FROM else ("none",))
+    return (configs.num_stages > 1) & negated(has_effect)

@@ -1,13 +1,14 @@
 """Pruning rules about the families in CuTe DSL.
 
-A rule returns True to drop a config. If a rule says H200, its figures come from timing these families there
+A rule returns True to drop a configs. If a rule says H200, its figures come from timing these families there
 (docs/cute.md). Nothing has been timed on sm_100: nvidia_sm100_cute.yaml names only rules whose reason is not a
 measurement.
 """
 
 from __future__ import annotations
 
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Column, Mask, least, most, negated
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -35,58 +36,64 @@ _LINE_BYTES = 128
 _NARROW = {False: 16, True: 32}
 
 
-def cute_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_rows(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """CuTe tile with a height mostly beyond M (swapped: N); on sm_90 also any upright tile for at most 32 rows of A.
 
     genkern: as wgmma_rows. Upright families have the 64 rows of wgmma along M. The tcgen05 family has no swapped form
     for few rows, so its tiles of 64 rows (128 for two programs) are kept.
     """
-    turn = form_of(config).cost.turn
+    turn = form_of(configs).cost.turn
     if turn is None:
         return False
     along, _ = turn.sides(problem.M, problem.N)
-    rows, _ = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    few = turn.swaps_for_few and problem.M <= _FEW_ROWS
-    return few or max(64 * turn.programs_of_tile, covering_block(along)) < rows
+    rows, _ = turn.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+    if turn.swaps_for_few and problem.M <= _FEW_ROWS:
+        return True
+    return max(64 * turn.programs_of_tile, covering_block(along)) < rows
 
 
-def cute_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_width(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """CuTe tile that is wider than N (swapped: than M), rounded up to the step of widths.
 
     genkern: columns beyond the dimension are multiplied in vain. For the smallest dimensions the smallest width of the
     space is kept.
     """
-    turn = form_of(config).cost.turn
+    turn = form_of(configs).cost.turn
     if turn is None:
         return False
     _, along = turn.sides(problem.M, problem.N)
-    _, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+    _, width = turn.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
     return max(_NARROW[turn.swapped], _rounded(along, turn.width_step)) < width
 
 
-def cute_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_tile_small(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """CuTe tile with fewer elements per program than 128x128, in more than four waves.
 
     genkern: as wgmma_tile_small. Fewer and larger tiles read less, and divide among the SMs just as well.
     """
-    turn = form_of(config).cost.turn
-    if turn is None or _SQUARE_TILE * turn.programs_of_tile <= config.BLOCK_SIZE_M * config.BLOCK_SIZE_N:
+    turn = form_of(configs).cost.turn
+    if turn is None:
         return False
-    return tiles(problem, config) * turn.programs_of_tile > _MANY_WAVES * gpu.compute_units
+    elements = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N
+    is_small = elements < _SQUARE_TILE * turn.programs_of_tile
+    return is_small & (tiles(problem, configs) * turn.programs_of_tile > _MANY_WAVES * gpu.compute_units)
 
 
-def cute_stages(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_stages(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """CuTe ring that leaves room for another stage, up to 12.
 
     genkern: stages hide the latency of memory, and a program that has its SM alone has no other use for shared memory.
     """
-    form = form_of(config)
-    if form.cost.turn is None or form.stages is None or config.num_stages >= _DEEP_RING:
+    form = form_of(configs)
+    if form.cost.turn is None or form.stages is None:
         return False
-    return not form.stages(problem, config, gpu)(config.num_stages + 1)
+    has_room = configs.num_stages < _DEEP_RING
+    for refused, _ in form.stages(problem, configs.having(num_stages=configs.num_stages + 1), gpu):
+        has_room = has_room & negated(refused)
+    return has_room
 
 
-def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_wave(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """CuTe tile with a side that is not a power of two and leaves over 20 % of the last wave's clusters idle.
 
     genkern: as width_fills_nothing, by clusters. Such sides exist to cut C so that it fills the SMs. Widths with which
@@ -94,17 +101,17 @@ def cute_wave(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     of 4x2 for 2984x184x4792). cuBLASLt also uses 128x160 for 3456x624x640 and 256x96 for 288x9312x424, which are 110
     and 111 tiles for 132 SMs, so a fifth may be idle.
     """
-    turn = form_of(config).cost.turn
+    turn = form_of(configs).cost.turn
     if turn is None:
         return False
     _, along = turn.sides(problem.M, problem.N)
-    height, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    if height & (height - 1) == 0 and (width & (width - 1) == 0 or width == _covering(turn, along)):
-        return False
-    return _turns(problem, config) < _LEAST_FILL * _waves(problem, config, gpu) * turn.at_once(gpu.compute_units)
+    height, width = turn.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+    is_usual = (height & (height - 1) == 0) & _is_usual_width(turn, width, along)
+    fills = _turns(problem, configs) >= _LEAST_FILL * _waves(problem, configs, gpu) * turn.at_once(gpu.compute_units)
+    return negated(is_usual | fills)
 
 
-def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_fitted(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """CuTe tile whose width is not a power of two, if a narrower, equally aligned one needs as many waves.
 
     genkern: for use in spaces that list all widths, as genkern's do, since cuBLASLt has kernels of every width that is
@@ -113,21 +120,24 @@ def cute_fitted(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     L2: on an H200, 3456x624x640 NT took 10.0 us with width 136 and 8.2 with 160; in another run 7.8 with 160 and 7.6
     with 144.
     """
-    turn = form_of(config).cost.turn
+    turn = form_of(configs).cost.turn
     if turn is None:
         return False
     _, along = turn.sides(problem.M, problem.N)
-    height, width = turn.sides(config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
-    if width & (width - 1) == 0 or width == _covering(turn, along):
-        return False
-    step = turn.width_step
+    height, width = turn.sides(configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
+    step: Column = turn.width_step
     if turned(problem, turn.swapped)[1]:
         # Rows of such an operand are as long as this side of C, so no tile starts at a better alignment than the rows.
-        step = max(step, min(TURNED_BOX, width & -width, along & -along))
-    if width <= step:
-        return False
-    narrower = turn.sides(height, width - step)
-    return _waves(problem, config, gpu, narrower) == _waves(problem, config, gpu)
+        step = most(step, least(min(TURNED_BOX, along & -along), width & -width))
+    # No tile is narrower than a step; the number keeps the formula below defined.
+    narrower = turn.sides(height, most(1, width - step))
+    as_many_waves = _waves(problem, configs, gpu, narrower) == _waves(problem, configs, gpu)
+    return negated(_is_usual_width(turn, width, along)) & (width > step) & as_many_waves
+
+
+def _is_usual_width(turn: Turn, width: Column, along: int) -> Mask:
+    """Return whether a width is a power of two, or the smallest one with which a cluster covers this side of C."""
+    return (width & (width - 1) == 0) | (width == _covering(turn, along))
 
 
 def _covering(turn: Turn, along: int) -> int:
@@ -136,74 +146,74 @@ def _covering(turn: Turn, along: int) -> int:
     return _rounded(-(-along // beside), turn.width_step)
 
 
-def _turns(problem: GemmProblem, config: Config, tile: tuple[int, int] | None = None) -> int:
+def _turns(problem: GemmProblem, configs: ConfigTable, tile: tuple[Column, Column] | None = None) -> Column:
     """Return the number of cluster steps: in one step a cluster computes its tiles, or one part of K of them.
 
-    `tile` replaces the config's BLOCK_SIZE_M and BLOCK_SIZE_N.
+    `tile` replaces BLOCK_SIZE_M and BLOCK_SIZE_N.
     """
-    turn = form_of(config).cost.turn
+    turn = form_of(configs).cost.turn
     assert turn is not None
-    block_m, block_n = tile or (config.BLOCK_SIZE_M, config.BLOCK_SIZE_N)
+    block_m, block_n = tile or (configs.BLOCK_SIZE_M, configs.BLOCK_SIZE_N)
     turns = -(-problem.M // (block_m * turn.tiles_m)) * -(-problem.N // (block_n * turn.tiles_n))
-    return problem.batch * config.SPLIT_K * turns
+    return problem.batch * configs.SPLIT_K * turns
 
 
-def _waves(problem: GemmProblem, config: Config, gpu: Gpu, tile: tuple[int, int] | None = None) -> int:
-    turn = form_of(config).cost.turn
+def _waves(problem: GemmProblem, configs: ConfigTable, gpu: Gpu, tile: tuple[Column, Column] | None = None) -> Column:
+    turn = form_of(configs).cost.turn
     assert turn is not None
-    return -(-_turns(problem, config, tile) // turn.at_once(gpu.compute_units))
+    return -(-_turns(problem, configs, tile) // turn.at_once(gpu.compute_units))
 
 
-def cute_cluster_empty(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_cluster_empty(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """CuTe cluster with more tiles along M or N than C has.
 
     genkern: its other programs would load and multiply padding beyond C.
     """
-    turn = form_of(config).cost.turn
+    turn = form_of(configs).cost.turn
     if turn is None:
         return False
-    along_m, along_n = -(-problem.M // config.BLOCK_SIZE_M), -(-problem.N // config.BLOCK_SIZE_N)
-    return turn.tiles_m > along_m or turn.tiles_n > along_n
+    along_m, along_n = -(-problem.M // configs.BLOCK_SIZE_M), -(-problem.N // configs.BLOCK_SIZE_N)
+    return (turn.tiles_m > along_m) | (turn.tiles_n > along_n)
 
 
 def _rounded(size: int, step: int) -> int:
     return -(-size // step) * step
 
 
-def cute_large_cluster(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_large_cluster(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """CuTe cluster of four or more programs in more than one wave (two if rows of A or B do not start at 128 bytes).
 
     genkern: an H200 runs 30 clusters of four or 15 of eight at the same time, which is 120 of 132 SMs. Clusters pay if
     a TMA box needs two lines of L2 instead of one, or if there is only one wave (100x6144x8192 on an H200: 29.6 us with
     120 tiles in clusters of eight, 31.5 without clusters).
     """
-    turn = form_of(config).cost.turn
+    turn = form_of(configs).cost.turn
     if turn is None or turn.programs < _LARGE_CLUSTER:
         return False
     pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
     sizes = DTYPES[problem.dtype_a].size_bytes, DTYPES[problem.dtype_b].size_bytes
     aligned = all(pitch * size % _LINE_BYTES == 0 for pitch, size in zip(pitches, sizes, strict=True))
-    return _waves(problem, config, gpu) > (1 if aligned else 2)
+    return _waves(problem, configs, gpu) > (1 if aligned else 2)
 
 
-def cute_parts(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_parts(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """CuTe kernel whose parts of K take more than one wave of clusters, or are shorter than four K-blocks.
 
     genkern: splits give work to idle SMs. A shorter part ends before its ring is full.
     """
-    if form_of(config).cost.turn is None or config.SPLIT_K == 1:
+    if form_of(configs).cost.turn is None:
         return False
-    short = config.SPLIT_K * _LEAST_PART_BLOCKS * config.BLOCK_SIZE_K > problem.K
-    return short or _waves(problem, config, gpu) > 1
+    short = configs.SPLIT_K * _LEAST_PART_BLOCKS * configs.BLOCK_SIZE_K > problem.K
+    return (configs.SPLIT_K != 1) & (short | (_waves(problem, configs, gpu) > 1))
 
 
-def cute_direct(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cute_direct(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """CuTe kernel that stores C from registers although TMA could store it.
 
     genkern: direct stores write 4 bytes of each of 8 rows at a time. NVIDIA's guide tries both ways (use_tma_store).
     Sums of a split K can be stored only from registers.
     """
-    turn = form_of(config).cost.turn
-    if turn is None or turn.tma_store or config.SPLIT_K > 1:
+    turn = form_of(configs).cost.turn
+    if turn is None or turn.tma_store or tma_output_limit(problem):
         return False
-    return DTYPES[problem.dtype_c].size_bytes in turn.tma_stores and not tma_output_limit(problem)
+    return DTYPES[problem.dtype_c].size_bytes in turn.tma_stores and configs.SPLIT_K == 1

@@ -1,14 +1,15 @@
 """genkern's own pruning rules for NVIDIA targets: shared memory, warpgroup instructions, TMA.
 
 The shared-memory formulas equal what Triton 3.7 allocates for these kernels on sm_80, sm_90 and sm_100 (metadata.shared
-of compiled kernels). A rule returns True to drop a config.
+of compiled kernels). A rule returns True to drop a configs.
 """
 
 # M, N, K and BLOCK_SIZE_* are fields in capitals, not constants.
 # ruff: noqa: SIM300
 from __future__ import annotations
 
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Column, Mask, either, is_in, most, negated
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -27,33 +28,33 @@ _TCGEN05_INT8_FROM = (3, 9)
 _WEIGHTS_BOUND_M = 128
 
 
-def _warpgroup_mma(config: Config) -> bool:
+def _warpgroup_mma(configs: ConfigTable) -> Mask:
     """Return whether Triton uses wgmma (sm_90) or tcgen05 (sm_100): for 64 rows and whole groups of 4 warps."""
-    rows = config.BLOCK_SIZE_N if form_of(config).swapped else config.BLOCK_SIZE_M
-    return rows >= 64 and config.num_warps % 4 == 0
+    rows = configs.BLOCK_SIZE_N if form_of(configs).swapped else configs.BLOCK_SIZE_M
+    return (rows >= 64) & (configs.num_warps % 4 == 0)
 
 
-def _shared_bytes(problem: GemmProblem, config: Config, buffers: int) -> float:
+def _shared_bytes(problem: GemmProblem, configs: ConfigTable, buffers: Column) -> Column:
     size_a, size_b = element_bytes(problem)
-    a = config.BLOCK_SIZE_M * config.BLOCK_SIZE_K * size_a
-    b = config.BLOCK_SIZE_N * config.BLOCK_SIZE_K * size_b * columns_of_b(problem)
-    form = form_of(config)
+    a = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_K * size_a
+    b = configs.BLOCK_SIZE_N * configs.BLOCK_SIZE_K * size_b * columns_of_b(problem)
+    form = form_of(configs)
     if not form.stores_tma:
         return (a + b) * buffers + (_BARRIER_BYTES if form.uses_tma else 0)
-    c = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
-    between_groups = config.specialized and _GROUP_BARRIER_BYTES * config.num_stages
+    c = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N * DTYPES[problem.dtype_c].size_bytes
+    between_groups = _GROUP_BARRIER_BYTES * configs.num_stages if configs.specialized else 0
     return (a + b) * buffers + c + _BARRIER_BYTES + between_groups
 
 
-def shared_memory_mma(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def shared_memory_mma(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """More shared memory than a block may have, for targets without warpgroup instructions.
 
     genkern: mma.sync reads its operands into registers, so Triton keeps num_stages - 1 tiles of A and B.
     """
-    return _shared_bytes(problem, config, max(1, config.num_stages - 1)) > gpu.shared_bytes_per_block
+    return _shared_bytes(problem, configs, most(1, configs.num_stages - 1)) > gpu.shared_bytes_per_block
 
 
-def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def shared_memory_warpgroup(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """More shared memory than a block may have, for targets with warpgroup instructions (sm_90, sm_100).
 
     genkern: wgmma and tcgen05 read A and B from shared memory while the next tiles arrive, so num_stages tiles are
@@ -61,11 +62,11 @@ def shared_memory_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> b
     addition. The memory for a bias on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is not counted
     here but in genkern.farm.occupancy, once the kernel is compiled.
     """
-    buffers = config.num_stages if _warpgroup_mma(config) else max(1, config.num_stages - 1)
-    return _shared_bytes(problem, config, buffers) > gpu.shared_bytes_per_block
+    buffers = either(_warpgroup_mma(configs), configs.num_stages, most(1, configs.num_stages - 1))
+    return _shared_bytes(problem, configs, buffers) > gpu.shared_bytes_per_block
 
 
-def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def specialized_without_tcgen05(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """persistent_tma_specialized if Triton does not use tcgen05 for the target, tile, number of warps or type.
 
     genkern: for sm_90 it compiles like persistent_tma. sm_120 and small tiles multiply by mma.sync (fp32 by FMA), whose
@@ -73,52 +74,53 @@ def specialized_without_tcgen05(problem: GemmProblem, config: Config, gpu: Gpu) 
     8 warps (8 or 12 with the warps that Triton adds) a thread has 256 or 168 registers; with 16 it has 96, and Triton
     uses mma.sync. (Compiled by 3.6, 3.7 and 3.9.)
     """
-    if not config.specialized:
+    if not configs.specialized:
         return False
-    if not gpu.has.tcgen05 or config.BLOCK_SIZE_M < 64 or config.num_warps not in (4, 8):
-        return True
     types = {operand.dtype for operand in operands_of(problem)[:2] if operand.is_plain}
-    return "fp32" in types or ("int8" in types and triton_release() < _TCGEN05_INT8_FROM)
+    by_type = "fp32" in types or ("int8" in types and triton_release() < _TCGEN05_INT8_FROM)
+    if by_type or not gpu.has.tcgen05:
+        return True
+    return (configs.BLOCK_SIZE_M < 64) | negated(is_in(configs.num_warps, (4, 8)))
 
 
-def warpgroup_needs_4_warps(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def warpgroup_needs_4_warps(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """64 rows or more with a number of warps that is not a multiple of 4.
 
     genkern: wgmma and tcgen05 are issued by warpgroups of 4. Otherwise Triton falls back to mma.sync, which runs at
     about half the rate on sm_90.
     """
-    return config.BLOCK_SIZE_M >= 64 and config.num_warps % 4 != 0
+    return (configs.BLOCK_SIZE_M >= 64) & (configs.num_warps % 4 != 0)
 
 
-def warpgroup_needs_64_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def warpgroup_needs_64_rows(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """BLOCK_SIZE_M below 64 although M is over 64.
 
     genkern: wgmma and tcgen05 need 64 rows. Smaller tiles fall back to mma.sync, and read the weights once per row of
     tiles. Up to M = 64 they may win by less padding and more parallelism.
     """
-    return config.BLOCK_SIZE_M < 64 and problem.M > 64
+    return problem.M > 64 and configs.BLOCK_SIZE_M < 64
 
 
-def tile_over_problem_warpgroup(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def tile_over_problem_warpgroup(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Block larger than the next power of two of its dimension; 16, and 64 rows for wgmma, are always kept.
 
     genkern: as tile_over_problem, but a small M may still use the smallest warpgroup instruction.
     """
-    block_m = config.BLOCK_SIZE_M
+    block_m = configs.BLOCK_SIZE_M
     return (
-        (block_m != 64 and block_m > covering_block(problem.M))
-        or config.BLOCK_SIZE_N > covering_block(problem.N)
-        or config.BLOCK_SIZE_K > max(32, covering_block(problem.K))
+        ((block_m != 64) & (block_m > covering_block(problem.M)))
+        | (configs.BLOCK_SIZE_N > covering_block(problem.N))
+        | (configs.BLOCK_SIZE_K > max(32, covering_block(problem.K)))
     )
 
 
-def block_k_thin(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def block_k_thin(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """BLOCK_SIZE_K below 64 bytes although M is at most 128.
 
     genkern: then the time goes into reading the weights, and rows of less than two 32-byte sectors waste memory
     requests and loop iterations. A block that covers K is kept.
     """
-    block_k = config.BLOCK_SIZE_K
-    if problem.M > _WEIGHTS_BOUND_M or block_k >= problem.K:
+    block_k = configs.BLOCK_SIZE_K
+    if problem.M > _WEIGHTS_BOUND_M:
         return False
-    return block_k * element_bytes(problem)[1] < 64
+    return (block_k < problem.K) & (block_k * element_bytes(problem)[1] < 64)

@@ -1,7 +1,8 @@
 """Registry of pruning rules by the names that space files use.
 
-A rule is a function `rule(problem, config, gpu) -> bool` that returns True to drop the config. The first line of its
-docstring is the reason that --explain prints; the other lines state the rule's source. Rules are about speed, except
+A rule is a function `rule(problem, configs, gpu)` of a table of configs (`ConfigTable`) that returns the mask of those
+to drop (`genkern.gemm.columns`). The first line of its docstring is the reason that --explain prints; the other lines
+state the rule's source. Rules are about speed, except
 `not_deterministic` and the rules of sum_order.py, which users request. Whether a config can compute a problem is
 decided by genkern.kernels.legality, so a space without rules is slow, but never wrong.
 """
@@ -10,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Mask, mapped
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
@@ -20,24 +22,25 @@ from genkern.space.rules import amd, cute, families, nvidia, small_m, splits, ti
 from genkern.space.rules.sum_order import order_of, other_order
 from genkern.space.rules.tiles import tiles_m
 
-Rule = Callable[[GemmProblem, Config, Gpu], bool]
+Rule = Callable[[GemmProblem, ConfigTable, Gpu], Mask]
 
 
 def group_m_redundant(group_sizes: Sequence[int]) -> Rule:
     """Return the rule for a family whose space lists these group sizes. Its docstring says what it drops."""
-    ordered = sorted(group_sizes)
-    below = {size: ordered[:position] for position, size in enumerate(ordered)}
 
-    def drop(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    def next_smaller(size: int) -> int:
+        return max((other for other in group_sizes if other < size), default=0)
+
+    def drop(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
         """GROUP_SIZE_M beyond the smallest value that covers all tiles along M.
 
         genkern: all group sizes from the number of tiles along M on visit the tiles in the same order. Gluon kernels
         for rows in groups walk from group to group; for them the number of tiles along M is one that few groups exceed.
         """
-        smaller, rows = below[config.GROUP_SIZE_M], tiles_m(problem, config)
-        if form_of(config).in_ring and (groups := groups_of(problem)) is not None:
-            rows = -(-groups.usual_rows(problem.M) // config.BLOCK_SIZE_M)
-        return bool(smaller) and smaller[-1] >= rows
+        smaller, rows = mapped(next_smaller, configs.GROUP_SIZE_M), tiles_m(problem, configs)
+        if form_of(configs).in_ring and (groups := groups_of(problem)) is not None:
+            rows = -(-groups.usual_rows(problem.M) // configs.BLOCK_SIZE_M)
+        return (smaller > 0) & (smaller >= rows)
 
     return drop
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Mask
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
@@ -28,14 +29,21 @@ def order_of(name: str) -> str | None:
     return name.removeprefix(_NAME) if name.startswith(_NAME) else None
 
 
-def other_order(order: str) -> Callable[[GemmProblem, Config, Gpu], bool]:
+def other_order(order: str) -> Callable[[GemmProblem, ConfigTable, Gpu], Mask]:
     """Return the rule that keeps only configs of this order."""
 
-    def drop(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+    def drop(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
         """Order of sums other than the requested one.
 
         genkern: a row has the same bits in every batch if all kernels for it add up K in one order.
         """
-        return sums_of(problem, config, gpu.arch) != order
+        # An order of sums is a text, which is computed for one config at a time. It does not depend on GROUP_SIZE_M.
+        alike = configs.without("GROUP_SIZE_M")
+        others = [sums_of(problem, config, gpu.arch) != order for config in alike.configs()]
+        if not alike.shape:
+            return others[0]
+        import numpy as np
+
+        return np.array(others, dtype=bool).reshape(alike.shape)
 
     return drop

@@ -1,12 +1,13 @@
 """Pruning rules about the families in Gluon: warp_specialized, its swapped form, and its forms with clusters.
 
-A rule returns True to drop a config. If a rule says H200, its figures come from timing warp_specialized there
+A rule returns True to drop a configs. If a rule says H200, its figures come from timing warp_specialized there
 (docs/kernels.md).
 """
 
 from __future__ import annotations
 
-from genkern.gemm.config import Config
+from genkern.gemm.columns import Mask, either, least, most, negated, within
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -46,68 +47,69 @@ def _element_bytes(problem: GemmProblem) -> int:
     return DTYPES[problem.dtype_a].size_bytes
 
 
-def _sized(problem: GemmProblem, config: Config) -> tuple[int, int]:
+def _sized(problem: GemmProblem, configs: ConfigTable) -> tuple[int, int]:
     """Return the dimensions along the tile's height and width: (M, N), or (N, M) if swapped.
 
     For rows in groups, M is a number of rows that few groups exceed.
     """
     groups = groups_of(problem)
     rows = problem.M if groups is None else groups.usual_rows(problem.M)
-    return (problem.N, rows) if form_of(config).swapped else (rows, problem.N)
+    return (problem.N, rows) if form_of(configs).swapped else (rows, problem.N)
 
 
-def _covers(problem: GemmProblem, config: Config) -> bool:
+def _covers(problem: GemmProblem, configs: ConfigTable) -> Mask:
     """Return whether the tile's width is the smallest one that covers its dimension."""
-    return _sized(problem, config)[1] <= sides(config)[1] and _cuts_evenly(problem, config)
+    return (_sized(problem, configs)[1] <= sides(configs)[1]) & _cuts_evenly(problem, configs)
 
 
-def _cuts_evenly(problem: GemmProblem, config: Config) -> bool:
+def _cuts_evenly(problem: GemmProblem, configs: ConfigTable) -> Mask:
     """Return whether the tile's width is the smallest one that cuts its dimension into this number of tiles."""
-    _, width = sides(config)
-    step = form_of(config).sides.width_step
-    along = _sized(problem, config)[1]
+    _, width = sides(configs)
+    step = form_of(configs).sides.width_step
+    along = _sized(problem, configs)[1]
     return width == -(-along // -(-along // width) // step) * step
 
 
-def wgmma_rows(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def wgmma_rows(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Gluon tile whose rows lie mostly beyond their dimension.
 
     genkern: tiles of 64 rows are kept, except upright tiles for at most 32 rows of A: the tensor cores are idle anyway
     then, and the swapped form wastes less.
     """
-    if not form_of(config).in_ring:
+    if not form_of(configs).in_ring:
         return False
-    rows, _ = sides(config)
-    along, _ = _sized(problem, config)
-    return rows > max(64, covering_block(along)) or (not form_of(config).swapped and along <= 32)
+    rows, _ = sides(configs)
+    along, _ = _sized(problem, configs)
+    return (rows > max(64, covering_block(along))) | (not form_of(configs).swapped and along <= 32)
 
 
-def wgmma_width(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def wgmma_width(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Gluon tile that is wider than its dimension, rounded up to the step of widths.
 
     genkern: the columns beyond the dimension are multiplied in vain. Widths of up to two steps are always kept.
     """
-    if not form_of(config).in_ring:
+    if not form_of(configs).in_ring:
         return False
-    _, width = sides(config)
-    step = form_of(config).sides.width_step
-    return width > max(2 * step, -(-_sized(problem, config)[1] // step) * step)
+    _, width = sides(configs)
+    step = form_of(configs).sides.width_step
+    return width > max(2 * step, -(-_sized(problem, configs)[1] // step) * step)
 
 
-def wgmma_tile_small(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def wgmma_tile_small(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Gluon tile with fewer elements than 128x128, in more than four waves.
 
     genkern: fewer and larger tiles read less, and divide among the SMs just as well (H200: no winner of 88 sizes was
     smaller). Tiles that have all rows of a group already read each weight only once.
     """
-    if not form_of(config).in_ring or config.BLOCK_SIZE_M * config.BLOCK_SIZE_N >= _SQUARE_TILE:
+    if not form_of(configs).in_ring:
         return False
-    if (groups := groups_of(problem)) is not None and problem.M * groups.top_k / groups.count <= config.BLOCK_SIZE_M:
-        return False
-    return tiles(problem, config) > _MANY_WAVES * gpu.compute_units
+    is_small = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N < _SQUARE_TILE
+    if (groups := groups_of(problem)) is not None:
+        is_small = is_small & (problem.M * groups.top_k / groups.count > configs.BLOCK_SIZE_M)
+    return is_small & (tiles(problem, configs) > _MANY_WAVES * gpu.compute_units)
 
 
-def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def wgmma_accumulators(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Gluon tile with over 200 accumulators per thread, or with under 16 unless it covers its dimension.
 
     genkern: a multiplying thread has 240 registers after the loading warp has given up its own; about 40 hold
@@ -115,19 +117,18 @@ def wgmma_accumulators(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     promoted, a thread holds the products of 64 rows besides the sums. In a swapped tile with scales it also holds two
     scales for every eight columns; accumulators, products and scales together may be up to 232.
     """
-    if not form_of(config).in_ring:
+    if not form_of(configs).in_ring:
         return False
-    each = config.BLOCK_SIZE_M * config.BLOCK_SIZE_N / (32 * config.num_warps)
-    _, width = sides(config)
+    each = configs.BLOCK_SIZE_M * configs.BLOCK_SIZE_N / (32 * configs.num_warps)
+    _, width = sides(configs)
     scaled = get_op(problem.op).promoted(problem)
     beside = width / 2 if scaled or promotes_products(problem, gpu.arch) else 0
-    scales = width / 4 if scaled and form_of(config).swapped else 0
-    if each + beside > 200 or each + beside + scales > 232:
-        return True
-    return each < 16 and not _covers(problem, config)
+    scales = width / 4 if scaled and form_of(configs).swapped else 0
+    too_many = (each + beside > 200) | (each + beside + scales > 232)
+    return too_many | ((each < 16) & negated(_covers(problem, configs)))
 
 
-def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def wgmma_shared_memory(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Gluon ring that does not fit, or leaves room for two more stages while it has fewer than 12.
 
     genkern: deeper rings were never slower up to twelve buffers (H200; 24 were, for a short K). So only the two deepest
@@ -136,49 +137,51 @@ def wgmma_shared_memory(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     time: 16.3 us instead of 12.9 at 256x7168x2048). In addition to the ring there are a buffer for C and, in a cluster,
     the sums of other programs.
     """
-    if not form_of(config).in_ring:
+    if not form_of(configs).in_ring:
         return False
-    rows, width = sides(config)
-    swapped = form_of(config).swapped
+    rows, width = sides(configs)
+    swapped = form_of(configs).swapped
     buffer = buffer_bytes(rows, width, turned(problem, swapped)[1])
     if (op := get_op(problem.op)).promoted(problem):
         buffer += scale_bytes(rows, width, swapped, op.shared_scale(problem)[1])
     # Programs with tiles side by side need not have room for all of C.
-    least = width if form_of(config).cluster == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
-    c_bytes = rows * min(width, least) * DTYPES[problem.dtype_c].size_bytes
-    others = landing_bytes(rows, width, form_of(config).cluster_k)
+    held = width if form_of(configs).cluster == (1, 1) else 2 * STORED[-1] + width % STORED[-1]
+    c_bytes = rows * least(width, held) * DTYPES[problem.dtype_c].size_bytes
+    others = landing_bytes(rows, width, form_of(configs).cluster_k)
     fit = (gpu.shared_bytes_per_block - c_bytes - others - _BARRIER_BYTES - _SLACK_BYTES) // buffer
-    at_once = together(config, _element_bytes(problem))
-    deepest = min(fit, _DEEP_RING) // at_once
-    if at_once > 1:
-        return config.num_stages < 3 or config.num_stages != deepest
-    return not deepest - 1 <= config.num_stages <= fit
+    at_once = most(1, together(configs, _element_bytes(problem)))
+    deepest = least(fit, _DEEP_RING) // at_once
+    stages = configs.num_stages
+    return either(at_once > 1, (stages < 3) | (stages != deepest), negated(within(deepest - 1, stages, fit)))
 
 
-def wgmma_together(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def wgmma_together(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Gluon tile with BLOCK_SIZE_K above the 128 bytes of one buffer that does not cover its dimension.
 
     genkern: buffers are filled together so that neighbouring memory is requested at the same time. That matters if
     nearly all of a call is reading weights (H200: 3 % at 3x10240x7168, 4 % at 64x6144x4096).
     """
-    return form_of(config).in_ring and together(config, _element_bytes(problem)) > 1 and not _covers(problem, config)
+    if not form_of(configs).in_ring:
+        return False
+    return (together(configs, _element_bytes(problem)) > 1) & negated(_covers(problem, configs))
 
 
-def width_fills_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def width_fills_nothing(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Width that is not a power of two and leaves more than 15 % of the programs of the last wave without a tile.
 
     genkern: such widths exist to cut C so that it fits the SMs, or to just cover a dimension.
     """
-    _, width = sides(config)
-    if not form_of(config).in_ring or width & (width - 1) == 0 or config.SPLIT_K > 1 or _covers(problem, config):
-        # With SPLIT_K all programs share the remaining tiles, so none is idle, whatever the width is.
+    if not form_of(configs).in_ring:
         return False
-    count = tiles(problem, config)
+    _, width = sides(configs)
+    count = tiles(problem, configs)
     waves = -(-count // gpu.compute_units)
-    return count < _LEAST_FILL * waves * gpu.compute_units
+    # With SPLIT_K all programs share the remaining tiles, so none is idle, whatever the width is.
+    is_meant_to_fill = (width & (width - 1) != 0) & (configs.SPLIT_K == 1) & negated(_covers(problem, configs))
+    return is_meant_to_fill & (count < _LEAST_FILL * waves * gpu.compute_units)
 
 
-def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def cluster_shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Cluster whose programs have under four K-blocks each, are more than run at the same time, or cut M narrowly.
 
     genkern: K-blocks have BLOCK_SIZE_K elements. Clusters give idle SMs a share of K; with more tiles than that,
@@ -188,46 +191,47 @@ def cluster_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
     clusters, whose programs have different K-blocks (H200, 64x1280x8192, 80 programs: 13.8 us with two for each tile of
     32x64, 9.6 with four for each of 64x64).
     """
-    if (cluster := form_of(config).cluster_k) == 1:
+    if (cluster := form_of(configs).cluster_k) == 1:
         return False
-    if not _covers(problem, config) and not (
-        config.BLOCK_SIZE_M >= _LEAST_ROWS_BESIDE
-        and _cuts_evenly(problem, config)
-        and tiles(problem, config) * cluster >= _LEAST_SHARE * gpu.compute_units
-    ):
-        return True
-    blocks = -(-problem.K // config.BLOCK_SIZE_K)
-    return blocks < _LEAST_BLOCKS * cluster or tiles(problem, config) * cluster > units_in_clusters(
-        gpu.compute_units, cluster
+    programs = tiles(problem, configs) * cluster
+    cuts_well = (
+        (configs.BLOCK_SIZE_M >= _LEAST_ROWS_BESIDE)
+        & _cuts_evenly(problem, configs)
+        & (programs >= _LEAST_SHARE * gpu.compute_units)
+    )
+    cuts_narrowly = negated(_covers(problem, configs) | cuts_well)
+    blocks = -(-problem.K // configs.BLOCK_SIZE_K)
+    return (
+        cuts_narrowly | (blocks < _LEAST_BLOCKS * cluster) | (programs > units_in_clusters(gpu.compute_units, cluster))
     )
 
 
-def neighbours_share_nothing(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def neighbours_share_nothing(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Cluster of tiles side by side if rows of A and B start at 128 bytes, or if C has fewer tiles than the cluster.
 
     genkern: for other rows a TMA box requests two lines of L2 instead of one, and the path into the SMs is the limit.
     For rows at 128 bytes, L2 serves neighbouring programs together anyway (H200).
     """
-    along_m, along_n = form_of(config).cluster
+    along_m, along_n = form_of(configs).cluster
     if along_m * along_n == 1:
         return False
-    if along_m > -(-problem.M // config.BLOCK_SIZE_M) or along_n > -(-problem.N // config.BLOCK_SIZE_N):
-        return True
     pitches = (problem.K if problem.row_major_a else problem.M, problem.N if problem.row_major_b else problem.K)
-    return all(pitch * _element_bytes(problem) % _LINE_BYTES == 0 for pitch in pitches)
+    if all(pitch * _element_bytes(problem) % _LINE_BYTES == 0 for pitch in pitches):
+        return True
+    few_m = along_m > -(-problem.M // configs.BLOCK_SIZE_M)
+    return few_m | (along_n > -(-problem.N // configs.BLOCK_SIZE_N))
 
 
-def wgmma_shares(problem: GemmProblem, config: Config, gpu: Gpu) -> bool:
+def wgmma_shares(problem: GemmProblem, configs: ConfigTable, gpu: Gpu) -> Mask:
     """Gluon kernel with SPLIT_K if sharing the last tiles does not help.
 
     genkern: programs share the tiles beyond the last full wave, SPLIT_K programs per tile, at most one per SM. That
     helps if such tiles exist, leave over 10 % of their wave idle, follow at most four full waves, and keep 85 % of the
     SMs busy when shared. Once every SM has a share, a larger SPLIT_K changes nothing.
     """
-    if not form_of(config).in_ring or config.SPLIT_K == 1:
+    if not form_of(configs).in_ring:
         return False
-    units = gpu.compute_units
-    whole, rest = divmod(tiles(problem, config), units)
-    if rest == 0 or rest > _MOST_FILL * units or whole > _MOST_WHOLE_WAVES:
-        return True
-    return rest * config.SPLIT_K < _LEAST_FILL * units or rest * (config.SPLIT_K - 1) >= units
+    units, split_k = gpu.compute_units, configs.SPLIT_K
+    whole, rest = divmod(tiles(problem, configs), units)
+    useless = (rest == 0) | (rest > _MOST_FILL * units) | (whole > _MOST_WHOLE_WAVES)
+    return (split_k != 1) & (useless | (rest * split_k < _LEAST_FILL * units) | (rest * (split_k - 1) >= units))

@@ -1,9 +1,12 @@
 """DriverProcess: a tuner in a process of its own, so that the devices of a run do not share one interpreter.
 
-One size has about 10,000 candidates, and each costs its driver some 100 us of Python; threads of one process would wait
-for each other. A forked process tunes whole sizes. The parent keeps what all devices share: the journal, the results,
-the terminal and the compile farm. The process ends when its parent ends, even by a crash, because the pipe between them
-closes then.
+Tuning a size takes over a second of Python: the module, cache keys, the strategy, records of all candidates. For
+4096x4096x4096 and 16x6144x4096 on sm_90 with all kernels cached it was 2.5 s of processor time together (Intel Xeon,
+Triton 3.7.1, Python 3.11, no GPU), while a GPU takes about 2 s for a size. Threads of one process would therefore wait
+for each other: both sizes at a time took 19.6 s with threads and 17.3 s with processes (two cores at a load of 20,
+median of three runs in turns). A forked process tunes whole sizes. The parent keeps what all devices share: the
+journal, the results, the terminal and the compile farm. The process ends when its parent ends, even by a crash, because
+the pipe between them closes then.
 """
 
 from __future__ import annotations

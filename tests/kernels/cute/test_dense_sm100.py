@@ -9,6 +9,7 @@ import pytest
 from forms import CUTE_FORMS, FORMS, PLACES, made
 
 from genkern.gemm.config import Config
+from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -47,7 +48,7 @@ def launch_of(of: GemmProblem, config: Config) -> PlannedLaunch:
 STEMS = [stem for stem in CUTE_FORMS if PLACES[stem][0] == "cute_tcgen05"]
 
 
-def test_the_forms() -> None:
+def test_forms_of_two_programs_need_an_even_cluster() -> None:
     """By use_2cta_instrs, cluster_shape_mn and use_tma_store: two programs a tile in an even number along M only."""
     assert len(STEMS) == 2 * (6 + 5)
     assert {"cute_tcgen05", "cute_tcgen05_1x4_direct", "cute_tcgen05_2cta_4x2"} < set(STEMS)
@@ -118,9 +119,12 @@ def test_tensor_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tensor_memory_limit in LIMITS
     widest = replace(ONE, BLOCK_SIZE_N=256)
     shape = Shape(1, 1, 1, True)
-    assert tensor_memory_limit(shape, PLAIN, widest, B200) == ""
+    table = ConfigTable.of(widest)
+    assert not any(mask for mask, _ in tensor_memory_limit(shape, PLAIN, table, B200))
     monkeypatch.setattr(tile, "ACCUMULATORS", 3)
-    assert "the 512 columns of tensor memory" in tensor_memory_limit(shape, PLAIN, widest, B200)
+    ((mask, reason),) = tensor_memory_limit(shape, PLAIN, table, B200)
+    assert mask
+    assert "512 columns" in reason
 
 
 def test_limits_say_where_they_come_from() -> None:
@@ -135,7 +139,8 @@ def fits(of: GemmProblem, config: Config, shared_bytes: int) -> bool:
     """Whether the ring's stages do, on a GPU whose programs have so much shared memory."""
     stages = form_of(config).stages
     assert stages is not None
-    return not stages(of, config, replace(B200, shared_bytes_per_block=shared_bytes))(config.num_stages)
+    gpu = replace(B200, shared_bytes_per_block=shared_bytes)
+    return not any(mask for mask, _ in stages(of, ConfigTable.of(config), gpu))
 
 
 def test_what_a_kernel_takes_is_said_once() -> None:
@@ -169,7 +174,7 @@ def test_one_binary_for_every_size() -> None:
     assert spec_of(PLAIN, TWO) != spec_of(PLAIN, replace(TWO, num_stages=4))
 
 
-def test_the_plan() -> None:
+def test_each_of_two_programs_loads_half_of_a_tile() -> None:
     """Each program loads its half of the tile's rows of A and of its columns of B, and each warp stores 32 rows."""
     launch = launch_of(problem(bias=True), TWO)
     a, b, c, bias, *sizes = [each for each in launch.arguments if type(each).__name__ != "Constant"]

@@ -46,6 +46,53 @@ def checked(problem: GemmProblem, folder: Path, launch: Any) -> tuple[Verdict, i
     return verdict, rows // (len(checking.rounds) + 1)
 
 
+def moe(M: int, stage: str, dtypes: tuple[str, ...] = (), **own: object) -> GemmProblem:
+    fields = {"experts": 6, "top_k": 2, "stage": stage, **own}
+    gate = "silu" if stage == "gate_up" else "none"
+    return GemmProblem(M, 24, 64, "fused_moe", *dtypes, activation=gate, own=tuple(sorted(fields.items())))  # type: ignore[arg-type]
+
+
+# The last period is a partial one.
+GROUPED = [
+    GemmProblem(M, 24, 64, "grouped_gemm", own=(("groups", 6),)),
+    GemmProblem(M, 24, 128, "grouped_gemm", *FP8, own=(("groups", 6), ("routing", "skewed"), ("scales", "blocks"))),
+    moe(M, "gate_up"),
+    moe(M, "down", routing="skewed"),
+    moe(M, "gate_up", FP8, scales="per_token"),
+    moe(M, "down", FP8, scales="per_token"),
+]
+
+
+@pytest.mark.parametrize("problem", GROUPED, ids=lambda problem: problem.name)
+def test_groups_of_many_tokens_pass_with_the_reference_of_one_period(problem: GemmProblem, tmp_path: Path) -> None:
+    verdict, rows = checked(problem, tmp_path, right)
+    assert verdict.passed, verdict.message
+    of_a = get_op(problem.op).operands(problem)[0].shape[0]
+    assert 0 < rows <= 0.3 * of_a
+
+
+@pytest.mark.parametrize("problem", GROUPED[:4], ids=lambda problem: problem.name)
+def test_one_wrong_row_of_any_group_is_found(problem: GemmProblem, tmp_path: Path) -> None:
+    rows = get_op(problem.op).operands(problem)[2].shape[0]
+    for row in (0, 5000, rows - 1):
+
+        def wrong(reference: Any, operands: dict[str, Any], row: int = row) -> None:
+            right(reference, operands)
+            operands["c"][row, 7] += 64
+
+        verdict, _ = checked(problem, tmp_path, wrong)
+        assert f"C[{row}, 7]" in verdict.message
+
+
+@pytest.mark.parametrize("shift", [1, 16, 64, 128, 256])
+def test_rows_of_another_tile_of_a_group_are_found(shift: int, tmp_path: Path) -> None:
+    def shifted(reference: Any, operands: dict[str, Any]) -> None:
+        right(reference, operands)
+        operands["c"][-100:] = operands["c"][-100 - shift : -shift].clone()
+
+    assert not checked(moe(M, "gate_up"), tmp_path, shifted)[0].passed
+
+
 def right(reference: Any, operands: dict[str, Any]) -> None:
     operands["c"].copy_(reference(operands))
 
@@ -81,9 +128,8 @@ def test_rows_of_another_tile_are_found(shift: int, tmp_path: Path) -> None:
     assert not checked(replace(TALL[0], activation="none"), tmp_path, shifted)[0].passed
 
 
-def test_short_products_and_groups_do_not_repeat_rows() -> None:
+def test_short_products_and_batches_do_not_repeat_rows() -> None:
     short = GemmProblem(8000, 24, 64)
-    grouped = GemmProblem(100_000, 24, 64, "grouped_gemm", own=(("groups", 6),))
     batched = GemmProblem(100_000, 24, 64, "batched_a16w16", own=(("batch_size", 4),))
-    for problem in (short, grouped, batched):
+    for problem in (short, batched):
         assert period_of(problem, get_op(problem.op)) == problem.M

@@ -120,6 +120,26 @@ def test_what_a_layer_hands_on(routed_context: Context, routed_gpu: FakeGpu) -> 
     assert out.data_ptr().to_bytes(8, "little") in sums.parameters
 
 
+def test_a_layer_writes_into_a_given_tensor(routed_context: Context, routed_gpu: FakeGpu) -> None:
+    """The last kernel writes there, without a copy; the library's result is copied there if the launch fails."""
+    moe, given = Experts("fused_moe", routed_context), layer(16)
+    out = torch.zeros(16, 256, dtype=torch.bfloat16)
+    moe.direct_into(out, *given, None, None, "silu", None, None, None, {})
+    *_, sums = routed_gpu.driver.launched
+    assert out.data_ptr().to_bytes(8, "little") in sums.parameters
+    routed_gpu.driver.fails = True
+    moe.direct_into(out, *given, None, None, "silu", None, None, None, {})
+    torch.testing.assert_close(out.float(), by_loop(*given), rtol=0.03, atol=0.03)
+
+
+def test_the_librarys_layer_is_written_into_a_given_tensor(untuned: Context) -> None:
+    """Also into a tensor whose rows have gaps."""
+    given, wide = layer(16), torch.zeros(16, 512, dtype=torch.bfloat16)
+    Experts("fused_moe", untuned).direct_into(wide[:, :256], *given, None, None, "silu", None, None, None, {})
+    torch.testing.assert_close(wide[:, :256].float(), by_loop(*given), rtol=0.03, atol=0.03)
+    assert not wide[:, 256:].any()
+
+
 def test_a_capture_has_memory_of_its_own(routed_context: Context, routed_gpu: FakeGpu) -> None:
     """Of what is kept for eager calls nothing goes into a graph, and a graph is captured with what its warm-up had."""
     moe, given = Experts("fused_moe", routed_context), layer(16)
