@@ -49,6 +49,8 @@ def load(path: StrPath) -> TuningResult:
 
 def _with_config(winner: Result, where: str) -> Result:
     """Return a bundle's winner with its config, of which a bundle keeps the name."""
+    if not winner.kernel_name:
+        return winner
     try:
         return replace(winner, config=parse_config(winner.kernel_name), kernel_name="")
     except InputError as error:

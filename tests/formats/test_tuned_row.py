@@ -1,4 +1,4 @@
-"""Tests of what genkern/formats/tuned_row.py adds to tune_gemm's keys: interval and choice, in a results file."""
+"""Tests of the keys that genkern adds to tune_gemm's in a results file: intervals, choice and others."""
 
 from __future__ import annotations
 
