@@ -101,7 +101,10 @@ class ConfigTable:
         import numpy as np
 
         listed = {
-            name: np.broadcast_to(column, self.shape).ravel().tolist() if np.ndim(column) else [column] * self.size
+            # `tolist` and `item` give Python's numbers: NumPy's have neither `bit_length` nor a form in JSON.
+            name: np.broadcast_to(column, self.shape).ravel().tolist()
+            if np.ndim(column)
+            else [column.item() if isinstance(column, np.generic) else column] * self.size
             for name, column in self._columns.items()
         }
         others = self._others_of(listed)
