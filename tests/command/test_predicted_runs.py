@@ -41,7 +41,7 @@ def test_a_check_chooses_what_a_run_without_it_chooses(tmp_path: Path, capsys: p
         assert ("not checked here" in ran.out) == ("--compare" in options)
         found.append(rows(tmp_path / f"{name}.yaml"))
     assert found[0] == found[1]
-    assert (found[0][0].check, bool(found[0][0].predicted_interval_us)) == ("none", True)
+    assert (found[0][0].check, bool(found[0][0].predicted_interval_us)) == (None, True)
 
 
 def test_rows_are_of_the_device_that_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

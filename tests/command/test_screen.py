@@ -25,13 +25,13 @@ def test_text_is_shown_as_it_is() -> None:
 
 
 def test_status_shows_no_controls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of results from elsewhere, in which a device may be called anything."""
+    """A results file whose device has control characters is refused, and the message escapes them."""
     text = results_text([winner(16, device="H200 nothing")]).replace("'H200 nothing'", f'"H200{CLEAR!r:.0}\\e[2J"')
     (tmp_path / "r.yaml").write_text(text)
     ran = run_here(capsys, "status", tmp_path / "r.yaml")
-    assert ran.status == 0
-    assert r"H200\x1b[2J" in ran.out
-    assert "\x1b" not in ran.out
+    assert ran.status == 2
+    assert r"H200\x1b[2J" in ran.err
+    assert "\x1b" not in ran.out + ran.err
 
 
 def test_columns_are_aligned_and_empty_ones_left_out() -> None:

@@ -166,7 +166,7 @@ def test_a_bundles_rules_choose_for_every_m(tmp_path: Path, capsys: pytest.Captu
     own = read_bundle(str(path)).winners[0]
     n, k = own.problem.N, own.problem.K
     (found,) = answers(capsys, f"{own.problem.M}x{n}x{k}", "--bundle", path)
-    assert (found["called"], found["exact"], found["why"]) == (own.config, True, "tuned")
+    assert (found["called"], found["exact"], found["why"]) == (own.config_name, True, "tuned")
     (between,) = answers(capsys, f"3x{n}x{k}", "--bundle", path)
     assert not between["exact"]
     assert between["why"]
