@@ -14,7 +14,7 @@ DEV = $(VENV)/dev.stamp
 CLUSTER = $(VENV)/cluster.stamp
 CUTE = $(VENV)/cute.stamp
 CLUSTER_TESTS = $(addprefix tests/,farm/remote/test_dask_pool.py farm/remote/test_nodes.py \
-	cluster/test_lab_node.py cluster/test_on_dask.py cluster/test_on_slurm.py)
+	cluster/test_lab_node.py cluster/test_on_dask.py cluster/test_on_slurm.py cluster/test_two_machines.py)
 
 ENGINES ?= .venv-engines
 SITE ?= .venv-site
@@ -39,11 +39,13 @@ help:
 	@echo 'make site     build the documentation as a web site in build/site; wrong links are errors'
 	@echo 'make notebooks  execute the notebooks of examples/ and keep their outputs'
 
-# Without a GPU the small space keeps a first run short; with one, the default space of that GPU is measured.
+# Without a GPU it predicts for GENKERN_ARCH, else for gfx942, and the small space keeps a first run short; with one,
+# the default space of that GPU is measured.
 tune: $(RUN)
 	@gpu=$$($(PY) -c 'from genkern.gemm.gpus import detect_arch; print(detect_arch() or "")') && \
+	arch=$${gpu:-$${GENKERN_ARCH:-gfx942}} && case $$arch in sm_*) quick=nvidia_quick;; *) quick=amd_quick;; esac && \
 	$(PY) -m genkern --gemm_size_file input_sizes/quickstart.yaml --compare --all \
-		-o "output/quickstart_$${gpu:-gfx942}.yaml" $$([ -n "$$gpu" ] || echo --space amd_quick) $(ARGS)
+		-o "output/quickstart_$$arch.yaml" $$([ -n "$$gpu" ] || echo --arch $$arch --space $$quick) $(ARGS)
 
 # Hundreds of processes are started, in each of which Python would compile all of genkern anew where it keeps nothing.
 test test-long: export PYTHONDONTWRITEBYTECODE =
@@ -104,6 +106,7 @@ docs: $(DEV)
 	$(PY) results/readme.py
 	$(PY) results/measured.py
 	$(PY) results/recorded/readme.py
+	$(PY) docs/shipped_reports.py
 	$(PY) docs/commands.py
 
 site: $(SITE)/site.stamp

@@ -7,14 +7,16 @@ import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from genkern.__main__ import COMMANDS
 from genkern.arguments import shown_names
 from genkern.command.options import parser
+from genkern.subcommands import COMMANDS, MODES
 
+# Options that every parser has, and that the page leaves out.
+HELP = ("help", "help_all", "version")
 PAGE = Path(__file__).with_name("options.md")
 _HEAD = """# Options
 
-`make docs` writes this page from the argument parsers; `genkern --help`, `genkern pack --help` and so on print the
+`make docs` writes this page from the argument parsers; `genkern --help-all`, `genkern pack --help` and so on print the
 same. Underscores in names may be written as dashes. The first word after `genkern` is the command; without one, genkern
 tunes.
 
@@ -26,8 +28,11 @@ what you must put right (one line says what); 3 for a bug in genkern; 130 when s
 def parsers() -> Iterator[argparse.ArgumentParser]:
     """The parser of tuning, and that of each command."""
     yield parser()
-    for word, module in COMMANDS.items():
-        yield getattr(importlib.import_module(module), f"{word.replace('-', '_')}_parser")()
+    for word, each in COMMANDS.items():
+        if word in MODES:
+            yield parser(word)
+        else:
+            yield getattr(importlib.import_module(each.module), f"{word.replace('-', '_')}_parser")()
 
 
 def page() -> str:
@@ -40,7 +45,7 @@ def _section(of: argparse.ArgumentParser, said: set[str]) -> str:
     text = f"\n{' '.join((of.description or '').split())}\n"
     again: list[str] = []
     for group in of._action_groups:
-        actions = [action for action in group._group_actions if action.dest not in ("help", "version")]
+        actions = [action for action in group._group_actions if action.dest not in HELP]
         rows = [row for action in actions if (row := _row(action)) not in said]
         again += [_shown(action) for action in actions if _row(action) in said]
         said.update(rows)

@@ -8,6 +8,7 @@ if __name__ == "__main__":
     # Before any other import, which might find a file of the current folder.
     leave_current_folder()
 
+import argparse
 import difflib
 import errno
 import importlib
@@ -18,43 +19,22 @@ import threading
 import warnings
 from collections.abc import Sequence
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from genkern.errors import BugError, GenkernError, InputError, bugs_told, machine_fault
 from genkern.files import own_descriptor, printable
 from genkern.outlet import lost, outlet
 from genkern.profiling.cuda.early import Early
+from genkern.subcommands import COMMANDS, MODES
 
-# Subcommands, and their modules, which define WORD_parser, parse_WORD and run_WORD (with _ for -).
-COMMANDS = {
-    "status": "genkern.command.status",
-    "pack": "genkern.packing.command",
-    "verify": "genkern.packing.verification",
-    "merge": "genkern.packing.merge",
-    "shapes": "genkern.packing.models.shapes",
-    "model": "genkern.packing.models.bundling",
-    "export": "genkern.command.exchange.exporting",
-    "import": "genkern.command.exchange.importing",
-    "ops": "genkern.command.exchange.ops_table",
-    "kernels": "genkern.command.shipped.kernels",
-    "cache": "genkern.command.shipped.caching",
-    "compile": "genkern.cluster.compiling",
-    "measure": "genkern.cluster.measuring",
-    "collect": "genkern.cluster.collecting",
-    "sbatch": "genkern.cluster.batch_scripts",
-    "lab": "genkern.cluster.lab",
-    "record": "genkern.command.recorded.recording",
-    "replay": "genkern.command.recorded.replaying",
-    "train": "genkern.command.recorded.learning",
-    "calibrate": "genkern.command.first.calibrating",
-    "engine-check": "genkern.command.engine_check.checking",
-    "first-run": "genkern.command.first.first_run",
-}
+if TYPE_CHECKING:
+    from genkern.command.screen import Screen
+
 # Errors caused by a limit of the process, not by a file.
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _CHECK_LIMITS = "check the limits of memory, processes and open files (ulimit -v -u -n, and the container's limits)"
 # Options with which nothing is measured.
-NOTHING_MEASURED = {"-h", "--help", "--version", "--explain"}
+NOTHING_MEASURED = {"-h", "--help", "--help-all", "--help_all", "--version", "--explain"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,32 +49,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     early = Early()
     try:
         arguments = sys.argv[1:] if argv is None else list(argv)
-        # Tuning has no subcommand word, so arguments that start with another word start no measured process.
+        # Other subcommands than tune, check and bench start no measured process.
         try:
-            if (word := "".join(arguments[:1])) not in COMMANDS and not NOTHING_MEASURED.intersection(arguments):
+            word = "".join(arguments[:1])
+            if measures(word) and not NOTHING_MEASURED.intersection(arguments):
                 early.begin(arguments)
             # Imported after the signal handlers are set, and only what is needed: importing everything takes half a
             # second.
             from genkern.command.options import parse
-            from genkern.command.screen import Screen
 
-            if word in COMMANDS:
-                command = importlib.import_module(COMMANDS[word])
+            if word in COMMANDS and word not in MODES:
+                command = importlib.import_module(COMMANDS[word].module)
                 name = word.replace("-", "_")
                 others = getattr(command, f"parse_{name}")(arguments[1:])
                 status: int
+                output = getattr(others, "output", None)
+                console = _screen(others, output)
                 with bugs_told():
-                    status = getattr(command, f"run_{name}")(
-                        others, Screen(stderr=_is_taken(getattr(others, "output", None)))
-                    )
+                    status = getattr(command, f"run_{name}")(others, console)
+                if (
+                    status == 0
+                    and not own_descriptor(output or "")
+                    and (line := COMMANDS[word].next_line(vars(others)))
+                ):
+                    console.put_next(line)
                 return status
-            if word and not word.startswith("-"):
+            if word and not word.startswith("-") and word not in MODES:
                 raise InputError(_unknown_command(word))
             options = parse(arguments)
             if options.model_dir is not None:
-                options.model_list = importlib.import_module(COMMANDS["shapes"]).model_list(options)
-            # If results go to standard output, messages go to standard error.
-            console = Screen(stderr=_is_taken(options.tuning_results_file))
+                options.model_list = importlib.import_module(COMMANDS["shapes"].module).model_list(options)
+            console = _screen(options, options.tuning_results_file)
             stopped += "; run the same command again to continue" if options.tunes else "; the same command starts anew"
             from genkern.command.run import run
 
@@ -145,6 +130,18 @@ def _is_taken(output: str | None) -> bool:
     return own_descriptor(output or "") == 1
 
 
+def _screen(options: argparse.Namespace, output: str | None) -> Screen:
+    """Return the console of a command. If its results go to standard output, messages go to standard error."""
+    from genkern.command.screen import Screen
+
+    return Screen(stderr=_is_taken(output), is_json=options.json, is_wide=options.wide)
+
+
+def measures(word: str) -> bool:
+    """Return True if a command that begins with this word may measure: it is no other subcommand."""
+    return word not in COMMANDS or (word in MODES and MODES[word] not in NOTHING_MEASURED)
+
+
 def _prepare_process() -> None:
     signal.signal(signal.SIGINT, _stop)
     signal.signal(signal.SIGTERM, _stop)
@@ -183,7 +180,7 @@ def _thread_failed(failure: threading.ExceptHookArgs) -> None:
 
 def _unknown_command(word: str) -> str:
     near = difflib.get_close_matches(word, COMMANDS, n=1)
-    hint = f"did you mean genkern {near[0]}?" if near else "tuning needs no subcommand; --help lists the subcommands"
+    hint = f"did you mean genkern {near[0]}?" if near else "--help lists the subcommands; genkern tune FILE tunes"
     return f"there is no genkern {word[:40]}: {hint}"
 
 
@@ -201,10 +198,10 @@ def _missing(error: ModuleNotFoundError) -> str:
     package = (error.name or "").partition(".")[0]
     if package in ("", "genkern"):
         raise error
-    return (
-        f"{sys.executable} has no {package}: in a checkout, `make tune` sets up .venv (then: . .venv/bin/activate), or "
-        "pip install -e '.[torch]'"
-    )
+    from genkern.installation import is_checkout, pip_install
+
+    how = "`make tune` in the checkout sets up .venv (then: . .venv/bin/activate), or " if is_checkout() else ""
+    return f"{sys.executable} has no {package}: {how}{pip_install('torch')}"
 
 
 def _fail(message: str) -> int:

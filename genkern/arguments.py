@@ -8,11 +8,13 @@ import difflib
 import re
 import shutil
 from collections.abc import Callable, Sequence
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from genkern.errors import InputError
 
 _HELP_COLUMNS = 100
+# Title of the options that every command has.
+_OUTPUT = "output"
 _Item = TypeVar("_Item")
 SHARD_HELP = "use only every N-th size, starting at the I-th: a job array runs 1/4 to 4/4"
 _SHARD = re.compile(r"([1-9][0-9]{0,4})/([1-9][0-9]{0,4})")
@@ -47,6 +49,15 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog, usage, description, epilog, formatter_class=Formatter, allow_abbrev=False, add_help=False
         )
+        output = super().add_argument_group(_OUTPUT)
+        output.add_argument("--json", action="store_true", help="print JSON, one object a line, for scripts")
+        output.add_argument("--wide", action="store_true", help="let tables be wider than 100 columns")
+
+    def add_argument_group(self, *args: Any, **kwargs: Any) -> argparse._ArgumentGroup:
+        """Add a group of options before that of --json, which is the last."""
+        group = super().add_argument_group(*args, **kwargs)
+        self._action_groups.sort(key=lambda each: each.title == _OUTPUT)
+        return group
 
     def parse_args(  # type: ignore[override]  # no caller passes another namespace type
         self, args: Sequence[str] | None = None, namespace: None = None

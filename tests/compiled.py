@@ -17,6 +17,9 @@ from genkern.gemm.records import Binary
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 
+# Targets for which the kernels of every number format are compiled.
+SHARING = ("sm_90", "gfx942", "gfx950")
+
 
 def compile_here(job: CompileJob, folder: Path) -> Binary:
     """What the farm's processes make of a job, and their settings of Triton gone after it.
@@ -36,15 +39,19 @@ def compile_here(job: CompileJob, folder: Path) -> Binary:
     return result
 
 
-def compile_all(folder: Path, problem: GemmProblem, configs: Sequence[Config], arch: str) -> list[Binary]:
+def compile_all(
+    folder: Path, problem: GemmProblem, configs: Sequence[Config], arch: str, sharing: Sequence[str] = SHARING
+) -> list[Binary]:
     """The binaries of those of `configs` that `arch` has; raises AssertionError with the compiler's words.
 
-    gfx942 and gfx950 share them out, but for `make test-long`: what one compiles the other does.
+    Except in `make test-long`, the targets `sharing` share out the configs that each of them has.
     """
     made = []
-    here = [config for config in configs if arch.startswith("sm_") or not form_of(config).needs]
-    if arch in ("gfx942", "gfx950"):
-        here = [*in_turns(here, min(2, len(here)), arch == "gfx950")]
+    here = [config for config in configs if not form_of(config).needs]
+    if arch in sharing and here:
+        here = [*in_turns(here, min(len(sharing), len(here)), sharing.index(arch))]
+    if arch.startswith("sm_"):
+        here += [config for config in configs if form_of(config).needs]
     module = generate(problem, here, arch)
     path = write_module(folder, module)
     for config in here:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from genkern.gemm.config import Config, Others, today
+from genkern.gemm.config import Config, Others
 from genkern.kernels.catalogue import CUTE, FAMILIES, forms_of
 from genkern.kernels.contract.form import Form
 
@@ -20,6 +20,6 @@ CUTE_FORMS = tuple(stem for stem, (family, _) in PLACES.items() if family in CUT
 def made(stem: str, *values: int, **named: int | str) -> Config:
     """A config of that form: the values are those of Config, in its order, or by name."""
     if stem not in PLACES:
-        return today(Config(stem, *values, **named))  # type: ignore[arg-type]
+        return Config(stem, *values, **named)  # type: ignore[arg-type]
     family, others = PLACES[stem]
     return Config(family, *values, **{**dict(others), **named})  # type: ignore[arg-type]

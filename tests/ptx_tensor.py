@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from ptx_warp import from_bf16
 
-_SHARED_MASK = 0xFFFFFF
-
 
 def _float8(exponent_bits: int, bias: int) -> Any:
     """All 256 numbers of a format; what is no number is left at NaN."""

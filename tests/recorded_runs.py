@@ -79,7 +79,7 @@ def journal(
             told = [Told(Refused(UNITS[7], COPIES, Outcome.IDENTICAL))]
             told += [Told(Measured(Config.parse(m.config), m.duration_us)) for m in screened if m.duration_us]
             told.append(Told(Lost(Config.parse(LOST), lost)))
-            kept.searched(problem, Searched("predicted", None, None, CONFIGS, (), (Asked(8, tuple(UNITS)), *told)))
+            kept.searched(problem, Searched("predicted", None, CONFIGS, (), (Asked(8, tuple(UNITS)), *told)))
         binaries = [MadeBinary(f"{place:016x}", NEEDS, 0.5 + place) for place in range(len(UNITS))]
         made = {unit.configs[0].name: binary for unit, binary in zip(UNITS, binaries, strict=True)}
         del made[BROKEN[0].name]

@@ -83,7 +83,7 @@ def test_every_option_is_documented() -> None:
         options.shown_names(action) or [action.metavar]
         for parser in options.parsers()
         for action in parser._actions
-        if action.dest not in ("help", "version")
+        if action.dest not in options.HELP
     ]
     assert len(names) > 70
     assert not [shown for shown in names if f"- {', '.join(f'`{name}`' for name in shown)}: " not in text]
@@ -98,7 +98,7 @@ def test_an_option_is_explained_once() -> None:
     sections = dict(part.split("\n", 1) for part in text.split("\n## ")[1:])
     for parser in options.parsers():
         for action in parser._actions:
-            if action.dest not in ("help", "version"):
+            if action.dest not in options.HELP:
                 assert options._shown(action) in sections[parser.prog], (parser.prog, action.dest)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from long_tests import LONG
 from made_winners import winner, write_results
 from releases import report_older
 
@@ -92,14 +93,14 @@ def code_in(blob: str) -> str | None:
     return None if text is None else code_of(text)
 
 
-@pytest.mark.parametrize("key", figures())
-def test_a_figure_says_where_it_comes_from(key: str) -> None:
+def test_a_figure_says_where_it_comes_from() -> None:
     """Each has value and unit, and the rest or the rows that it follows from; its value is a number as printed."""
-    figure = figures()[key]
-    assert set(figure) == (COMPUTED if "rows" in figure else FIELDS)
-    assert re.fullmatch(r"[0-9][0-9,]*(\.[0-9]+)?", figure["value"])
-    assert all(figure.values())
-    assert all((ROOT / folder).exists() for folder in figure.get("of", ()))
+    for key in figures():
+        figure = figures()[key]
+        assert set(figure) == (COMPUTED if "rows" in figure else FIELDS)
+        assert re.fullmatch(r"[0-9][0-9,]*(\.[0-9]+)?", figure["value"])
+        assert all(figure.values())
+        assert all((ROOT / folder).exists() for folder in figure.get("of", ()))
 
 
 def test_figures_follow_from_rows() -> None:
@@ -129,13 +130,13 @@ def test_figures_are_computed_and_written_where_they_are_quoted(tmp_path: Path) 
     assert changed[tmp_path / "README.md"] == "Of 1.414<!-- mean -->, 1.500<!-- least --> or 7<!-- typed -->."
 
 
-@pytest.mark.parametrize("document", documents(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_documents_quote_figures_as_they_are(document: Path) -> None:
+def test_documents_quote_figures_as_they_are() -> None:
     """Every quoted figure has its key's value."""
-    known = figures()
-    for value, key in QUOTED.findall(document.read_text(encoding="utf-8")):
-        assert key in known, f"{document.name} quotes {key}, which results/figures.yaml lacks"
-        assert value.rstrip(".,") == known[key]["value"], f"{document.name} says {value} for {key}"
+    for document in documents():
+        known = figures()
+        for value, key in QUOTED.findall(document.read_text(encoding="utf-8")):
+            assert key in known, f"{document.name} quotes {key}, which results/figures.yaml lacks"
+            assert value.rstrip(".,") == known[key]["value"], f"{document.name} says {value} for {key}"
 
 
 def test_quotes_are_seen() -> None:
@@ -153,6 +154,7 @@ def test_comments_and_documentation_are_no_code() -> None:
     )
 
 
+@pytest.mark.skipif(not LONG, reason="reads the code of every figure's commit: make test-long")
 def test_figures_of_older_code_are_reported() -> None:
     """The first figure whose code, or whose rows' kernels, have changed since: a release has none. Commits are ours."""
     if git("rev-parse", "--is-shallow-repository") != "false\n":

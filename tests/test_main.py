@@ -22,7 +22,7 @@ def does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the command do something else."""
 
     def replace(what: Callable[[], int], tunes: bool = True) -> None:
-        options = argparse.Namespace(tunes=tunes, tuning_results_file=None, model_dir=None)
+        options = argparse.Namespace(tunes=tunes, tuning_results_file=None, model_dir=None, json=False, wide=False)
         monkeypatch.setattr("genkern.command.options.parse", lambda argv: options)
         monkeypatch.setattr("genkern.command.run.run", lambda options, console, early: what())
 

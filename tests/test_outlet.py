@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import environment
+from long_tests import drawn
 from tiny_space import TINY_AMD
 
 COMMAND = [sys.executable, "-m", "genkern"]
@@ -39,14 +40,17 @@ def shell(line: str, folder: Path, *argv: object) -> subprocess.CompletedProcess
 
 @pytest.mark.parametrize(
     "line",
-    [
-        '"$@" >&-',
-        '"$@" <&- >&-',
-        '"$@" >&- 2>&-',
-        '"$@" | true; exit ${PIPESTATUS[0]}',
-        '"$@" 2>&1 | true; exit ${PIPESTATUS[0]}',
-        '"$@" | head -1; exit ${PIPESTATUS[0]}',
-    ],
+    drawn(
+        [
+            '"$@" >&-',
+            '"$@" <&- >&-',
+            '"$@" >&- 2>&-',
+            '"$@" | true; exit ${PIPESTATUS[0]}',
+            '"$@" 2>&1 | true; exit ${PIPESTATUS[0]}',
+            '"$@" | head -1; exit ${PIPESTATUS[0]}',
+        ],
+        2,
+    ),
 )
 def test_work_goes_on_without_a_reader(line: str, cache_dir: Path, tmp_path: Path) -> None:
     """Closed streams and readers that leave: the results are whole, the exit status is 0, and there is no complaint."""
@@ -58,7 +62,7 @@ def test_work_goes_on_without_a_reader(line: str, cache_dir: Path, tmp_path: Pat
     assert all(b"TFLOPS (predicted)" not in path.read_bytes() for path in tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("line", ['"$@" | head -1', '"$@" | true'])
+@pytest.mark.parametrize("line", drawn(['"$@" | head -1', '"$@" | true'], 1))
 def test_what_is_for_the_reader_alone_ends_with_it(line: str, tmp_path: Path) -> None:
     """--explain of 5,000 sizes, which would take minutes, ends with the reader; status 0, and no complaint."""
     sizes = "".join(f"- {{M: {m}, N: 256, K: 512}}\n" for m in range(1, 5001))

@@ -17,15 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from genkern.__main__ import COMMANDS
 from genkern.command.options import parser
 from genkern.command.other_tuners import INSTEAD
 from genkern.ops.op import op_names
+from genkern.subcommands import COMMANDS, MODES
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE_FOLDERS = ("genkern", "profiling", "templates")
 FOLDERS = (*CODE_FOLDERS, "benchmarks", "docs", "input_sizes", "results", "tests")
-# Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's and the benchmarks'.
+# Options in the documents that are another program's: pip's, pytest's, ruff's, rocprofv3's, the benchmarks', and those
+# of scripts of `genkern repro`.
 OTHER_PROGRAMS = {
     *("--kernels", "--no-build-isolation", "--kernel-trace", "--linear-backend", "--output-format", "--limit"),
     *("--config", "--limit_s", "--ncu", "--binaries", "--measure", "--clock-control"),
@@ -34,7 +35,8 @@ OTHER_PROGRAMS = {
     *("--key", "--least", "--over", "--vllm", "--skewed", "--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal"),
     *("--tuned", "--seconds", "--seed"),
-    *("--no-deps", "--no-index", "--find-links", "--rm", "--ipc"),
+    *("--check-only", "--cublaslt"),
+    *("--no-deps", "--no-index", "--find-links", "--rm", "--ipc", "--showlocals"),
 }
 
 # Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.
@@ -79,9 +81,9 @@ def documents() -> list[Path]:
 
 def parsers() -> list[argparse.ArgumentParser]:
     """Of all of genkern's commands that have options."""
-    named = {word.replace("-", "_"): name for word, name in COMMANDS.items()}
+    named = {word.replace("-", "_"): each.module for word, each in COMMANDS.items() if word not in MODES}
     of_words = [getattr(importlib.import_module(name), f"{word}_parser")() for word, name in named.items()]
-    return [parser(), *of_words]
+    return [parser(), *map(parser, MODES), *of_words]
 
 
 def slug(heading: str) -> str:
@@ -89,25 +91,19 @@ def slug(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("document", documents(), ids=str)
-def test_links(document: Path) -> None:
+def test_links() -> None:
     """Every relative link of a document leads to a file, and to a heading where it names one."""
-    text = re.sub(r"```.*?```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+:", target):
-            continue
-        name, _, anchor = target.partition("#")
-        linked = (ROOT / document).parent / name if name else ROOT / document
-        assert linked.exists(), f"{document} links to {target}"
-        if anchor:
-            headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            assert anchor in {slug(heading) for heading in headings}, f"{document} links to {target}"
-
-
-def test_no_two_test_files_have_one_name() -> None:
-    """pytest imports test files by their names alone."""
-    names = [path.name for path in files_of("tests") if path.name.startswith("test_")]
-    assert sorted(names) == sorted(set(names))
+    for document in documents():
+        text = re.sub(r"```.*?```", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL)
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"[a-z]+:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            linked = (ROOT / document).parent / name if name else ROOT / document
+            assert linked.exists(), f"{document} links to {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", linked.read_text(encoding="utf-8"), flags=re.MULTILINE)
+                assert anchor in {slug(heading) for heading in headings}, f"{document} links to {target}"
 
 
 def test_architecture_maps_every_folder() -> None:
@@ -217,7 +213,11 @@ def test_wheel_holds_every_file_once(built: tuple[Path, Path]) -> None:
     assert len(names) == len(set(names))
     # The C extension is there where it could be compiled.
     installed = {name for name in names if ".dist-info/" not in name and not name.endswith((".so", ".genkern"))}
-    expected = {str(path) for path in files_of("genkern") if path.suffix in (".py", ".yaml", ".typed", ".npz")}
+    expected = {
+        str(path)
+        for path in files_of("genkern")
+        if path.suffix in (".py", ".yaml", ".typed", ".npz", ".js", ".css", ".html", ".txt")
+    }
     expected |= {f"genkern/{path}" for path in files_of("profiling") if path.suffix == ".py"}
     expected |= {f"genkern/{path}" for path in files_of("templates")}
     assert installed == expected

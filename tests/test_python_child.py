@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from long_tests import drawn
 
 from genkern.python_child import child_environment, code_argument, module_argv
 
@@ -48,7 +49,7 @@ def test_a_child_finds_what_this_process_finds(monkeypatch: pytest.MonkeyPatch, 
     assert child_environment()["PYTHONPATH"].split(os.pathsep) == [f"{tmp_path}/relative", "/modules", str(ROOT)]
 
 
-@pytest.mark.parametrize("start", ["installed", "checkout"])
+@pytest.mark.parametrize("start", drawn(["installed", "checkout"], 1))
 def test_no_process_of_a_run_imports_from_the_current_folder(start: str, tmp_path: Path) -> None:
     """The command, its trackers, its workers and their compilers; also if genkern itself is found there alone."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

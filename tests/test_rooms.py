@@ -25,6 +25,7 @@ ROOMS = (
     "profiling",
     "tuning",
     "command",
+    "results_report",
     "packing",
     "cluster",
     "api",

@@ -29,6 +29,7 @@ import gc
 import json
 import math
 import os
+import random
 import sys
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -56,9 +57,9 @@ from genkern.search.guided.guided import Guided
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.zero import Zero
 from genkern.search.limit import Allowance
-from genkern.search.plain.predicted_order import PredictedOrder
+from genkern.search.predicted_order import PredictedOrder
 from genkern.search.strategies import DEFAULT, ChosenStrategy, chosen_strategy
-from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
+from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit, units_of
 from genkern.tuning.simulated import Simulated, simulated
 
 # Binaries after which a loss is shown; no rival gets more than the last.
@@ -119,11 +120,22 @@ class _Limited(Strategy):
         return self._allowance.forget(self._strategy.drop())
 
 
+class RandomOrder(Strategy):
+    """Asks for every unit once, in an order that depends only on the seed and the space."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        self._left = sorted(units_of(task.configs), key=lambda unit: unit.configs[0].name)
+        random.Random(seed).shuffle(self._left)
+
+    def ask(self, n: int) -> Sequence[Unit]:
+        return [self._left.pop() for _ in range(min(n, len(self._left)))]
+
+
 def rivals(searches: Iterable[str], most: int, seeds: int = _SEEDS, models: Models | None = None) -> list[Rival]:
     """Ours by the names of `--search`, by the `models` where there are any, and those peers that are installed."""
     drawn = range(seeds)
     found = [_ours(chosen_strategy(name), models) for name in searches]
-    found.append(Rival("random order", lambda seed: _with_number(chosen_strategy(f"random:{seed}")), drawn))
+    found.append(Rival("random order", lambda seed: lambda task: RandomOrder(task, seed), drawn))
     found += [
         Rival("Inductor's 21", lambda seed: peer_configs.listed(peer_configs.inductor), listed=True),
         Rival("Inductor's 21 and 8 with TMA", lambda seed: peer_configs.listed(peer_configs.inductor_tma), listed=True),
@@ -328,7 +340,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     p.add_argument("--seeds", type=int, default=_SEEDS, metavar="N", help="seeds of rivals that draw (default: 3)")
     p.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes")
     options = p.parse_args(argv)
-    searches = options.search or [DEFAULT, "predicted", "zero", "racing", "patience:32"]
+    searches = options.search or [DEFAULT, "predicted", "zero"]
     try:
         problems = [each for each in recorded_problems(options.recorded) if each.us and each.whole]
         models = _models(options.models, problems) if options.models else None

@@ -32,7 +32,10 @@ NOT_IN_PYTHON = {
     "bucket_keys": "only the command has it",
     "predicted": "only the command has it",
     "progress_file": "genkern.tune(..., progress=True) shows a bar",
+    "json": "use the returned object",
+    "wide": "use to_pandas() of the returned object",
     "help": "see help(genkern.tune)",
+    "help_all": "see help(genkern.tune)",
     "version": "see genkern.__version__",
 }
 # Options that are given once for each of their values.

@@ -22,7 +22,7 @@ from genkern.kernels.kernel import Target
 from genkern.search.strategies import CACHED
 
 # Options of tuning that choose the search, and options that choose the device that measures.
-_SEARCHES = frozenset(("--search", "--strategy", "--exhaustive", "--patience", "--protocol"))
+_SEARCHES = frozenset(("--search", "--strategy", "--exhaustive", "--protocol"))
 _DEVICES = WHICH_GPUS | {"--profiler"}
 # Options that the folder determines.
 TAKEN = frozenset(
@@ -65,6 +65,7 @@ def parse_measure(argv: Sequence[str]) -> argparse.Namespace:
         said += ["--search", CACHED]
     options = parse([*others, *said, "-o", own.output or str(folder.results_of(own.shard))])
     options.shard, options.may_compile = own.shard, own.may_compile
+    options.json, options.wide = own.json, own.wide
     # Without this, a machine without a GPU would predict times.
     options.measures = "" if given & _DEVICES else "genkern measure"
     options.command = shlex.join(["python", "-m", "genkern", "measure", *argv])

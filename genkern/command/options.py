@@ -13,14 +13,16 @@ from pathlib import Path
 from genkern import __version__
 from genkern.arguments import Parser, number, underscored
 from genkern.command.exchange.bucket_options import add_bucket_options, check_bucket
+from genkern.command.help import ShortHelp
 from genkern.command.other_tuners import INSTEAD, require_own_flags
 from genkern.command.passes.invariant_options import add_invariant, check_invariant
+from genkern.command.usual_target import VARIABLE
 from genkern.errors import InputError
 from genkern.farm.remote.address import CLUSTER_HELP, read_cluster
 from genkern.files import is_stream
 from genkern.formats.tuned_row import row_keys
 from genkern.gemm.dtypes import DTYPES
-from genkern.gemm.gpus import DEFAULT_ARCH, known_archs
+from genkern.gemm.gpus import known_archs
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import ACTIVATIONS, MAX_DIMENSION
 from genkern.kernels.cute.command_line import add_families
@@ -28,6 +30,7 @@ from genkern.ops.command_line import add_fields, add_folders, default_types, op_
 from genkern.ops.op import op_names
 from genkern.search.command_line import add_strategy
 from genkern.space.space import shipped_names
+from genkern.subcommands import MODES
 from genkern.timing.libraries import ALL, LIBRARIES
 from genkern.timing.session import TOLERANCE
 from genkern.timing.time_sources import TIMERS
@@ -38,26 +41,28 @@ AITER_ERROR_RATIO = 0.05
 # Options that have no effect without a GPU.
 ABOUT_MEASURING = ("--protocol", "--iters", "--num_iters", "--warmup", "--rotating_tensor", "--exhaustive", "--lanes")
 # Options that also have no effect if nothing is compiled.
-ABOUT_SEARCHING = ("--search", "--strategy", "--patience", "--budget", "--timeout", "--kernels")
+ABOUT_SEARCHING = ("--search", "--strategy", "--budget", "--timeout", "--kernels")
 # Sizes under way per GPU. A search mostly waits for compiles, and the GPU would be idle; with several lanes it measures
 # other sizes meanwhile. 14 cold sizes took 83 s on an H100 with 16 cores with one lane, and 45 s with three.
 LANES = 3
-_USAGE = """genkern (-i FILE | -m M -n N -k K) [--compare] [-o FILE] [options]
-       genkern --model_dir DIR [--tp N] [-o FILE] [options]
-       genkern status [RUN]
-       genkern pack RESULTS... -o FILE
-       genkern verify BUNDLE
-       genkern model MODEL --engine ENGINE -o FILE
-       genkern merge SIZES... -o FILE
-       genkern shapes --model_dir DIR -o FILE
-       genkern export RESULTS... --to KIND -o PATH
-       genkern import FILE... -o RESULTS
-       genkern ops [RESULTS...]
-       genkern kernels --arch ARCH -o FILE
-       genkern cache [--trim SIZE]
-       genkern compile | measure | collect | sbatch | lab ...
-       genkern record | replay | train ...
-       genkern first-run | calibrate ..."""
+_USAGES = {
+    "": "genkern (-i FILE | -m M -n N -k K | --model_dir DIR) [--compare] [-o FILE] [options]\n"
+    "       genkern COMMAND [options]   (genkern --help lists the commands)",
+    "tune": "genkern tune (FILE | -m M -n N -k K | --model_dir DIR) [-o FILE] [options]",
+    "check": "genkern check RESULTS [options]",
+    "bench": "genkern bench RESULTS [-o FILE] [options]",
+    "explain": "genkern explain (FILE | -m M -n N -k K) [options]",
+}
+_DESCRIPTIONS = {
+    "": "Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias).",
+    "tune": "Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias). Without a GPU the\n"
+    "choice and its time are predicted.",
+    "check": "Check the output of every config of a results file; the exit status is 1 if any is wrong. Without\n"
+    "a GPU, configs run under Triton's interpreter on reduced sizes.",
+    "bench": "Time every config of a results file beside the library, into a CSV file.",
+    "explain": "Count, for each size, the configs that cannot run and those that each pruning rule drops, with the\n"
+    "reasons.",
+}
 _EXAMPLES = """examples:
   genkern --gemm_size_file sizes.yaml --compare              tune every size, check all finalists
   genkern -m 16 -n 4096 -k 4096 --arch gfx942                one size; predicted without a GPU
@@ -74,18 +79,24 @@ line says what); 3 for a bug in genkern; 130 when stopped.
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Return the options. Adds `given`, the names of the options that were written, and `tunes`, whether the run tunes.
 
-    Raises InputError; SystemExit(0) after printing for --help and --version.
+    `argv` may begin with a word of genkern.subcommands.MODES. Raises InputError; SystemExit(0) after printing for
+    --help, --help-all and --version.
     """
+    word = argv[0] if argv and argv[0] in MODES else ""
     add_folders(argv)
     # A family from a file (--family) may declare parameters, which become keys of results files.
     PARAMETERS.reserve(row_keys())
-    reader = parser()
+    reader = parser(word)
     names = frozenset(reader._option_string_actions)
-    arguments = underscored(argv, reader)
+    arguments = underscored(argv[1:] if word else argv, reader)
     require_own_flags(arguments, names)
     _require_size_of_k(arguments)
     options = reader.parse_args(arguments)
     options.given = frozenset(argument.partition("=")[0] for argument in arguments) & names
+    if options.file is not None:
+        if options.gemm_size_file is not None:
+            raise InputError(f"give one file: {options.file}, or --gemm_size_file {options.gemm_size_file}")
+        options.gemm_size_file = options.file
     # Only a run that tunes has a journal, from which the same command resumes.
     results = options.tuning_results_file
     others = options.compare_wo_tuning or options.benchmark or options.explain
@@ -105,24 +116,40 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser; its help is the reference of the command line."""
+def parser(word: str = "") -> argparse.ArgumentParser:
+    """Return the parser of the main command, or of one of its modes (genkern.subcommands.MODES).
+
+    Its help is the reference of the command line.
+    """
     p = Parser(
-        prog="genkern",
-        usage=_USAGE,
-        description="Find the fastest GEMM kernel for each matrix size: C = activation(A @ B + bias).",
-        epilog=_EXAMPLES,
+        prog=f"genkern {word}".strip(),
+        usage=_USAGES[word],
+        description=_DESCRIPTIONS[word],
+        epilog="" if word else _EXAMPLES,
     )
-    _sizes(p.add_argument_group("what to tune"))
-    _modes(p.add_argument_group("what to do (default: tune)"))
+    sizes = p.add_argument_group("what to tune" if word in ("", "tune") else "which sizes")
+    if word:
+        what = "a results file" if word in ("check", "bench") else "the sizes, as -i"
+        metavar = "RESULTS" if word in ("check", "bench") else "FILE"
+        sizes.add_argument("file", nargs="?", metavar=metavar, help=what)
+    _sizes(sizes)
+    _modes(p.add_argument_group("what to do (default: tune)" if not word else "checks"), word)
     _target(p.add_argument_group("for which device, and how to measure"))
     _search(p.add_argument_group("search and compile"))
     _results(p.add_argument_group("results"))
     general = p.add_argument_group("general")
     general.add_argument("-v", "--verbose", action="count", default=0, help="print the outcomes of the candidates")
-    general.add_argument("-h", "--help", action="help", help="print this and exit")
-    p.set_defaults(may_compile=True, shard=None, measures="")  # set by `genkern measure`
+    general.add_argument("-h", "--help", action=ShortHelp, word=word, help="print the most used options and exit")
+    general.add_argument("--help_all", "--help-all", action="help", help="print every option and exit")
+    modes = dict.fromkeys(("compare", "compare_wo_tuning", "benchmark", "explain"), False) if word else {}
+    if flag := MODES.get(word, ""):
+        modes[flag.removeprefix("--")] = True
+    if word == "tune":
+        del modes["compare"]
+    p.set_defaults(may_compile=True, shard=None, measures="", **modes)  # set by `genkern measure`
     p.set_defaults(model_list=None)  # set by the command, to the sizes of --model_dir
+    if not word:
+        p.set_defaults(file=None)
     general.add_argument("--version", action="version", version=f"genkern {__version__}", help="print it and exit")
     return p
 
@@ -153,12 +180,12 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
         "--op",
         metavar="OP",
         type=op_name,
-        help=f"{_either(op_names())}, or the folder of a format of your own (default: by the types)",
+        help=f"number format: {_either(op_names())}, or the folder of a format of your own (default: by the types)",
     )
     add_families(group)
     own = "fp8 and bf8 are the target's own"
     for operand, help in (
-        ("a", f"{', '.join(DTYPES)}; {own} (default: {default_types(0)})"),
+        ("a", f"type of A: {', '.join(DTYPES)}; {own} (default: {default_types(0)})"),
         ("b", "type of B (default: that of A, or the one that the format pairs with it)"),
         ("c", f"type of C (default: {default_types(2)})"),
     ):
@@ -187,21 +214,26 @@ def _sizes(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _modes(group: argparse._ArgumentGroup) -> None:
+def _modes(group: argparse._ArgumentGroup, word: str) -> None:
+    """Add the modes, unless the subcommand `word` is one of them, and the options of checks."""
     modes = group.add_mutually_exclusive_group()
-    modes.add_argument(
-        "--compare",
-        action="store_true",
-        help="tune, check every finalist rather than the winners alone, and show the error figures; "
-        "without a GPU, check the winners under Triton's interpreter",
-    )
-    modes.add_argument("--compare_wo_tuning", action="store_true", help="only check the configs of a results file")
-    modes.add_argument(
-        "--benchmark",
-        action="store_true",
-        help="only time the configs of a results file, into -o as CSV (default: output/benchmarking_results.csv)",
-    )
-    modes.add_argument("--explain", action="store_true", help="only count what each pruning rule drops, for each size")
+    if word in ("", "tune"):
+        modes.add_argument(
+            "--compare",
+            action="store_true",
+            help="tune, check every finalist rather than the winners alone, and show the error figures; "
+            "without a GPU, check the winners under Triton's interpreter",
+        )
+    if not word:
+        modes.add_argument("--compare_wo_tuning", action="store_true", help="only check the configs of a results file")
+        modes.add_argument(
+            "--benchmark",
+            action="store_true",
+            help="only time the configs of a results file, into -o as CSV (default: output/benchmarking_results.csv)",
+        )
+        modes.add_argument(
+            "--explain", action="store_true", help="only count what each pruning rule drops, for each size"
+        )
     group.add_argument("--no_check", action="store_true", help="accept winners unchecked; the results record that")
     group.add_argument(
         "--errRatio",
@@ -225,13 +257,14 @@ def _target(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--arch",
         metavar="ARCH",
-        help=f"{archs}, or of a file in GENKERN_GPU_FILES (default: that of the GPU found, else {DEFAULT_ARCH})",
+        help=f"architecture: {archs}, or of a file in GENKERN_GPU_FILES (default: that of the GPU found; without a "
+        f"GPU that of the results that are read, else ${VARIABLE})",
     )
     group.add_argument(
         "--device",
         metavar="NAME",
         help="the GPU model, as 'NVIDIA H100' or h100: measure only on GPUs of this model, or predict for it without "
-        "one (default: the GPU found, else the first of --arch)",
+        "one (default: the GPU found, else as --arch)",
     )
     group.add_argument(
         "--profiler",

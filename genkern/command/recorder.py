@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from rich.console import Console
 
 from genkern.command.candidates_file import CandidatesFile
 from genkern.command.pace import Pace
-from genkern.command.report import detail_lines, lost_line, outcome_text, size_line, winners_table
+from genkern.command.report import detail_lines, lost_line, outcome_text, size_line, size_values, winners_table
+from genkern.command.screen import columns_of, is_json, put
+from genkern.command.time_left import TimeLeft, duration_text
 from genkern.errors import ProfilerError
 from genkern.farm.farm import FarmCounts
 from genkern.formats.results import ResultsFile
@@ -64,6 +67,7 @@ class Recorder:
         self._unwritten = 0
         self._time_source = ""
         self._unchecked: list[str] = []
+        self._left = TimeLeft(problems)
         self.failed = self.bugs = 0
 
     def finished(self, report: Report) -> None:
@@ -87,12 +91,15 @@ class Recorder:
             self.bugs += 1
             self._console.print(self._bug_log.append(report.problem.size, report.bug))
         else:
-            self._console.print(size_line(report))
+            put(self._console, "size", size_values(report), [size_line(report)])
         for warning in report.warnings:
             self._console.print(f"{report.problem.size}: warning: {warning}")
         if self._verbose:
             for line in detail_lines(report):
                 self._console.print(line)
+        if (estimate := self._left.finished(report.problem)) is not None:
+            line = f"{estimate.done} of {estimate.sizes} sizes, about {duration_text(estimate.left_s)} left"
+            put(self._console, "progress", asdict(estimate), [line])
         if self._unwritten >= self._batch and self._pace.due and not self._results.is_stream:
             self.flush()
 
@@ -110,9 +117,14 @@ class Recorder:
 
     def summary(self, gpu: Gpu, counts: FarmCounts | None) -> None:
         """Print the table of winners and the outcomes of all candidates; `counts` is None if nothing was compiled."""
+        if is_json(self._console):
+            outcomes = {outcome.said_of(self._time_source): count for outcome, count in self._outcomes.items()}
+            values = {"winners": len(self._winners), "failed": self.failed, "bugs": self.bugs, "candidates": outcomes}
+            put(self._console, "summary", {**values, "results": self._results.path if self._winners else None}, ())
+            return
         if self._winners:
-            columns = self._console.width if self._console.is_terminal else None
-            print_lines(self._console, ["", *winners_table(self._winners, gpu, columns, errors=self._errors), ""])
+            table = winners_table(self._winners, gpu, columns_of(self._console), errors=self._errors)
+            print_lines(self._console, ["", *table, ""])
         self._console.print(f"candidates: {outcome_text(self._outcomes, self._time_source) or 'none'}")
         if counts is not None:
             self._console.print(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from genkern.command.screen import aligned
+from genkern.command.screen import fitted
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
@@ -59,8 +59,8 @@ def format_text(problem: GemmProblem) -> str:
 def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, errors: bool = False) -> list[str]:
     """Return the lines of the table of winners, with a title; `errors` adds the figures of the checks.
 
-    Empty columns are left out, and a format that all sizes share is in the title. If a line with the winner's name
-    would be longer than `columns` (None: no limit), the names are on lines of their own.
+    Empty columns are left out, and a format that all sizes share is in the title. If a line would be longer than
+    `columns` (None: no limit), the winners' names, and if necessary the columns before them, are on lines of their own.
     """
     formats = {format_text(winner.problem) for winner in winners}
     title = f"{gpu.name} ({gpu.arch})" + (f", {formats.pop()}" if len(formats) == 1 else "")
@@ -90,14 +90,10 @@ def winners_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None, *, e
     cells["winner"] = lambda w: w.config.name
     rows = [list(cells), *([cell(winner) for cell in cells.values()] for winner in winners)]
     right = [name for name in cells if name not in _LEFT_ALIGNED]
-    lines = aligned(rows, right)
-    if columns is not None and max(map(len, lines)) > columns:
-        without = aligned([row[:-1] for row in rows], right)
-        lines = [part for line, row in zip(without, rows, strict=True) for part in (line, f"  {row[-1]}")]
-    return [title, *lines]
+    return [title, *fitted(rows, right, columns)]
 
 
-def invariant_table(winners: Sequence[Winner], gpu: Gpu) -> list[str]:
+def invariant_table(winners: Sequence[Winner], gpu: Gpu, columns: int | None) -> list[str]:
     """Return the lines of a table of winners in one order of sums for all M: what is called, and what the order
     costs."""
     rows = [["size", "us", "loss", "vs torch", "called", "sums"]]
@@ -109,7 +105,7 @@ def invariant_table(winners: Sequence[Winner], gpu: Gpu) -> list[str]:
         sums = sums_of(winner.problem, winner.config, winner.arch)
         rows.append([winner.problem.size, f"{us:.2f}", loss, torch, called, sums])
     title = f"{gpu.name} ({gpu.arch}), one order of sums for all M"
-    return [title, *aligned(rows, ("us", "loss", "vs torch"))]
+    return [title, *fitted(rows, ("us", "loss", "vs torch"), columns)]
 
 
 def size_line(report: Report) -> str:
@@ -138,6 +134,30 @@ def size_line(report: Report) -> str:
         f"({winner.time_source}){checked}: "
         f"{winner.config.name}{earlier}"
     )
+
+
+def size_values(report: Report) -> dict[str, object]:
+    """Return what `size_line` says as values for JSON. Times are in microseconds, and `time_source` names their
+    source."""
+    winner = report.winner
+    values: dict[str, object] = {"size": report.problem.size, "problem": report.problem.name}
+    if winner is None:
+        return {**values, "config": None, "message": report.message}
+    return {
+        **values,
+        "config": winner.config.name,
+        "choice": winner.choice,
+        "us": winner.duration_us,
+        "time_source": winner.time_source,
+        "predicted_interval_us": winner.predicted_interval_us,
+        "tflops": report.problem.tflops(winner.duration_us),
+        "vendor": winner.vendor,
+        "vendor_us": winner.vendor_us,
+        "torch_us": winner.torch_us,
+        "check": winner.check.method if winner.check else None,
+        "arch": winner.arch,
+        "device": winner.device,
+    }
 
 
 def _interval_cell(winner: Winner) -> str:

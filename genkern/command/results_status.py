@@ -6,29 +6,37 @@ import time
 from pathlib import Path
 
 from genkern.command.report import format_text
-from genkern.command.screen import aligned
+from genkern.command.screen import fitted
 from genkern.errors import ResultsError
 from genkern.files import read_text, shown_path
 from genkern.formats.gemm_entry import GemmDefaults
 from genkern.formats.kind import kind_of
 from genkern.formats.tuned_row import TunedRow
 
+HEAD = ["size", "format", "us", "source", "device", "Triton", "config"]
+NUMBERS = ("us",)
 
-def results_lines(path: str, journal: str = "; no journal is beside it") -> list[str]:
-    """Return the number of sizes and when the file was written, then a table of times, sources, devices and configs.
 
-    `journal` ends the first line. Raises ResultsError if `path` is not a results file.
-    """
+def results_rows(path: str) -> list[list[str]]:
+    """Return a row of times, sources, devices and configs for each size. Raises ResultsError if `path` is not a results
+    file."""
     # An empty file counts as results without rows, as it does for a run.
     text = read_text(path, ResultsError)
     found = kind_of(path).read_rows(text, shown_path(path), GemmDefaults()) if text.strip() else ()
-    rows = [_cells(row) for row in found]
+    return [_cells(row) for row in found]
+
+
+def results_lines(path: str, journal: str = "; no journal is beside it", columns: int | None = None) -> list[str]:
+    """Return the number of sizes and when the file was written, then the table of `results_rows` in at most `columns`.
+
+    `journal` ends the first line. Raises ResultsError if `path` is not a results file.
+    """
+    rows = results_rows(path)
     written = time.strftime("%Y-%m-%d %H:%M", time.localtime(Path(path).stat().st_mtime))
     sizes = f"{len(rows)} size{'' if len(rows) == 1 else 's'}"
-    head = ["size", "format", "us", "source", "device", "Triton", "config"]
     return [
         f"{shown_path(path)}: results of {sizes}, written {written}{journal}",
-        *(aligned([head, *rows], ["us"]) if rows else []),
+        *(fitted([HEAD, *rows], NUMBERS, columns) if rows else []),
     ]
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from genkern.command.other_tuners import unread_variables
 from genkern.command.passes.choosing import Choosing, Groups
 from genkern.command.passes.tuning_pass import TuningPass
 from genkern.command.recorder import Recorder
+from genkern.command.screen import Screen, put
 from genkern.command.setting import Setting, make_setting
 from genkern.command.verify import benchmark, verify
 from genkern.errors import InputError, ResultsError
@@ -87,6 +89,8 @@ def run(options: argparse.Namespace, console: Console, early: Early | None = Non
         write_table(table, problems, setting, console)
     if options.bucket is not None and status != 3:
         write_buckets(problems, setting, console)
+    if isinstance(console, Screen):
+        console.put_next(next_step(setting, status))
     return status
 
 
@@ -98,6 +102,20 @@ def spaces_of(problems: Sequence[GemmProblem], setting: Setting) -> dict[str, Sp
     if setting.options.deterministic:
         spaces = {op: space.asked_first("not_deterministic") for op, space in spaces.items()}
     return spaces
+
+
+def next_step(setting: Setting, status: int) -> str:
+    """Return what to do after a run that tuned, as a line for the user."""
+    options, path = setting.options, shlex.quote(setting.results_path)
+    if status == 3:
+        return f"report the bug, with {RunFiles(setting.results_path).bug_log}"
+    if status:
+        return "the same command with -o2 candidates.csv says why a size has no winner"
+    if not setting.target.measured:
+        return f"run the same command on a machine with a {setting.target.arch} GPU and PyTorch to measure"
+    if is_stream(setting.results_path) or options.batch_invariant:
+        return "genkern pack RESULTS -o FILE.genkern makes a bundle that programs call"
+    return f"genkern pack {path} -o FILE.genkern, then GENKERN_CONFIG=FILE.genkern lets a program call the winners"
 
 
 @contextlib.contextmanager
@@ -182,10 +200,20 @@ def show_pruning(problems: Sequence[GemmProblem], spaces: Spaces, setting: Setti
         if reader_left(sys.stdout):
             break
         space = spaces[problem.op]
-        console.print(f"{problem.size} {problem.op} on {setting.target.gpu.name}, space {space.name}:")
-        console.print(explain(prune(space, problem, setting.target.gpu)))
-        if table := parameters_table(space):
-            console.print(table)
+        pruned = prune(space, problem, setting.target.gpu)
+        values = {
+            "size": problem.size,
+            "problem": problem.name,
+            "gpu": setting.target.gpu.name,
+            "space": space.name,
+            "kept": len(pruned.kept),
+            "binaries": pruned.binaries,
+            "total": pruned.total,
+            "illegal": pruned.illegal,
+            "dropped": pruned.dropped,
+        }
+        lines = [f"{problem.size} {problem.op} on {setting.target.gpu.name}, space {space.name}:", explain(pruned)]
+        put(console, "pruned", values, [*lines, *filter(None, [parameters_table(space)])])
     return 0
 
 
@@ -259,10 +287,7 @@ def tune_each(
     counts = work.tune(remaining, recorder)
     recorder.summary(target.gpu, None if setting.predicts else counts)
     if not target.measured:
-        console.print(
-            f"These times are predicted. To measure, run the same command on a machine with a {target.arch} GPU "
-            "and PyTorch."
-        )
+        console.print("These times are predicted.")
         if setting.predicts or setting.strategy.name == ZERO:
             for line in trust_lines(target.gpu):
                 console.print(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import shlex
 import time
 from collections import Counter
@@ -16,8 +15,9 @@ from rich.console import Console
 
 from genkern.arguments import Parser
 from genkern.command.report import format_text, outcome_text
-from genkern.command.results_status import results_lines
-from genkern.command.screen import aligned
+from genkern.command.results_status import HEAD, NUMBERS, results_lines, results_rows
+from genkern.command.screen import columns_of, fitted, is_json, put, put_table
+from genkern.command.time_left import duration_text
 from genkern.files import shown_path
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Measurement, Outcome
@@ -93,16 +93,28 @@ def status_parser() -> argparse.ArgumentParser:
     return p
 
 
-def status_lines(status: RunStatus) -> list[str]:
-    """Return the text for one run: its state, a table of its sizes, and what to do next."""
+def status_lines(status: RunStatus, columns: int | None = None) -> list[str]:
+    """Return the text for one run: its state, a table of its sizes in at most `columns`, and what to do next."""
     name = shown_path(status.results)
     if status.facts is None:
         return [f"{name}: {status.state.value}; nothing is recorded yet"]
     sizes = size_statuses(status)
     done = sum(size.state in ("done", "no winner") for size in sizes)
-    lines = [f"{name}: {status.state.value}{_since(status)}", *_table(sizes)]
+    lines = [f"{name}: {status.state.value}{_since(status)}", *fitted(_table(sizes), _NUMBERS, columns)]
     lines.append(f"{done} of {len(sizes)} sizes done; the last fact is {duration_text(status.idle_s)} old")
     return lines + _advice(status, sizes)
+
+
+def _put_status(status: RunStatus, console: Console) -> None:
+    """Print one run; with --json a record of the run, then one of each size."""
+    if not is_json(console):
+        console.print("\n".join(status_lines(status, columns_of(console))))
+        return
+    sizes = size_statuses(status) if status.facts is not None else []
+    done = sum(size.state in ("done", "no winner") for size in sizes)
+    values = {"results": status.results, "state": status.state.value, "sizes": len(sizes), "done": done}
+    put(console, "run", {**values, "idle_s": status.idle_s}, ())
+    put_table(console, "size", _table(sizes), _NUMBERS)
 
 
 def size_statuses(status: RunStatus) -> list[SizeStatus]:
@@ -143,17 +155,6 @@ def _size_status(problem: GemmProblem, facts: ProblemFacts, status: RunStatus) -
     return SizeStatus(problem, state, len(facts.screened), configs, best, outcome_text(outcomes, source))
 
 
-def duration_text(seconds: float) -> str:
-    """Return `4.2 s`, `3 min 12 s`, `2 h 5 min` or `3 d 4 h`; never negative, even if the clock was set back."""
-    if not 59.95 <= seconds < math.inf:
-        return f"{max(0.0, seconds):.1f} s"
-    minutes, rest_s = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest_s} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
 def _since(status: RunStatus) -> str:
     assert status.facts is not None
     if status.state is not State.GOING_ON or not status.facts.starts:
@@ -162,8 +163,8 @@ def _since(status: RunStatus) -> str:
     return f" for {duration_text(status.now_s - start.time_s)} (process {start.pid} on {start.host})"
 
 
-def _table(sizes: Sequence[SizeStatus]) -> list[str]:
-    """Return the table of sizes. Empty columns are left out; formats are named if the sizes have several."""
+def _table(sizes: Sequence[SizeStatus]) -> list[list[str]]:
+    """Return the rows of the table of sizes, the header first; formats are named if the sizes have several."""
     several = len({format_text(size.problem) for size in sizes}) > 1
     rows = [["size", "state", "screened", "us", "source", "best so far", "candidates"]]
     for size in sizes:
@@ -180,7 +181,7 @@ def _table(sizes: Sequence[SizeStatus]) -> list[str]:
                 size.outcomes,
             ]
         )
-    return aligned(rows, _NUMBERS)
+    return rows
 
 
 def _advice(status: RunStatus, sizes: Sequence[SizeStatus]) -> list[str]:
@@ -205,32 +206,40 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
     """
     path: str = options.run
     if Path(path).is_file() and not RunFiles.named_by(path).known:
-        # One call of print, since each costs 0.1 ms and a file may have 100,000 rows.
-        console.print("\n".join(results_lines(path)))
+        _put_results(path, console)
         return 0
     found = 0
     for number, run in enumerate(find_runs(path)):
-        if number:
+        if number and not is_json(console):
             console.print()
-        lines, is_left = lines_of(run)
-        console.print("\n".join(lines))
-        found = max(found, int(is_left))
+        found = max(found, int(_put_run(run, console)))
     return found
 
 
-def lines_of(run: RunFiles) -> tuple[list[str], bool]:
-    """Return the lines about a run, and whether it is not going on although sizes are left.
+def _put_results(path: str, console: Console, journal: str = "; no journal is beside it") -> None:
+    """Print the contents of a results file. Raises ResultsError if it is none."""
+    if is_json(console):
+        put_table(console, "size", [HEAD, *results_rows(path)], NUMBERS)
+    else:
+        console.print("\n".join(results_lines(path, journal, columns_of(console))))
 
-    If another version of genkern wrote its journal, the lines describe its results. Raises ResultsError if there are
-    none, or the journal is damaged.
+
+def _put_run(run: RunFiles, console: Console) -> bool:
+    """Print a run, and return whether it is not going on although sizes are left.
+
+    If another version of genkern wrote its journal, its results are printed. Raises ResultsError if there are none, or
+    the journal is damaged.
     """
     try:
         status = read_status(run)
     except OldJournal as error:
         if not Path(run.results).is_file():
             raise
-        return [error.reason, *results_lines(run.results, "")], False
-    return status_lines(status), is_left(status)
+        console.print(error.reason)
+        _put_results(run.results, console, "")
+        return False
+    _put_status(status, console)
+    return is_left(status)
 
 
 def is_left(status: RunStatus) -> bool:

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import genkern
+from genkern.command.usual_target import usual_gpu
 from genkern.errors import InputError, ProfilerError
 from genkern.formats.tuned_row import DeviceKey
 from genkern.gemm.gpus import (
-    DEFAULT_ARCH,
     NOT_PRESENT,
     DetectedDevice,
     Gpu,
@@ -54,7 +54,6 @@ class RunTarget:
     device_name: the driver's name; the model's name with NOT_PRESENT if times are predicted
     gpu_ids: numbers of the GPUs to measure on; empty if times are predicted
     devices: these GPUs as the driver describes them, in the order of `gpu_ids`
-    is_assumed: True if the machine has no GPU, and no option names an architecture
     """
 
     arch: str
@@ -62,7 +61,6 @@ class RunTarget:
     device_name: str
     gpu_ids: tuple[int, ...]
     devices: tuple[DetectedDevice, ...] = ()
-    is_assumed: bool = False
 
     @property
     def measured(self) -> bool:
@@ -100,23 +98,31 @@ class RunTarget:
 def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | None = None) -> RunTarget:
     """Return the target that the options and the machine's GPUs determine.
 
-    Raises InputError for an unknown architecture or GPU number, or for GPUs of several kinds, and ProfilerError if the
-    options ask for a measurement that this machine cannot make.
+    Without a GPU and without such an option, genkern.command.usual_target decides. Raises InputError for an unknown
+    architecture or GPU number, or for GPUs of several kinds, and ProfilerError if the options ask for a measurement
+    that this machine cannot make.
     """
     devices = detect_devices() if detected is None else detected
     named = asked_device(options.device, options.arch)
-    arch = named.arch if named else options.arch or (devices[0].arch if devices else DEFAULT_ARCH)
+    asked = _asked_to_measure(options)
+    if not (named or options.arch or devices):
+        if asked and options.profiler != "predict":
+            vendor = _VENDORS.get(options.profiler, "")
+            needs = f"an {vendor.upper()}" if vendor else "a"
+            raise ProfilerError(f"{asked} needs {needs} GPU, this machine has none; try --profiler predict")
+        gpu = usual_gpu(options)
+        return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", ())
+    arch = named.arch if named else options.arch or devices[0].arch
     gpu = named or gpu_for_arch(arch)
     fitting = [device for device in devices if device.arch == gpu.arch]
     if named:
         fitting = [device for device in fitting if gpu_for_device(device.name, arch).name == named.name]
     elif fitting:
         gpu = gpu_for_device(fitting[0].name, arch)
-    asked = _asked_to_measure(options)
     if options.profiler == "predict" or not (fitting or asked):
-        return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", (), is_assumed=not (options.arch or devices))
+        return RunTarget(gpu.arch, gpu, f"{gpu.name}{NOT_PRESENT}", ())
     vendor = _VENDORS.get(options.profiler, gpu.vendor)
-    if vendor != gpu.vendor and (named or options.arch or devices):
+    if vendor != gpu.vendor:
         raise ProfilerError(f"{asked} is for {vendor.upper()} GPUs, {gpu.arch} is not one; try --profiler auto")
     if not fitting:
         needs = f"a {gpu.arch}" if options.arch else f"an {vendor.upper()}" if options.profiler in _VENDORS else "a"
@@ -147,6 +153,13 @@ def choose_target(options: argparse.Namespace, detected: list[DetectedDevice] | 
     found = partition_of(gpu_for_device(device.name, gpu.arch), device.compute_units)
     described = tuple(chosen if gpu.vendor == "nvidia" else asked_of_amd_smi(chosen))
     return RunTarget(gpu.arch, found, device.name, wanted, described)
+
+
+def devices_to_measure(command: str) -> list[DetectedDevice]:
+    """Return this machine's GPUs, for a command that measures. Raises InputError if there is none."""
+    if devices := detect_devices():
+        return devices
+    raise InputError(f"{command} measures, and this machine has no GPU that genkern can measure on")
 
 
 def add_gpu(group: argparse._ArgumentGroup) -> None:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from genkern.command.pace import Pace
 from genkern.command.report import format_text, versus_text
+from genkern.command.screen import put
 from genkern.command.setting import Setting
 from genkern.command.target import RunTarget, make_device_checker
 from genkern.errors import BugError, ResultsError, bugs_told
@@ -101,7 +102,7 @@ def verify(setting: Setting, console: Console) -> int:
                 console.print(bug_log.append(claim_text(claim), check))
                 bugs += 1
                 continue
-            console.print(check_line(claim, check))
+            put(console, "check", _check_values(claim, check), [check_line(claim, check)])
             if check.method == NOT_CHECKED:
                 unchecked.append(claim.problem.size)
             elif not check.passed:
@@ -123,6 +124,22 @@ def check_line(claim: Claim, check: Check) -> str:
     found = check.message or f"error ratio {check.error_ratio:.3g}, worst row {check.worst_row_error:.3g}"
     how = "" if check.method == NOT_CHECKED else f" ({how})"
     return f"{name}: {verdict}: {found}{how}: {claim.config.name}"
+
+
+def _check_values(claim: Claim, check: Check) -> dict[str, object]:
+    """Return what `check_line` says as values for JSON."""
+    verdict = "ok" if check.passed else "not checked" if check.method == NOT_CHECKED else "wrong"
+    return {
+        "size": claim.problem.size,
+        "problem": claim.problem.name,
+        "config": claim.config.name,
+        "verdict": verdict,
+        "method": check.how,
+        "checked_size": check.problem_size,
+        "error_ratio": check.error_ratio,
+        "worst_row_error": check.worst_row_error,
+        "message": check.message,
+    }
 
 
 def claim_text(claim: Claim) -> str:
@@ -168,7 +185,7 @@ def benchmark(setting: Setting, console: Console) -> int:
                 bugs += 1
                 continue
             rows.append(row)
-            console.print(_time_line(claim, row))
+            put(console, "time", row, [_time_line(claim, row)])
             if whole and pace.due:
                 write()
     console.print(f"{len(rows)} time{'' if len(rows) == 1 else 's'} in {output}")

@@ -52,7 +52,6 @@ from genkern.formats.tuned_row import (
     sums_said,
     vendor_of,
 )
-from genkern.gemm.config import name_today
 from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
@@ -396,7 +395,7 @@ def _row(cells: Mapping[str, str], defaults: GemmDefaults, by_name: SaidFormat) 
         interval_us=interval("interval", floats),
         samples=_count("samples", given),
         discarded=_count("discarded", given),
-        runner_up=name_today(given.get("runner_up", "")),
+        runner_up=given.get("runner_up", ""),
         runner_up_us=positive("runner_up_us", floats),
         margin=positive("margin", floats),
         vendor_us=positive("vendor_us", floats),

@@ -44,7 +44,7 @@ from genkern.formats.tuned_row import (
     vendor_of,
     whole,
 )
-from genkern.gemm.config import Config, has_amd_options, name_today
+from genkern.gemm.config import Config, has_amd_options
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
@@ -246,7 +246,7 @@ class _Rows:
             typed=names_types(values, self._defaults),
             samples=whole("samples", values),
             discarded=whole("discarded", values),
-            runner_up=sys.intern(name_today(text_of("runner_up", values) or "")),
+            runner_up=sys.intern(text_of("runner_up", values) or ""),
             runner_up_us=positive("runner_up_us", values),
             margin=positive("margin", values),
             check=sys.intern(text_of("check", values) or ""),

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from genkern.errors import InputError
 from genkern.formats.flat_yaml import shown
 from genkern.formats.gemm_entry import SIZE_KEYS, own_keys
-from genkern.gemm.config import Config, today
-from genkern.gemm.former_names import FORMER, GONE
+from genkern.gemm.config import Config
 from genkern.gemm.gpus import NOT_PRESENT, gpu_for_device
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Value
 from genkern.gemm.problem import INT32, GemmProblem
@@ -174,10 +173,11 @@ def config_of(values: Mapping[str, object]) -> Config:
     disagrees with its values.
     """
     family = _word("family", values.get("family", "tiled"))
-    if family in GONE:
-        raise InputError(f"family {family} is not part of genkern any more; remove this line and tune its size again")
-    if family not in FAMILIES and family not in FORMER:
-        raise InputError(f"family {shown(family)} is unknown; use one of {', '.join(FAMILIES)}")
+    if family not in FAMILIES:
+        raise InputError(
+            f"family {shown(family)} is unknown; use one of {', '.join(FAMILIES)}, or, if genkern 0.1.0 wrote this "
+            "line, remove it and tune its size again"
+        )
     given = {**values, "schedule_hint": values.get("schedule_hint", values.get("instruction_sched_variant"))}
     parts: dict[str, Value] = {}
     for name, parameter in PARAMETERS.by_name.items():
@@ -189,12 +189,11 @@ def config_of(values: Mapping[str, object]) -> Config:
             raise InputError(f"{name} = {shown(value)} is not usable; write {parameter.said}")
         else:
             parts[name] = value  # type: ignore[assignment]
-    written = Config(family, **parts)  # type: ignore[arg-type]
-    config = today(written)
+    config = Config(family, **parts)  # type: ignore[arg-type]
     if problem := values_problem(config):
         raise InputError(problem.replace(": ", " = ", 1))
     said = values.get("config")
-    if said is not None and said not in (written.name, config.name):
+    if said is not None and said != config.name:
         raise InputError(f"config is {shown(said)} but its values make {config.name}; correct one or drop config")
     return config
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.gemm.former_names import FORMER
 from genkern.gemm.parameter import CORE, FAMILY, PARAMETERS, Value
 from genkern.gemm.problem import INT32
 
@@ -112,10 +111,7 @@ class Config:
 
     @classmethod
     def parse(cls, name: str) -> Config:
-        """Return the config of a name, also of a former name (genkern.gemm.former_names).
-
-        Raises InputError if no config has this name.
-        """
+        """Return the config of a name. Raises InputError if no config has this name."""
         match = PARAMETERS.pattern.fullmatch(name)
         if match is None:
             raise InputError(f"{name[:200]!r} is not a config name: expected family_BM.._BN.._BK.._GM.._SK.._nW.._nS..")
@@ -125,23 +121,7 @@ class Config:
         config = cls(family, **values)  # type: ignore[arg-type]
         if config.name != name:
             raise InputError(f"{name!r} is not a config name: did you mean {config.name!r}?")
-        return today(config)
-
-
-def today(config: Config) -> Config:
-    """Return the config under its current name if its family had another name before, otherwise unchanged."""
-    if (former := FORMER.get(config.family)) is None:
         return config
-    family, others = former
-    return replace(config, family=family, others=_merged(config.others, dict(others)))
-
-
-def name_today(name: str) -> str:
-    """Return the current name of a config with a former name.
-
-    Other names, such as library calls, are returned unchanged.
-    """
-    return Config.parse(name).name if name.partition("_BM")[0] in FORMER else name
 
 
 def name_of(others: Others) -> str:

@@ -17,8 +17,6 @@ from genkern.gemm.gpu import Capabilities
 from genkern.gemm.gpu import Gpu as Gpu
 from genkern.gemm.gpu_table import Architecture, read_table
 
-# Architecture for predicted times if there is no GPU and no option names one.
-DEFAULT_ARCH = "gfx942"
 # Suffix of the name of a device whose times are predicted.
 NOT_PRESENT = " (not present)"
 _KFD = Path("/sys/class/kfd/kfd/topology/nodes")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from genkern.gemm.config import name_today
 from genkern.gemm.records import Measurement, Outcome, Unfit, require_types
 
 # Fields that many measurements have in common, in the order of `_kind`.
@@ -95,11 +94,11 @@ def codes_columns(codes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def codes_of(value: Mapping[str, Any]) -> dict[str, str]:
-    """Return the code digest by the config's current name. Raises as `measurements_of`."""
+    """Return the code digest by the config's name. Raises as `measurements_of`."""
     codes, code = {}, ""
     for name, said in zip(restored(value["config"]), value["code"], strict=True):
         code = said or code
-        codes[name_today(name)] = str(code)
+        codes[name] = str(code)
     return codes
 
 

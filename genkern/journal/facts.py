@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from genkern.errors import InputError, ResultsError
 from genkern.files import regular_bytes
-from genkern.gemm.config import name_today
-from genkern.gemm.former_names import is_gone
 from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit, Winner, require_types
 from genkern.journal.batch import codes_of, measurements_of, restored, unfit_of
-from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences, header_of_today
+from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences, header_of_today, other_version
 from genkern.journal.line import check_of, checksums, entry_of, require_whole, unsealed_header, winner_of
 from genkern.journal.made import MadeBinary, made_of
 from genkern.journal.searched import Searched, searched_of
@@ -78,10 +76,18 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a problem ended: number of configs by outcome, and why there is no winner, or ""."""
+    """How a problem ended.
+
+    outcomes: number of configs by outcome
+    message: why there is no winner, or ""
+    time_s: when (`time.time()`); None in journals of genkern 0.2
+    stage_s: wall-clock seconds of each stage, in the order in which they began; pruning precedes `Begun`
+    """
 
     outcomes: dict[Outcome, int]
     message: str
+    time_s: float | None = None
+    stage_s: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -191,10 +197,10 @@ class JournalFacts:
         self._checksum, chained = 0, True
         for number, line in enumerate(whole.splitlines(), start=1):
             try:
-                if number == 1 and (schema := unsealed_header(line).get("schema", SCHEMA)) != SCHEMA:
-                    # Lines of another version may have another format.
+                if number == 1 and (version := other_version(unsealed_header(line))):
+                    # Lines of another version may have another format, or other names of configs.
                     raise OldJournal(
-                        f"{self.path} is of another version of genkern (schema {schema}, here {SCHEMA})",
+                        f"{self.path} is of another version of genkern ({version})",
                         ": the same command starts anew and keeps that file",
                     )
                 before, own = checksums(line)
@@ -258,17 +264,17 @@ class JournalFacts:
     def _take(self, fact: str, value: Any, problem: GemmProblem) -> None:
         facts = self.of(problem)
         if fact == "screened":
-            facts.screened |= {measurement.config: measurement for measurement in _of_today(value)}
+            facts.screened |= {measurement.config: measurement for measurement in measurements_of(value)}
         elif fact == "unfit":
-            facts.unfit |= {name_today(name): unfit for name, unfit in unfit_of(value).items() if not is_gone(name)}
+            facts.unfit |= unfit_of(value)
         elif fact == "made":
             facts.made |= made_of(value)
         elif fact == "compiled":
             facts.compiled = require_types(Compiled(**value))
         elif fact == "retimed":
-            facts.finals = _of_today(value)
+            facts.finals = measurements_of(value)
         elif fact == "confirmed":
-            facts.confirmed = _of_today(value)
+            facts.confirmed = measurements_of(value)
         elif fact == "checked":
             facts.checks |= _by_config(check_of(value))
         elif fact == "unchecked":
@@ -278,25 +284,25 @@ class JournalFacts:
         elif fact == "summed":
             facts.sums |= {str(call): str(order) for call, order in value.items()}
         elif fact == "won":
-            if not is_gone(value["config"]):
-                try:
-                    self._note_winner(winner_of(value, problem))
-                except InputError as error:
-                    # The file is intact: the config has a parameter that no family here declares.
-                    advice = f"; set {ENVIRONMENT} to the files of the families (--family) that the run had"
-                    raise UnusableJournal(f"{self.path}: {error}", advice) from None
+            try:
+                self._note_winner(winner_of(value, problem))
+            except InputError as error:
+                # The file is intact: the config has a parameter that no family here declares.
+                advice = f"; set {ENVIRONMENT} to the files of the families (--family) that the run had"
+                raise UnusableJournal(f"{self.path}: {error}", advice) from None
         elif fact == "began":
             facts.begun = require_types(Begun(**value))
         elif fact == "ended":
             outcomes = {Outcome(name): n for name, n in value["outcomes"].items()}
-            facts.ended = require_types(Ended(outcomes, value["message"]))
+            when = value.get("time_s"), value.get("stage_s", {})
+            facts.ended = require_types(Ended(outcomes, value["message"], *when))
         elif fact == "coded":
             facts.codes |= codes_of(value)
         elif fact == "outdated":
-            facts.forget([name_today(config) for config in restored(value)])
+            facts.forget(restored(value))
         elif fact == "retracted":
             for config in value:
-                facts.screened.pop(name_today(config), None)
+                facts.screened.pop(config, None)
         elif fact != "searched":
             # A "searched" fact needs no action here: `_read` stores its line.
             raise ValueError(fact)
@@ -304,19 +310,6 @@ class JournalFacts:
 
 def _by_config(check: Check) -> dict[str, Check]:
     return {check.config: check}
-
-
-def _of_today(value: Mapping[str, Any]) -> list[Measurement]:
-    """Return the measurements under current config names, without families that no longer exist.
-
-    The sizes of removed families are decided again.
-    """
-    found = []
-    for measurement in measurements_of(value):
-        name = name_today(measurement.config)
-        if not is_gone(name):
-            found.append(measurement if name == measurement.config else replace(measurement, config=name))
-    return found
 
 
 def read_ends(path: str | Path) -> JournalFacts:

@@ -19,9 +19,8 @@ SCHEMA = 5
 # Keys that may be missing, because a tool did not answer or an earlier release did not write them. Their absence alone
 # does not make another run.
 _NOT_ALWAYS_KNOWN = ("driver", "sm_clock_max_mhz", "memory_clock_max_mhz", "families")
-# Releases whose runs can be continued: they have the same kernels, with names that are still read
-# (genkern.gemm.former_names).
-_GOES_ON = ("0.1.0",)
+# Releases with the same schema that gave configs other names.
+_OTHER_NAMES = ("0.1.0",)
 # A difference here does not make another run, since each fact names its code (`generator`).
 _OF_FACTS = ("generator",)
 # Conditions of a result in addition to the problem, the device and the timer.
@@ -62,6 +61,13 @@ def generator() -> str:
     return digest.hexdigest()[:16]
 
 
+def other_version(header: Mapping[str, Any]) -> str:
+    """Return which version wrote a journal whose lines this one cannot read; "" if it can read them."""
+    if (schema := header.get("schema", SCHEMA)) != SCHEMA:
+        return f"schema {schema}, here {SCHEMA}"
+    return str(header["genkern"]) if header.get("genkern") in _OTHER_NAMES else ""
+
+
 def header_of_today(header: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a header with its `strategy` as name and number, whatever version wrote it.
 
@@ -92,7 +98,7 @@ def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[s
     different = []
     for name in sorted({*found, *expected}.difference(_OF_FACTS)):
         was, now = found.get(name), expected.get(name)
-        if (name in _NOT_ALWAYS_KNOWN and None in (was, now)) or (name == "genkern" and was in _GOES_ON):
+        if name in _NOT_ALWAYS_KNOWN and None in (was, now):
             continue
         if name == "devices":
             different += _device_differences(was or {}, now or {})

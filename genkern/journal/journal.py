@@ -119,7 +119,8 @@ class Facts(JournalFacts, ABC):
     def ended(self, problem: GemmProblem, ended: Ended) -> None:
         self.of(problem).ended = ended
         outcomes = {outcome.value: count for outcome, count in ended.outcomes.items()}
-        self._append("ended", {"outcomes": outcomes, "message": ended.message}, problem)
+        when = {name: value for name in ("time_s", "stage_s") if (value := getattr(ended, name))}
+        self._append("ended", {"outcomes": outcomes, "message": ended.message, **when}, problem)
 
     def retracted(self, problem: GemmProblem, configs: Sequence[str]) -> None:
         """Remove the screening results of these configs, because they ran on a device that may have been broken."""

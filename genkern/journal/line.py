@@ -9,7 +9,7 @@ import re
 import zlib
 from typing import Any
 
-from genkern.gemm.config import Config, name_today
+from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Outcome, Winner, require_types
 
@@ -116,22 +116,22 @@ def values_of(winner: Winner) -> dict[str, Any]:
 
 
 def winner_of(values: dict[str, Any], problem: GemmProblem) -> Winner:
-    """Return the winner of `problem` with these values. Configs get their current names."""
+    """Return the winner of `problem` with these values."""
     check = check_of(values["check"]) if values["check"] else None
     versions = tuple((str(k), str(v)) for k, v in values["versions"])
     config = Config.parse(values["config"])
     intervals = {name: _pair(values.get(name)) for name in _INTERVALS}
-    peers = tuple((name_today(name), float(us)) for name, us in values.get("peer_us", ()))
-    names = {"config": config, "runner_up": name_today(values.get("runner_up", "")), "peer_us": peers}
+    peers = tuple((str(name), float(us)) for name, us in values.get("peer_us", ()))
+    names = {"config": config, "runner_up": values.get("runner_up", ""), "peer_us": peers}
     winner = Winner(**{**values, **intervals, **names, "problem": problem, "check": check, "versions": versions})
     return require_types(winner)
 
 
 def check_of(values: dict[str, Any]) -> Check:
-    """Return the check with these values. The config gets its current name."""
-    lost, config = values.get("lost"), name_today(values["config"])
+    """Return the check with these values."""
+    lost = values.get("lost")
     rounds = tuple(map(str, values.get("rounds", ())))
-    check = Check(**{**values, "config": config, "lost": Outcome(lost) if lost else None, "rounds": rounds})
+    check = Check(**{**values, "lost": Outcome(lost) if lost else None, "rounds": rounds})
     return require_types(check)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from genkern.gemm.config import name_today
-from genkern.gemm.former_names import is_gone
 from genkern.gemm.records import Binary, Resources, require_types
 from genkern.journal.batch import restored, shortened
 
@@ -48,7 +46,7 @@ def made_columns(made: Mapping[str, MadeBinary]) -> dict[str, Any]:
 
 
 def made_of(value: Mapping[str, Any]) -> dict[str, MadeBinary]:
-    """Return the binaries of `made_columns` by current names, without families that no longer exist.
+    """Return the binaries of `made_columns`.
 
     Raises ValueError, LookupError, TypeError or AttributeError.
     """
@@ -58,7 +56,6 @@ def made_of(value: Mapping[str, Any]) -> dict[str, MadeBinary]:
     seconds = value.get("compile_s", nothing)
     made = {}
     for place, (name, key) in enumerate(zip(names, keys, strict=True)):
-        if not is_gone(name):
-            resources = Resources(**{need: column[place] for need, column in needs.items()})
-            made[name_today(name)] = require_types(MadeBinary(key, require_types(resources), seconds[place]))
+        resources = Resources(**{need: column[place] for need, column in needs.items()})
+        made[name] = require_types(MadeBinary(key, require_types(resources), seconds[place]))
     return made

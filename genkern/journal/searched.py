@@ -44,22 +44,18 @@ class Searched:
     """The search of one size.
 
     strategy, number: name and number of the strategy
-    best_us: the best time known at the start
     configs: the configs to search
     cached: one config of each unit that needed no compile, among those that the strategy asked about
     steps: every step
-    tried, most, near: further values of the strategy's Task
+    most: as in the strategy's Task
     """
 
     strategy: str
     number: int | None
-    best_us: float | None
     configs: tuple[Config, ...]
     cached: tuple[Config, ...]
     steps: tuple[Step, ...]
-    tried: int = 0
     most: int | None = None
-    near: tuple[Config, ...] = ()
 
     @property
     def asked(self) -> list[Unit]:
@@ -99,10 +95,7 @@ def value_of(searched: Searched) -> dict[str, Any]:
     return {
         "strategy": searched.strategy,
         "number": searched.number,
-        "best_us": searched.best_us,
-        "tried": searched.tried,
         "most": searched.most,
-        **({"near": [config.name for config in searched.near]} if searched.near else {}),
         "configs": len(searched.configs),
         "steps": writer.steps,
         "cached": _differences(cached),
@@ -124,10 +117,9 @@ def searched_of(value: Mapping[str, Any], screened: Mapping[str, Measurement]) -
         reader.read(*step)
     # Earlier journals have a single number, `patience`, which is 0 if there was none.
     number = value["number"] if "number" in value else value["patience"] or None
-    known = value["strategy"], number, value["best_us"]
     cached = tuple(configs[place] for place in _sums(value["cached"]))
-    since = value.get("tried", 0), value.get("most"), tuple(map(Config.parse, value.get("near", ())))
-    return Searched(*known, tuple(configs[: value["configs"]]), cached, tuple(reader.steps), *since)
+    searched = tuple(configs[: value["configs"]])
+    return Searched(value["strategy"], number, searched, cached, tuple(reader.steps), value.get("most"))
 
 
 @lru_cache(maxsize=2**17)

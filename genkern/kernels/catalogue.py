@@ -9,7 +9,6 @@ from genkern.errors import InputError
 from genkern.gemm.columns import Column, Refusals, distinct
 from genkern.gemm.config import Config, Others
 from genkern.gemm.config_table import ConfigTable
-from genkern.gemm.former_names import FORMER
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.parameter import (
     BLOCK_SIZE_K,
@@ -54,15 +53,12 @@ _CHECKED_NAMES = (BLOCK_SIZE_M.name, BLOCK_SIZE_N.name, BLOCK_SIZE_K.name, NUM_W
 def add_file(file: str | Path) -> str:
     """Register the family that a Python file defines, here and in processes started from here, and return its name.
 
-    Raises InputError if the file defines no family, or one whose name genkern uses or used before.
+    Raises InputError if the file defines no family, or one whose name genkern uses.
     """
     file = Path(file).resolve()
     family = own.family_of(file)
     if family.name in FAMILIES and file not in own.files():
         raise InputError(f"{file}: there is a family {family.name} already: choose another name")
-    if family.name in FORMER:
-        # Config names of the new family would be read as names of the former one.
-        raise InputError(f"{file}: {FORMER[family.name][0]} was called {family.name} before: choose another name")
     add(family)
     own.remember(file)
     return family.name

@@ -27,6 +27,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.triton_release import triton_release
 from genkern.kernels.catalogue import form_of, formed, refused_values
+from genkern.kernels.contract.form import Form
 from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.limits import GRID_YZ, tiles, too_many
 from genkern.kernels.families.offsets import counted_limit
@@ -134,10 +135,8 @@ def refused_kernels(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None)
             least = facts.sides.least_rows(gpu.has.tile_rows_min)
             rows = configs.BLOCK_SIZE_M
             yield rows < least, f"tiles must have at least {least} rows on {gpu.arch}"
-        # With wgmma, Triton does not split the warps of persistent_tma with `specialized`.
-        helpers = 0 if gpu.has.wgmma and facts.interpreted else facts.helper_warps
         yield (
-            (configs.num_warps + helpers) * gpu.warp_size > gpu.threads_per_block_max,
+            (configs.num_warps + _helper_warps(facts, gpu)) * gpu.warp_size > gpu.threads_per_block_max,
             f"more threads than the {gpu.threads_per_block_max:,} that a workgroup may have",
         )
     yield from _refused_by(facts.legal, problem, configs, gpu)
@@ -158,6 +157,17 @@ def refused_kernels(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None)
             yield from _refused_by(hook, problem, configs)
     if facts.stages is not None:
         yield from facts.stages(problem, configs, gpu)
+
+
+def block_warps(config: Config, gpu: Gpu) -> int:
+    """Return the number of warps of a block: num_warps, and the warps that only load or store."""
+    return config.num_warps + _helper_warps(form_of(config), gpu)
+
+
+def _helper_warps(facts: Form, gpu: Gpu) -> int:
+    """Return the number of warps of a block that only load or store."""
+    # With wgmma, Triton does not split the warps of persistent_tma with `specialized`.
+    return 0 if gpu.has.wgmma and facts.interpreted else facts.helper_warps
 
 
 def refused_run_time(problem: GemmProblem, configs: ConfigTable, gpu: Gpu | None) -> Refusals:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from genkern.arguments import Parser, number
-from genkern.command.screen import aligned
+from genkern.command.screen import put_table
 from genkern.command.setting import note_kept_elsewhere
 from genkern.command.target import versions
 from genkern.errors import InputError, ResultsError
@@ -230,8 +230,7 @@ def _list(path: str, console: Console) -> None:
     if any(winner.batch_invariant for winner in bundle.winners):
         orders = ("batch invariant", *(winner.batch_invariant for winner in bundle.winners))
         lines = [(*line, order) for line, order in zip(lines, orders, strict=True)]
-    for line in aligned(lines, ("us", "library")):
-        console.print(line)
+    put_table(console, "winner", lines, ("us", "library"))
     console.print(f"{_summary(bundle.contents)} in {bundle.where}")
 
 

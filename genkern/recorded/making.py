@@ -15,7 +15,6 @@ from typing import Any
 from genkern.errors import ResultsError, one_line
 from genkern.farm.sharing import compiled_of, seen_of
 from genkern.files import shown_path
-from genkern.gemm.config import name_today
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED, Measurement, Outcome
 from genkern.journal.facts import JournalFacts, ProblemFacts
@@ -108,7 +107,7 @@ def _rows_of(journal: JournalFacts, problem: GemmProblem, facts: ProblemFacts) -
 def rows_of(problem: GemmProblem, facts: ProblemFacts) -> ProblemRows:
     """Return the rows of one problem: configs of its space in their order, other configs, then library calls."""
     value = entry_of(facts.search)["value"] if facts.search else None
-    space = dict.fromkeys(map(name_today, names_of(value) if value else ()))
+    space = dict.fromkeys(names_of(value) if value else ())
     finals = {call_name(final.config): final for final in facts.finals}
     # A finalist may have been retracted since.
     outcomes = {name: final.outcome for name, final in finals.items() if library_of(name) in OURS}

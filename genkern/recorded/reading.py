@@ -12,7 +12,7 @@ from genkern.files import shown_path
 from genkern.formats.gemm_entry import problem_of_cells
 from genkern.gemm.gpus import gpu_for_device
 from genkern.gemm.records import Outcome
-from genkern.journal.facts import read_journal
+from genkern.journal.facts import JournalFacts, read_journal
 from genkern.journal.run_files import find_runs
 from genkern.journal.searched import parsed
 from genkern.recorded.columns import BY_NAME, COLUMNS, COMPILED, CONFIG, PROBLEM, Column, Kind
@@ -59,10 +59,14 @@ def recorded_problems(path: str, runs: Runs = "best") -> Iterator[RecordedProble
         yield from _of_table(path, runs)
         return
     for run in find_runs(path):
-        journal = run.journal if run.journal.exists() else run.finished_journal
-        for cells, found in all_rows(run_of(read_journal(journal))):
-            numbers = {name: np.array(found.rows[name], dtype=np.float64) for name in _NUMBERS}
-            yield _problem(cells, found.rows, numbers)
+        yield from problems_of(read_journal(run.journal if run.journal.exists() else run.finished_journal))
+
+
+def problems_of(journal: JournalFacts) -> Iterator[RecordedProblem]:
+    """Yield the problems of a journal. Raises ResultsError if nothing was measured, and for inconsistent facts."""
+    for cells, found in all_rows(run_of(journal)):
+        numbers = {name: np.array(found.rows[name], dtype=np.float64) for name in _NUMBERS}
+        yield _problem(cells, found.rows, numbers)
 
 
 def _has_tables(path: str) -> bool:

@@ -70,12 +70,13 @@ def sampled(recorded: RecordedProblem) -> Sample:
     return columns, np.minimum(octaves[rows], _FAR_OCTAVES)
 
 
-def trained(samples: Sequence[Sample], arch: str) -> Learned:
-    """Return a model that predicts octaves of time, from samples of one architecture.
+def trained(samples: Sequence[Sample], arch: str, networks: bool = True) -> Learned:
+    """Return a model that predicts octaves of time, from samples of one architecture; without `networks` trees alone.
 
     Raises InputError as `fitted` does.
     """
-    return _with_network(samples, _trees(samples, arch))
+    trees = _trees(samples, arch)
+    return _with_network(samples, trees) if networks else Learned(trees)
 
 
 def _with_network(samples: Sequence[Sample], trees: Trees) -> Learned:

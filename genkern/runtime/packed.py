@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from genkern.errors import InputError, ResultsError
-from genkern.gemm.config import name_today
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.operand import Operand
 from genkern.gemm.parameter import PARAMETERS
@@ -339,8 +338,6 @@ def _winner(data: object, plans: dict[str, LaunchPlan]) -> PackedWinner:
         raise ResultsError(f"a winner's choice is {str(values['choice'])[:40]!r}, not one of {', '.join(CHOICES)}")
     calls = tuple(_call(each, plans) for each in _list(values["calls"]))
     texts = {name: _text(values[name]) for name in _TEXTS}
-    # Bundles of older releases have the config's name of that time.
-    texts["config"] = name_today(texts["config"])
     if texts["vendor"] and not is_call(texts["vendor"]):
         raise ResultsError(f"{texts['vendor'][:40]!r} is not the name of a library call")
     sums = _text(values["batch_invariant"])

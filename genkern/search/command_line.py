@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from genkern.arguments import number
 from genkern.errors import InputError
 from genkern.search.limit import Limit
 from genkern.search.strategies import (
     EXHAUSTIVE,
-    PATIENT,
     PREDICTED,
     STRATEGIES,
     ChosenStrategy,
     chosen_strategy,
     shown_names,
 )
-
-_POSITIVE = number("a whole number from 1 to 100000", 1, 100_000, integer=True)
 
 
 def add_strategy(group: argparse._ArgumentGroup) -> None:
@@ -27,18 +23,14 @@ def add_strategy(group: argparse._ArgumentGroup) -> None:
         metavar="NAME|FILE.py",
         help="what is compiled and measured, and in which order. guided: the most promising kernels by a model of "
         "times, corrected by the size's own times; zero: only the model's first choice; predicted: all kernels "
-        "(or N), in the model's order; patience: four kernels of each form of a family, then the cost model's "
-        "order, until N kernels in a row were no faster; racing: some kernels of each form, then more of the best "
-        "forms; random: all kernels, in a random order from SEED; exhaustive: all configs, including those with "
-        "equal machine code; cached: kernels that need no compile; spread: a sample of the whole space. "
+        "(or N), in the model's order; exhaustive: all configs, including those with equal machine code; cached: "
+        "kernels that need no compile; spread: a sample of the whole space. "
         "Or a file with strategy(task) (genkern/search/strategy.py). "
         f"({', '.join(shown_names())}; default: {next(iter(STRATEGIES))}; without a GPU nothing is searched, and the "
         "model's first choice wins, unless --compile is given)",
     )
     group.add_argument("--exhaustive", action="store_true", help="short form of --search exhaustive")
-    group.add_argument(
-        "--patience", type=_POSITIVE, metavar="N", help="short form of --search patience:N (default: as --search)"
-    )
+    group.add_argument("--patience", metavar="N", help="refused: use --budget N instead (default: none)")
     group.add_argument(
         "--budget",
         metavar="SECONDSs|N",
@@ -66,19 +58,15 @@ def asked_strategy(options: argparse.Namespace, usual: str | None = None) -> Cho
     If they name none, it is predicted with `--protocol tune_gemm`, else `usual` (None: the default strategy). Raises
     InputError if the options contradict each other.
     """
-    search, patience = options.search, options.patience
-    # The strategies that the two short options stand for.
-    short = {EXHAUSTIVE: options.exhaustive, f"{PATIENT}:{patience}": patience is not None}
-    meant = [name for name, is_given in short.items() if is_given]
-    if search == PATIENT and patience is not None:
-        search = f"{PATIENT}:{patience}"
-    asked = dict.fromkeys([*([search] if search else []), *meant])
-    if len(asked) > 1:
-        given = [f"--search {search}"] * bool(search) + ["--exhaustive"] * options.exhaustive
-        given += [f"--patience {patience}"] * (patience is not None)
-        raise InputError(f"{' and '.join(given)} contradict each other: give one of them")
+    if options.patience is not None:
+        raise InputError(
+            "--patience is no longer part of genkern: use --budget N to measure at most N kernels of a size"
+        )
+    search = options.search
+    if options.exhaustive and search not in (None, EXHAUSTIVE):
+        raise InputError(f"--search {search} and --exhaustive contradict each other: give one of them")
     everything = options.protocol == "tune_gemm"
-    chosen = chosen_strategy(next(iter(asked), PREDICTED if everything else usual))
+    chosen = chosen_strategy(EXHAUSTIVE if options.exhaustive else search or (PREDICTED if everything else usual))
     if everything and not chosen.whole:
         raise InputError(f"--search {chosen.said} leaves out what --protocol tune_gemm is to measure: give one of them")
     return chosen

@@ -20,33 +20,17 @@ from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
 
 
 @dataclass(frozen=True)
-class Number:
-    """The number behind the colon of a strategy's name.
-
-    name: N or SEED, for help texts
-    least: the smallest valid number
-    limits: whether the number ends a search
-    needed: whether the number is required
-    """
-
-    name: str = "N"
-    least: int = 1
-    limits: bool = True
-    needed: bool = False
-
-
-@dataclass(frozen=True)
 class Named:
     """A strategy of genkern's.
 
     module: its module below genkern.search
-    number: the number that it takes; None if it takes none
-    whole: without a limiting number it measures every binary
+    takes_number: whether a number may follow its name, which limits the search
+    whole: without a number it measures every binary
     every: it measures every config, including identical copies
     """
 
     module: str
-    number: Number | None = None
+    takes_number: bool = False
     whole: bool = False
     every: bool = False
 
@@ -55,16 +39,15 @@ class Named:
 STRATEGIES = {
     "guided": Named("guided.guided"),
     "zero": Named("guided.zero"),
-    "predicted": Named("plain.predicted_order", Number(), whole=True),
-    "patience": Named("plain.patience", Number(needed=True)),
-    "racing": Named("plain.racing"),
-    "random": Named("plain.random_order", Number("SEED", least=0, limits=False), whole=True),
-    "exhaustive": Named("plain.predicted_order", whole=True, every=True),
-    "cached": Named("plain.cached", Number()),
-    "spread": Named("calibrated.spread", Number()),
+    "predicted": Named("predicted_order", takes_number=True, whole=True),
+    "exhaustive": Named("predicted_order", whole=True, every=True),
+    "cached": Named("cached", takes_number=True),
+    "spread": Named("calibrated.spread", takes_number=True),
 }
+# Strategies of earlier versions that others beat after every number of binaries (docs/measurement.md).
+_REMOVED = ("patience", "racing", "random")
 DEFAULT = next(iter(STRATEGIES))
-ZERO, PREDICTED, PATIENT, EXHAUSTIVE, CACHED = "zero", "predicted", "patience", "exhaustive", "cached"
+ZERO, PREDICTED, EXHAUSTIVE, CACHED = "zero", "predicted", "exhaustive", "cached"
 _MOST = 1_000_000
 _NAMED = re.compile(r"(?P<name>.*?)(:(?P<number>[0-9]*))?", re.DOTALL)
 
@@ -100,38 +83,31 @@ def chosen_strategy(asked: str | None = None) -> ChosenStrategy:
     assert parts is not None
     name, digits = parts["name"], parts["number"]
     if (named := STRATEGIES.get(name)) is not None:
-        number = _number(name, named.number, digits)
+        if digits is not None and not named.takes_number:
+            raise InputError(f"--search {name}:{digits[:40]}: {name} takes no number")
+        number = None if digits is None else _number(name, digits, least=1)
         module = importlib.import_module(f"genkern.search.{named.module}")
-        limited = number is not None and named.number is not None and named.number.limits
         make = cast(MakesStrategy, module.strategy)
-        whole = named.whole and not limited
+        whole = named.whole and number is None
         return ChosenStrategy(name, make, number, whole, named.every)
+    if name in _REMOVED:
+        raise InputError(
+            f"--search {name} is no longer part of genkern: use {DEFAULT} (the default), with --budget N to measure at "
+            "most N kernels"
+        )
     if not name.endswith(".py"):
         raise InputError(f"--search {asked}: not {', '.join(shown_names())}, nor a file that ends in .py")
-    return replace(_of_file(Path(name)), number=_number(name, Number(least=0), digits))
+    return replace(_of_file(Path(name)), number=None if digits is None else _number(name, digits, least=0))
 
 
 def shown_names() -> list[str]:
     """Return the names as they stand in the option's help: `predicted[:N]`."""
-    return [name + _shown(named.number) for name, named in STRATEGIES.items()]
+    return [name + "[:N]" * named.takes_number for name, named in STRATEGIES.items()]
 
 
-def _shown(number: Number | None) -> str:
-    if number is None:
-        return ""
-    return f":{number.name}" if number.needed else f"[:{number.name}]"
-
-
-def _number(name: str, takes: Number | None, digits: str | None) -> int | None:
-    if digits is None:
-        if takes is not None and takes.needed:
-            raise InputError(f"--search {name}: give a number, {name}{_shown(takes)}")
-        return None
-    if takes is None:
-        raise InputError(f"--search {name}:{digits}: {name} takes no number")
-    if not digits or len(digits) > len(str(_MOST)) or not takes.least <= int(digits) <= _MOST:
-        least_most = f"from {takes.least} to {_MOST}"
-        raise InputError(f"--search {name}:{digits[:40]}: {takes.name} is a whole number {least_most}")
+def _number(name: str, digits: str, least: int) -> int:
+    if not digits or len(digits) > len(str(_MOST)) or not least <= int(digits) <= _MOST:
+        raise InputError(f"--search {name}:{digits[:40]}: N is a whole number from {least} to {_MOST}")
     return int(digits)
 
 

@@ -99,10 +99,8 @@ class Task:
         them: they are measured first in any case, and the strategy is told their events
     is_cached: whether a unit needs no compile; it always returns the same for a unit
     number: the number behind the strategy's name (--search NAME:N), whose meaning is the strategy's; None without
-    best_us, tried: for journals of older versions: best time in microseconds, and number of units, of an earlier start
     most: the most binaries that will be measured of those that are asked for (--budget); None: any number. Other
         configs of these binaries may be asked for afterwards
-    near: winners of the nearest sizes that are tuned, nearest first
 
     If an earlier start of the run has measured some units, the strategy starts from the beginning: it is told their
     known results as soon as it asks for them. When it first asks for a unit that was not measured before, it is also
@@ -114,10 +112,7 @@ class Task:
     configs: tuple[Config, ...]
     is_cached: Callable[[Unit], bool]
     number: int | None = None
-    best_us: float | None = None
-    tried: int = 0
     most: int | None = None
-    near: tuple[Config, ...] = ()
 
 
 class Strategy(ABC):

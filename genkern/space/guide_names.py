@@ -27,7 +27,6 @@ from typing import Any
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config
-from genkern.gemm.former_names import FORMER
 from genkern.gemm.parameter import pair_of
 from genkern.kernels.catalogue import CUTE, parameters_of
 from genkern.kernels.cute.tile import GROUP_WARPS, groups_of
@@ -44,13 +43,12 @@ _STAND_FOR = ("cluster", "ctas", "store")
 
 
 def in_own_names(entry: object) -> list[object]:
-    """Return the entry as one or more entries with genkern's current names; unchanged if it uses only these.
+    """Return the entry as one or more entries with genkern's names; unchanged if it uses only these.
 
     Raises InputError, in one line that names the key.
     """
     if not isinstance(entry, dict):
         return [entry]
-    entry = _today(entry)
     if not any(key in entry for key in KEYS):
         return [entry]
     family = entry.get("family")
@@ -79,19 +77,6 @@ def in_own_names(entry: object) -> list[object]:
         raise InputError(f"{family}: none of these tiles fits any of these clusters (docs/cute.md)")
     said = {key: value for key, value in rest.items() if key == "num_warps"}
     return [{**rest, "store": stores, **each, **said} for each in found]
-
-
-def _today(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry with the family's current name, and with the parameters that its former name implied."""
-    former = FORMER.get(str(entry.get("family")))
-    if former is None:
-        return entry
-    family, others = former
-    said = {name: [value] for name, value in others}
-    if any(key in entry for key in KEYS):
-        # The guide's use_tma_store gives the value of `store`.
-        said.pop("store", None)
-    return {**said, **entry, "family": family}
 
 
 def in_guide_names(config: Config) -> dict[str, Any]:

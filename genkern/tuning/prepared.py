@@ -6,8 +6,8 @@ import contextlib
 import functools
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 
 from genkern.farm.bench import Bench
 from genkern.farm.workshop import Workshop
@@ -17,7 +17,6 @@ from genkern.gemm.records import Unfit
 from genkern.journal.facts import ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.kernels.legality import legal
-from genkern.search.guided.nearest import nearest
 from genkern.search.limit import Limit
 from genkern.search.screening import screening_for
 from genkern.search.strategies import ChosenStrategy
@@ -65,7 +64,6 @@ class Prepared:
 class Preparation:
     """Prepares problems. The journal records nothing about a problem before its turn.
 
-    tuned: winners that the results file had before the run
     orders: the order of sums that winners must have
     """
 
@@ -75,7 +73,6 @@ class Preparation:
     strategy: ChosenStrategy
     limit: Limit
     device_index: int
-    tuned: Mapping[GemmProblem, Config] = field(default_factory=dict)
     orders: Orders = ANY_ORDER
 
     def of(self, problem: GemmProblem, space: Space, incumbent: Config | None, *, behind: bool) -> Prepared:
@@ -141,10 +138,8 @@ class Preparation:
         # The measured process stops timing configs that are much slower than the best time so far.
         best_us, screening = min((us for us in times_us if us is not None), default=None), screening_for(self.budget)
         bench.job.session = replace(bench.job.session, best_us=best_us, screening=screening)
-        winners = {**self.tuned, **{winner.problem: winner.config for winner in self.journal.winners()}}
-        near = nearest(problem, winners.items())
         number, gpu = self.strategy.number, self.workshop.gpu
-        make_task = functools.partial(Task, problem, gpu, number=number, near=near)
+        make_task = functools.partial(Task, problem, gpu, number=number)
         others = functools.partial(besides_elsewhere, problem, configs, gpu)
         return Search(bench, configs, self.strategy, make_task, dict(facts.screened), raced, self.limit, others)
 

@@ -1,4 +1,9 @@
-"""Progress of a run: bars on the terminal, and a file with a line for each step, which another program may show."""
+"""Progress of a run: bars on the terminal, and a file with a line for each step, which another program may show.
+
+The bars show candidates measured of those in the space, kernels compiled, failures and rate, but no remaining time: a
+search ends long before it has measured the whole space, and when is not known. The command prints the time that is left
+for the remaining sizes (genkern/command/time_left.py).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 from genkern.farm.farm import FarmCounts
@@ -65,8 +70,6 @@ class Progress:
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=24),
                 MofNCompleteColumn(),
-                TextColumn("ETA"),
-                TimeRemainingColumn(),
                 TextColumn("{task.fields[failed]}"),
                 *farm,
                 console=console,

@@ -16,8 +16,7 @@ from genkern.search.strategy import MakesStrategy, Task
 def task_of(searched: Searched, problem: GemmProblem, gpu: Gpu) -> Task:
     """Return the task of a search, as recorded in the journal."""
     cached = {compiled_of(config) for config in searched.cached}
-    known = searched.number, searched.best_us, searched.tried, searched.most, searched.near
-    return Task(problem, gpu, searched.configs, lambda unit: unit.compiled in cached, *known)
+    return Task(problem, gpu, searched.configs, lambda unit: unit.compiled in cached, searched.number, searched.most)
 
 
 def decided_again(make: MakesStrategy, searched: Searched, problem: GemmProblem, gpu: Gpu) -> tuple[Step, ...]:

@@ -224,7 +224,7 @@ class Search:
         """Return the steps of the search so far, for the journal."""
         task = self.task
         cached = tuple(config for config, is_cached in self._cached.values() if is_cached)
-        known = task.number, task.best_us, task.configs, cached, tuple(self._steps), task.tried, task.most, task.near
+        known = task.number, task.configs, cached, tuple(self._steps), task.most
         return Searched(self._name, *known)
 
     def _confidence(self) -> Confidence:

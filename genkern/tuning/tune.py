@@ -131,6 +131,11 @@ class Report:
             self.stage_s[name] = self.stage_s.get(name, 0.0) + time.monotonic() - started
 
 
+def _ended(report: Report) -> Ended:
+    seconds = {name: round(stage_s, 3) for name, stage_s in report.stage_s.items()}
+    return Ended(dict(report.outcomes), report.message, round(time.time(), 3), seconds)
+
+
 @dataclass(frozen=True)
 class Tuner:
     """Tunes problems on one device. Tuners of several devices share workshop, journal and progress.
@@ -175,7 +180,7 @@ class Tuner:
                 return self._tuned(problem, may_prepare)
         except BugError as bug:
             report = Report(problem, message=f"a bug in genkern: {bug}", bug=bug)
-            self.journal.ended(problem, Ended({}, report.message))
+            self.journal.ended(problem, _ended(report))
             return report
 
     def prepare(self, problem: GemmProblem) -> None:
@@ -192,7 +197,7 @@ class Tuner:
 
     def _prepared(self, problem: GemmProblem, *, behind: bool) -> Prepared:
         strategy = self.strategy or chosen_strategy()
-        how = self.budget, strategy, self.limit, self.device_index, self.incumbents, self.orders
+        how = self.budget, strategy, self.limit, self.device_index, self.orders
         preparation = Preparation(self.workshop, self.journal, *how)
         return preparation.of(problem, self.spaces(problem.op), self.incumbents.get(problem), behind=behind)
 
@@ -211,7 +216,7 @@ class Tuner:
             if (bench := prepared.bench) is None or (search := prepared.search) is None:
                 report.outcomes.update(m.outcome for m in report.candidates.values())
                 report.message = "no config of the space suits this size (--explain shows the rules)"
-                self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
+                self.journal.ended(problem, _ended(report))
                 return report
             bench.stand(behind=False)
             may_prepare()
@@ -243,7 +248,7 @@ class Tuner:
         report.warnings = tuple(barren_families(report.candidates.values()))
         if report.winner is not None:
             self.journal.won(report.winner)
-        self.journal.ended(problem, Ended(dict(report.outcomes), report.message))
+        self.journal.ended(problem, _ended(report))
         return report
 
     def _screen(self, bench: Bench, search: Search, facts: ProblemFacts) -> Iterator[Measurement]:

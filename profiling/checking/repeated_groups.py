@@ -2,8 +2,8 @@
 
 Token t of the problem has the values and the groups of token t mod `period`. A group of the problem then holds the
 group of the period's problem, repeated: its rows are ordered by token, so all rows of the first period come before
-those of the second one. Groups have different numbers of rows, so a kernel that reads another tile's rows still computes a
-wrong result (see bands.period_of).
+those of the second one. Groups have different numbers of rows, so a kernel that reads another tile's rows still
+computes a wrong result (see bands.period_of).
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def until(condition: Callable[[], object], said: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-def test_both_steps(running: Slurm, tmp_path: Path) -> None:
+def test_requeued_and_preempted_jobs_lose_no_size(running: Slurm, tmp_path: Path) -> None:
     """An array of four compiles, of which one job is requeued; another measures, of which one is pre-empted. No size is
     lost, and none that had its result is measured again. The signal that ends a job reaches genkern.
     """

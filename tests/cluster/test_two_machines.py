@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import pytest
 from cluster_page import Lab, commands, page, said_by_the_way
 
 from genkern.formats.kind import read_results
@@ -11,6 +13,7 @@ from genkern.formats.kind import read_results
 COMPILE, SEND, MEASURE, FETCH, COLLECT = commands("A laptop and one GPU node")
 
 
+@pytest.mark.skipif(not os.environ.get("GENKERN_CLUSTER_TESTS"), reason="make test-cluster")
 def test_the_page(tmp_path: Path) -> None:
     """What the laptop has compiled the node measures without a compile. The winners are those of a run that compiles;
     each row says where it comes from. A folder that is damaged on its way is refused.

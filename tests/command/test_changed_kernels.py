@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from command import run_here
+from long_tests import drawn
 from machines import machine
 from tiny_space import EVERYTHING, traced
 
@@ -45,7 +46,7 @@ def edit_the_template(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"genkern.command.{module}.generator", lambda: "f" * 16)
 
 
-@pytest.mark.parametrize("winners", [PLAIN, CHANGED])
+@pytest.mark.parametrize("winners", drawn([PLAIN, CHANGED], 1))
 def test_what_is_of_other_code_is_measured_anew(
     winners: list[str],
     tmp_path: Path,

@@ -42,8 +42,10 @@ def long_before(text: str, row: str) -> str:
     return head + "\n" + "".join(first.replace(row, row.replace("16", str(m))) for m in range(5000, 5500))
 
 
-@pytest.mark.parametrize("full", spread([*ROOM], 2))
-def test_no_room(full: str, undisturbed: tuple[str, str], cache_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("full", spread([*ROOM], 4))
+def test_a_full_disk_is_one_line_and_loses_nothing(
+    full: str, undisturbed: tuple[str, str], cache_dir: Path, tmp_path: Path
+) -> None:
     """The line names the file and the reason; what was measured before is measured once, what was written stays."""
     results, candidates, trace = tmp_path / "r.yaml", tmp_path / "c.csv", tmp_path / "trace"
     before = {

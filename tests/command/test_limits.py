@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from command import Ran, environment
+from long_tests import drawn, spread
 
 # Without a GPU the model chooses, so that one kernel is compiled.
 SIZE = ("-m", "16", "-n", "512", "-k", "512", "--arch", "sm_90", "--profiler", "predict", "--compile", "--jobs", "2")
@@ -51,11 +52,7 @@ def test_workers_that_cannot_start_end_the_run(tmp_path: Path) -> None:
     assert not list((tmp_path / "cache" / "binaries").glob("??/*"))
 
 
-@pytest.mark.parametrize(
-    ("what", "most"),
-    [(resource.RLIMIT_NOFILE, 18), (resource.RLIMIT_AS, 300 * 2**20)],
-    ids=["files", "memory"],
-)
+@pytest.mark.parametrize(("what", "most"), drawn([(resource.RLIMIT_NOFILE, 18), (resource.RLIMIT_AS, 300 * 2**20)], 1))
 def test_low_limits_are_one_line(what: int, most: int, tmp_path: Path) -> None:
     """Whatever it is that finds no room; no kernel is blamed."""
     ran = run_within(tmp_path, lambda: resource.setrlimit(what, (most, most)))
@@ -96,7 +93,7 @@ def few_tasks(most: int) -> Iterator[Callable[[], object]]:
         group.rmdir()
 
 
-@pytest.mark.parametrize("most", [7, 9])
+@pytest.mark.parametrize("most", spread([7, 9], 2))
 def test_few_processes_are_one_line(most: int, tmp_path: Path) -> None:
     """Neither a hang nor a bug of genkern's, be it a process or a thread that is refused."""
     with few_tasks(most) as limit:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command import run
+from long_tests import pairs
 
 SIZE = ("-m", 16, "-n", 128, "-k", 256, "--arch", "gfx942", "--profiler", "predict")
 # What is named, or lies beside what is named: the command with PATH for it.
@@ -32,8 +33,7 @@ NAMES = {"search": "own.py", "family": "own.py", "results": "r.yaml", "collect":
 VARIABLES = {"gpus": "GENKERN_GPU_FILES", "model": "GENKERN_MODEL"}
 
 
-@pytest.mark.parametrize("kind", ["pipe", "endless"])
-@pytest.mark.parametrize("what", COMMANDS)
+@pytest.mark.parametrize(("what", "kind"), pairs([*COMMANDS], ["pipe", "endless"]))
 def test_no_command_waits(what: str, kind: str, tmp_path: Path, cache_dir: Path) -> None:
     """Neither for a pipe that nobody writes to, nor for a device without an end: it ends, and refuses in one line what
     it cannot do without.

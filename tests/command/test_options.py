@@ -16,6 +16,7 @@ from genkern.command.setting import make_setting
 from genkern.errors import InputError
 from genkern.journal.header import made_otherwise
 from genkern.search.strategies import ZERO
+from genkern.subcommands import COMMANDS, MODES
 
 SIZES = ["-i", "sizes.yaml"]
 ACTIONS = [action for group in parser()._action_groups for action in group._group_actions]
@@ -140,23 +141,46 @@ def test_refusals_name_the_option_and_the_way_out(written: list[str], said: str)
     assert len(str(refused.value)) < 250
 
 
-def test_help_fits_100_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [[], *([word] for word in MODES)])
+def test_help_is_one_screen_and_names_only_what_there_is(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At most 50 lines; every option that it names is one of the parser, every command one of the table."""
+    for columns, most in (("200", 100), ("82", 82)):
+        monkeypatch.setenv("COLUMNS", columns)
+        with pytest.raises(SystemExit) as left:
+            parse([*words, "--help"])
+        assert left.value.code == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) <= 50
+        assert max(map(len, lines)) <= most
+        named = {
+            name.replace("-", "_").replace("__", "--", 1)
+            for name in re.findall(r"(?<!\S)--[a-z][\w-]+", "\n".join(lines))
+        }
+        assert named <= {*parser("".join(words))._option_string_actions}
+    if not words:
+        assert all(re.search(rf"\b{word}\b", "\n".join(lines)) for word in COMMANDS)
+
+
+def test_whole_help_fits_100_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """On a wide terminal too; on a narrow one it wraps."""
     for columns, most in (("200", 100), ("80", 80)):
         monkeypatch.setenv("COLUMNS", columns)
         with pytest.raises(SystemExit) as left:
-            parse(["--help"])
+            parse(["--help-all"])
         assert left.value.code == 0
         text = capsys.readouterr().out
-        options, _, examples = text.partition("\nexamples:")
+        head, _, rest = text.partition("\nwhat to tune:")
+        options, _, examples = rest.partition("\nexamples:")
         assert max(map(len, options.splitlines())) <= most
-        assert max(map(len, examples.splitlines())) <= 100
+        assert max(map(len, (head + examples).splitlines())) <= 100
 
 
 def test_help_groups_every_option_with_units_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     """Each option stands in a group of its own kind and says what it is; a value has a name and a default."""
     with pytest.raises(SystemExit):
-        parse(["-h"])
+        parse(["--help_all"])
     text = capsys.readouterr().out
     for title in ("what to tune", "what to do", "how to measure", "search and compile", "results", "examples"):
         assert re.search(rf"^{title}.*:$|^.*{title}:$", text, re.MULTILINE), title
@@ -217,7 +241,7 @@ def test_what_was_written_is_told_from_defaults() -> None:
         assert not parse([*SIZES, mode]).tunes
 
 
-def test_so_many_rounds_and_what_is_close() -> None:
+def test_rounds_and_tolerances_reach_the_budget() -> None:
     """--num_iters sets the fewest rounds too, --atol and --rtol go with each session; journals without them are as
     they were."""
     size = ["-m", "16", "-n", "128", "-k", "256", "--arch", "gfx942", "--profiler", "predict"]

@@ -50,7 +50,7 @@ def run(folder: Path, *argv: object) -> subprocess.CompletedProcess[str]:
 @needs_interpreter
 @pytest.mark.usefixtures("fast_checks")
 @pytest.mark.parametrize("arch", spread(["sm_90", "gfx942"], 2))
-def test_it_is_tuned_and_checked(
+def test_a_size_of_an_own_format_is_tuned_and_checked(
     tmp_path: Path, example: Path, arch: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its kernels compile, a winner's output is what its reference says, and the results name format and field."""

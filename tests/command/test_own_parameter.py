@@ -138,7 +138,7 @@ def space_of(file: Path, text: str = SPACE) -> Space:
 
 def test_names_and_bounds(file: Path) -> None:
     """Configs say it in their names and read it from there; values that it may not have are refused in one line."""
-    with pytest.raises(InputError, match="there is no parameter 'prefetch'"):
+    with pytest.raises(InputError, match="'prefetch'"):
         config(prefetch=2)
     assert add_file(file) == "cute_ahead"
     ahead = config(prefetch=2, order="columns", chunk=4)
@@ -222,7 +222,7 @@ def test_results_hold_it(file: Path, tmp_path: Path) -> None:
     assert "'prefetch': 2" in line
     values = {"family": "cute_ahead", **configs[0].values}
     assert config_of(values) == configs[0]
-    with pytest.raises(InputError, match="prefetch = 12 is not usable; write a whole number from 0 to 8"):
+    with pytest.raises(InputError, match=r"prefetch = 12.* 0 to 8"):
         config_of({**values, "prefetch": 12})
 
 
@@ -260,7 +260,7 @@ def test_binaries_are_told_apart(file: Path) -> None:
     assert plans[0] == launch_plan(product, config(), H200)
 
 
-def test_it_is_packed(file: Path) -> None:
+def test_an_own_parameter_is_part_of_a_packed_symbol(file: Path) -> None:
     """A binary of a bundle has it in its symbol."""
     add_file(file)
     packer = Packer(StandInFarm(BinaryCache(file.parent / "cache")), "sm_90", file.parent)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import ended, run, start
+from long_tests import drawn, pairs
 from machines import machine
 from processes import until
 from tiny_space import CONFIGS, FASTER, NAMES, tiny_command, traced
@@ -70,7 +71,7 @@ def climbed() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("gpus", [1, 2])
+@pytest.mark.parametrize("gpus", drawn([1, 2], 1))
 def test_one_file_is_a_strategy(own: Path, cache_dir: Path, tmp_path: Path, gpus: int) -> None:
     """It decides what is compiled and measured, on one device and on several; the rest is told with its reason."""
     env = machine(tmp_path, gpus=gpus, faster=FASTER, trace=str(tmp_path / "trace"))
@@ -111,24 +112,20 @@ def test_another_text_is_another_run(own: Path, cache_dir: Path, tmp_path: Path)
     assert run(*command, env=env).status == 0
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("return [", "return 1 / 0, [", "line 17: ZeroDivisionError: division by zero"),
-        (
-            "self.best_us = event",
-            "self.best = self.bust",
-            "line 21: AttributeError: 'Climbing' object",
-        ),
-        ("strategy = Climbing", "strategy = lambda task: 7", "strategy(task) gave 7, which is not a Strategy"),
-        ("strategy = Climbing", "", "it has no function strategy(task)"),
-    ],
-)
-@pytest.mark.parametrize("gpus", [1, 2])
-def test_its_mistakes_are_told_as_its_own(
-    old: str, new: str, said: str, gpus: int, own: Path, cache_dir: Path, tmp_path: Path
+MISTAKES = [
+    ("return [", "return 1 / 0, [", "line 17: ZeroDivisionError: division by zero"),
+    ("self.best_us = event", "self.best = self.bust", "line 21: AttributeError: 'Climbing' object"),
+    ("strategy = Climbing", "strategy = lambda task: 7", "strategy(task) gave 7"),
+    ("strategy = Climbing", "", "strategy(task)"),
+]
+
+
+@pytest.mark.parametrize(("mistake", "gpus"), pairs(MISTAKES, [1, 2]))
+def test_mistakes_in_a_strategys_file_are_one_line(
+    mistake: tuple[str, str, str], gpus: int, own: Path, cache_dir: Path, tmp_path: Path
 ) -> None:
     """In one line, with file and line, and exit status 2: no bug of genkern's."""
+    old, new, said = mistake
     own.write_text(OWN.replace(old, new))
     env = machine(tmp_path, gpus=gpus, faster=FASTER)
     ran = run(*tiny_command(tmp_path, cache_dir, SIZES), "--ngpus", gpus, "--strategy", own, env=env)

@@ -95,9 +95,10 @@ def test_a_bug_is_told_logged_and_counted(tmp_path: Path) -> None:
         assert part in log.read_text()
 
 
-@pytest.mark.parametrize(("console", "narrow"), [({"force_terminal": True, "width": 80}, True), ({"width": 80}, False)])
-def test_the_summary_fits_its_reader(console: dict[str, object], narrow: bool, tmp_path: Path) -> None:
-    """On a terminal no line of the table is longer than it; in a pipe a size has one line, to be searched for."""
+@pytest.mark.parametrize(("console", "most"), [({"force_terminal": True, "width": 80}, 80), ({"width": 80}, 100)])
+def test_the_summary_fits_its_reader(console: dict[str, object], most: int, tmp_path: Path) -> None:
+    """No line of the table is longer than the terminal, or than 100 columns in a pipe; names are on lines of their
+    own."""
     output = io.StringIO()
     made = recorder(tmp_path, output, verbose=True, console={**console, "color_system": None})
     made.finished(report(winner(8, check=checked("8x256x256", "interpreter"))))
@@ -106,10 +107,9 @@ def test_the_summary_fits_its_reader(console: dict[str, object], narrow: bool, t
     made.summary(gpu_for_arch("gfx942"), FarmCounts(compiled=1234, cached=5, failed=6))
     lines = output.getvalue().replace("\0", "").splitlines()
     table = [line for line in lines if "4096x4096" in line]
-    assert [("tiled_" in line) for line in table] == [not narrow] * 2
-    if narrow:
-        # A path is as long as it is.
-        assert max(len(line) for line in lines if str(tmp_path) not in line) <= 80
+    assert [("tiled_" in line) for line in table] == [False] * 2
+    # A path is as long as it is.
+    assert max(len(line) for line in lines if str(tmp_path) not in line) <= most
     assert "candidates: measured 2, wrong 2, compile_failed 2" in lines
     assert "binaries: 1,234 compiled, 5 from the cache, 6 refused" in lines
     assert f"results: {tmp_path / 'r.yaml'}" in [line.strip() for line in lines]
@@ -155,7 +155,7 @@ def bytes_written(path: Path, sizes: int, seconds_each: float) -> int:
     return results.bytes
 
 
-@pytest.mark.parametrize("seconds_each", [0.0, 0.01, 0.1])
+@pytest.mark.parametrize("seconds_each", [0.0, 0.1])
 def test_what_is_written_grows_as_the_run_does(seconds_each: float, tmp_path: Path) -> None:
     """Ten times the sizes are about ten times the bytes; after every size it would be a hundred times."""
     (tmp_path / "small").mkdir()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import json
-import os
 import re
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +11,6 @@ import yaml
 from command import SMALL, Ran, run, run_here
 from machines import machine
 from tiny_space import TINY_AMD
-
-from genkern.journal.journal import Journal
 
 Here = Callable[..., Ran]
 
@@ -127,8 +121,7 @@ def test_bad_lists_of_sizes(name: str, here: Here, tmp_path: Path) -> None:
         (["-i", "sizes.yaml", "--space", "nvidia_quick"], "not for gfx942"),
         (["-i", "sizes.yaml", "--space", "sizes.yaml"], "sizes.yaml"),
         (["-i", "sizes.yaml", "--icache_flush"], "--icache_flush"),
-        (["-i", "sizes.yaml", "--patience", 9, "--exhaustive"], "--exhaustive"),
-        (["-i", "sizes.yaml", "--patience", 9, "--protocol", "tune_gemm"], "tune_gemm"),
+        (["-i", "sizes.yaml", "--patience", 9], "--patience is no longer part of genkern: use --budget N"),
         (
             ["-i", "sizes.yaml", "--libtype", "triton,asm"],
             "--libtype: asm is a libtype of AITER, whose kernels race as aiter",
@@ -320,68 +313,3 @@ def test_a_check_that_cannot_be_made(mode: str, warm: tuple[Path, str, str], tmp
     assert "needs torch: pip install '.[torch]'" in ran.refusal
     assert "TFLOPS" not in ran.out
     assert not (tmp_path / "n").exists()
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], capture_output=True, check=False)
-    if done.returncode != 0:
-        pytest.skip("this user may not mount a file system")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-@pytest.mark.parametrize("full", ["results", "candidates", "cache"])
-def test_a_full_disk(
-    full: str, small_disk: Path, warm: tuple[Path, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One line, results as good as they were; after space is made, the same command makes the same results."""
-    # Candidates of more sizes, of the same binaries, than a page of the disk holds.
-    more = "".join(f"- {{'M': {m}, 'N': 128, 'K': 256}}\n" for m in range(80, 176, 16))
-    (tmp_path / "sizes.yaml").write_text(SMALL + more * (full == "candidates"))
-    filler = small_disk / "filler"
-    filler.write_bytes(b"x" * (52 if full == "cache" else 60) * 1024)
-    place = {name: small_disk if name == full else tmp_path for name in ("results", "candidates", "cache")}
-    # In a cache of its own all is compiled anew.
-    cache, expected = small_disk / "cache" if full == "cache" else warm[0], warm[1]
-    files = ["-o", place["results"] / "r.yaml", "-o2", place["candidates"] / "c.csv"]
-    command = ["-i", tmp_path / "sizes.yaml", *files, *quick(cache)]
-    refusal = run_here(capsys, *command).refusal
-    assert os.strerror(errno.ENOSPC) in refusal
-    if (place["results"] / "r.yaml").exists():
-        assert isinstance(yaml.safe_load((place["results"] / "r.yaml").read_text()), list)
-    filler.unlink()
-    subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True)
-    assert run_here(capsys, *command).status == 0
-    results = (place["results"] / "r.yaml").read_text()
-    assert results.startswith(expected)
-    assert (results == expected) is (full != "candidates")
-
-
-def test_a_disk_that_is_full_when_the_journal_grows(
-    here: Here, warm: tuple[Path, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No space for the second size's facts: the first one's result is there, and nothing is lost."""
-    real = Journal._put
-    count = 0
-
-    def full(journal: Journal, lines: Sequence[bytes], *, decides: bool = False) -> None:
-        nonlocal count
-        count += decides
-        if count >= 1 and any(line.startswith(b'{"fact":"screened"') for line in lines):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(journal.path))
-        real(journal, lines, decides=decides)
-
-    monkeypatch.setattr(Journal, "_put", full)
-    assert os.strerror(errno.ENOSPC) in here("-i", "sizes.yaml", "-o", "r.yaml").refusal
-    monkeypatch.undo()
-    monkeypatch.chdir(tmp_path)
-    first = yaml.safe_load((tmp_path / "r.yaml").read_text())
-    assert [entry["M"] for entry in first] == [16]
-    facts = [json.loads(line)["fact"] for line in (tmp_path / "r.yaml.journal").read_text().splitlines()]
-    assert facts.count("won") == 1
-    assert here("-i", "sizes.yaml", "-o", "r.yaml").status == 0
-    assert (tmp_path / "r.yaml").read_text() == warm[1]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command import SMALL, Ran, environment, run, run_here
+from long_tests import drawn
 from machines import machine
 from tiny_space import FASTER, TINY_AMD, tiny_command
 
@@ -71,7 +72,7 @@ def test_a_reader_of_the_results_that_leaves(cache_dir: Path, tmp_path: Path) ->
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("name", ["r.yaml", "r.csv"])
+@pytest.mark.parametrize("name", drawn(["r.yaml", "r.csv"], 1))
 @pytest.mark.parametrize("text", ["", "\n"])
 def test_an_empty_file_has_no_results_yet(
     name: str,

@@ -58,7 +58,7 @@ def _with_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_asked_for_and_found_decides(
     argv: list[str], devices: list[DetectedDevice], arch: str, gpu_ids: tuple[int, ...]
 ) -> None:
-    """The GPU that is here, else gfx942; measured when there is one that fits, else predicted."""
+    """The GPU that is here, else that of GENKERN_ARCH; measured when there is one that fits, else predicted."""
     target = choose_target(options(*argv), devices)
     assert (target.arch, target.gpu_ids, target.measured) == (arch, gpu_ids, bool(gpu_ids))
     assert target.device_name.endswith("(not present)") != target.measured

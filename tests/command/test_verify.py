@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command import DATA, ROOT, run, run_here
+from long_tests import long_only
 from machines import machine
 from made_winners import CONFIG, checked, winner, write_results
 from small_gemms import needs_interpreter
@@ -242,6 +243,7 @@ def test_lines_say_what_was_run_and_found() -> None:
     assert check_line(other, checked()).startswith("16x4096x4096 a16w16 bf16->fp32 bias: ok: ")
 
 
+@long_only("starts the interpreter twice; test_generate.py runs such a module")
 @needs_interpreter
 def test_a_winners_module_is_used_as_documented(tmp_path: Path, cache_dir: Path) -> None:
     """--benchmark --keep makes a module of the winner, which docs/dispatch.md's program imports without genkern."""

@@ -43,7 +43,7 @@ class Checks:
         figures = self.folder / "figures.json"
         figures.unlink(missing_ok=True)
         done = subprocess.run(
-            [*command, "--json", str(figures), *more], env=environ, capture_output=True, text=True, check=False
+            [*command, "--figures", str(figures), *more], env=environ, capture_output=True, text=True, check=False
         )
         return done, json.loads(figures.read_text()) if figures.exists() else {}
 

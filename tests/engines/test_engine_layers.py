@@ -95,6 +95,15 @@ def test_an_m_without_a_winner_is_the_engines(gpu: Any, launched: Any) -> None:
     torch._dynamo.reset()
 
 
+def test_a_call_with_a_bias_is_another_call(gpu: Any) -> None:
+    """There are no winners of fp8 with a bias: such a call is the engine's, also after one without a bias."""
+    x, weight = torch.zeros(16, K).to(FP8), torch.zeros(N, K).to(FP8)
+    scales, bias = (torch.ones(16, 1), torch.ones(N // 128, 1)), torch.zeros(N).bfloat16()
+    for _ in range(2):
+        assert choice.has_winner(IN_BLOCKS, x, weight, None, BF16, *scales, None, {})
+        assert not choice.has_winner(IN_BLOCKS, x, weight, bias, BF16, *scales, None, {})
+
+
 @pytest.mark.parametrize("pattern", ["one", "o*", "256x128", "*x128"])
 def test_layers_are_left_to_the_engine_by_name_or_size(
     pattern: str, gpu: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -237,7 +237,7 @@ def test_unusable_folder_is_named(hostile_path: Path) -> None:
     """A cache folder that is a file, or lies below one, is refused at once with the option to change it."""
     (hostile_path / "file").write_text("")
     for folder in (hostile_path / "file", hostile_path / "file" / "below"):
-        with pytest.raises(OutputError, match=r"cannot create the cache folder .*; try --cache_dir"):
+        with pytest.raises(OutputError, match="--cache_dir"):
             BinaryCache(folder)
 
 
@@ -250,7 +250,7 @@ def test_an_entry_that_cannot_be_replaced_is_named(cache: BinaryCache, monkeypat
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 
     monkeypatch.setattr(os, "rename", refuse)
-    with pytest.raises(OutputError, match=r"damaged cache entry .*delete it"):
+    with pytest.raises(OutputError, match=KEY):
         put(cache)
 
 

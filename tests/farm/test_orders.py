@@ -73,7 +73,7 @@ def test_everything_may_be_taken_back() -> None:
     assert (len(orders), orders.under_way, taken(orders), orders.done("a")) == (0, 0, [], [])
 
 
-def test_who_stands_behind_comes_after_all_others() -> None:
+def test_an_owner_behind_gets_workers_after_all_others() -> None:
     """However little is done for it, and not at all where it is not to have a turn; what others want too is theirs."""
     orders = ordered(next=[(0, "x"), (1, "b"), (2, "y")], one=[(0, "a"), (1, "b")], two=[(5, "c")])
     orders.stand("next", behind=True)
@@ -87,7 +87,7 @@ def test_who_stands_behind_comes_after_all_others() -> None:
     assert len(orders.done("b")) == 2
 
 
-def test_who_leaves_stands_nowhere() -> None:
+def test_an_owner_that_left_has_no_place() -> None:
     """One that comes anew is among the others."""
     orders = ordered(next=[(0, "a")])
     orders.stand("next", behind=True)

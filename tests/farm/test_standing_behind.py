@@ -12,7 +12,7 @@ from genkern.farm.cache import BinaryCache
 from genkern.farm.farm import Farm
 
 
-def test_who_stands_behind_leaves_workers_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_behind_leaves_some_workers_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has what others leave but for a share, and that too once it comes forward."""
     pool = HeldPool(monkeypatch)
     farm = Farm(BinaryCache(tmp_path), target_of("gfx942"), TRITON_VERSION, jobs=4, timeout_s=1)

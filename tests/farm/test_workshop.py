@@ -242,7 +242,7 @@ def test_of_copies_the_first_is_measured(make_workshop: Callable[..., Workshop],
     assert set(bench.job.launches.values()) == {config.name for config in ready}
 
 
-def test_those_named_first_are_candidates_always(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
+def test_configs_named_first_stay_candidates(make_workshop: Callable[..., Workshop], tmp_path: Path) -> None:
     """What an earlier run measured stays what is measured, wherever it stands; several of a kind all do."""
     for first in ([TWINS[2]], [TWINS[1], TWINS[3]]):
         farm = ScriptedFarm(tmp_path, lambda specs: specs, code=same_code_but_for_masks)

@@ -165,7 +165,7 @@ def test_a_measured_row_is_never_replaced_by_a_predicted_one(suffix: str, tmp_pa
     """Not with --all either, in one line before any work; the other way round is what --all is for."""
     path = tmp_path / f"r.{suffix}"
     write_results(path, [winner(16)])
-    with pytest.raises(ResultsError, match="holds a measured time of 16x4096x4096, which a predicted one does not"):
+    with pytest.raises(ResultsError, match=r"measured.* 16x4096x4096"):
         opened(path, PREDICTING, again=[SIXTEEN]).require_room([SIXTEEN])
     write_results(path, [winner(16, time_source="predicted", device=PREDICTING.key.device)])
     results = opened(path, again=[SIXTEEN])
@@ -265,7 +265,7 @@ def test_a_row_of_another_library_is_not_doubled(us: str, facts: RunFacts, tmp_p
     path.write_text(HEADER_16 + row)
     results = opened(path, facts, again=[SIXTEEN])
     assert results.problems == set()
-    with pytest.raises(ResultsError, match=r"asm's row for 16x4096x4096.*one row per size and device: give another -o"):
+    with pytest.raises(ResultsError, match=r"asm.* 16x4096x4096.* -o"):
         results.require_room([GemmProblem(4, 4096, 4096), SIXTEEN])
     for other in (GemmProblem(4, 4096, 4096), replace(SIXTEEN, bias=True), replace(SIXTEEN, dtype_c="fp32")):
         results.require_room([other])
@@ -363,7 +363,7 @@ def test_another_run_is_refused_at_its_first_row(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text(results_text([winner(16)]) + "- [\n")
     for refused in (lambda: require_same_run(str(path), PREDICTING, GemmDefaults()), lambda: opened(path, PREDICTING)):
-        with pytest.raises(ResultsError, match="measured times, this run predicts"):
+        with pytest.raises(ResultsError, match="measured"):
             refused()
     with pytest.raises(ResultsError, match="line 3"):
         opened(path)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from long_tests import drawn
 
 from benchmarks.checking.round_trips import READERS, Files, cases, changed
 from genkern.errors import InputError, ResultsError
@@ -37,7 +38,7 @@ def some_of(problems: Iterable[GemmProblem]) -> list[GemmProblem]:
     return list(found.values())
 
 
-@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("arch", drawn(ARCHS, 1))
 def test_what_is_written_is_read_back(arch: str, tmp_path: Path) -> None:
     """By runs, resumed runs, lists, merge, checks, pack, journals, candidates, ops, AITER's CSV, export and import."""
     problems = some_of(cases_of(arch))

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 
 from genkern.errors import InputError
 from genkern.gemm.config import Config, has_amd_options
-from genkern.gemm.former_names import FORMER
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS, Parameter
 
 _LETTERS = string.ascii_letters + string.digits
 _WORDS = st.text(_LETTERS, min_size=1, max_size=6)
-# Names that families had before are read as those of today.
-FAMILIES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True).filter(lambda name: name not in FORMER)
+FAMILIES = st.from_regex(r"[a-z][a-z0-9_]{0,12}", fullmatch=True)
 FAMILIES |= st.sampled_from(["tiled", "persistent_tma", "cute_wgmma"])
 # Hints as backends have or had them, names that look like parts of a config's name, and any other.
 HINTS = (

@@ -33,7 +33,7 @@ def test_pytorch_and_triton_know_the_type(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=lambda dtype: dtype.name)
-def test_its_numbers_are_pytorchs(dtype: DType) -> None:
+def test_limits_and_guards_of_a_type_are_as_in_pytorch(dtype: DType) -> None:
     """The largest, the integers that it has all of, and a guard that is no number where it has such bits."""
     torch = pytest.importorskip("torch")
     kind = getattr(torch, dtype.torch)
@@ -49,7 +49,7 @@ def test_its_numbers_are_pytorchs(dtype: DType) -> None:
     assert bits.view(kind).float().isnan().item()
 
 
-def test_its_codes_are_the_headers() -> None:
+def test_codes_of_a_type_are_those_of_cudas_headers() -> None:
     """CUtensorMapDataType of cuda.h (bytes are UINT8), and cudaDataType of library_types.h."""
     maps = {"fp32": 7, "fp16": 6, "bf16": 9, "int32": 3}
     assert {name: row.tensor_map for name, row in DTYPES.items() if row.tensor_map} == maps
@@ -74,7 +74,7 @@ def test_unknown_types_are_refused(text: str) -> None:
     if text == "float":
         assert parse_dtype(text, "sm_90").name == "fp32"
         return
-    with pytest.raises(InputError, match="use one of fp32, fp16, bf16"):
+    with pytest.raises(InputError, match="fp32, fp16, bf16"):
         parse_dtype(text, "sm_90")
 
 

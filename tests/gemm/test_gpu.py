@@ -25,7 +25,7 @@ B200 = gpu_for_arch("sm_100")
         ("tf32", {"gfx942", *(arch for arch in known_archs() if arch_vendor(arch) == "nvidia")}),
     ],
 )
-def test_who_has_what(capability: str, archs: set[str]) -> None:
+def test_gpus_have_the_instructions_of_their_vendors_manuals(capability: str, archs: set[str]) -> None:
     """As the vendors' instruction sets say."""
     assert {arch for arch in known_archs() if getattr(gpu_for_arch(arch).has, capability)} == archs
 

@@ -87,7 +87,7 @@ def test_one_more_parameter(own: Vocabulary) -> None:
 @pytest.mark.parametrize("parameter", [CLUSTER.of("1x1", "3x1"), CLUSTER_K.of(1, 6)])
 def test_values_that_nobody_could_read_back(own: Vocabulary, parameter: Parameter) -> None:
     """A family may have fewer values of a known parameter, but no new ones: names and files are read without it."""
-    with pytest.raises(InputError, match=f"another parameter {parameter.name} already, which is one of"):
+    with pytest.raises(InputError, match=parameter.name):
         own.declare(parameter)
 
 
@@ -167,9 +167,9 @@ def test_two_of_one_name(own: Vocabulary) -> None:
         replace(PREFETCH, meaning="something else"),
         replace(PREFETCH, at_run_time=True),
     ):
-        with pytest.raises(InputError, match="there is another parameter prefetch already"):
+        with pytest.raises(InputError, match="prefetch"):
             own.declare(other)
-    with pytest.raises(InputError, match="parameter ahead is 'pf' in config names"):
+    with pytest.raises(InputError, match=r"ahead.*'pf'"):
         own.declare(replace(PREFETCH, name="ahead"))
 
 

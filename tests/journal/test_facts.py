@@ -48,7 +48,7 @@ def test_a_parameter_of_ones_own_is_no_damage(tmp_path: Path) -> None:
     with path.open("ab") as file:
         won = journal_line("won", {**values_of(WINNER), "config": f"{WINNER.config.name}_ahead3"}, 0)
         file.write(behind(won[:-1], checksums(path.read_bytes().splitlines()[-1])[1]) + b"\n")
-    with pytest.raises(UnusableJournal, match=r"_ahead3' is not a config name.*; set GENKERN_FAMILY_FILES") as caught:
+    with pytest.raises(UnusableJournal, match=r"_ahead3'.*GENKERN_FAMILY_FILES") as caught:
         read_ends(path)
     assert "damaged" not in str(caught.value)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import random
+import resource
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -201,9 +204,7 @@ def test_a_journal_of_another_version_is_not_called_damaged(tmp_path: Path) -> N
     """Its lines may end otherwise, as they did before they had a checksum."""
     path = tmp_path / "j"
     path.write_bytes(b'{"fact":"header","value":{"schema":2}}\n{"fact":"problem","value":{}}\n')
-    with pytest.raises(
-        UnusableJournal, match=rf"another version of genkern \(schema 2, here {SCHEMA}\): the same command starts anew"
-    ):
+    with pytest.raises(UnusableJournal, match=rf"schema 2.*{SCHEMA}"):
         read_journal(path)
 
 
@@ -225,7 +226,7 @@ def test_another_header_is_refused_with_the_difference(tmp_path: Path) -> None:
     assert "final_rounds was 60, is 7" in text
     assert "finals_s" not in text
     assert "--all" in text
-    with pytest.raises(ResultsError, match="the search space default of a16w16 has changed"):
+    with pytest.raises(ResultsError, match="default of a16w16"):
         opened(path, {**known, "space": {"a16w16": {"name": "default", "digest": "02"}}})
     path.write_bytes(journal_line("screened", {}))
     with pytest.raises(UnusableJournal, match="triton was None"):
@@ -237,12 +238,12 @@ def test_another_search_is_another_run(tmp_path: Path) -> None:
     path = tmp_path / "j"
     opened(path, {**HEADER, "patience": 9}).close()
     opened(path, {**HEADER, "strategy": "patience:9"}).close()
-    with pytest.raises(ResultsError, match="strategy was 'patience:9', is 'racing'"):
+    with pytest.raises(ResultsError, match=r"strategy.*'patience:9'.*'racing'"):
         opened(path, {**HEADER, "strategy": "racing"})
     path.unlink()
     opened(path).close()
     opened(path, {**HEADER, "strategy": "predicted"}).close()
-    with pytest.raises(ResultsError, match="strategy was 'predicted', is 'predicted:16'"):
+    with pytest.raises(ResultsError, match=r"strategy.*'predicted'.*'predicted:16'"):
         opened(path, {**HEADER, "strategy": "predicted:16"})
 
 
@@ -256,10 +257,10 @@ def test_another_driver_or_other_clocks_are_another_run(tmp_path: Path) -> None:
     for devices in ({"0": clocks}, {"0": clocks, "2": clocks}, {"0": {"sm_clock_max_mhz": 1980}}, {"0": {}}):
         opened(path, {**header, "devices": devices}).close()
     opened(path, {**HEADER, "devices": {"0": clocks}}).close()
-    with pytest.raises(ResultsError, match=r"driver was '570\.86\.15', is '580\.1'"):
+    with pytest.raises(ResultsError, match=r"driver.*'570\.86\.15'.*'580\.1'"):
         opened(path, {**header, "driver": "580.1"})
     slower = {**header, "devices": {"0": clocks, "5": {**clocks, "sm_clock_max_mhz": 1755}}}
-    with pytest.raises(ResultsError, match=r"\(sm_clock_max_mhz was 1980, is 1755 on device 5\)"):
+    with pytest.raises(ResultsError, match=r"sm_clock_max_mhz.* 1980.* 1755.* 5"):
         opened(path, slower)
 
 
@@ -293,31 +294,53 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@contextlib.contextmanager
+def no_more_room(path: Path) -> Iterator[None]:
+    """In the block the file cannot grow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_a_disk_that_is_full_is_said(tmp_path: Path) -> None:
     """The fact is refused in one line, and closing afterwards raises nothing more."""
     journal = opened(tmp_path / "j")
-    journal._file.close()
-    journal._file = open("/dev/full", "ab")  # noqa: SIM115  closed by the journal
-    with pytest.raises(OutputError, match=r"cannot write the journal .*No space left on device; free space"):
-        journal.began(PROBLEM, Begun(672, 1, 1.5))
-    journal.close()
+    with no_more_room(tmp_path / "j"):
+        with pytest.raises(OutputError, match=os.strerror(errno.EFBIG)):
+            journal.began(PROBLEM, Begun(672, 1, 1.5))
+        journal.close()
 
 
 def test_a_disk_that_fills_while_facts_wait_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the next fact: whoever added those that waited has gone on."""
     monkeypatch.setattr("genkern.journal.journal.BATCH_S", 0.01)
     journal = opened(tmp_path / "j")
-    journal._file.close()
-    journal._file = open("/dev/full", "ab")  # noqa: SIM115  closed by the journal
-    journal.screened(PROBLEM, SCREENED)
 
     def go_on() -> None:
         for _ in range(500):
-            time.sleep(0.01)
             journal.screened(PROBLEM, SCREENED)
+            time.sleep(0.01)
 
-    with pytest.raises(OutputError, match="No space left on device"):
-        go_on()
+    with no_more_room(tmp_path / "j"):
+        with pytest.raises(OutputError, match=os.strerror(errno.EFBIG)):
+            go_on()
+        journal.close()
+
+
+def test_a_winner_is_on_the_disk_before_it_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that was found before it. A crash of the machine may lose measurements, but no result."""
+    journal, path = opened(tmp_path / "j"), tmp_path / "j"
+    synced_bytes: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced_bytes.append(os.fstat(descriptor).st_size))
+    journal.screened(PROBLEM, SCREENED)
+    journal.flush()
+    assert synced_bytes == []
+    journal.won(WINNER)
+    assert synced_bytes == [path.stat().st_size]
+    assert read_journal(path).of(PROBLEM).winner == WINNER
     journal.close()
 
 

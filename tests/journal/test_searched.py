@@ -59,8 +59,7 @@ def searches(draw: st.DrawFn) -> Searched:
         )
         steps.append(Told(event, tuple(draw(st.lists(seen, max_size=2)))))
     cached = tuple(draw(st.lists(configs, unique=True)))
-    best_us = draw(st.none() | st.floats(1, 1e6))
-    return Searched(draw(st.text(max_size=9)), draw(st.integers(0, 99)), best_us, CONFIGS, cached, tuple(steps))
+    return Searched(draw(st.text(max_size=9)), draw(st.integers(0, 99)), CONFIGS, cached, tuple(steps))
 
 
 @given(searched=searches())
@@ -75,7 +74,7 @@ def test_what_goes_on_as_expected_takes_little() -> None:
     for number, unit in enumerate(UNITS[:3]):
         steps.append(Told(Compiled(unit, str(number), False)))
         steps.extend(Told(Measured(config, US[config.name])) for config in unit.configs)
-    value = value_of(Searched("predicted", 0, None, CONFIGS, (), tuple(steps)))
+    value = value_of(Searched("predicted", 0, CONFIGS, (), tuple(steps)))
     assert value["steps"] == [["a", 9, 3], *[["c", 0], ["m", 3]] * 3]
     assert value["units"] == [[0, 1, 1], [3, 1, 1], [6, 1, 1]]
 
@@ -83,7 +82,7 @@ def test_what_goes_on_as_expected_takes_little() -> None:
 @pytest.mark.parametrize("steps", [[["x", 1]], [["m", 1, 99, 9]], [["a"]], [["d", 0]], [["c", 0, 7, 1]], ["c"], [[]]])
 def test_damage_is_told(steps: list[Any]) -> None:
     """By one of the errors that readers of journals expect."""
-    value = value_of(Searched("predicted", 0, None, CONFIGS, (), (Asked(1, (UNITS[0],)),)))
+    value = value_of(Searched("predicted", 0, CONFIGS, (), (Asked(1, (UNITS[0],)),)))
     with pytest.raises((ValueError, LookupError, TypeError, AttributeError)):
         searched_of({**value, "steps": steps}, SCREENED)
 
@@ -91,7 +90,7 @@ def test_damage_is_told(steps: list[Any]) -> None:
 def test_a_time_that_nobody_measured_is_damage() -> None:
     """The journal's measurements have the times."""
     steps = (Asked(1, (UNITS[0],)), Told(Measured(CONFIGS[0], US[CONFIGS[0].name])))
-    value = value_of(Searched("predicted", 0, None, CONFIGS, (), steps))
+    value = value_of(Searched("predicted", 0, CONFIGS, (), steps))
     with pytest.raises(LookupError):
         searched_of(value, {})
 
@@ -100,7 +99,7 @@ def test_a_journal_keeps_a_search_as_it_stands(tmp_path: Path) -> None:
     """A run that goes on reads past it; whoever asks for it has it, in a journal that was read."""
     problem = GemmProblem(64, 128, 256)
     steps = (Asked(9, (UNITS[0],)), *(Told(Measured(config, US[config.name])) for config in UNITS[0].configs))
-    searched = Searched("predicted", 0, None, CONFIGS, (CONFIGS[0],), steps)
+    searched = Searched("predicted", 0, CONFIGS, (CONFIGS[0],), steps)
     for _ in range(2):
         journal = Journal(tmp_path / "journal", {})
         journal.began(problem, Begun(1, 0, 1.0))

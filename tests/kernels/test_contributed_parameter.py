@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from command import ROOT
 from forms import FORMS
+from long_tests import drawn
 from small_gemms import needs_interpreter, write_module
 
 from genkern.errors import InputError
@@ -60,7 +61,7 @@ PROBLEM = GemmProblem(1, 64, 256)
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """genkern as it is, with a parameter more: three lines that are changed, each found in the file."""
     folder = tmp_path_factory.mktemp("checkout")
-    shutil.copytree(ROOT / "genkern", folder / "genkern", ignore=shutil.ignore_patterns("__pycache__", "winners"))
+    shutil.copytree(ROOT / "genkern", folder / "genkern", ignore=shutil.ignore_patterns("winners"))
     changes = {
         "kernels/families/few_rows.py": [
             ("import AMD_OPTIONS\n", "import AMD_OPTIONS, Parameter\n"),
@@ -85,8 +86,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @needs_interpreter
-@pytest.mark.parametrize(("arch", "more"), [("sm_90", ["--compare"]), ("gfx942", [])])
-def test_it_is_tuned(checkout: Path, tmp_path: Path, arch: str, more: list[str]) -> None:
+@pytest.mark.parametrize(("arch", "more"), drawn([("sm_90", ["--compare"]), ("gfx942", [])], 1))
+def test_an_added_parameter_is_tuned(checkout: Path, tmp_path: Path, arch: str, more: list[str]) -> None:
     """All of its values compile, each to a binary of its own, and the winner is right under the interpreter."""
     (tmp_path / "space.yaml").write_text(SPACE.format(arch=arch) + OF_AMD * (arch == "gfx942"))
     sizes = ["-m", "1", "-n", "64", "-k", "256", "--arch", arch, "--space", "space.yaml"]

@@ -42,7 +42,7 @@ def turn_of(stem: str) -> Turn:
         ("cute_tcgen05_2cta_4x2_direct", (2, 2, 2, 8, False, True, 32)),
     ],
 )
-def test_turns(stem: str, expected: tuple[object, ...]) -> None:
+def test_programs_that_share_a_tile_halve_the_tiles_along_m(stem: str, expected: tuple[object, ...]) -> None:
     """Of two programs that share a tile a cluster has half as many along M as it has programs there."""
     turn = turn_of(stem)
     places = turn.tiles_m, turn.tiles_n, turn.programs_of_tile, turn.programs
@@ -50,7 +50,7 @@ def test_turns(stem: str, expected: tuple[object, ...]) -> None:
     assert turn.swapped == ("swapped" in stem)
 
 
-def test_sides() -> None:
+def test_the_instructions_rows_lie_along_m_or_n() -> None:
     """The instruction's rows are along M, or in swapped forms along N."""
     for stem, sides in (("cute_ping_pong", (1, 2)), ("cute_ping_pong_swapped", (2, 1)), ("cute_tcgen05", (1, 2))):
         assert turn_of(stem).sides(1, 2) == sides

@@ -277,7 +277,7 @@ def test_operands_that_would_be_misread_are_refused(
     module.check_operands(config, spread)
     with pytest.raises(ValueError, match=re.escape(said)):
         module.check_operands(config, {**spread, name: meta(shape, strides)})
-    with pytest.raises(ValueError, match=r"^a has strides \(65, 1\) .*: tiled_tma needs both to be multiples of 16"):
+    with pytest.raises(ValueError, match=r"^a .*\(65, 1\).* tiled_tma .* 16"):
         module.check_operands(module.CONFIGS[TILED_TMA.name], spread)
 
 

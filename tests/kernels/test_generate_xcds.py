@@ -39,7 +39,7 @@ def test_modules_without_remapping_know_nothing_of_it() -> None:
 def test_an_arch_that_nobody_knows_needs_the_gpu() -> None:
     """The number of XCDs is in the text; where a GPU is given, "any" is an arch like others."""
     problem = GemmProblem(100, 64, 256)
-    with pytest.raises(InputError, match=r"xcd_remap needs the number of XCDs, which .* architecture 'any'"):
+    with pytest.raises(InputError, match=r"xcd_remap .*'any'"):
         generate(problem, [TILED, XCD], "any")
     assert "XCDS, UNITS_PER_XCD = 8, 38" in generate(problem, [XCD], "any", gpu_for_arch("gfx942")).text
     assert "XCDS" not in generate(problem, [TILED], "any").text

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from forms import RINGS
-from long_tests import LONG, spread
+from long_tests import LONG, drawn, spread
 from small_gemms import specs_of
 
 from genkern.gemm.config import Config
@@ -205,8 +205,7 @@ TURNED = [
 ]
 
 
-# Every fifth one has each layout.
-@pytest.mark.parametrize(("config", "layout"), spread(TURNED, 5), ids=lambda value: getattr(value, "name", str(value)))
+@pytest.mark.parametrize(("config", "layout"), drawn(TURNED, 2), ids=lambda value: getattr(value, "name", str(value)))
 def test_turned_operands_come_in_boxes_of_64(compiled: Compile, config: Config, layout: tuple[bool, bool]) -> None:
     """What does not run along K comes in boxes of 64 by 64, is turned by wgmma, and costs no register."""
     kernel, sass = compiled(config, row_major_a=layout[0], row_major_b=layout[1])
@@ -230,7 +229,7 @@ def copies_of(sass: str) -> list[int]:
     return [len(run.split()) for run in runs]
 
 
-@pytest.mark.parametrize("config", [COMPILED[0], CLUSTERS[0]], ids=lambda config: form_of(config).stem)
+@pytest.mark.parametrize("config", drawn([COMPILED[0], CLUSTERS[0]], 1), ids=lambda config: form_of(config).stem)
 def test_loops_over_threads_are_noticed(compiled: Compile, config: Config) -> None:
     """A thread that is chosen by its number is one that ptxas takes for several."""
     by_number = "{ .reg .b32 lane; mov.u32 lane, %tid.x; and.b32 lane, lane, 31; setp.eq.u32 one, lane, 0; }"

@@ -12,7 +12,7 @@ from gluon_cases import made, room_for_stages, text_of
 from gluon_groups import assert_groups_exact, experts, group_product, grouped, said_of_groups
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from long_tests import repeats
+from long_tests import drawn, repeats
 from small_gemms import specs_of
 
 from genkern.gemm.config import Config
@@ -85,7 +85,7 @@ def test_more_programs_than_tiles(family: str) -> None:
 
 @pytest.mark.parametrize("family", [UPRIGHT, SWAPPED])
 @pytest.mark.parametrize("counts", [COUNTS, [4, 64, 132, 0], [1, 64, 133, 2]], ids=["both", "engine", "lanes"])
-@pytest.mark.parametrize("capacity", [0, 136])
+@pytest.mark.parametrize("capacity", drawn([0, 136], 1))
 def test_scales_of_blocks_are_exact_wherever_rows_begin(family: str, counts: list[int], capacity: int) -> None:
     """Upright the copy engine takes all scales, from within lines; swapped, it or lanes do, or both in one program."""
     own = [*([("capacity", capacity)] if capacity else []), BLOCKS]
@@ -179,7 +179,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", drawn([*MISTAKES], 7))
 def test_the_stand_in_notices(mistake: str) -> None:
     """A kernel with a mistake does not pass: groups of no rows, of whole tiles and of others, scales of blocks."""
     before, after, message = MISTAKES[mistake]
@@ -265,7 +265,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.parametrize(("problem", "config"), COMPILED, ids=lambda value: value.name)
+@pytest.mark.parametrize(("problem", "config"), drawn(COMPILED, 1), ids=lambda value: value.name)
 def test_nothing_spills_and_nothing_loops_over_threads(tmp_path: Path, problem: GemmProblem, config: Config) -> None:
     """What finds groups costs neither registers of the sums nor the one thread that copies; rows go out by 16 bytes."""
     compiler = pytest.importorskip("triton.compiler")

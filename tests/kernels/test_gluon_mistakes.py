@@ -10,6 +10,7 @@ import re
 import pytest
 from gluon_cases import assert_noticed, changed, fp16_problem, made, said_to, shared_case
 from gluon_memory import LATE
+from long_tests import drawn
 
 OVERWRITTEN = "overwritten while it is in use"
 NOBODY = "a barrier that nobody completes"
@@ -151,7 +152,7 @@ MAKING: Mistakes = {
 MISTAKES = MULTIPLYING | LOADING | MAKING
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", drawn([*MISTAKES], 24))
 def test_the_stand_in_notices(mistake: str) -> None:
     """A kernel with a mistake does not pass, whichever program and warpgroup runs first: two halves, three boxes."""
     problem, config = fp16_problem(130, 136, 456, bias=True), made("warp_specialized", 128, 112, 1, 4, 3)
@@ -212,7 +213,7 @@ SHARES: Mistakes = {
 }
 
 
-@pytest.mark.parametrize("mistake", SHARES)
+@pytest.mark.parametrize("mistake", drawn([*SHARES], 4))
 def test_the_stand_in_notices_in_shares(mistake: str) -> None:
     """The same for mistakes in how programs share the tiles beyond the last full wave."""
     problem, config = shared_case("warp_specialized")
@@ -245,7 +246,7 @@ CLUSTER: Mistakes = {
 }
 
 
-@pytest.mark.parametrize("mistake", CLUSTER)
+@pytest.mark.parametrize("mistake", drawn([*CLUSTER], 6))
 def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
     """Mistakes in what goes from one program of a cluster to another; the first of four programs owns nothing."""
     config = made("warp_specialized_swapped_cluster4", 64, 24, 1, 4, 3)
@@ -343,7 +344,7 @@ SIDE_BY_SIDE: Mistakes = {
 }
 
 
-@pytest.mark.parametrize("mistake", SIDE_BY_SIDE)
+@pytest.mark.parametrize("mistake", drawn([*SIDE_BY_SIDE], 6))
 def test_the_stand_in_notices_side_by_side(mistake: str) -> None:
     """Mistakes in what programs with tiles side by side load for one another."""
     before, after, message = SIDE_BY_SIDE[mistake]

@@ -9,6 +9,7 @@ import re
 
 import pytest
 from gluon_cases import assert_noticed, block_scaled, changed, made, said_to
+from long_tests import drawn
 
 WRONG, EARLY, HANG = "wrong", "read before what it needs has arrived", "a barrier that nobody completes"
 IN_USE, TOO_MANY, UNFINISHED = "while it is in use", "an arrival too many", "products are done"
@@ -213,7 +214,9 @@ WAYS: dict[str, tuple[Own, Mistakes]] = {
 }
 
 
-@pytest.mark.parametrize(("way", "mistake"), [(way, name) for way, (_, mistakes) in WAYS.items() for name in mistakes])
+@pytest.mark.parametrize(
+    ("way", "mistake"), drawn([(way, name) for way, (_, mistakes) in WAYS.items() for name in mistakes], 30)
+)
 def test_the_stand_in_notices(way: str, mistake: str) -> None:
     """A kernel with a mistake does not pass: two parts of rows, tiles across blocks, an odd number of K-blocks.
 
@@ -304,7 +307,7 @@ TWO_LINES: Mistakes = {
 TWO_WAYS = [("engine", name) for name in TWOS | TWO_LINES] + [("lanes", name) for name in TWOS]
 
 
-@pytest.mark.parametrize(("way", "mistake"), TWO_WAYS)
+@pytest.mark.parametrize(("way", "mistake"), drawn([*TWO_WAYS], 6))
 def test_the_stand_in_notices_twos(way: str, mistake: str) -> None:
     """Two buffers whose products are waited for at once, and an odd one; lanes copy scales that rows have in common."""
     own: Own = (("block_m", 16),) if way == "lanes" else ()
@@ -329,7 +332,7 @@ SHARES: Mistakes = {
 }
 
 
-@pytest.mark.parametrize("mistake", SHARES)
+@pytest.mark.parametrize("mistake", drawn([*SHARES], 2))
 def test_the_stand_in_notices_in_shares(mistake: str) -> None:
     """Programs share tiles of an odd number of rows: of their K-blocks, the first are at any place of a line."""
     problem, config = block_scaled(127, 480, 1040), made("warp_specialized", 64, 80, 3, 4, 3, 1, 2)
@@ -364,7 +367,7 @@ CLUSTER: Mistakes = {
 }
 
 
-@pytest.mark.parametrize("mistake", CLUSTER)
+@pytest.mark.parametrize("mistake", drawn([*CLUSTER], 3))
 def test_the_stand_in_notices_in_clusters(mistake: str) -> None:
     """Four helping warps in each of two programs, of which each has its share of the K-blocks."""
     problem, config = block_scaled(44, 160, 1040), made("warp_specialized_swapped_cluster2", 64, 48, 1, 4, 2, 1, 2)

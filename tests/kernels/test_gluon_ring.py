@@ -11,7 +11,7 @@ from gluon_cases import SHARING, SIDE_BY_SIDE, assert_exact, block_scaled, fp16_
 from gluon_groups import assert_groups_exact, group_product, grouped
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from long_tests import in_turns, repeats
+from long_tests import drawn, in_turns, repeats
 
 # Rows and columns of several tiles for a program, and of one tile for a cluster, whose programs have no second one.
 TILED, ALONE = (140, 88), (44, 60)
@@ -52,19 +52,19 @@ def assert_scaled_exact(family: str, ring: tuple[int, int], blocks: int, odd: bo
     assert_exact(product(problem, config, 2, seed=blocks, largest=2))
 
 
-@pytest.mark.parametrize(("family", "ring", "blocks"), TAKEN)
+@pytest.mark.parametrize(("family", "ring", "blocks"), drawn([*TAKEN], 6))
 def test_scales_come_with_their_buffers(family: str, ring: tuple[int, int], blocks: int) -> None:
     """Scales that the copy engine takes: upright, those of any rows."""
     assert_scaled_exact(family, ring, blocks, "swapped" not in family and blocks % 2 == 1)
 
 
-@pytest.mark.parametrize(("family", "ring", "blocks"), COPIED)
+@pytest.mark.parametrize(("family", "ring", "blocks"), drawn([*COPIED], 6))
 def test_scales_are_copied_beside_their_buffers(family: str, ring: tuple[int, int], blocks: int) -> None:
     """Scales that lanes copy, since rows are no fours."""
     assert_scaled_exact(family, ring, blocks, True)
 
 
-@pytest.mark.parametrize(("family", "ring", "blocks"), PLAIN)
+@pytest.mark.parametrize(("family", "ring", "blocks"), drawn([*PLAIN], 6))
 def test_buffers_come_one_by_one(family: str, ring: tuple[int, int], blocks: int) -> None:
     """The same where products are added up as they are."""
     buffers, together = ring
@@ -76,7 +76,7 @@ def test_buffers_come_one_by_one(family: str, ring: tuple[int, int], blocks: int
     assert_exact(product(problem, config, 2, seed=blocks))
 
 
-@pytest.mark.parametrize(("family", "promotes", "ring", "blocks"), GROUPED)
+@pytest.mark.parametrize(("family", "promotes", "ring", "blocks"), drawn([*GROUPED], 6))
 def test_groups_go_on_where_others_end(family: str, promotes: bool, ring: tuple[int, int], blocks: int) -> None:
     """The first tile of a program may be any group's, and so may the next; swapped, each in its own way of scales."""
     (buffers, together), counts = ring, [0, 65, 3, 0, 64, 52]

@@ -11,6 +11,7 @@ import pytest
 from gluon_cases import assert_noticed, block_scaled, changed, fp16_problem, made, said_to, text_of
 from gluon_groups import grouped, said_of_groups
 from gluon_memory import LATE
+from long_tests import drawn
 
 from genkern.gemm.problem import GemmProblem
 
@@ -201,7 +202,9 @@ WAYS: dict[str, tuple[GemmProblem, Mistakes]] = {
 }
 
 
-@pytest.mark.parametrize(("way", "mistake"), [(way, name) for way, (_, mistakes) in WAYS.items() for name in mistakes])
+@pytest.mark.parametrize(
+    ("way", "mistake"), drawn([(way, name) for way, (_, mistakes) in WAYS.items() for name in mistakes], 25)
+)
 def test_the_stand_in_notices(way: str, mistake: str) -> None:
     """Six buffers, filled by twos; two tiles a program."""
     problem, mistakes = WAYS[way]
@@ -238,7 +241,7 @@ BOTH: dict[str, tuple[int, str, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", BOTH)
+@pytest.mark.parametrize("mistake", drawn([*BOTH], 6))
 @pytest.mark.parametrize("family", ["warp_specialized_swapped", "warp_specialized_swapped_cluster2"])
 def test_the_stand_in_notices_in_both_ways(family: str, mistake: str) -> None:
     """One kernel has loops with scales and without: of six buffers and of a tile's eleven K-blocks, or a share's."""
@@ -321,7 +324,7 @@ HARMLESS = {
 }
 
 
-@pytest.mark.parametrize("change", HARMLESS)
+@pytest.mark.parametrize("change", drawn([*HARMLESS], 3))
 def test_the_stand_in_says_nothing_to_what_is_harmless(change: str) -> None:
     """What takes longer, but is right."""
     before, after, (family, m) = HARMLESS[change]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from forms import FORMS
 from forms import made as of_form
-from long_tests import in_turns, spread
+from long_tests import drawn, in_turns, spread
 from small_gemms import make_module, specs_of
 
 from genkern.farm.binary.code_object import read_resources
@@ -170,7 +170,7 @@ def counts_arrivals(text: str, arch: str) -> bool:
     return in_order(text, r"buffer_store_dword", "s_barrier", *release, wait, r"global_atomic_add ", wait, acquire)
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("arch", drawn(["sm_80", "sm_90", "sm_100"], 1))
 def test_reduction_starts_early(kernels: Callable[..., Kernels], arch: str) -> None:
     """From sm_90 on it is a dependent launch that waits before it reads; the splits let it come, and do not wait."""
     made = kernels(arch, GemmProblem(100, 1000, 1024), Config("tiled", 64, 64, 64, 1, 4, 4, 3))
@@ -186,7 +186,7 @@ def test_reduction_starts_early(kernels: Callable[..., Kernels], arch: str) -> N
         assert "ld.global" not in before
 
 
-@pytest.mark.parametrize("arch", spread(ARCHS, 2))
+@pytest.mark.parametrize("arch", spread(ARCHS, 4))
 def test_sums_within_the_kernel(compiled: Callable[..., Texts], arch: str) -> None:
     """Matrix instructions, and partial sums that a tile's last program can see."""
     texts = compiled(arch, PROBLEM, Config("tiled", 64, 64, 32, 1, 4, 4, 2, reduce="semaphore"))
@@ -208,7 +208,7 @@ def test_split_tma(compiled: Callable[..., Texts], arch: str) -> None:
     assert "griddepcontrol.wait" in texts["reduce_splits"]
 
 
-@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 1))
+@pytest.mark.parametrize("arch", in_turns(ARCHS, 4, 1))
 def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
     """16 rows of A are the short side of the matrix instruction: wgmma on sm_90, tcgen05 on sm_100."""
     text = main_text(compiled(arch, PROBLEM, Config("tiled", 16, 64, 32, 1, 4, 4, 3, reduce="semaphore", swapped=1)))
@@ -216,7 +216,7 @@ def test_tiled_swapped(compiled: Callable[..., Texts], arch: str) -> None:
     assert counts_arrivals(text, arch)
 
 
-@pytest.mark.parametrize(("arch", "block_m"), [("sm_90", 16), ("sm_90", 8), ("sm_100", 16)])
+@pytest.mark.parametrize(("arch", "block_m"), drawn([("sm_90", 16), ("sm_90", 8), ("sm_100", 16)], 1))
 def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: int) -> None:
     """Operands by the copy engine; 8 rows are wgmma's from Triton 3.9 on, and mma.sync's before."""
     text = main_text(compiled(arch, PROBLEM, Config("tiled_tma", block_m, 64, 64, 1, 4, 4, 3, swapped=1)))
@@ -231,10 +231,13 @@ def test_tiled_tma_swapped(compiled: Callable[..., Texts], arch: str, block_m: i
 @pytest.mark.parametrize(
     ("problem", "config"),
     # The widest tile, and one of the usual, each with one of the problems.
-    [
-        *((SPECIALIZED_PROBLEMS[0], config) for config in in_turns(SPECIALIZED, 4, 2)),
-        *((SPECIALIZED_PROBLEMS[1], config) for config in in_turns(SPECIALIZED, 4, 1)),
-    ],
+    drawn(
+        [
+            *((SPECIALIZED_PROBLEMS[0], config) for config in in_turns(SPECIALIZED, 4, 2)),
+            *((SPECIALIZED_PROBLEMS[1], config) for config in in_turns(SPECIALIZED, 4, 1)),
+        ],
+        1,
+    ),
     ids=lambda value: value.name,
 )
 def test_persistent_tma_specialized(kernels: Callable[..., Kernels], config: Config, problem: GemmProblem) -> None:
@@ -277,7 +280,7 @@ def test_specialized_loops_are_for_sm_100(
 @pytest.mark.parametrize(
     ("config", "dtype"),
     [
-        *((config, "bf16") for config in spread(GLUON_CONFIGS, 4)),
+        *((config, "bf16") for config in spread(GLUON_CONFIGS, 8)),
         *((config, "fp16") for config in spread(GLUON_CONFIGS[1::6], 2)),
     ],
     ids=lambda value: getattr(value, "name", value),
@@ -302,7 +305,7 @@ def test_gluon_multiplies_by_one_wide_wgmma(gluon_kernel: Callable[..., Any], co
 @pytest.mark.parametrize(
     ("config", "dtype_c"),
     [
-        *((config, "bf16") for config in spread(GLUON_CONFIGS, 4)),
+        *((config, "bf16") for config in spread(GLUON_CONFIGS, 8)),
         *((config, "fp32") for config in spread(GLUON_CONFIGS[3::4], 2)),
     ],
     ids=lambda value: getattr(value, "name", value),
@@ -325,10 +328,13 @@ def test_gluon_ring_is_first_in_shared_memory(gluon_kernel: Callable[..., Any], 
 
 @pytest.mark.parametrize(
     "config",
-    [
-        Config("warp_specialized", 128, 256, 64, 1, 1, 8, 2),
-        Config("warp_specialized", 256, 128, 64, 1, 1, 8, 2, swapped=1),
-    ],
+    drawn(
+        [
+            Config("warp_specialized", 128, 256, 64, 1, 1, 8, 2),
+            Config("warp_specialized", 256, 128, 64, 1, 1, 8, 2, swapped=1),
+        ],
+        1,
+    ),
     ids=lambda config: config.name,
 )
 def test_gluon_refuses_a_tile_larger_than_its_ring(gluon_kernel: Callable[..., Any], config: Config) -> None:
@@ -344,7 +350,7 @@ def test_gluon_refuses_a_tile_larger_than_its_ring(gluon_kernel: Callable[..., A
 
 @pytest.mark.parametrize(
     ("family", "split_k"),
-    spread([(f"warp_specialized{way}", split_k) for split_k in (1, 2) for way in ("", "_swapped")], 3),
+    drawn(spread([(f"warp_specialized{way}", split_k) for split_k in (1, 2) for way in ("", "_swapped")], 3), 1),
 )
 def test_gluon_loader_begins_a_turn_where_the_kernel_left_off(
     gluon_kernel: Callable[..., Any], family: str, split_k: int
@@ -361,7 +367,7 @@ def test_gluon_loader_begins_a_turn_where_the_kernel_left_off(
     assert any("arith.select" in line for line in by), by
 
 
-@pytest.mark.parametrize("arch", in_turns(ARCHS, 2, 0))
+@pytest.mark.parametrize("arch", in_turns(ARCHS, 4, 0))
 def test_skinny(compiled: Callable[..., Texts], arch: str) -> None:
     """B comes 16 bytes at a time, to be evicted first, and A at once where it is needed: not through shared memory."""
     warp_size = gpu_for_arch(arch).warp_size

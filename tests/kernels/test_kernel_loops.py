@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import pytest
 from forms import CUTE_FORMS, FORMS, REALIGNED, RINGS, made
+from long_tests import drawn
 from small_gemms import GEMV, WARP_SPECIALIZED, WARP_SPECIALIZED_SPLIT, taking
 
 from genkern.gemm.config import Config, has_amd_options
@@ -180,7 +181,7 @@ def modules() -> list[tuple[GemmProblem, Config]]:
     return found + [(replace(PROBLEM, K=1025), config) for config in REALIGNING]
 
 
-@pytest.mark.parametrize(("problem", "config"), modules(), ids=lambda value: value.name)
+@pytest.mark.parametrize(("problem", "config"), drawn(modules(), 10), ids=lambda value: value.name)
 def test_no_bound_is_made_of_what_a_loop_changes(problem: GemmProblem, config: Config) -> None:
     """No loop inside another takes its bounds from a variable that the outer one changes for nothing else."""
     arch = "sm_100" if config.specialized else "sm_90"

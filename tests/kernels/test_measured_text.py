@@ -42,7 +42,7 @@ def used(code: CodeType) -> Iterator[str]:
             yield from used(constant)
 
 
-def test_it_has_what_is_called(tmp_path: Path) -> None:
+def test_the_measured_text_has_all_that_is_called(tmp_path: Path) -> None:
     """Operands, reference and library call are the whole module's, and use no name that is left out: of each format.
 
     The results have winners of all, but for those that are never measured there.
@@ -116,7 +116,7 @@ print(refused_by_device(RuntimeError("out of memory")), refused_by_device(KeyErr
 """
 
 
-def test_who_measures_needs_no_triton(tmp_path: Path) -> None:
+def test_the_measured_process_imports_no_triton(tmp_path: Path) -> None:
     """Its import is most of a second of each start."""
     pytest.importorskip("torch")
     module = generate(GemmProblem(16, 16, 32), [Config("tiled", 16, 16, 32, 1, 1, 4, 2)], "sm_90")

@@ -63,7 +63,7 @@ def problem_of(dtype: str, K: int = 64) -> GemmProblem:
     return GemmProblem(64, 64, K, op.name, dtype, dtype, "bf16", own=parse_own(op.fields, {}))
 
 
-def test_its_names_are_known(known: DType) -> None:
+def test_names_of_an_added_dtype_are_parsed(known: DType) -> None:
     """By any of them, on any target; nobody knew them before."""
     for text in ("fp8e4b15", "torch.bits8", "E4B15"):
         assert parse_dtype(text, "sm_90") is known
@@ -74,7 +74,7 @@ def test_its_names_are_known(known: DType) -> None:
     add_dtype(known)
 
 
-def test_it_is_judged_by_its_row(known: DType) -> None:
+def test_an_added_dtype_is_checked_by_its_row(known: DType) -> None:
     """Which targets take it, exact inputs, the bound of random ones, and the roofline."""
     refuse = get_op("a8w8").refuse
     assert refuse(problem_of(known.name), "sm_90") == ""
@@ -88,7 +88,7 @@ def test_it_is_judged_by_its_row(known: DType) -> None:
     assert roofline_us(problem_of(known.name, 4096), gpu) == roofline_us(problem_of("fp8e4m3fn", 4096), gpu)
 
 
-def test_its_guard_is_its_rows(known: DType) -> None:
+def test_guards_of_an_added_dtype_are_its_rows(known: DType) -> None:
     """The bits around a tensor of PyTorch's type."""
     torch = pytest.importorskip("torch")
     from genkern.profiling.checking.guard import guarded

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.argument import Integer
 from genkern.kernels.contract.product import product_of
+from genkern.kernels.expression import name
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
@@ -49,6 +52,15 @@ def test_only_what_adds_up_splits_starts_early() -> None:
     """The reduction may wait on the device for the splits (launch_pdl)."""
     assert [launch.starts_early for launch in plan_of(SPLIT).launches] == [False, True]
     assert [launch.starts_early for launch in plan_of(TILED).launches] == [False]
+
+
+@pytest.mark.parametrize("multiple", [2, 4, 8, 16])
+def test_an_m_that_kernels_cannot_rely_on_is_told(multiple: int) -> None:
+    """A plan for any M serves those that are multiples of what its kernels were compiled for, and no other."""
+    (launch,) = plan_of(TILED).launches
+    rows = Integer("M", name("M"), multiple)
+    plan = replace(plan_of(TILED), launches=(replace(launch, arguments=(*launch.arguments, rows)),))
+    assert [m for m in range(1, 33) if plan.keeps_promises(m)] == [*range(multiple, 33, multiple)]
 
 
 def _first(data: dict[str, Any]) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from long_tests import drawn
 from small_gemms import taking
 
 from genkern.farm.sharing import compiled_of
@@ -64,7 +65,7 @@ def whole(problem: GemmProblem, config: Config) -> list[object]:
     return [*launches, fold(call.workspace, known), fold(call.counters, known)]
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", drawn(PROBLEMS, 3), ids=lambda problem: problem.name)
 def test_a_plan_that_is_closed_is_the_config_s_own(problem: GemmProblem) -> None:
     """Grids, arguments, workspace and counters: value for value, of every family."""
     families = set()
@@ -77,7 +78,7 @@ def test_a_plan_that_is_closed_is_the_config_s_own(problem: GemmProblem) -> None
     assert len(families) >= 4
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+@pytest.mark.parametrize("problem", drawn(PROBLEMS, 2), ids=lambda problem: problem.name)
 def test_configs_that_share_binaries_share_a_plan(problem: GemmProblem) -> None:
     """Whatever GROUP_SIZE_M and SPLIT_K: one text, which read and closed says what each config's own plan does."""
     of = product(problem)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from long_tests import drawn
 from small_gemms import make_module, specs_of
 
 from genkern.gemm.config import Config
@@ -29,7 +30,7 @@ def text_of(folder: Path, arch: str, problem: GemmProblem, config: Config) -> st
 ROWS = [(8, 16), (4, 8), (2, 4)]
 
 
-@pytest.mark.parametrize(("elements", "lane_bytes"), ROWS)
+@pytest.mark.parametrize(("elements", "lane_bytes"), drawn(ROWS, 2))
 @pytest.mark.parametrize("arch", ["gfx942", "sm_90"])
 def test_loads_are_as_wide_as_rows_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arch: str, elements: int, lane_bytes: int

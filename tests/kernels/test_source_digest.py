@@ -52,7 +52,7 @@ def test_another_text_is_another_program(config: Config) -> None:
     assert with_source(module, "acc", "sums").source_digest(config, H200) != own
 
 
-def test_it_tells_apart_what_is_compiled_or_launched_otherwise() -> None:
+def test_the_digest_differs_if_compilation_or_launch_does() -> None:
     """Constants, options, targets, and grids; not what a config sets at run time, nor what else a module holds."""
     deep, split, grouped = (replace(TILED, **{name: 4}) for name in ("num_stages", "SPLIT_K", "GROUP_SIZE_M"))
     digests = [of(TILED), of(deep), of(split), of(TILED, arch="sm_80"), of(TILED, replace(PROBLEM, N=2560)), of(CUTE)]

@@ -15,7 +15,7 @@ from forms import FORMS, RINGS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interpreted import fitted, takes
-from long_tests import repeats, spread
+from long_tests import pairs, repeats, spread
 from small_gemms import AMD, TILED, make_module, specs_of, taking, variants_of, write_module
 from test_families_gpu import CONFIGS, LARGE_K, LAYOUTS, LONG_SUMS, TYPES
 from triton_launcher import arguments_of
@@ -101,13 +101,13 @@ def test_binaries_with_one_name_are_one(one: Config, other: Config) -> None:
     assert binary_name(one) == binary_name(sharing)
 
 
-@pytest.mark.parametrize(("op", "dtype", "dtype_c"), ALL_TYPES)
-@pytest.mark.parametrize("bias", [False, True])
-def test_farm_compiles_what_is_launched(tmp_path: Path, op: str, dtype: str, dtype_c: str, bias: bool) -> None:
+@pytest.mark.parametrize(("types", "bias"), pairs(ALL_TYPES, [False, True]))
+def test_farm_compiles_what_is_launched(tmp_path: Path, types: tuple[str, str, str], bias: bool) -> None:
     """For every layout: the compiled kernels, the launch plan and the module have the same arguments, in order.
 
     So have they the same constants, options, grids and workspaces; and what kernels rely on is true.
     """
+    op, dtype, dtype_c = types
     sizes = ((128, 64, 256), (1, 48, 4096), (17, 100, 97), (48, 33, 64))
     # One in five has each layout and each size.
     for row_major_a, row_major_b, (m, n, k) in spread([*itertools.product((True, False), (True, False), sizes)], 5):
@@ -125,7 +125,7 @@ def test_farm_compiles_what_is_launched(tmp_path: Path, op: str, dtype: str, dty
     ],
     ids=lambda problem: problem.name,
 )
-def test_so_it_is_where_operands_lie_otherwise(tmp_path: Path, problem: GemmProblem) -> None:
+def test_arguments_agree_for_batches_shuffled_weights_and_copies(tmp_path: Path, problem: GemmProblem) -> None:
     """Batches, whose operands have strides of their own, weights whose rows are together, and copies."""
     _one_for_all(tmp_path, problem)
 
@@ -322,32 +322,32 @@ def test_options_left_to_triton() -> None:
     assert options(**amd) == {**triton, **amd}
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.name)
-def test_gpu_tests_run_every_config(config: Config) -> None:
+def test_gpu_tests_run_every_config() -> None:
     """Each config of the tests that need a GPU takes one of their problems there, and long sums to C in float32."""
-    problems = (
-        GemmProblem(*size, op, *((name if name != "fp8" else "fp8e4m3fn") for name in (dtype, dtype, dtype_c)), *layout)
-        for op, dtype, dtype_c in TYPES
-        for size, layout in LAYOUTS
-    )
-    assert any(takes(problem, config) for problem in problems)
-    sums = fitted(LONG_SUMS, config)
-    assert (sums.K, sums.dtype_c) == (LARGE_K, "fp32")
+    for config in CONFIGS:
+        problems = (
+            GemmProblem(
+                *size, op, *((name if name != "fp8" else "fp8e4m3fn") for name in (dtype, dtype, dtype_c)), *layout
+            )
+            for op, dtype, dtype_c in TYPES
+            for size, layout in LAYOUTS
+        )
+        assert any(takes(problem, config) for problem in problems)
+        sums = fitted(LONG_SUMS, config)
+        assert (sums.K, sums.dtype_c) == (LARGE_K, "fp32")
 
 
-@pytest.mark.parametrize(
-    "config", [config for config in CONFIGS if form_of(config).stem in RINGS], ids=lambda config: config.name
-)
-def test_gluon_configs_of_gpu_tests_fit(config: Config) -> None:
+def test_gluon_configs_of_gpu_tests_fit() -> None:
     """Rows are those of the warps, sums fit the registers, and ring, others' sums and C in float32 the SM."""
-    rows, width = sides(config)
-    landing = landing_bytes(rows, width, form_of(config).cluster_k)
-    assert rows in (16 * config.num_warps, 32 * config.num_warps)
-    assert rows * width <= 200 * 32 * config.num_warps
-    # C in parts where tiles lie side by side; a block of barriers; what warps exchange takes less than 1 KiB.
-    columns = width if form_of(config).cluster == (1, 1) else min(width, 2 * STORED[-1] + width % STORED[-1])
-    needed = config.num_stages * together(config) * buffer_bytes(rows, width) + 1024 + landing + rows * columns * 4
-    assert needed + 1024 <= gpu_for_arch("sm_90").shared_bytes_per_block
+    for config in [config for config in CONFIGS if form_of(config).stem in RINGS]:
+        rows, width = sides(config)
+        landing = landing_bytes(rows, width, form_of(config).cluster_k)
+        assert rows in (16 * config.num_warps, 32 * config.num_warps)
+        assert rows * width <= 200 * 32 * config.num_warps
+        # C in parts where tiles lie side by side; a block of barriers; what warps exchange takes less than 1 KiB.
+        columns = width if form_of(config).cluster == (1, 1) else min(width, 2 * STORED[-1] + width % STORED[-1])
+        needed = config.num_stages * together(config) * buffer_bytes(rows, width) + 1024 + landing + rows * columns * 4
+        assert needed + 1024 <= gpu_for_arch("sm_90").shared_bytes_per_block
 
 
 def test_gluon_kernels_have_every_form() -> None:

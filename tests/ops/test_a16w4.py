@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
 from long_tests import in_turns, spread
@@ -128,7 +128,7 @@ def test_faults_are_found(interpreter: Interpreter, fault: str) -> None:
     assert verdict["message"].startswith("random inputs" if fault == "another half" else "exact inputs")
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """For AMD and NVIDIA, by pointers and through the copy engine, with weights on either side of the product."""
     for own, configs in (((), [SWAPPED]), (MX, [TILED, TILED_TMA_SPLIT])):
@@ -171,7 +171,7 @@ def test_inputs_for_timing_are_of_usual_size(tmp_path: Path, own: Own) -> None:
 
 # Each has every second size, but for `make test-long`.
 @pytest.mark.parametrize(("turn", "arch"), [*enumerate(["sm_80", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])])
-def test_its_own_spaces_have_something_for_every_size(turn: int, arch: str) -> None:
+def test_its_spaces_keep_configs_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; with a family without a dot for few rows."""
     space = load_space(None, arch, OP.name)
     for size in in_turns(((1, 8192, 8192), (4, 4096, 14336), (4096, 7168, 2048), (3, 17, 33)), 2, turn):

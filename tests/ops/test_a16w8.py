@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
 from long_tests import in_turns, spread
@@ -90,7 +90,7 @@ def test_kernels_pass_the_check(interpreter: Interpreter, weights: str, config: 
     assert verdict["rounds"] == ["exact", "layout", "random"]
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """For AMD and NVIDIA, by pointers and through the copy engine, with weights on either side of the product."""
     fp8 = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
@@ -112,7 +112,7 @@ def test_families_that_multiply_what_they_load_are_refused() -> None:
 @pytest.mark.parametrize(
     ("turn", "arch"), [*enumerate(["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])]
 )
-def test_its_own_spaces_have_something_for_every_size(turn: int, arch: str) -> None:
+def test_its_spaces_keep_configs_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; with a family without a dot for few rows."""
     space = load_space(None, arch, OP.name)
     for size in in_turns(((1, 8192, 8192), (8, 4096, 14336), (4096, 7168, 2048), (3, 17, 33)), 2, turn):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from forms import CUTE_FORMS, FORMS, PLACES, made
 from interpreted import INTERPRETED, Interpreter
-from long_tests import in_turns, spread
+from long_tests import drawn, in_turns, spread
 from small_gemms import make_module, needs_interpreter, specs_of, taking
 
 from genkern.errors import InputError
@@ -135,19 +135,22 @@ def instructions(folder: Path, arch: str, types: tuple[str, str], config: Config
 
 @pytest.mark.parametrize(
     ("arch", "types", "config", "instruction"),
-    [
-        ("sm_100", MXFP4, NATIVE, r"tcgen05\.mma\S*kind::mxf4\.block_scale"),
-        ("sm_100", MXFP8_MXFP4, replace(NATIVE, family="tiled_tma"), r"tcgen05\.mma\S*kind::mxf8f6f4\.block_scale"),
-        ("gfx950", MXFP4, TILED, r"v_mfma_scale_f32_32x32x64_f8f6f4"),
-        ("gfx950", MXFP8, replace(SWAPPED, BLOCK_SIZE_K=128), r"v_mfma_scale_f32_16x16x128_f8f6f4"),
-        (
-            "sm_90",
-            MXFP8_MXFP4,
-            replace(SWAPPED, family="tiled_tma", reduce="usual"),
-            r"wgmma\S*m64n16k16\.f32\.bf16\.bf16",
-        ),
-        ("gfx942", MXFP4, TILED, r"v_mfma_f32_32x32x8_bf16"),
-    ],
+    drawn(
+        [
+            ("sm_100", MXFP4, NATIVE, r"tcgen05\.mma\S*kind::mxf4\.block_scale"),
+            ("sm_100", MXFP8_MXFP4, replace(NATIVE, family="tiled_tma"), r"tcgen05\.mma\S*kind::mxf8f6f4\.block_scale"),
+            ("gfx950", MXFP4, TILED, r"v_mfma_scale_f32_32x32x64_f8f6f4"),
+            ("gfx950", MXFP8, replace(SWAPPED, BLOCK_SIZE_K=128), r"v_mfma_scale_f32_16x16x128_f8f6f4"),
+            (
+                "sm_90",
+                MXFP8_MXFP4,
+                replace(SWAPPED, family="tiled_tma", reduce="usual"),
+                r"wgmma\S*m64n16k16\.f32\.bf16\.bf16",
+            ),
+            ("gfx942", MXFP4, TILED, r"v_mfma_f32_32x32x8_bf16"),
+        ],
+        3,
+    ),
 )
 def test_native_where_the_target_has_it(
     tmp_path: Path,
@@ -200,7 +203,7 @@ def test_inputs_for_timing_are_of_usual_size(tmp_path: Path, types: tuple[str, s
 @pytest.mark.parametrize(
     ("turn", "arch"), [*enumerate(["sm_80", "sm_90", "sm_100", "sm_120", "gfx90a", "gfx942", "gfx950"])]
 )
-def test_its_own_spaces_have_something_for_every_size(turn: int, arch: str) -> None:
+def test_its_spaces_keep_configs_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; and where tcgen05 takes them, tiles that it multiplies."""
     space = load_space(None, arch, OP.name)
     for size in in_turns(((1, 8192, 8192), (4096, 7168, 2048), (3, 32, 64)), 2, turn):

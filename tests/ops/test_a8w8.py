@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from interpreted import INTERPRETED, Interpreter
 from long_tests import in_turns
 from small_gemms import (
@@ -67,7 +67,7 @@ def test_every_family_scales_rows_and_columns(
         assert not answer.again, config.name
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """For AMD and NVIDIA, with scales at the end of a tile and of a reduction."""
     fp8 = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import CUTE_FORMS, FORMS, PLACES, REALIGNED, RINGS
 from interpreted import INTERPRETED, Interpreter
 from long_tests import in_turns
@@ -77,7 +77,7 @@ def test_a_tile_of_several_blocks_of_columns(interpreter: Interpreter) -> None:
     assert interpreter.run(problem_of(16, 300, 400, INT8), config).worst_row_error < 1e-5
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """For AMD and NVIDIA, by pointers and through the copy engine."""
     fp8 = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
@@ -157,7 +157,7 @@ def test_when_the_library_has_this(problem: GemmProblem, said: str) -> None:
 @pytest.mark.parametrize(
     ("turn", "arch"), [*enumerate(["sm_80", "sm_89", "sm_90", "sm_100", "gfx90a", "gfx942", "gfx950"])]
 )
-def test_its_own_spaces_hold_what_it_can_compute(turn: int, arch: str) -> None:
+def test_its_spaces_keep_configs_for_every_size(turn: int, arch: str) -> None:
     """Without --space, the space in the format's folder; int8, since not all of these have fp8."""
     space = load_space(None, arch, OP.name)
     for size in in_turns(((1, 4096, 7168), (64, 2112, 7168), (4096, 7168, 2048)), 2, turn):

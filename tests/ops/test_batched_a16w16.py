@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import CUTE_FORMS, FORMS, PLACES
 from interpreted import INTERPRETED, Interpreter
 from long_tests import in_turns
@@ -124,7 +124,7 @@ def test_faults_are_found(interpreter: Interpreter, fault: str) -> None:
     assert verdict["message"].startswith("exact inputs: C["), verdict
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """For AMD and NVIDIA; kernels with and without a split, and of one row."""
     assert compile_all(tmp_path, problem_of(100, 208, 320, 5), [SPLIT, SWAPPED, TILED_TMA_SPLIT], arch)

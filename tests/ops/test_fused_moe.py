@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import FORMS, PLACES
 from interpreted import Interpreter
-from long_tests import in_turns
+from long_tests import drawn, in_turns
 from small_gemms import make_module, needs_interpreter
 
 from genkern.errors import InputError
@@ -73,7 +73,7 @@ CHECKED = [
 
 
 @needs_interpreter
-@pytest.mark.parametrize(("problem", "config"), CHECKED, ids=lambda value: value.name)
+@pytest.mark.parametrize(("problem", "config"), drawn(CHECKED, 10), ids=lambda value: value.name)
 def test_passes_the_check(interpreter: Interpreter, problem: GemmProblem, config: Config) -> None:
     """Exact inputs, matrices that lie apart, and random ones; experts may have no rows."""
     if config is not TILED and problem.row_major_b:
@@ -156,7 +156,7 @@ def test_a_plan_counts_slots() -> None:
     assert LaunchPlan.from_json(plan.to_json()) == plan
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 @pytest.mark.parametrize("stage", ["gate_up", "down"])
 def test_kernels_compile(tmp_path: Path, arch: str, stage: str) -> None:
     """For AMD and NVIDIA, with and without scales."""

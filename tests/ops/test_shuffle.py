@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled import compile_all
+from compiled import SHARING, compile_all
 from forms import FORMS, PLACES
 from interpreted import Interpreter
 from small_gemms import (
@@ -166,7 +166,7 @@ def test_the_product_is_that_of_plain_weights(tmp_path: Path) -> None:
         assert other.reference(given).equal(module.reference(operands))
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "gfx950", "sm_90"])
+@pytest.mark.parametrize("arch", SHARING)
 def test_kernels_compile(tmp_path: Path, arch: str) -> None:
     """For AMD and NVIDIA; on sm_90 a thread loads 16 bytes of a shuffled weight at a time."""
     own: Own = OF_8 if arch == "sm_90" else ()

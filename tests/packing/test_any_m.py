@@ -64,7 +64,9 @@ def test_a_plan_for_any_m_is_that_of_each(config: Config, m: int, units: int) ->
 @pytest.mark.parametrize("config", COLUMN_MAJOR, ids=lambda config: config.name)
 @given(steps=st.integers(-100, 400), divides=st.sampled_from([1, 2, 4, 8]), units=st.integers(1, 200))
 @settings(max_examples=25)
-def test_so_is_that_of_a_column_major_a(config: Config, steps: int, divides: int, units: int) -> None:
+def test_a_plan_for_any_m_with_a_column_major_a_is_that_of_each(
+    config: Config, steps: int, divides: int, units: int
+) -> None:
     """For every M that is a multiple of the same power of two: what the kernels are promised of it is so."""
     problem = replace(PROBLEM, M=96 + divides % 8, row_major_a=False)
     if legal(problem, config, H200):

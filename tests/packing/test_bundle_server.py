@@ -121,7 +121,7 @@ def test_rows_of_a_call_are_compared(bundle: tuple[Bundle, dict[str, Kernel]], t
     assert bits[0].startswith(bits[2])
 
 
-def test_it_is_timed_with_what_is_cold(bundle: tuple[Bundle, dict[str, Kernel]], tmp_path: Path) -> None:
+def test_a_call_is_timed_with_cold_weights(bundle: tuple[Bundle, dict[str, Kernel]], tmp_path: Path) -> None:
     """As configs of a run are: one call, with the copy of the weights that is asked for."""
     made, kernels = bundle
     gpu = computing_gpu(kernels)

@@ -66,7 +66,7 @@ def test_results_of_two_architectures_become_one_bundle(folder: Path) -> None:
     assert genkern(*again, cwd=folder).returncode == 0
     assert (folder / "both.genkern").read_bytes() == first
     assert sorted((folder / "cache" / "binaries").glob("*/*")) == compiled
-    listed = genkern("pack", "--list", "both.genkern", cwd=folder)
+    listed = genkern("pack", "--list", "--wide", "both.genkern", cwd=folder)
     assert listed.returncode == 0
     assert [line.split()[0] for line in listed.stdout.splitlines()[1:-1]] == ["24x256x512", "40x256x512", "24x256x512"]
     split = next(winner for winner in read_bundle(str(folder / "both.genkern")).winners if winner.problem.M == 40)

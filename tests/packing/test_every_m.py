@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_gemms import GEMV, SPLIT, TILED, TMA, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED
 
 from genkern.errors import InputError
@@ -34,6 +36,14 @@ def missing(rows: Sequence[PackedRow]) -> list[tuple[int, int]]:
     reaches = [wanted.reach for row in rows for wanted in row.wanted]
     taken = [each for each in reaches if rows[0].winner.problem.row_major_a or alignment_of(each.kernels_of.M) == 1]
     return gaps((each.least_m, each.most_m) for each in taken)
+
+
+@given(st.lists(st.tuples(st.integers(1, 30), st.integers(0, 9)), max_size=6))
+def test_gaps_are_what_no_span_has(spans: list[tuple[int, int]]) -> None:
+    """Every M is in a span or in a gap, down to gaps of one M."""
+    taken = {m for least, more in spans for m in range(least, least + more + 1)}
+    found = gaps([(least, least + more) for least, more in spans], 50)
+    assert [m for first, last in found for m in range(first, last + 1)] == [m for m in range(1, 51) if m not in taken]
 
 
 @pytest.mark.parametrize("config", [TILED, SPLIT, TMA, WARP_SPECIALIZED, WARP_SPECIALIZED_SWAPPED])

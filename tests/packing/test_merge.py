@@ -40,7 +40,7 @@ def test_recorded_sizes_are_joined(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "online_x.yaml").write_text("- {'M': 1, 'N': 2, 'K': 3}\n")
     ran = run_here(capsys, "merge", tmp_path, "-o", tmp_path / "sizes.yaml")
     assert (ran.status, ran.err) == (0, "")
-    assert ran.out.splitlines()[-1].startswith("4 sizes, of 5 in 2 files, ")
+    assert ran.out.splitlines()[-2].startswith("4 sizes, of 5 in 2 files, ")
     merged = read_sizes(str(tmp_path / "sizes.yaml"), GemmDefaults(), "gfx942")
     assert list(merged.problems) == [C, B, A, SCALED]
     assert merged.notes == ()

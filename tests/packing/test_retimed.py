@@ -111,7 +111,7 @@ def test_an_algorithm_of_another_version(server: SupervisedProfiler, tmp_path: P
     assert with_kernel.now.time_us == pytest.approx(8.0, rel=0.01)
 
 
-def test_what_is_news() -> None:
+def test_another_server_or_speed_is_news() -> None:
     """Another server, or another speed over the library's by more than 5 %."""
     winner = winner_of(named("good"), problem=GemmProblem(128, 128, 256, row_major_a=False))
     same = Retimed(winner, replace(winner, time_us=20.0, library_us=24.5))

@@ -60,7 +60,7 @@ def test_nvml_reads_the_device_with_this_uuid(uuid: str) -> None:
 
 def test_nvml_that_does_not_answer() -> None:
     """An unknown device or a library without the function is an OSError; a reading that fails is None."""
-    with pytest.raises(OSError, match="nvmlDeviceGetHandleByUUID failed with NVML status 6"):
+    with pytest.raises(OSError, match=r"nvmlDeviceGetHandleByUUID .* 6"):
         NvmlClock("other", FakeNvml())
     with pytest.raises(OSError, match="nvmlInit_v2"):
         NvmlClock("00-11", object())

@@ -27,7 +27,7 @@ def test_candidates_come_in_order_and_then_the_end() -> None:
     assert feed.next(wait=False) is None
 
 
-def test_who_does_not_want_to_wait_gets_none() -> None:
+def test_a_feed_that_is_not_ready_gives_none_without_waiting() -> None:
     """While the iterator has nothing ready; what it yields later is not lost."""
     ready = threading.Event()
 

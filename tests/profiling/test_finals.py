@@ -112,7 +112,7 @@ def test_of_the_library_the_best_and_pytorchs_own_stay() -> None:
         assert len(finals.samples_us[name]) == finals.rounds > 10
 
 
-def test_those_clearly_beaten_drop_out_and_the_vendor_library_stays() -> None:
+def test_clearly_beaten_finalists_drop_out_and_the_library_stays() -> None:
     """A candidate more than 3 % behind has five rounds; the vendor library has them all, however slow it is."""
     bench = Bench()
     times = {"a": 100, "b": 100.7, "slow": 110, VENDOR: 300}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from launch_ways import gpu as gpu
+from long_tests import drawn
 from recording_gpu import Encoded, FakeDriver, FakeGpu, Launched
 from small_bundle import HereFarm, rows
 from small_gemms import ON_COPIES, SPLIT, TILED_TMA_SPLIT, TMA, TRITON_VERSION, specs_of, target_of, write_module
@@ -32,7 +33,6 @@ from genkern.runtime.launch.cached_call import CachedBinaries
 from genkern.timing.session import Budget, Session
 
 torch = pytest.importorskip("torch")
-WARP_SIZES = {"cuda": 32, "hip": 64}
 ROWS = [(str(row.arch), row.problem, row.config) for row in rows() if row.choice != "vendor" and row.config]
 # What bundles of the other tests do not have: operands that are copied first, of one row or column too, batches, bias.
 ROWS += [("sm_90", GemmProblem(48, 96, 506), ON_COPIES)]
@@ -92,7 +92,9 @@ class Bench:
                 assert (self.driver.map_in(mine) if isinstance(other, Encoded) else mine) == other
 
 
-@pytest.mark.parametrize(("arch", "problem", "config"), ROWS, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    ("arch", "problem", "config"), drawn(ROWS, 12), ids=lambda value: getattr(value, "name", value)
+)
 def test_a_call_passes_what_triton_s_launcher_passes(
     gpu: FakeGpu, tmp_path: Path, cache_dir: Path, arch: str, problem: GemmProblem, config: Config
 ) -> None:
@@ -108,7 +110,9 @@ def test_a_call_passes_what_triton_s_launcher_passes(
         bench.require(gpu.driver.launched, {**gemm.operands_of(copy % gemm.copies), **scratch})
 
 
-@pytest.mark.parametrize(("arch", "problem", "config"), ROWS, ids=lambda value: getattr(value, "name", value))
+@pytest.mark.parametrize(
+    ("arch", "problem", "config"), drawn(ROWS, 12), ids=lambda value: getattr(value, "name", value)
+)
 def test_a_check_passes_what_triton_s_launcher_passes(
     gpu: FakeGpu, tmp_path: Path, cache_dir: Path, arch: str, problem: GemmProblem, config: Config
 ) -> None:

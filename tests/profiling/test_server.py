@@ -208,7 +208,7 @@ def test_flushing_times_calls_one_by_one(gpu: FakeGpu, monkeypatch: pytest.Monke
     assert gpu.launched.count("evict") == gpu.launched.count("us10") - 1
 
 
-def test_checking(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_answers_with_its_verdict(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """The verdict is the answer; references serve all configs of a session, and the vendor library can be checked."""
     parent = Parent()
     answer = parent.ask("check", config=name_of("us10"), binaries=[])

@@ -305,7 +305,7 @@ def test_all_finalists_may_fail(session: Session, profiler: SupervisedProfiler) 
     assert next(profiler.screen(session, alone([candidate("good")]))).outcome is Outcome.MEASURED
 
 
-def test_checks(session: Session, profiler: SupervisedProfiler) -> None:
+def test_a_check_has_the_processs_figures(session: Session, profiler: SupervisedProfiler) -> None:
     """A check is what the process found, with its figures; a refusal says why."""
     good = profiler.check(session, candidate("good"))
     assert (good.passed, good.method, good.rounds) == (True, "gpu", ("exact", "random"))
@@ -340,7 +340,7 @@ def test_a_check_that_was_interrupted_is_made_again(session: Session, profiler: 
 
 def test_a_device_that_does_not_open_is_reported(session: Session, profiler: SupervisedProfiler) -> None:
     """After a few attempts: which GPU, and what was said."""
-    with pytest.raises(ProfilerError, match=r"GPU 0 cannot be used: .*illegal memory access") as caught:
+    with pytest.raises(ProfilerError, match=r"GPU 0 .*illegal memory access") as caught:
         list(profiler.screen(replace(session, init_type="broken"), alone([candidate("good")])))
     assert "\n" not in str(caught.value)
     assert len(events(session)) == 3
@@ -350,7 +350,7 @@ def test_a_device_that_stays_broken_is_left_alone(session: Session, profiler: Su
     """When every call ends the process, the vendor library's too, the run on this device ends; nothing is left."""
     screening = profiler.screen(replace(session, init_type="lost"), alone([candidate("good", m) for m in range(1, 30)]))
     measured = []
-    with pytest.raises(ProfilerError, match="GPU 0 is broken: 5 measured processes in a row"):
+    with pytest.raises(ProfilerError, match=r"GPU 0 .* 5 measured processes"):
         measured.extend(iter(lambda: next(screening), None))
     assert len(measured) < 6
     assert children("fake_harness") == {}

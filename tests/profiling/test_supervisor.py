@@ -137,7 +137,7 @@ def test_a_death_by_signal_is_named(folder: Path, name: str) -> None:
         (-15, True, "timed out after 2.5 s (killed by SIGTERM)"),
     ],
 )
-def test_descriptions(returncode: int | None, timed_out: bool, said: str) -> None:
+def test_each_kind_of_end_is_described(returncode: int | None, timed_out: bool, said: str) -> None:
     """Each kind of end has its words; 128 + n is a shell's report of signal n."""
     assert Exit(returncode, timed_out, 2.51, "").description == said
 

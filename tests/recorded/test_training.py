@@ -37,7 +37,7 @@ class Known:
 SIZES = [Known(GemmProblem(m, 1024, 2048)) for m in (64, 128, 192, 256)]
 
 
-def test_it_says_what_is_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trained_model_orders_configs_by_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """After few rounds, since there is little to learn here."""
     pytest.importorskip("lightgbm")
     monkeypatch.setattr(training, "_ROUNDS", 60)
@@ -67,7 +67,7 @@ def test_samples_hang_on_the_size_alone() -> None:
 def test_nothing_measured_teaches_nothing() -> None:
     nothing = Known(SIZES[0].problem)
     nothing.__dict__["us"] = {}
-    with pytest.raises(InputError, match=r"64x1024x2048.*nothing was measured"):
+    with pytest.raises(InputError, match="64x1024x2048"):
         sampled(nothing)  # type: ignore[arg-type]
 
 

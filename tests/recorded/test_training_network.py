@@ -37,7 +37,7 @@ def columns(place: int) -> dict[str, Any]:
     return {"size": np.full(len(x), place), "x": x, "y": y}
 
 
-def test_it_learns_what_times_hang_on() -> None:
+def test_a_network_learns_the_features_that_decide_times() -> None:
     """Of a size with few rows as of others."""
     network = fitted(*sizes(), NAMES)
     for place in range(3):

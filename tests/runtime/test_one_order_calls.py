@@ -313,7 +313,6 @@ def test_no_layer_of_a_patched_model_is_passed_over(gpu: FakeGpu) -> None:
         model(x)
         context.switch(STRICT)
     assert torch.equal(model(x)[1], functional.linear(x, model.other.weight))
-    assert not context._switches or all("patch" not in each.__qualname__ for each in context._switches)
     with patch_model(model, Gemm("a16w16", context), context) as patch:
         assert patch.layers == ("tuned", "other")
 

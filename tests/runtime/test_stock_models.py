@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from layers_sharing_x import Bench
+from long_tests import drawn
 
 from genkern.runtime.linear import Patch, patch_model
 from genkern.runtime.shared.linears import define_linears
@@ -87,7 +88,7 @@ def test_layers_that_share_an_input_are_one_product(name: str, bench: Bench) -> 
     assert bench.launches() == 0
 
 
-@pytest.mark.parametrize("name", ["Llama", "GptOss"])
+@pytest.mark.parametrize("name", drawn(["Llama", "GptOss"], 1))
 @torch.no_grad()
 def test_a_compiled_model_calls_each_group_once(name: str, bench: Bench, linears: Any) -> None:
     """As an operator in its graph, the winner behind it; the head's too, of an nn.Linear."""

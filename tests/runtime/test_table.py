@@ -52,7 +52,7 @@ def found(tuned: Table, m: int, **more: object) -> int | None:
     return choice.winner and choice.winner.problem.M
 
 
-def test_its_own_row_comes_first() -> None:
+def test_the_row_of_the_problems_own_m_comes_first() -> None:
     """Whatever its neighbours could serve."""
     tuned = table(winner(16, (1, 63)), winner(64, (17, 200)), winner(32, (17, 63)))
     assert [found(tuned, m) for m in (16, 32, 64)] == [16, 32, 64]

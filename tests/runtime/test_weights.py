@@ -81,7 +81,7 @@ def test_a_batch_is_launched_and_served(tmp_path: Path) -> None:
     gemm(x[:2], weight[:2])
     assert len(gpu.driver.launched) == 1
     for wrong in (x[:2], x[0], x[:, :, 1:]):
-        with pytest.raises(InputError, match=r"must be \[batch, M, K\] and \[batch, N, K\]"):
+        with pytest.raises(InputError, match=r"\[batch, M, K\] and \[batch, N, K\]"):
             gemm(wrong, weight)
 
 
@@ -216,9 +216,7 @@ def test_a4w4_blockscale_is_launched_and_served(tmp_path: Path, packed_x: bool) 
         served = of_library("a4w4_blockscale")(a, b, **given)
         assert (served.shape, served.dtype) == (out.shape, out.dtype)
         assert (served.float().view(6, N) - wanted).norm() < 2**-10 * wanted.norm()
-    with pytest.raises(
-        InputError, match=r"they must be \[..., K / 2\] and \[N, K / 2\]" if packed_x else r"\[..., K\]"
-    ):
+    with pytest.raises(InputError, match=r"\[..., K / 2\] and \[N, K / 2\]" if packed_x else r"\[..., K\]"):
         gemm(x, weight[:, 1:], **given)
     with pytest.raises(InputError, match=r"takes bias .*, scale_a \[6, 8\]|takes scale_a \[6, 8\]"):
         gemm(x, weight, **{**given, "scale_a": scale_a[:, 1:]})
@@ -227,13 +225,13 @@ def test_a4w4_blockscale_is_launched_and_served(tmp_path: Path, packed_x: bool) 
 def test_packed_weights_of_another_size_are_refused() -> None:
     """In one line that says what they must be; so are bytes where the format means none by them."""
     x = torch.randn(5, K).bfloat16()
-    with pytest.raises(InputError, match=r"weight \[192, 256\]: they must be \[..., K\] and \[N, K / 2\]"):
+    with pytest.raises(InputError, match=r"weight \[192, 256\]: .*\[..., K\] and \[N, K / 2\]"):
         of_library("a16w4")(x, torch.zeros(N, K, dtype=torch.uint8), scale_b=torch.ones(N, K // 32))
     with pytest.raises(InputError, match=r"takes scale_b \[192, 8\]"):
         of_library("a16w4")(x, torch.zeros(N, K // 2, dtype=torch.uint8), scale_b=torch.ones(N, K // 128))
     with pytest.raises(InputError, match=r"x is torch.uint8: use one of"):
         of_library("a16w4")(x.view(torch.uint8), torch.zeros(N, K, dtype=torch.uint8), scale_b=torch.ones(N, K // 32))
-    with pytest.raises(InputError, match=r"weight is torch.uint8: use one of"):
+    with pytest.raises(InputError, match=r"weight .*torch\.uint8"):
         of_library("a16w8")(x, torch.zeros(N, K, dtype=torch.uint8), scale_b=torch.ones(N))
     with pytest.raises(InputError, match="they must be"):
         of_library("a16w8")(x[:0], torch.zeros(N, 3, dtype=torch.int8), scale_b=torch.ones(N))

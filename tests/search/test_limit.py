@@ -30,9 +30,7 @@ def test_what_a_budget_says(text: str, limit: Limit) -> None:
 @pytest.mark.parametrize("text", ["", "0", "0s", "0.05s", "-3", "1.5", "30 s", "30m", "1e9", "86401s", "9" * 50, "s"])
 def test_what_is_no_budget_is_said(text: str) -> None:
     """In one short line."""
-    with pytest.raises(
-        InputError, match=r"write seconds from 0\.1s to 86400s, or binaries from 1 to 1000000"
-    ) as caught:
+    with pytest.raises(InputError, match=r"0\.1s to 86400s.* 1 to 1000000") as caught:
         Limit.parse(text)
     assert len(str(caught.value)) < 150
 

@@ -63,6 +63,16 @@ def test_spills_cost(problem: GemmProblem, config: Config, resources: Resources,
     assert predict_us(problem, config, spilled, H200) >= predict_us(problem, config, base, H200)
 
 
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_a_partial_wave_takes_time(arch: str) -> None:
+    """Each SM computes two or three tiles at the same time, and twelve in whole waves; the thirteenth takes longer."""
+    gpu, config = gpu_for_arch(arch), Config("tiled", 64, 64, 64, num_warps=4, num_stages=3)
+    needs = Resources(registers=128, shared_bytes=64 * 1024)
+    sizes = [GemmProblem(64 * tiles, 64 * gpu.compute_units, 8192) for tiles in (12, 13)]
+    whole_us, more_us = (predict_us(size, config, needs, gpu) for size in sizes)
+    assert more_us > 1.1 * whole_us
+
+
 def test_heavy_spills_cost_much() -> None:
     """A kernel that spills hundreds of registers is predicted several times slower."""
     spilled = dataclasses.replace(RESOURCES, scratch_bytes=2000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from forms import made
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -191,7 +192,7 @@ def test_intervals_and_spreads() -> None:
 
 def ended(family: str, *outcomes: Outcome, message: str = "") -> list[Measurement]:
     """Configs of a family with these outcomes."""
-    names = [Config(family, 16 * 2**place, 32, 32).name for place in range(len(outcomes))]
+    names = [made(family, 16 * 2**place, 32, 32).name for place in range(len(outcomes))]
     return [
         Measurement(name, outcome, "cudagraph", message=message) for name, outcome in zip(names, outcomes, strict=True)
     ]

@@ -10,9 +10,8 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.gemm.records import Outcome
 from genkern.search.strategies import STRATEGIES, chosen_strategy
-from genkern.search.strategy import Compiled, Lost, Measured, Refused, Task, Unit, units_of
+from genkern.search.strategy import Task, Unit, units_of
 
 GPU = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(128, 512, 1024)
@@ -21,9 +20,9 @@ CONFIGS = tuple(
 )
 
 
-def task(*cached: int, number: int | None = None, best_us: float | None = None, tried: int = 0) -> Task:
+def task(*cached: int, number: int | None = None) -> Task:
     """Seven units, of which those with so many stages are in the cache."""
-    return Task(PROBLEM, GPU, CONFIGS, lambda unit: stages(unit) in cached, number, best_us, tried)
+    return Task(PROBLEM, GPU, CONFIGS, lambda unit: stages(unit) in cached, number)
 
 
 def stages(unit: Unit) -> int:
@@ -55,48 +54,6 @@ def test_what_the_cache_has_comes_first() -> None:
     assert strategy.drop() == ()
 
 
-def test_patience_has_the_cache_in_turn() -> None:
-    """Behind as many results of compiles as there are units before it that must be compiled."""
-    places = order("patience:99")
-    strategy = chosen_strategy("patience:99").make(task(places[0], places[2], places[5], number=99))
-    first = list(strategy.ask(99))
-    assert [stages(unit) for unit in first] == [places[0], places[1], places[3], places[4], places[6]]
-    assert not strategy.ask(99)
-    # A result of what was not compiled moves nothing.
-    strategy.tell(Compiled(first[0], "a", cached=True))
-    assert not strategy.ask(99)
-    strategy.tell(Compiled(first[2], "b", cached=False))
-    assert [stages(unit) for unit in strategy.ask(99)] == [places[2]]
-    strategy.tell(Refused(first[1], first[1].configs, Outcome.COMPILE_FAILED))
-    assert not strategy.ask(99)
-    strategy.tell(Compiled(first[3], "c", cached=False))
-    assert [stages(unit) for unit in strategy.ask(99)] == [places[5]]
-
-
-def test_patience_drops_what_is_not_measured_yet() -> None:
-    """Once it is over, which a binary that cannot be timed may be too: all that was asked for, once; nothing more."""
-    strategy = chosen_strategy("patience:2").make(task(number=2))
-    units = list(strategy.ask(4))
-    for number, unit in enumerate(units[:3]):
-        strategy.tell(Compiled(unit, str(number), cached=False))
-    strategy.tell(Measured(units[0].configs[0], 5.0))
-    strategy.tell(Measured(units[1].configs[0], 6.0))
-    assert (strategy.drop(), list(strategy.ask(0))) == ((), [])
-    strategy.tell(Lost(units[2].configs[0], Outcome.CRASHED))
-    assert list(strategy.drop()) == units[3:]
-    assert list(strategy.drop()) == []
-    assert list(strategy.ask(9)) == []
-
-
-def test_patience_knows_what_was_best_before() -> None:
-    """A run that goes on is beaten by its first part."""
-    strategy = chosen_strategy("patience:1").make(task(number=1, best_us=4.0))
-    (unit,) = strategy.ask(1)
-    strategy.tell(Compiled(unit, "a", cached=False))
-    strategy.tell(Measured(unit.configs[0], 5.0))
-    assert not strategy.ask(1)
-
-
 OWN = """from genkern.search.strategy import Strategy, units_of
 
 class Reversed(Strategy):
@@ -126,8 +83,7 @@ def test_a_file_from_outside_is_a_strategy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_each_name_is_a_strategy(name: str) -> None:
     """With a number where it takes one; each asks for something, and knows how to call itself in a journal."""
-    takes = STRATEGIES[name].number
-    number = 3 if takes and takes.needed else None
+    number = 3 if STRATEGIES[name].takes_number else None
     chosen = chosen_strategy(name if number is None else f"{name}:{number}")
     assert (chosen.name, chosen.number) == (name, number)
     assert chosen_strategy(chosen.said) == chosen
@@ -139,21 +95,18 @@ def test_the_default_is_a_name() -> None:
 
 
 def test_who_leaves_nothing_out() -> None:
-    """Not patience, racing, nor the first so many; a seed is no limit."""
-    names = ["predicted", "predicted:9", "patience:9", "racing", "random", "random:0", "exhaustive", "cached"]
-    assert [chosen_strategy(name).whole for name in names] == [True, False, False, False, True, True, True, False]
+    """Not the default, nor the first so many."""
+    names = ["predicted", "predicted:9", "guided", "exhaustive", "cached"]
+    assert [chosen_strategy(name).whole for name in names] == [True, False, False, True, False]
     assert [name for name in names if chosen_strategy(name).every] == ["exhaustive"]
 
 
 def test_the_first_of_the_predicted_order() -> None:
-    """So many units, those among them first that the cache has; an earlier start's count."""
+    """So many units, those among them first that the cache has."""
     wanted = order()
     strategy = chosen_strategy("predicted:3").make(task(wanted[2], wanted[5], number=3))
     assert [stages(unit) for unit in strategy.ask(9)] == [wanted[2], wanted[0], wanted[1]]
     assert not strategy.ask(9)
-    resumed = chosen_strategy("predicted:3").make(task(number=3, tried=2))
-    assert [stages(unit) for unit in resumed.ask(9)] == wanted[:1]
-    assert not chosen_strategy("predicted:3").make(task(number=3, tried=4)).ask(9)
 
 
 def test_what_needs_no_compile() -> None:
@@ -179,18 +132,17 @@ def test_a_file_may_take_a_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ("patience", "--search patience: give a number, patience:N"),
-        ("patience:0", "N is a whole number from 1 to 1000000"),
+        ("patience", "patience is no longer part of genkern: use guided .* --budget N"),
+        ("patience:0", "patience is no longer part of genkern: use guided .* --budget N"),
+        ("racing", "racing is no longer part of genkern: use guided .* --budget N"),
+        ("random:7", "random is no longer part of genkern: use guided .* --budget N"),
+        ("predicted:0", "N is a whole number from 1 to 1000000"),
         ("predicted:", "N is a whole number from 1"),
         ("predicted:9999999", "N is a whole number from 1"),
         ("predicted:" + 5000 * "9", "N is a whole number from 1"),
-        (
-            "predicted:-3",
-            r"predicted:-3: not guided, zero, predicted\[:N\], patience:N, .* nor a file that ends in .py",
-        ),
-        ("racing:4", "racing takes no number"),
-        ("random:x", "nor a file that ends in .py"),
-        ("nothing", r"random\[:SEED\].* nor a file that ends in .py"),
+        ("predicted:-3", r"predicted:-3: not guided, zero, predicted\[:N\], .* nor a file that ends in .py"),
+        ("guided:4", "guided takes no number"),
+        ("nothing", r"spread\[:N\].* nor a file that ends in .py"),
         ("missing.py", "No such file"),
         ("missing.py:3", "No such file"),
         ("empty.py", "no function strategy"),
@@ -211,7 +163,7 @@ def test_what_is_none_is_said(asked: str, said: str, tmp_path: Path, monkeypatch
 
 DATA = """from __future__ import annotations
 from dataclasses import dataclass
-from genkern.search.plain.predicted_order import PredictedOrder as strategy
+from genkern.search.predicted_order import PredictedOrder as strategy
 
 @dataclass
 class Seen:
@@ -253,12 +205,5 @@ def test_what_is_no_share_is_said(loss: str, tmp_path: Path) -> None:
     assert chosen_strategy(str(tmp_path / "own.py")).make(task()).expected_loss() == 0.25
     # Another file: Python would take what it compiled of one as long, of the same second.
     (tmp_path / "other.py").write_text(text.replace("LOSS", loss))
-    with pytest.raises(InputError, match=r"other.py: expected_loss\(\) gave .*, which is not a share"):
+    with pytest.raises(InputError, match=r"other\.py: expected_loss"):
         chosen_strategy(str(tmp_path / "other.py")).make(task()).expected_loss()
-
-
-def test_patience_is_told_of_what_was_never_made() -> None:
-    """A config of an earlier start that a check finds wrong, where its binary could not be made again."""
-    strategy = chosen_strategy("patience:1").make(task(number=1))
-    strategy.tell(Lost(CONFIGS[0].having(num_stages=12), Outcome.WRONG))
-    assert len(strategy.ask(9)) == 7

@@ -90,43 +90,12 @@ def test_swapped_entries() -> None:
     assert [three[key] for key in ("BLOCK_SIZE_N", "num_warps")] == [[192], [12]]
 
 
-@pytest.mark.parametrize(
-    ("former", "said"),
-    [
-        ("cute_ping_pong", {"schedule": ["ping_pong"]}),
-        ("cute_cooperative_swapped", {"swapped": [1]}),
-        ("cute_ping_pong_swapped", {"schedule": ["ping_pong"], "swapped": [1]}),
-        ("cute_split", {"use_tma_store": [False], "SPLIT_K": [2]}),
-    ],
-)
-def test_schedules_that_were_families(former: str, said: dict[str, object]) -> None:
-    """Entries of files from before are those of today."""
-    entry = {key: value for key, value in ENTRY.items() if key != "schedule"}
-    more = {key: value for key, value in said.items() if key in ("use_tma_store", "SPLIT_K")}
-    assert own({**entry, **more, "family": former}) == own({**entry, **said})
-
-
-def test_families_of_before_in_their_own_names() -> None:
-    """Without any of the guide's names too: what the family's name said is said by parameters."""
-    entry = {"family": "cute_ping_pong_swapped_2x1_direct", "BLOCK_SIZE_M": [64]}
-    (found,) = own(entry)
-    assert found == {
-        "family": "cute_wgmma",
-        "BLOCK_SIZE_M": [64],
-        "schedule": ["ping_pong"],
-        "swapped": [1],
-        "cluster": ["2x1"],
-        "store": ["direct"],
-    }
-    assert own({"family": "tiled_swapped"}) == [{"family": "tiled", "reduce": ["semaphore"], "swapped": [1]}]
-
-
 def test_a_split_k(tmp_path: Path) -> None:
     """Cooperative kernels that store from registers split K; SPLIT_K is what the entry says."""
     split = {**COOPERATIVE, "use_tma_store": [False], "SPLIT_K": [2, 3]}
     assert {config.SPLIT_K for config in configs_of(space_of(tmp_path, split))} == {2, 3}
     for others in ({"use_tma_store": [True]}, {"schedule": ["ping_pong"]}):
-        with pytest.raises(InputError, match=r"SPLIT_K must be \[1\]: this family does not split K"):
+        with pytest.raises(InputError, match=r"SPLIT_K .*\[1\]"):
             space_of(tmp_path, {**split, **others})
     config = Config("cute_wgmma", 128, 96, 64, 1, 3, 8, 4, store="direct", cluster="4x1")
     (back,) = own(in_guide_names(config))
@@ -206,7 +175,7 @@ def test_two_programs_for_a_tile() -> None:
     assert {each["num_warps"][0] for each in own(entry)} == {4}
     # A number of rows that no tile has is not left out, but refused by whoever reads the entry.
     assert own({**entry, "mma_tiler_mn": [[96, 128]]}) != []
-    with pytest.raises(InputError, match="none of these tiles fits any of these clusters"):
+    with pytest.raises(InputError, match=r"tiles.*clusters"):
         own({**entry, "cluster_shape_mn": [[1, 1]], "use_2cta_instrs": [True]})
 
 

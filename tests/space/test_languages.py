@@ -63,5 +63,5 @@ def test_where_there_is_none(arch: str, op: str) -> None:
 def test_a_space_that_was_asked_for(tmp_path: Path) -> None:
     """Gets no more families, and keeps those that may win."""
     assert languages(space_for_libraries("nvidia_sm90_cute", "sm_90", "a16w16", ["cute", "triton"])) == {"cute"}
-    with pytest.raises(InputError, match="nvidia_sm90_cute has no families in triton"):
+    with pytest.raises(InputError, match=r"nvidia_sm90_cute .*triton"):
         space_for_libraries("nvidia_sm90_cute", "sm_90", "a16w16", ["triton"])

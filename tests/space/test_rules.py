@@ -17,6 +17,7 @@ from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import FAMILIES, form_of
 from genkern.kernels.contract.family import Family
+from genkern.kernels.contract.sums import equal_shares
 from genkern.space.rules.registry import RULE_NAMES, RULES, is_for, reason, rule_for
 
 GROUP_SIZES = (1, 2, 4, 8, 16)
@@ -356,6 +357,14 @@ def test_v34_rules_together(size: GemmProblem, config: Config, arch: str, eight_
     assert len(rules) == 11
     expected = v34(typed, config, 1 if eight_bit else 2, gpu.shared_bytes_per_block)
     assert any(drop(typed, config, gpu) for drop in rules) is expected
+
+
+def test_a_split_of_k_with_an_empty_part_is_dropped() -> None:
+    """And no other one: the rule and the kernels divide K alike."""
+    drops = rule_for("split_k_empty", GROUP_SIZES)
+    for blocks in range(1, 30):
+        dropped = [splits for splits in range(1, 20) if drops(problem(16, 64, 64 * blocks), nv(SPLIT_K=splits), H200)]
+        assert dropped == [splits for splits in range(1, 20) if len(equal_shares(64 * blocks, 64, splits)) < splits]
 
 
 @given(st.integers(1, 5000), st.sampled_from([16, 64, 256]), st.sets(st.integers(1, 64), min_size=1))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from compiled import compile_here
+from long_tests import drawn
 from small_gemms import job_for, make_module, specs_of
 
 from genkern.gemm.config import Config
@@ -81,7 +82,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("rule", "arch", "problem", "dropped", "twin"), COPIES)
+@pytest.mark.parametrize(("rule", "arch", "problem", "dropped", "twin"), drawn([*COPIES], 3))
 def test_what_is_said_to_change_nothing_changes_nothing(
     compiled: Compile, rule: str, arch: str, problem: GemmProblem, dropped: Config, twin: Config
 ) -> None:
@@ -94,7 +95,7 @@ def test_what_is_said_to_change_nothing_changes_nothing(
     assert one.code_sha256 is not None
 
 
-@pytest.mark.parametrize(("rule", "arch", "problem", "kept", "neighbour"), OTHERS)
+@pytest.mark.parametrize(("rule", "arch", "problem", "kept", "neighbour"), drawn([*OTHERS], 3))
 def test_what_has_an_effect_stays(
     compiled: Compile, rule: str, arch: str, problem: GemmProblem, kept: Config, neighbour: Config
 ) -> None:
@@ -139,12 +140,15 @@ def assembly(problem: GemmProblem, config: Config, arch: str, folder: Path) -> s
 
 @pytest.mark.parametrize(
     ("arch", "config", "modified"),
-    [
-        ("gfx90a", AMD, r"global_load_.* glc slc"),
-        ("gfx942", AMD, r"global_load_.* nt\b"),
-        ("gfx950", AMD, r"global_load_.* nt\b"),
-        ("sm_90", change(NVIDIA, num_stages=1), r"ld\.global\.cg"),
-    ],
+    drawn(
+        [
+            ("gfx90a", AMD, r"global_load_.* glc slc"),
+            ("gfx942", AMD, r"global_load_.* nt\b"),
+            ("gfx950", AMD, r"global_load_.* nt\b"),
+            ("sm_90", change(NVIDIA, num_stages=1), r"ld\.global\.cg"),
+        ],
+        2,
+    ),
 )
 def test_modifiers_reach_the_loads_of_b(tmp_path: Path, arch: str, config: Config, modified: str) -> None:
     """.cg is in the assembly of some loads (those of B), not of all (those of A), and of none without it."""

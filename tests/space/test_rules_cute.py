@@ -38,7 +38,7 @@ def swapped(m: int, n: int, form: str = "", stages: int = 4) -> Config:
 
 
 def split(m: int, n: int, splits: int, form: str = "") -> Config:
-    return made(f"cute_split{form}", m, n, 64, 1, splits, 8, 4)
+    return made(f"cute_cooperative{form}_direct", m, n, 64, 1, splits, 8, 4)
 
 
 ALONG_M = problem(3456, 624, row_major_a=False)

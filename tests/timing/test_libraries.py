@@ -49,12 +49,12 @@ def test_an_assembly_kernel_goes_through_its_name() -> None:
     )
 
 
-def test_whose_call_it_is() -> None:
+def test_the_library_of_a_call_by_its_name() -> None:
     """Names of configs are genkern's own; PyTorch's call has another name among the finals than in results."""
     assert library_of(KEPT.name) == library_of("cublaslt") == "cublaslt"
     assert library_of("vendor") == library_of("torch") == "torch"
     assert library_of("tiled_BM16_BN16_BK16_GM1_SK1_nW4_nS2") == "triton"
-    assert library_of("cute_ping_pong_BM128_BN168_BK64_GM8_SK1_nW8_nS4") == "cute"
+    assert library_of("cute_wgmma_BM128_BN168_BK64_GM8_SK1_nW8_nS4_ping_pong") == "cute"
     assert (call_name("vendor"), call_name(KEPT.name)) == ("torch", KEPT.name)
 
 
@@ -76,14 +76,12 @@ def test_libraries_by_name(text: str, names: str) -> None:
 @pytest.mark.parametrize("text", ["", "rocblas", "torch,", "torch;triton"])
 def test_an_unknown_library_is_refused(text: str) -> None:
     """In one line that has all names."""
-    with pytest.raises(
-        InputError, match=r"--libtype: .* is not one of all, triton, cute, torch, cublaslt, hipblaslt, aiter"
-    ):
+    with pytest.raises(InputError, match=r"--libtype: .*all, triton, cute, torch, cublaslt, hipblaslt, aiter"):
         parse_libraries(text)
 
 
 @pytest.mark.parametrize("text", ["asm", "triton,ck", "OPUS", "flydsl", "skinny", "cktile"])
 def test_libtypes_of_aiters_lead_to_aiter(text: str) -> None:
     """Its kernels race under its own name."""
-    with pytest.raises(InputError, match=f"libtype of AITER, whose kernels race as {AITER}"):
+    with pytest.raises(InputError, match=AITER):
         parse_libraries(text)

@@ -64,7 +64,7 @@ def test_spread_is_the_deviation_without_outliers() -> None:
     assert relative_spread([1.0, 2.0, 3.0]) == float("inf")
 
 
-def test_ties() -> None:
+def test_overlapping_intervals_or_close_medians_tie() -> None:
     """Overlapping intervals tie, and medians within 0.5 % tie whatever their intervals; others do not."""
     a = Estimate(100, 99.9, 100.1)
     assert tied(a, Estimate(102, 100.05, 103))

@@ -46,7 +46,7 @@ def test_nobody_begins_before_another_has_ended(tmp_path: Path) -> None:
     assert len({pid for pid, _ in lines}) == 3
 
 
-def test_who_is_killed_gives_it_back(tmp_path: Path) -> None:
+def test_a_killed_process_gives_its_turn_back(tmp_path: Path) -> None:
     """The others do not wait for one that is gone."""
     has_it = _FORK.Event()
     holder = _FORK.Process(target=_holds, args=(str(tmp_path / "gpu"), has_it))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from long_tests import drawn
 from small_gemms import TILED, needs_interpreter, variants_of
 
 import genkern.tuning.check
@@ -113,14 +114,21 @@ def breaking(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
 @needs_interpreter
 @pytest.mark.parametrize(
     ("old", "new", "message"),
-    [
-        # A block of K is left out.
-        ("in range(0, K, BLOCK_SIZE_K)", "in range(BLOCK_SIZE_K, K, BLOCK_SIZE_K)", ""),
-        # Elements are not written: the NaN that they were filled with stays.
-        ("tl.store(c_ptrs, c, mask=(offs_m[:, None] < M)", "tl.store(c_ptrs, c, mask=(offs_m[:, None] < M - 1)", ""),
-        # The kernel does not run at all.
-        ("acc = tl.dot(a, b, acc)", "acc = tl.dot(a, a, acc)", "the interpreter failed: "),
-    ],
+    drawn(
+        [
+            # A block of K is left out.
+            ("in range(0, K, BLOCK_SIZE_K)", "in range(BLOCK_SIZE_K, K, BLOCK_SIZE_K)", ""),
+            # Elements are not written: the NaN that they were filled with stays.
+            (
+                "tl.store(c_ptrs, c, mask=(offs_m[:, None] < M)",
+                "tl.store(c_ptrs, c, mask=(offs_m[:, None] < M - 1)",
+                "",
+            ),
+            # The kernel does not run at all.
+            ("acc = tl.dot(a, b, acc)", "acc = tl.dot(a, a, acc)", "the interpreter failed: "),
+        ],
+        1,
+    ),
 )
 def test_a_wrong_kernel_fails(
     breaking: Callable[[str, str], None],

@@ -68,7 +68,7 @@ def test_one_compile_job_serves_all_devices(alone: str, tmp_path: Path) -> None:
     assert (tmp_path / "r.yaml").read_text() == alone
 
 
-def test_whoever_is_free_takes_the_next(alone: str, cache_dir: Path, tmp_path: Path) -> None:
+def test_a_free_device_takes_the_next_size(alone: str, cache_dir: Path, tmp_path: Path) -> None:
     """While one device is busy with its size, the other tunes all the rest, largest first.
 
     At last also the size that the busy one has prepared.

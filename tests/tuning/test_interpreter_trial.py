@@ -45,7 +45,7 @@ def test_an_interpreter_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.
 @needs_interpreter
 def test_a_broken_template_is_said_to_be_wrong(tmp_path: Path) -> None:
     """A run names the config, and the first element that is wrong; it does not blame the interpreter."""
-    shutil.copytree(ROOT / "genkern", tmp_path / "genkern", ignore=shutil.ignore_patterns("__pycache__", "winners"))
+    shutil.copytree(ROOT / "genkern", tmp_path / "genkern", ignore=shutil.ignore_patterns("winners"))
     template = tmp_path / "genkern" / "templates" / "gemm" / "tiled.py.j2"
     text = template.read_text("utf-8")
     assert " * ldc + " in text

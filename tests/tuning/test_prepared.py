@@ -26,7 +26,7 @@ from genkern.journal.facts import read_journal
 from genkern.journal.journal import Journal
 from genkern.journal.searched import Asked
 from genkern.profiling.predicted import PredictProfiler
-from genkern.search.plain.predicted_order import PredictedOrder
+from genkern.search.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Strategy, Task
 from genkern.space.space import load_space
@@ -129,7 +129,7 @@ def test_what_is_prepared_is_on_order_and_no_fact(make_bench: Callable[..., Benc
     assert owner in bench.farm.gone
 
 
-def test_its_turn_is_as_if_nothing_had_been_prepared(make_bench: Callable[..., Bench]) -> None:
+def test_a_prepared_size_is_tuned_like_an_unprepared_one(make_bench: Callable[..., Bench]) -> None:
     """The same winner, the same outcomes, and the strategy is asked and told the same."""
     alone, ahead = make_bench("alone"), make_bench("ahead")
     ahead.prepared(NEXT)
@@ -226,22 +226,3 @@ def test_the_incumbent_is_made_first_also_ahead(make_bench: Callable[..., Bench]
     report = bench.tuner.tune(NEXT)
     assert report.incumbent is not None
     assert report.incumbent.message == "SPLIT_K is below 1"
-
-
-def test_winners_of_before_are_near(make_bench: Callable[..., Bench]) -> None:
-    """A strategy hears of what the results file has of other sizes, and of what this run found of the same instead."""
-    tasks: list[Task] = []
-
-    def make(task: Task) -> Strategy:
-        tasks.append(task)
-        return PredictedOrder(task)
-
-    before = Config("tiled", 64, 64, 64)
-    bench = make_bench(strategy=ChosenStrategy("own", make), incumbents={FIRST: before})
-    bench.tuner.tune(NEXT)
-    found = bench.tuner.tune(FIRST).winner
-    bench.tuner.tune(replace(NEXT, M=64))
-    assert found is not None
-    assert tasks[0].near == (before,)
-    assert before not in tasks[2].near
-    assert found.config in tasks[2].near

@@ -303,7 +303,7 @@ def test_what_a_strategy_must_not_drop(bench: Bench) -> None:
     search = a_search(bench)
     assert isinstance(search.strategy, Scripted)
     search.strategy.dropping = [UNITS[-1]]
-    with pytest.raises(InputError, match=f"scripted dropped {UNITS[-1].configs[0].name}, which it did not ask for"):
+    with pytest.raises(InputError, match=f"scripted .*{UNITS[-1].configs[0].name}"):
         list(search.measurements(Timer()))
 
 
@@ -338,7 +338,7 @@ def test_how_much_was_searched(bench: Bench, farm: LastFirst) -> None:
     assert search.confidence == Confidence(0.012346, 5 / 8)
 
 
-def test_who_searches_everything_is_sure(bench: Bench) -> None:
+def test_a_search_of_everything_expects_no_loss(bench: Bench) -> None:
     """Whatever it expects; one that says nothing about the rest leaves it open."""
     search = a_search(bench)
     list(search.measurements(Timer()))

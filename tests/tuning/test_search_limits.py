@@ -14,7 +14,7 @@ from genkern.farm.compiler import CompileJob
 from genkern.farm.orders import Tell
 from genkern.gemm.records import Candidate, Measurement, Outcome
 from genkern.search.limit import Limit
-from genkern.search.plain.predicted_order import PredictedOrder
+from genkern.search.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Measured, Task, Unit
 from genkern.timing.session import Session
@@ -35,7 +35,7 @@ def reasons(search: Search) -> set[str]:
 
 
 @pytest.mark.parametrize("fed", [False, True])
-def test_so_many_binaries_are_measured(bench: Bench, fed: bool) -> None:
+def test_a_limit_of_binaries_is_kept(bench: Bench, fed: bool) -> None:
     """The first that the strategy wants, with all their configs, and nothing more is compiled."""
     search = limited(bench, Limit(binaries=3, said="3"))
     assert search.task.most == 3
@@ -102,7 +102,7 @@ class Slow(LastFirst):
 
 
 @pytest.mark.parametrize("fed", [False, True])
-def test_time_is_up(bench: Bench, farm: LastFirst, fed: bool) -> None:
+def test_a_search_ends_when_its_time_is_up(bench: Bench, farm: LastFirst, fed: bool) -> None:
     """Whoever waits for a compile comes back, what was measured stays, and nothing more is asked for."""
     bench.farm = Slow(farm.cache.folder)
     search = limited(bench, Limit(seconds=0.2, said="0.2s"))

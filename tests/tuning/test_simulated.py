@@ -103,7 +103,7 @@ def test_more_workers_take_no_longer(recorded: RecordedProblem) -> None:
     assert seconds[-1] == pytest.approx(max(COMPILE_S) + took_s(recorded, UNITS[-1]))
 
 
-def test_who_asks_for_nothing_has_nothing(recorded: RecordedProblem) -> None:
+def test_a_strategy_that_asks_for_nothing_has_no_winner(recorded: RecordedProblem) -> None:
     """No winner, no time, nothing compiled."""
     found = played(Scripted([]), recorded)
     assert (found.best, found.loss, found.final_loss, found.seconds, found.compiled) == (None, None, None, 0.0, 0)
@@ -222,7 +222,7 @@ def test_a_binary_is_compiled_once(recorded: RecordedProblem) -> None:
     assert played(Scripted([[first, rest]]), recorded, jobs=4).seconds == later.seconds
 
 
-def test_who_is_refused_at_once_is_asked_again(recorded: RecordedProblem) -> None:
+def test_refused_units_take_no_time_and_end_no_search(recorded: RecordedProblem) -> None:
     """The other configs of a binary that nobody could make take no time, and end no search."""
     batches = [[Unit(BROKEN[:1])], [Unit(BROKEN[1:])], [UNITS[1]]]
     assert played(Scripted(batches), recorded, jobs=1).measured == UNITS[1].configs
@@ -241,7 +241,7 @@ def test_what_no_search_may_do_is_refused(recorded: RecordedProblem, ask: Callab
         played(Scripted([ask()]), recorded)
     strategy = Scripted([[UNITS[0]]], enough=1)
     strategy.drop = lambda: [UNITS[5]]  # type: ignore[method-assign]
-    with pytest.raises(InputError, match=r"dropped tiled_.*, which it did not ask for"):
+    with pytest.raises(InputError, match="dropped tiled_"):
         played(strategy, recorded)
 
 

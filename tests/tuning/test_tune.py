@@ -363,7 +363,7 @@ def test_figures_are_of_rounds_that_chose_nobody(tmp_path: Path) -> None:
     assert report.candidates[PLAIN.name].duration_us == 100
 
 
-def test_who_is_lost_in_the_confirmation_does_not_win(tmp_path: Path) -> None:
+def test_a_config_lost_in_the_confirmation_does_not_win(tmp_path: Path) -> None:
     """The next one takes the place; what else is lost there is not compared with."""
     finals = [final(PLAIN.name, 100), final(DEEP.name, 102), final(SPLIT.name, 104), final(VENDOR, 110)]
     profiler = Finals(finals)

@@ -16,6 +16,7 @@ from rich.console import Console
 from small_gemms import target_of
 
 from genkern.command.target import versions
+from genkern.errors import ProfilerError
 from genkern.farm.cache import BinaryCache, Failure
 from genkern.farm.farm import Farm
 from genkern.farm.workshop import Workshop
@@ -174,6 +175,38 @@ def test_every_candidate_ends_in_exactly_one_outcome(
     for name, measurement in report.candidates.items():
         if measurement.outcome is Outcome.WRONG:
             assert name in wrong
+
+
+class Broken(Scripted):
+    """A device that this config breaks: it is lost, and so is each one after it, until the run is given up."""
+
+    def __init__(self, breaks: str, lost: int) -> None:
+        super().__init__({}, {}, set())
+        self._breaks, self._lost = breaks, lost
+
+    def screen(self, session: Session, units: Iterable[Sequence[Candidate]]) -> Iterator[Measurement]:
+        lost = 0
+        for measurement in super().screen(session, units):
+            if lost or measurement.config == self._breaks:
+                lost += 1
+                yield replace(measurement, outcome=Outcome.CRASHED, duration_us=None, samples_us=())
+                if lost == self._lost:
+                    raise ProfilerError("GPU 0 is broken")
+            else:
+                yield measurement
+
+
+def test_what_breaks_the_device_is_not_tried_again(workshop: Workshop, tmp_path: Path) -> None:
+    """Configs that were lost after it are: it was the device that failed them."""
+    breaks = KEPT[0]
+    with pytest.raises(ProfilerError):
+        tuned(workshop, tmp_path / "j", Broken(breaks, 3))
+    again = Scripted({}, {}, set())
+    report = tuned(workshop, tmp_path / "j", again)
+    assert f"screen {breaks}" not in again.asked
+    assert report.candidates[breaks].outcome is Outcome.CRASHED
+    assert report.outcomes[Outcome.CRASHED] == 1
+    assert len(again.asked) == len(set(again.asked))
 
 
 @QUICK

@@ -99,7 +99,7 @@ def engine_check_parser() -> Parser:
     )
     group.add_argument("--overwrite", action="store_true", help="replace an existing bundle, but no other file")
     group.add_argument("--write", action="store_true", help="as -o, but write to the bundle itself")
-    group.add_argument("--json", metavar="FILE", help="write all figures")
+    group.add_argument("--figures", metavar="FILE", help="write all figures")
     group.add_argument("-h", "--help", action="help", help="print this and exit")
     return p
 
@@ -125,7 +125,7 @@ def run_engine_check(options: argparse.Namespace, console: Console) -> int:
     output = bundle_path if options.write else options.output
     if options.output:
         require_bundle_or_none(options.output, options.overwrite)
-    for path in filter(None, (output, options.json)):
+    for path in filter(None, (output, options.figures)):
         require_writable(path)
     model, vocabulary = _model(options.model)
     if importlib.util.find_spec("vllm") is None:
@@ -152,8 +152,8 @@ def run_engine_check(options: argparse.Namespace, console: Console) -> int:
         console.print(f"{shown_path(output)}: the engine's own kernels serve these rows")
     elif output:
         console.print(f"{shown_path(output)} is not written: no row changed")
-    if options.json:
-        write_whole(options.json, json.dumps(checked.figures(options, found), indent=1) + "\n")
+    if options.figures:
+        write_whole(options.figures, json.dumps(checked.figures(options, found), indent=1) + "\n")
     return 1 if checked.is_bad else 0
 
 
@@ -204,7 +204,7 @@ class Checked:
         return [GemmProblem(**{**each, "own": tuple(map(tuple, each["own"]))}) for each in known]
 
     def figures(self, options: argparse.Namespace, found: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-        """Return all figures for --json."""
+        """Return all figures for --figures."""
         return {
             "engine": options.engine,
             "engine_version": self.stock.get("version", ""),

@@ -12,12 +12,12 @@ from rich.console import Console
 
 import genkern
 from genkern.arguments import Parser, underscored
-from genkern.command.screen import aligned
+from genkern.command.screen import is_json, put_table
 from genkern.errors import InputError, ResultsError
 from genkern.files import shown_path
 from genkern.formats.gemm_entry import GemmDefaults, resolve
 from genkern.formats.kind import read_results
-from genkern.gemm.gpus import archs_for_spaces, known_archs
+from genkern.gemm.gpus import archs_for_spaces, gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import op_folder, op_names
 from genkern.space.space import SHIPPED_SPACES, Space, read_space, shipped_names
@@ -25,6 +25,8 @@ from genkern.space.space import SHIPPED_SPACES, Space, read_space, shipped_names
 # The results folder of a checkout. An installed genkern has the counts instead (results/measured.py).
 RESULTS = Path(genkern.__file__).resolve().parent.parent / "results"
 SHIPPED = Path(__file__).with_name("measured.yaml")
+# Architectures in one table.
+_MOST_ARCHS = 6
 # A size that every format accepts.
 _SIZE = {"M": 1024, "N": 1024, "K": 1024}
 
@@ -60,21 +62,23 @@ def run_ops(options: argparse.Namespace, console: Console) -> int:
     else:
         measured, passed_over = measured_sizes(options.results or [str(RESULTS)])
         counts = {key: len(problems) for key, problems in measured.items()}
-    archs = known_archs()
-    rows = [["format", *archs]]
     spaces = {op: searched_archs(op) for op in op_names()}
-    rows += [
-        [
-            op,
-            *(
+    by_vendor: dict[str, list[str]] = {}
+    for arch in known_archs():
+        by_vendor.setdefault(gpu_for_arch(arch).vendor, []).append(arch)
+    # Several tables: one for all architectures would be wider than a terminal.
+    tables = [archs[at : at + _MOST_ARCHS] for archs in by_vendor.values() for at in range(0, len(archs), _MOST_ARCHS)]
+    for number, archs in enumerate(tables):
+        rows = [["format", *archs]]
+        for op in op_names():
+            states = (
                 state(op, arch, not spaces[op].isdisjoint(archs_for_spaces(arch)), counts.get((op, arch), 0))
                 for arch in archs
-            ),
-        ]
-        for op in op_names()
-    ]
-    for line in aligned(rows, ()):
-        console.print(line)
+            )
+            rows.append([op, *states])
+        if number and not is_json(console):
+            console.print()
+        put_table(console, "format", rows)
     if passed_over:
         console.print(f"note: {passed_over} other files in these folders are not results")
     return 0

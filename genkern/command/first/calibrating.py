@@ -19,7 +19,7 @@ from rich.console import Console
 from genkern.arguments import Parser, number, underscored
 from genkern.command.options import PROFILERS, parse
 from genkern.command.screen import aligned
-from genkern.command.target import RunTarget, choose_target, versions
+from genkern.command.target import RunTarget, choose_target, devices_to_measure, versions
 from genkern.errors import InputError
 from genkern.farm.sharing import compiled_of
 from genkern.files import shown_path, write_whole
@@ -105,7 +105,7 @@ def run_calibrate(options: argparse.Namespace, console: Console) -> int:
     listed = [f"- {{'M': {m}, 'N': {n}, 'K': {k}}}\n" for m, n, k in (*sizes, *FRESH)]
     write_whole(str(folder / "sizes.yaml"), "".join(listed))
     tuning = parse(tuning_arguments(options, folder))
-    target = choose_target(tuning)
+    target = choose_target(tuning, devices_to_measure("genkern calibrate"))
     if not target.measured:
         raise InputError("genkern calibrate measures, and this machine has no GPU that genkern can measure on")
     # Sizes without a winner are not failures here: their measurements count.

@@ -25,7 +25,7 @@ from genkern.command.first.calibrating import named_folder
 from genkern.command.first.plan import Wanted, chosen_timer, first_steps, last_steps, machine_step, sizes_text
 from genkern.command.first.steps import DONE, Ended, Step, StepFolder, limit_of
 from genkern.command.options import parse
-from genkern.command.target import RunTarget, choose_target
+from genkern.command.target import RunTarget, choose_target, devices_to_measure
 from genkern.errors import GenkernError, InputError
 from genkern.files import shown_path, write_whole
 from genkern.formats.kind import read_results
@@ -76,7 +76,8 @@ def first_run_parser() -> Parser:
 def run_first_run(options: argparse.Namespace, console: Console) -> int:
     """Run the steps; returns 1 if a step did not end well. Raises InputError if there is no GPU."""
     passed_on = _passed_on(options)
-    target = choose_target(parse(["-m", "1", "-n", "1", "-k", "1", *passed_on]))
+    devices = devices_to_measure("genkern first-run")
+    target = choose_target(parse(["-m", "1", "-n", "1", "-k", "1", *passed_on]), devices)
     if not target.measured:
         raise InputError("genkern first-run measures, and this machine has no GPU that genkern can measure on")
     folder = named_folder(options.output)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 
 from genkern.command.passes.tuning_pass import TuningPass
-from genkern.command.report import detail_lines, invariant_table, lost_line, size_line
+from genkern.command.report import detail_lines, invariant_table, lost_line, size_line, size_values
+from genkern.command.screen import columns_of, put
 from genkern.command.setting import Setting
 from genkern.errors import ProfilerError, ResultsError
 from genkern.formats.results import ResultsFile
@@ -131,8 +132,8 @@ class Choosing:
             self._pass(number, under_way, facts)
         winners = [winner for sought in self._sought if sought.chosen for winner in sought.chosen.winners.values()]
         if winners:
-            for line in ["", *invariant_table(winners, self._setting.target.gpu), ""]:
-                self._console.print(line)
+            table = invariant_table(winners, self._setting.target.gpu, columns_of(self._console))
+            put(self._console, "orders", {"winners": len(winners)}, ["", *table, ""])
             self._console.print(f"results: {self._results.path}")
         return 3 if self.bugs else 1 if self.failed else 0
 
@@ -145,7 +146,8 @@ class Choosing:
             log = BugLog(RunFiles(self._results.path).bug_log, self._setting.versions, self._setting.options.command)
             self._console.print(log.append(problem.size, report.bug))
         else:
-            self._console.print(f"{size_line(report)} ({order})")
+            values = {**size_values(report), "order": order}
+            put(self._console, "size", values, [f"{size_line(report)} ({order})"])
             for line in detail_lines(report) if self._setting.options.verbose else ():
                 self._console.print(line)
         if report.winner is not None:

@@ -28,7 +28,7 @@ from genkern.search.guided.guided import Guided
 from genkern.search.guided.judged import Judged
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.model import MODEL_VARIABLE, ranked
-from genkern.search.plain.predicted_order import PredictedOrder
+from genkern.search.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Strategy, Task
 from genkern.tuning.simulated import simulated

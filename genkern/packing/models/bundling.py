@@ -12,13 +12,12 @@ from rich.console import Console
 from genkern.arguments import Parser
 from genkern.command.options import parse
 from genkern.command.run import run
-from genkern.command.screen import aligned
+from genkern.command.screen import put_table
 from genkern.command.target import RunTarget, choose_target
 from genkern.errors import InputError, ResultsError
 from genkern.files import require_writable, shown_path, write_whole
 from genkern.formats.kind import require_list_or_none
 from genkern.formats.tune_gemm_yaml import size_line
-from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.command import pack_rows, parse_pack
 from genkern.packing.models.capturing import captured
@@ -92,7 +91,7 @@ def model_parser() -> Parser:
         "--options",
         default="",
         metavar="TEXT",
-        help="options of tuning, in one argument: '--ngpus 8 --patience 64'",
+        help="options of tuning, in one argument: '--ngpus 8 --budget 64'",
     )
     group.add_argument("--cache_dir", metavar="DIR", help="folder of compiled kernels (default: as when tuning)")
     group.add_argument(
@@ -117,12 +116,6 @@ def run_model(options: argparse.Namespace, console: Console) -> int:
         require_writable(options.output)
         require_list_or_none(f"{place}.sizes.yaml", True)
     tuning, target = _tuning(options, place)
-    if target.is_assumed:
-        other = next(arch for arch in known_archs() if arch != target.arch)
-        console.print(
-            f"note: this machine has no GPU, and no option names one: {target.arch} ({target.gpu.name}) is assumed; "
-            f"--arch names another, for example --arch {other} ({', '.join(known_archs())})"
-        )
     products, every = _products(options, place, target, console)
     problems = list(dict.fromkeys(problem for product in products for problem in product.problems))
     done = _done(options, place, problems, tuning, target, console)
@@ -239,5 +232,4 @@ def _list(products: Sequence[Product], missing: set[GemmProblem], console: Conso
             state = "listed above" if problem in seen else "to tune" if problem in missing else "tuned"
             lines.append((product.layer, str(product.count), problem.size, problem.op, types, state))
             seen.add(problem)
-    for line in aligned(lines, ("layers",)):
-        console.print(line)
+    put_table(console, "size", lines, ("layers",))

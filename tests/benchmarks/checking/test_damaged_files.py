@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from long_tests import long_only
 
 from benchmarks.checking import damaged_files as module
 from benchmarks.checking.damage import changed_bytes, changed_lines, changed_value
@@ -27,6 +28,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Undistur
     return module.undisturbed(tmp_path_factory.mktemp("whole"), cache_dir)
 
 
+@long_only("runs the command for each damaged journal")
 def test_journals_are_refused_or_gone_on_from(whole: Undisturbed) -> None:
     """No traceback, no other results, one line; what is read of other types is shown."""
     tally = Tally()

@@ -69,7 +69,7 @@ def test_all_of_them_are_here() -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_mutant_computes_wrongly(part: int) -> None:
     """Or does what would hang, or race, on a GPU: a part of them for each worker."""
-    for case in spread(cases(), 40)[part::PARTS]:
+    for case in spread(cases(), 60)[part::PARTS]:
         try:
             judge(case)
         except AssertionError:

@@ -161,14 +161,11 @@ def test_the_command_finds_the_faults_of_a_family(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "benchmarks.checking.mutants", "--families", "gemv", "--faults", "bias"]
     argv += ["--sizes", "1", "--jobs", "1", "-o", str(path)]
 
-    def run(*more: str) -> tuple[int, list[str]]:
-        done = subprocess.run([*argv, *more], cwd=ROOT, capture_output=True, text=True, check=False)
+    def run() -> tuple[int, list[str]]:
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.stdout, done.stderr
         return done.returncode, done.stdout.splitlines()
 
-    status, lines = run("--limit_s", "0")
-    assert (status, path.read_text()) == (1, "")
-    assert lines[-2].startswith("judged 0 of ")
     status, lines = run()
     assert status == 0, lines
     found, made = lines[-1].removeprefix("found ").partition(",")[0].split(" of ")

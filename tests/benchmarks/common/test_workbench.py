@@ -45,7 +45,7 @@ def test_errors_of_genkern_end_with_one_line(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "a.yaml: no such file\n"
 
 
-def test_who_computes_something_else_is_left_out_and_said(
+def test_a_contender_with_a_wrong_result_is_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Within what a winner may be off; a wrong element, one that is not written, or a failure costs the contender."""

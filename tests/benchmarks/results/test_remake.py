@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from command import environment
+from long_tests import long_only
 from machines import machine
 from made_winners import winner, write_results
 from processes import until
@@ -108,6 +109,7 @@ class Project:
         return {path.name: path.read_text() for path in self.shipped.iterdir()}
 
 
+@long_only("kills many runs of a script")
 def test_killed_and_stopped_it_writes_the_same_bytes(
     tmp_path: Path, cache_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,7 +138,7 @@ def test_killed_and_stopped_it_writes_the_same_bytes(
     assert other.texts() == one.texts()
 
 
-def test_it_ends_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_stops_when_its_time_limit_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the time of --limit_s is over genkern is stopped as by a signal."""
     project = Project(tmp_path, tmp_path)
     stopped = []

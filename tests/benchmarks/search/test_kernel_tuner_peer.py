@@ -114,7 +114,7 @@ def test_a_point_says_where_a_unit_lies() -> None:
     assert points_of(UNITS[:1]) == ({"only": [0]}, [(0,)])
 
 
-def test_it_is_asked_and_told() -> None:
+def test_each_point_is_asked_for_once_and_gets_the_best_of_its_configs() -> None:
     """A batch at a time, each point once; what a point takes is the best of its configs, and a lost one is an error."""
     strategy, told = searching(), dict[Unit, float]()
 
@@ -139,7 +139,7 @@ def lost(strategy: Strategy, unit: Unit) -> None:
         strategy.tell(Lost(config, Outcome.CRASHED))
 
 
-def test_it_decides_the_same_from_the_same() -> None:
+def test_equal_seeds_and_events_give_equal_decisions() -> None:
     """With its seed, whatever others draw, and leaves their generators as they were; all at once or one by one."""
 
     def asked(seed: int, at_once: int) -> list[Unit]:
@@ -176,7 +176,7 @@ def test_one_that_asks_for_nothing_new_is_ended(monkeypatch: pytest.MonkeyPatch)
     assert run(strategy, functools.partial(lost, strategy)) == UNITS[:2]
 
 
-def test_its_own_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_kernel_tuner_is_raised_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     """To whoever asks it, not in its thread."""
 
     def broken(*_: object) -> None:

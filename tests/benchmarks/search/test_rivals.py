@@ -96,7 +96,7 @@ def test_a_curve_stays_where_it_ends() -> None:
     assert Curve(()).after(8) == 1.0
 
 
-def test_it_is_the_replay_that_judges(recorded: RecordedProblem) -> None:
+def test_losses_are_those_of_genkern_replay(recorded: RecordedProblem) -> None:
     """The last loss of a strategy is that of genkern replay."""
     found = simulated(chosen_strategy("exhaustive"), recorded, jobs=1, at_a_time=1)
     assert found.loss == losses_of(found, recorded).losses[-1] == 0.0
@@ -218,7 +218,7 @@ def test_tables_and_curves_are_kept(folder: Path, tmp_path: Path, monkeypatch: p
     assert (table.read_text(), kept.read_text()) == (first, lines)
     assert {line.split()[1] for line in made.read_text().splitlines()} == {"in_vain.py", "finds.py"}
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(SystemExit, match="error: --plot needs matplotlib: pip install matplotlib"):
+    with pytest.raises(SystemExit, match=r"--plot.*pip install matplotlib"):
         main([*command, "--plot", str(tmp_path / "loss.svg")])
 
 

@@ -65,7 +65,7 @@ def test_rows_of_another_order_are_found() -> None:
     assert compared(one, lambda m: "whole", group, "cpu", untuned=3, rows=10, limit=Limit(0.0)).rows == 0
 
 
-def test_figures() -> None:
+def test_means_are_over_sizes_with_both_times() -> None:
     """Means over the sizes that have both times; the loss against the winners in any order."""
     found = batch_invariant.figures(TIMES, [Compared(64, 64, 100, 0, 5), Compared(128, 64, 50, 0, 5)])
     assert found["invariant_over_torch"] == pytest.approx((1.2 * 0.9) ** 0.5)
@@ -94,8 +94,8 @@ def test_a_run(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sys, "path", [*sys.path])
     for module in ("batch_invariant_ops", "batch_invariant_ops.batch_invariant_ops"):
         monkeypatch.delitem(sys.modules, module, raising=False)
-    argv = [bundle, "--before", bundle, "--sizes", str(sizes), "--ops", str(tmp_path), "--rounds", "2"]
-    text, status = batch_invariant.run(cpu_place(), [*argv, "--rows", "100", "--untuned", "3"])
+    argv = [bundle, "--before", bundle, "--sizes", str(sizes), "--ops", str(tmp_path), "--rounds", "1"]
+    text, status = batch_invariant.run(cpu_place(), [*argv, "--rows", "20", "--untuned", "1"])
     assert status == 0
     assert "1 of 1 sizes" in text
     assert "invariant_over_ops: " in text

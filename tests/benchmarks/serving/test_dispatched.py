@@ -92,7 +92,7 @@ def test_outputs_are_compared() -> None:
     assert not agree(wrong, c, x, weight)
 
 
-def test_who_serves_is_said() -> None:
+def test_the_table_says_whether_a_winner_serves() -> None:
     """Where no winner does, whether it is PyTorch's call or an algorithm that won."""
     assert served_by(Choice("not tuned")) == LIBRARY
     assert served_by(Choice("as fast", exact=True, algorithm=f"cublaslt 131000 {'0' * 128}")) == LT_ALGORITHM

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from layers_sharing_x import Bench
+from long_tests import long_only
 from stand_ins import cpu_place
 
 from benchmarks.serving import hf_decode, llama
@@ -24,7 +25,7 @@ SHAPE = Shape(hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=96, voca
 BY_COMPILE = {"compiled graph": 0.009, "compiled genkern graph": 0.0075}
 
 
-def test_keys() -> None:
+def test_figures_are_ratios_to_the_patched_model() -> None:
     """Others' time over the patched model's, each in its own way."""
     said = report(
         [Timed(1, {**TIMES, **BY_COMPILE, **LINEARS, **UNGATED}, 9, 4, 0.01, 2), Timed(16, TIMES, 9, 4, 0.01)],
@@ -76,6 +77,7 @@ def test_a_compiled_capture_that_fails_costs_its_columns(
     assert said.count("ValueError: compiled inside") == 2
 
 
+@long_only("compiles a model twice")
 @torch.no_grad()
 def test_a_static_cache_is_compiled_twice() -> None:
     """Before it is captured, though its second call is the first that finds its tensors."""

@@ -32,7 +32,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @torch.no_grad()
-def test_who_is_called() -> None:
+def test_a_winner_of_the_layout_is_called() -> None:
     """A winner of the layout, nobody where the size has no row; what a winner cannot launch is not called."""
     place, bundle = place_of(*PROBLEMS)
     for problem in PROBLEMS:

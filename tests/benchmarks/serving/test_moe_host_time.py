@@ -65,7 +65,7 @@ def test_pytorchs_way_computes_the_layer(bundle: Bundle, scales: str) -> None:
     assert (found - wanted).norm() < (2**-3.5 if scales else 2**-6) * wanted.norm()
 
 
-def test_who_orders_rows(bundle: Bundle) -> None:
+def test_rows_are_ordered_by_the_bundles_kernel_or_by_pytorch(bundle: Bundle) -> None:
     """The bundle's kernel, or PyTorch's calls."""
     gpu = FakeGpu()
     place = cpu_place()

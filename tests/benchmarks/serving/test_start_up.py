@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from long_tests import long_only
 from small_bundle import row
 from small_gemms import TILED
 
@@ -54,6 +55,7 @@ def test_first_calls_are_of_the_winners_size() -> None:
     assert "genkern" not in programs["torch.mm"]
 
 
+@long_only("packs in processes of their own")
 def test_packing_is_timed_cold_and_warm(tmp_path: Path) -> None:
     """The bundle is what genkern pack writes."""
     results = tmp_path / "results.yaml"

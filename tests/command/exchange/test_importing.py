@@ -166,7 +166,9 @@ def test_refusals(
     assert not (tmp_path / "x.yaml").exists()
 
 
-def test_times_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_replaces_imported_rows_but_no_measured_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What was imported is replaced where that is said; what was measured since is not."""
     output = tmp_path / "r.yaml"
     argv = ["import", file(tmp_path, VLLM_NAME, VLLM), "-o", output]

@@ -16,9 +16,13 @@ from genkern.space.space import load_space
 
 
 def table(out: str) -> dict[str, dict[str, str]]:
-    """State by format and architecture; a state has a count behind it where it is measured."""
-    head, *lines = (line.replace("measured ", "measured_").split() for line in out.splitlines() if "note:" not in line)
-    return {line[0]: dict(zip(head[1:], line[1:], strict=True)) for line in lines}
+    """State by format and architecture, of the tables of all vendors; a measured state has a count behind it."""
+    found: dict[str, dict[str, str]] = {}
+    for part in out.partition("note:")[0].strip().split("\n\n"):
+        head, *lines = (line.replace("measured ", "measured_").split() for line in part.splitlines())
+        for line in lines:
+            found.setdefault(line[0], {}).update(zip(head[1:], line[1:], strict=True))
+    return found
 
 
 def test_what_is_measured_compiled_and_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,8 +149,8 @@ def test_every_command_of_the_plan_is_one_that_genkern_takes(tmp_path: Path, mon
     """Options are parsed by the very parsers, for both vendors, quick and whole; all share cache and GPU."""
     import importlib
 
-    from genkern.__main__ import COMMANDS
     from genkern.command.options import parse
+    from genkern.subcommands import COMMANDS
 
     for quick in (True, False):
         wanted = Wanted(tmp_path, quick, ("--gpu_ids", "0", "--cache_dir", str(tmp_path)))
@@ -172,7 +172,7 @@ def test_every_command_of_the_plan_is_one_that_genkern_takes(tmp_path: Path, mon
                 assert str(tmp_path) in " ".join(argv)
                 if module == "genkern" and argv[0] in COMMANDS:
                     word = argv.pop(0)
-                    getattr(importlib.import_module(COMMANDS[word]), f"parse_{word}")(argv)
+                    getattr(importlib.import_module(COMMANDS[word].module), f"parse_{word}")(argv)
                 elif module == "genkern":
                     parse(argv)
             limits_s = sum(step.limit_s for step in steps)

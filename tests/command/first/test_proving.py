@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from long_tests import drawn
 
 from genkern.command.first import proving
 from genkern.command.first.proving import TIMED, main, proofs, timed
@@ -20,7 +21,7 @@ def setting_of(arch: str, *more: str) -> Setting:
     return make_setting(parse(["-m", "1", "-n", "1", "-k", "1", "--arch", arch, *more]))
 
 
-@pytest.mark.parametrize("arch", ["gfx942", "sm_90"])
+@pytest.mark.parametrize("arch", drawn(["gfx942", "sm_90"], 1))
 def test_each_kind_of_kernel_is_proved_once(arch: str) -> None:
     """Every form of every family, with and without a split of K, tiles of few rows apart; all legal."""
     setting = setting_of(arch)

@@ -81,13 +81,13 @@ def test_fewer_workers_take_longer(tables: Path, tmp_path: Path, capsys: pytest.
 
 def test_a_budget_is_a_limit(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of binaries or of seconds on the simulated clock."""
-    done = run_here(capsys, "replay", tables, "--search", "random:1", "--budget", 2)
+    done = run_here(capsys, "replay", tables, "--search", "predicted", "--budget", 2)
     head, _, first, *_ = [line.split() for line in done.out.splitlines()]
-    assert head[:4] == ["random:1", "within", "2", "binaries,"]
+    assert head[:4] == ["predicted", "within", "2", "binaries,"]
     assert first[0] == PROBLEM.size
     assert int(first[5]) <= 6
-    done = run_here(capsys, "replay", tables, "--search", "random:1", "--budget", "2s")
-    assert done.out.startswith("random:1 within 2s, 16 compiles")
+    done = run_here(capsys, "replay", tables, "--search", "predicted", "--budget", "2s")
+    assert done.out.startswith("predicted within 2s, 16 compiles")
 
 
 def test_what_cannot_be_replayed_is_refused(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

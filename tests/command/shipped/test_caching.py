@@ -36,7 +36,7 @@ def left(cache: BinaryCache) -> list[str]:
     return [key for key in KEYS if cache.path(key).exists()]
 
 
-def test_it_says_what_there_is(cache: BinaryCache, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_listing_of_the_cache_removes_nothing(cache: BinaryCache, capsys: pytest.CaptureFixture[str]) -> None:
     """And removes nothing."""
     ran = run_here(capsys, "cache", "--cache_dir", cache.folder.parent)
     assert (ran.status, ran.err) == (0, "")

@@ -32,7 +32,7 @@ def test_a_run_starts_from_the_file(written: Path, tmp_path: Path, capsys: pytes
     ran = run_here(capsys, *command(written))
     path = written / "two.kernels"
     assert (ran.status, ran.err) == (0, "")
-    assert ran.out.splitlines()[-1] == (
+    assert ran.out.splitlines()[-2] == (
         f"2 kernels (0 refused) for 2 sizes, at least the first 2 of each: {path.stat().st_size} bytes in {path}"
     )
     assert len(KernelsFile(str(path))) == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from compiled import compile_all
 from forms import made
+from long_tests import pairs
 from machine_words import branch, instruction
 from small_gemms import TILED
 
@@ -91,8 +92,7 @@ OF_WEIGHTS = [
 ]
 
 
-@pytest.mark.parametrize("problem", OF_WEIGHTS, ids=lambda problem: problem.op)
-@pytest.mark.parametrize("stem", ["tiled_swapped", "tiled_tma_swapped"])
+@pytest.mark.parametrize(("problem", "stem"), pairs(OF_WEIGHTS, ["tiled_swapped", "tiled_tma_swapped"]))
 def test_converted_weights_stay_until_they_are_multiplied(problem: GemmProblem, stem: str, tmp_path: Path) -> None:
     """With Triton 3.6 and 3.7, and no wait of the kernel's own, their registers have the next step's weights before."""
     (made_here,) = compile_all(tmp_path, problem, [made(stem, 32, 64, 128, 1, 1, 4, 4)], "sm_90")

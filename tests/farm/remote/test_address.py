@@ -12,7 +12,7 @@ from genkern.farm.remote.address import Address, read_cluster
 
 @pytest.mark.parametrize("text", ["dask://node", "local:0", "local", "slurm:", "", "dask://node:1 x", "tcp://", "x"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="give local:N, dask://HOST:PORT, tls://HOST:PORT or slurm:FILE"):
+    with pytest.raises(InputError, match="local:N, dask://HOST:PORT, tls://HOST:PORT or slurm:FILE"):
         Address.read(text)
     with pytest.raises(argparse.ArgumentTypeError):
         read_cluster(text)

@@ -187,7 +187,7 @@ def test_a_cluster_that_cannot_compile_is_refused(local: Any, tmp_path: Path) ->
     pool = DaskPool(local.scheduler_address, BinaryCache(tmp_path), wanted, lambda line: None)
     with (
         contextlib.closing(_Ending(pool)),
-        pytest.raises(InputError, match=r"no node can compile: tcp://.*run 3\.6\.1"),
+        pytest.raises(InputError, match=r"tcp://.*3\.6\.1"),
     ):
         pool.connect()
 

@@ -222,6 +222,21 @@ def test_a_unit_that_nodes_die_of_is_found_among_others(cluster: Cluster) -> Non
     assert failure.from_outside
 
 
+def test_a_unit_may_be_lost_three_times(cluster: Cluster) -> None:
+    """With nodes that die of something else. What is lost once more is taken for what they die of."""
+    saved, deadly = cluster.want(1)[0], cluster.want(1)[0]
+    for lost in range(4):
+        first, *more = cluster.ask()
+        if lost == 3:
+            cluster.answer(first.number)
+        for task in (first, *more):
+            cluster.ledger.lost(task.number, 0.0)
+    cluster.assert_all_ended()
+    assert cluster.told[saved.unit.key] == [DONE]
+    (failure,) = cluster.told[deadly.unit.key]
+    assert isinstance(failure, Failure)
+
+
 def test_a_unit_whose_nodes_are_all_gone_is_asked_of_others(cluster: Cluster) -> None:
     """A node of no use does not count, one that is left does. An answer that comes all the same changes nothing."""
     cluster.foreign = {"x"}

@@ -77,8 +77,8 @@ def test_what_cannot_be_submitted_is_refused(script: Path, tmp_path: Path, monke
         with pytest.raises(InputError, match=said) as caught:
             SlurmJob(str(script), "tcp://node:1")
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="no such file; genkern sbatch writes"):
+    with pytest.raises(InputError, match="genkern sbatch"):
         SlurmJob(str(tmp_path / "none.sh"), "tcp://node:1")
     monkeypatch.setenv("PATH", str(script.parent))
-    with pytest.raises(InputError, match="there is no sbatch here"):
+    with pytest.raises(InputError, match="sbatch"):
         SlurmJob(str(script), "tcp://node:1")

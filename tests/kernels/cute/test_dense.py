@@ -56,7 +56,7 @@ def launch_of(of: GemmProblem, config: Config) -> PlannedLaunch:
 STEMS = [stem for stem in CUTE_FORMS if PLACES[stem][0] == "cute_wgmma"]
 
 
-def test_the_forms() -> None:
+def test_forms_of_the_family() -> None:
     """Two schedules, upright and swapped, eight clusters, two ways to store C; those that split K store themselves."""
     assert len(STEMS) == 64
     assert {"cute_cooperative", "cute_ping_pong_2x2", "cute_cooperative_4x2", "cute_ping_pong_1x2_direct"} < set(STEMS)
@@ -238,7 +238,7 @@ def test_one_binary_serves_every_size() -> None:
     assert spec_of(PLAIN, PING_PONG) != spec_of(problem(bias=True), PING_PONG)
 
 
-def test_the_plan() -> None:
+def test_a_plan_has_the_boxes_that_the_kernel_loads() -> None:
     """Descriptors by themselves, with the boxes and swizzles that the kernel loads and stores by."""
     launch = launch_of(problem(bias=True), PING_PONG)
     a, b, c, bias, *sizes = [each for each in launch.arguments if type(each).__name__ != "Constant"]
@@ -295,7 +295,7 @@ def test_plans_are_data() -> None:
     ("fields", "scales"),
     [({}, "none"), (FP8, "whole"), ({**FP8, "own": (("scales", "per_token"),)}, "each")],
 )
-def test_the_finish(fields: dict[str, object], scales: str) -> None:
+def test_the_epilogue_applies_scales_bias_and_activation(fields: dict[str, object], scales: str) -> None:
     """Scales as the format declares them, then bias and activation."""
     of = problem(**fields, bias=True, activation="silu")
     constants = dict(spec_of(of, replace(PING_PONG, BLOCK_SIZE_K=128 if fields else 64)).constants)

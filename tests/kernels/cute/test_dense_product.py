@@ -45,7 +45,7 @@ def test_operands(fields: dict[str, object], why: str) -> None:
     assert bool(why) == bool(said)
 
 
-def test_finish() -> None:
+def test_products_have_scales_bias_and_activation() -> None:
     """Scales, bias and activation, to three types; scales of blocks of one size."""
     assert finish_limit(problem(bias=True, activation="silu", dtype_c="fp32")) == ""
     assert finish_limit(problem(**BLOCKS, bias=True)) == ""

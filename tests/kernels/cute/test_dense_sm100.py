@@ -48,7 +48,7 @@ def launch_of(of: GemmProblem, config: Config) -> PlannedLaunch:
 STEMS = [stem for stem in CUTE_FORMS if PLACES[stem][0] == "cute_tcgen05"]
 
 
-def test_the_forms() -> None:
+def test_forms_of_two_programs_need_an_even_cluster() -> None:
     """By use_2cta_instrs, cluster_shape_mn and use_tma_store: two programs a tile in an even number along M only."""
     assert len(STEMS) == 2 * (6 + 5)
     assert {"cute_tcgen05", "cute_tcgen05_1x4_direct", "cute_tcgen05_2cta_4x2"} < set(STEMS)
@@ -174,7 +174,7 @@ def test_one_binary_for_every_size() -> None:
     assert spec_of(PLAIN, TWO) != spec_of(PLAIN, replace(TWO, num_stages=4))
 
 
-def test_the_plan() -> None:
+def test_each_of_two_programs_loads_half_of_a_tile() -> None:
     """Each program loads its half of the tile's rows of A and of its columns of B, and each warp stores 32 rows."""
     launch = launch_of(problem(bias=True), TWO)
     a, b, c, bias, *sizes = [each for each in launch.arguments if type(each).__name__ != "Constant"]

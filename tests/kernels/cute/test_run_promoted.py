@@ -74,7 +74,7 @@ def picked(stem: str, seed: int) -> tuple[GemmProblem, Config]:
             return of, config
 
 
-def test_the_forms() -> None:
+def test_promoting_forms_are_those_whose_warpgroups_share_a_tile() -> None:
     """Those whose groups share a tile, in every cluster."""
     upright = {stem for stem in CUTE_FORMS if stem.startswith("cute_cooperative") and "swapped" not in stem}
     assert set(STEMS) == upright

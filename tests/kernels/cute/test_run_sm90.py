@@ -157,7 +157,7 @@ THREE = [
 
 
 @pytest.mark.parametrize(("layout", "name"), THREE)
-def test_three_groups(layout: str, name: str, tmp_path: Path) -> None:
+def test_three_warpgroups_multiply_their_own_rows(layout: str, name: str, tmp_path: Path) -> None:
     """Each has the sums and the parts of C of its own rows, a stage is free when all three have read it; none spill."""
     of = GemmProblem(408, 440, 200, row_major_a=layout[0] == "T", row_major_b=layout[1] == "T", bias=True)
     config, made = made_of(of, name, tmp_path)

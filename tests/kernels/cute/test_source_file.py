@@ -33,7 +33,7 @@ def test_a_file_anywhere(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     """Of a user's error."""
-    with pytest.raises(InputError, match=r"gone\.py: cannot read this kernel: No such file"):
+    with pytest.raises(InputError, match=r"gone\.py: .*No such file"):
         sha256_of(str(tmp_path / "gone.py"))
 
 

@@ -38,7 +38,7 @@ def test_barriers_have_room() -> None:
     assert 16 * tile.MOST_STAGES + 16 * tile.ACCUMULATORS + 4 <= BARRIER_BYTES
 
 
-def test_buffers() -> None:
+def test_each_warp_has_two_buffers_to_store_from_if_they_fit() -> None:
     """Two parts on their way for each warp where there is room, else one."""
     assert tile.buffers_and_bytes(128, 128, 1, 4, 64, 2) == (2, 1024 + 4 * 32768 + 2 * 16384)
     assert tile.buffers_and_bytes(256, 192, 2, 7, 64, 2) == (1, 1024 + 7 * 28672 + 16384)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from computing_gpu import planned, planned_row
+from proving import written
 from small_gemms import TILED
 
 from genkern.formats.tuned_row import DeviceKey
@@ -26,6 +27,10 @@ def results(folder: Path, m: int, source: str = "cudagraph", device: str = "NVID
     path = folder / f"{m}_{source}_{device}.yaml"
     path.write_text(ROW % (m, source, device))
     return str(path)
+
+
+def as_file(bundle: Bundle, folder: Path) -> str:
+    return str(written(bundle, folder / "winners.genkern"))
 
 
 def of_orders(folder: Path, **orders: str) -> str:
@@ -62,13 +67,12 @@ def test_winners_of_bundles_are_taken_once(tmp_path: Path) -> None:
     bundle, _ = planned([planned_row(problem, replace(TILED, BLOCK_SIZE_N=64, BLOCK_SIZE_K=64)) for problem in WANTED])
     done = Done(WANTED, H200)
     done.add(results(tmp_path, 1))
-    assert done._add_bundle(bundle) == 2
+    assert done.add(as_file(bundle, tmp_path)) == 2
     (taken,) = done.taken
     assert [winner.problem.M for winner in taken.winners] == [16, 64]
     used = {sha256 for winner in taken.winners for call in winner.calls for sha256 in call.binaries}
     assert set(taken.contents.binaries) == used
-    assert used < set(bundle.contents.binaries) or used == set(bundle.contents.binaries)
-    assert done._add_bundle(bundle) == 0
+    assert done.add(as_file(bundle, tmp_path)) == 0
     assert done.missing() == []
 
 
@@ -91,10 +95,14 @@ def test_a_bundles_winners_of_one_order_are_taken(tmp_path: Path) -> None:
     plain, _ = planned([planned_row(problem, config) for problem in WANTED])
 
     def ordered(*ms: int) -> Bundle:
-        own = [replace(each, batch_invariant="mma k16" if each.problem.M in ms else "") for each in plain.winners]
+        own = []
+        for winner in plain.winners:
+            sums = "mma k16" if winner.problem.M in ms else ""
+            calls = tuple(replace(call, sums=sums) for call in winner.calls)
+            own.append(replace(winner, batch_invariant=sums, calls=calls))
         return replace(plain, contents=replace(plain.contents, winners=tuple(own)))
 
     done = Done(WANTED, H200, batch_invariant=True)
-    assert done._add_bundle(plain) == done._add_bundle(ordered(1, 16)) == 0
-    assert done._add_bundle(ordered(1, 16, 64)) == 3
+    assert done.add(as_file(plain, tmp_path)) == done.add(as_file(ordered(1, 16), tmp_path)) == 0
+    assert done.add(as_file(ordered(1, 16, 64), tmp_path)) == 3
     assert done.missing() == []

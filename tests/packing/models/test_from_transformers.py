@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from command import run_here
+from long_tests import drawn
 
 from genkern.errors import InputError
 from genkern.formats.model_config import ModelConfig, read_model
@@ -243,7 +244,7 @@ WHOLE = (
 )
 
 
-@pytest.mark.parametrize("family", WHOLE)
+@pytest.mark.parametrize("family", drawn(WHOLE, 10))
 def test_every_weight_is_in_the_list(family: str) -> None:
     """On one GPU the products have as many weights as the class has matrices outside embeddings and convolutions."""
     import torch

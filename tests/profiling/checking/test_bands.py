@@ -205,7 +205,6 @@ def test_without_memory_it_makes_do_with_less() -> None:
     assert checking.check(Subject(lambda x: x["c"].copy_(product(x)))).passed
     assert bands[0] == 16
     assert max(bands[1:]) == 2
-    assert not checking._references
 
 
 def test_want_of_memory_is_no_verdict() -> None:

@@ -105,7 +105,7 @@ def test_what_ran_before_a_clear_is_forgotten(library: FakeCupti) -> None:
 def test_a_refusal_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUPTI in use by another profiler, or no CUPTI: one line that says what to use instead."""
     monkeypatch.setattr(cupti, "_load_cupti", lambda: FakeCupti(status=39))
-    with pytest.raises(ProfilerError, match="CUPTI status 39; try --profiler cudagraph"):
+    with pytest.raises(ProfilerError, match=r"39.*--profiler cudagraph"):
         KernelTrace()
     monkeypatch.undo()
 
@@ -113,5 +113,5 @@ def test_a_refusal_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    with pytest.raises(ProfilerError, match=r"libcupti was not found: .*--profiler cudagraph"):
+    with pytest.raises(ProfilerError, match=r"libcupti .*--profiler cudagraph"):
         KernelTrace()

@@ -73,7 +73,7 @@ def in_a_fork(work: Callable[[], bool]) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def test_it_becomes_what_it_is_told(early: Early) -> None:
+def test_an_early_process_takes_the_arguments_that_it_is_sent(early: Early) -> None:
     """It waits with the one argument, and goes on with arguments and environment of whoever takes it; nobody else."""
     child = taken(early)
     child.send("who")

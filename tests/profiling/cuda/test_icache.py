@@ -64,5 +64,5 @@ def test_every_sm_gets_the_code_on_the_given_stream() -> None:
 
 def test_a_driver_that_refuses_names_the_option() -> None:
     """One line with what failed and what to leave out."""
-    with pytest.raises(ProfilerError, match="cuModuleLoadData failed with CUDA status 218; run without --icache_flush"):
+    with pytest.raises(ProfilerError, match=r"cuModuleLoadData .* 218.*--icache_flush"):
         InstructionCacheFlush(132, FakeDriver(status=218))

@@ -141,7 +141,7 @@ def test_cupti_adds_up_the_kernels_of_a_call(gpu: FakeGpu, monkeypatch: pytest.M
     assert flushed() == pytest.approx(3.5)
     assert timer.rough_us(call, 0) > 500
     FakeTrace.lose = 1
-    with pytest.raises(RuntimeError, match="CUPTI recorded 5 kernels for 3 calls"):
+    with pytest.raises(RuntimeError, match=r"5 kernels .* 3 calls"):
         timer.prepare(call, [0, 1, 2])()
     FakeTrace.lose = 0
 

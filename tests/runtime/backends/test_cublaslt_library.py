@@ -47,7 +47,7 @@ def test_what_is_loaded_comes_first(tmp_path: Path, site: Path) -> None:
     assert find(str(maps)) == (mapped, "")
 
 
-def test_that_of_pytorch_is_found_without_importing_it(site: Path) -> None:
+def test_pytorchs_cublaslt_is_found_without_importing_pytorch(site: Path) -> None:
     """In the folder of its CUDA, whatever other CUDA has its wheels there; the folder of CUDA 12 has another name."""
     older = add(site, "nvidia/cublas/lib/libcublasLt.so.12")
     newer = add(site, "nvidia/cu13/lib/libcublasLt.so.13")

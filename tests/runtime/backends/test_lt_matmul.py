@@ -52,7 +52,7 @@ def test_layouts_and_types(fake: Api, layout: tuple[bool, bool], padding: int, d
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("activation", ["none", "relu"])
-def test_epilogues(fake: Api, bias: bool, activation: str) -> None:
+def test_the_library_adds_a_bias_for_each_column_before_the_activation(fake: Api, bias: bool, activation: str) -> None:
     """Bias is one number a column of C, before the activation."""
     result_of(fake, replace(PLAIN, bias=bias, activation=activation))
 

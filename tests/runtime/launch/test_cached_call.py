@@ -56,7 +56,7 @@ def layouts(tensors: dict[str, torch.Tensor]) -> dict[str, Layout]:
     return {name: Layout.of(tensors[name].shape, tensors[name].stride(), name != "b", 2) for name in "abc"}
 
 
-def test_it_is_launched_by_its_plan(tmp_path: Path) -> None:
+def test_a_cached_call_is_launched_by_its_plan(tmp_path: Path) -> None:
     """Grid, threads, cluster and shared memory, descriptors of 128 bytes, then M, N, K and GROUP_SIZE_M."""
     gpu, tensors = FakeGpu(), operands()
     call = loaded(tmp_path, gpu)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from launch_ways import launch_by
+from long_tests import drawn
 from recording_gpu import Encoded, FakeGpu
 from small_bundle import pack_here, row
 
@@ -16,7 +18,6 @@ from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
-from genkern.runtime.launch import launcher
 from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.runtime.packed import PackedWinner
 
@@ -47,7 +48,7 @@ def number(parameter: bytes) -> int:
     return int.from_bytes(parameter, "little")
 
 
-@pytest.mark.parametrize("place", range(len(ROWS)))
+@pytest.mark.parametrize("place", drawn(range(len(ROWS)), 3))
 @pytest.mark.parametrize("m", [100, 97])
 @pytest.mark.parametrize("longer", [0, 5])
 def test_calls_copy_and_multiply_the_copies(bundle: Bundle, gpu: FakeGpu, place: int, m: int, longer: int) -> None:
@@ -116,10 +117,7 @@ def test_an_operand_off_16_bytes_is_the_librarys(bundle: Bundle, gpu: FakeGpu) -
 @pytest.mark.parametrize("how", ["native", "ctypes"])
 def test_right_on_a_gpu(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """To the bit, eager and in a graph that is replayed with other contents, for the M that was tuned and another."""
-    if how == "ctypes":
-        monkeypatch.setattr(launcher, "_native", None)
-    elif launcher._native is None:
-        pytest.skip("the C extension was not built")
+    launch_by(how, monkeypatch)
     identity = TorchGpu(0).identity
     here = [replace(each, device=identity.name, compute_units=identity.compute_units) for each in ROWS]
     packed = read_bundle(pack_here(tmp_path, here, cache_dir))

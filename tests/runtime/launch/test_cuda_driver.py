@@ -9,9 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from launch_ways import HAS_EXTENSION
 
 from genkern.errors import LaunchError
-from genkern.runtime.launch import cuda_driver, launcher
+from genkern.runtime.launch import cuda_driver
 from genkern.runtime.launch.cuda_driver import CudaDriver
 from genkern.runtime.launch.launcher import PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import ALIGNMENT, Address, Layout, TensorMap
@@ -21,7 +22,7 @@ from genkern.runtime.packed import Encoding
 triton_cuda = pytest.importorskip("triton.backends.nvidia")
 CC = shutil.which("cc")
 pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
-MAKERS = {"ctypes": PythonLaunches} | ({} if launcher._native is None else {"native": native_launches})
+MAKERS = {"ctypes": PythonLaunches} | ({"native": native_launches} if HAS_EXTENSION else {})
 MAP = TensorMap("a", Encoding(9, 2, (128, 64), 3), Layout(300, 512, 520, 2))
 
 

@@ -8,12 +8,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from launch_ways import HAS_EXTENSION
 from recording_gpu import FakeGpu
 from small_bundle import winners_for
 
 from genkern.errors import LaunchError
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch import hip_driver, launcher
+from genkern.runtime.launch import hip_driver
 from genkern.runtime.launch.hip_driver import HipDriver
 from genkern.runtime.launch.launcher import PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import Address, Layout, Number, TensorMap
@@ -22,7 +23,7 @@ from genkern.runtime.packed import Encoding
 
 CC = shutil.which("cc")
 pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")
-MAKERS = {"ctypes": PythonLaunches} | ({} if launcher._native is None else {"native": native_launches})
+MAKERS = {"ctypes": PythonLaunches} | ({"native": native_launches} if HAS_EXTENSION else {})
 # Signatures as in hip_runtime_api.h.
 STAND_IN = r"""
 #include <stdio.h>

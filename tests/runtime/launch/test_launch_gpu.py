@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from launch_ways import launch_by
 from small_bundle import CONFIGS, K, pack_here, problem_of, row, with_varying_sums
 
 from genkern.gemm.problem import GemmProblem
@@ -17,7 +18,6 @@ from genkern.runtime.backends import cublaslt, lt_matmul
 from genkern.runtime.bundle import Bundle, read_bundle
 from genkern.runtime.context import Context
 from genkern.runtime.dispatch import Gemm
-from genkern.runtime.launch import launcher
 from genkern.runtime.launch.cuda_driver import CudaDriver
 from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.runtime.torch_ops import define
@@ -40,10 +40,7 @@ def here(tmp_path_factory: pytest.TempPathFactory, cache_dir: Path) -> Bundle:
 
 @pytest.fixture(params=["native", "ctypes"])
 def gemm(request: pytest.FixtureRequest, here: Bundle, monkeypatch: pytest.MonkeyPatch) -> Gemm:
-    if request.param == "ctypes":
-        monkeypatch.setattr(launcher, "_native", None)
-    elif launcher._native is None:
-        pytest.skip("the C extension was not built")
+    launch_by(request.param, monkeypatch)
     return served_by(here)
 
 

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from launch_ways import needs_extension
 from long_tests import repeats
 from recording_gpu import FakeDriver, Launched
 
@@ -33,8 +34,7 @@ from genkern.runtime.packed import Encoding
 NAMES = ("a", "b", "c", "workspace")
 SLOTS = {name: place for place, name in enumerate(NAMES)}
 MAKERS: dict[str, Callable[..., Launches]] = {"ctypes": PythonLaunches, "native": native_launches}
-needs_native = pytest.mark.skipif(launcher._native is None, reason="the C extension was not built: no compiler")
-BOTH = [pytest.param("native", marks=needs_native), "ctypes"]
+BOTH = [pytest.param("native", marks=needs_extension), "ctypes"]
 
 
 def driver_of(launches: list[PreparedLaunch]) -> FakeDriver:
@@ -65,7 +65,7 @@ launch_lists = st.lists(
 addresses = st.tuples(*[st.integers(1, 2**40).map(lambda number: 16 * number)] * 4)
 
 
-@needs_native
+@needs_extension
 @given(made=launch_lists, calls=st.lists(addresses, min_size=1, max_size=12), stream=st.integers(0, 2**48))
 @settings(max_examples=repeats(40, 100))
 def test_both_launch_the_same(

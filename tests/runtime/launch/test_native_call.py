@@ -14,6 +14,7 @@ from fake_cublaslt import build
 from fake_hipblaslt import build as build_hip
 from hypothesis import given
 from hypothesis import strategies as st
+from launch_ways import needs_extension
 from recording_gpu import RELAXED, FakeGpu, Launched
 from small_bundle import winners_for
 
@@ -22,7 +23,6 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch import launcher
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, Prepared, native_call
 from genkern.runtime.launch.parameters import Layout
@@ -31,7 +31,7 @@ from genkern.runtime.packed import PackedWinner
 from genkern.runtime.table import Choice
 from genkern.timing.libraries import _BYTES, KeptAlgorithm
 
-pytestmark = pytest.mark.skipif(launcher._native is None, reason="the C extension was not built: no compiler")
+pytestmark = needs_extension
 K = 512
 
 
@@ -78,7 +78,7 @@ def tensors_of(winner: PackedWinner) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(winner.problem.M, K).bfloat16(), torch.zeros(winner.problem.N, K).bfloat16()
 
 
-def test_it_launches_what_python_launches(bundle: Bundle) -> None:
+def test_the_extension_launches_what_python_launches(bundle: Bundle) -> None:
     """Of every family: the same kernels with the same parameters, operands, output and workspaces alike."""
     for winner in winners_for(bundle, "sm_90"):
         if not winner.calls:
@@ -143,7 +143,7 @@ def test_a_failure_is_told_once(bundle: Bundle) -> None:
     assert counters.to_bytes(8, "little") in after - before
 
 
-def test_it_stops_when_it_is_told_to(bundle: Bundle) -> None:
+def test_the_extension_launches_nothing_after_a_failed_launch(bundle: Bundle) -> None:
     """Whoever sees a launch of its own fail: nothing is launched here any more, and nobody is told again."""
     winner = winner_of(bundle, "tiled")
     case, tensors = case_of(bundle, winner), tensors_of(winner)

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from launch_ways import gpu as gpu
+from launch_ways import is_native, needs_extension
 from recording_gpu import FakeGpu
 from test_native_call import case_of, tensors_of, winner_of
 
 from genkern.errors import LaunchError
 from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch import launcher
 from genkern.runtime.launch.prepared import workspace_for
 from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.runtime.launch.workspaces import MOST_BYTES, Workspaces, class_bytes
@@ -126,7 +126,7 @@ def test_calls_of_four_threads_on_four_streams(bundle: Bundle, gpu: FakeGpu, str
         for case, stream in itertools.product(cases, (1, 2, 3, 4)):
             streams(stream)
             for _ in range(2):
-                if launcher._native is not None:
+                if is_native():
                     case.call(*tensors)
                 else:
                     assert case.prepared(addresses)  # type: ignore[operator]
@@ -223,10 +223,9 @@ def test_which_streams_may_end(handle: int, number: int, told: int, monkeypatch:
     assert gpu._stream_number(handle) == told
 
 
+@needs_extension
 def test_a_call_on_a_stream_that_may_end_looks_each_time(bundle: Bundle) -> None:
     """The C extension keeps no workspace of it, and hands the call on."""
-    if launcher._native is None:
-        pytest.skip("the C extension was not built: no compiler")
     winner, gpu = winner_of(bundle, "tiled_semaphore"), FakeGpu()
     gpu.driver.numbers[7] = 3
     case, tensors = case_of(bundle, winner, gpu), tensors_of(winner)

@@ -19,7 +19,7 @@ from genkern.runtime.process.configuration import (
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_nothing_said() -> None:
+def test_without_variables_nothing_is_done() -> None:
     """Without variables nothing is read, written, logged or tuned, and there is nothing to complain of."""
     assert configuration({"PATH": "/bin"}) == Configuration()
 
@@ -112,7 +112,7 @@ def test_what_makes_no_sense_is_said() -> None:
     assert configuration({"GENKERN_ONLINE_OPTIONS": "--space 'a b'"}).online_options == ("--space", "a b")
 
 
-def test_pins() -> None:
+def test_pinned_winners_by_variable() -> None:
     """One or several, in capitals too; what can fit nothing is said, and still keeps all else out."""
     one, other = "ab" * 32, "12" * 32
     assert configuration({"GENKERN_BUNDLE_SHA256": f"{one.upper()}:{other}"}).pins == (one, other)

@@ -50,7 +50,7 @@ def test_what_is_the_same_says_nothing() -> None:
         ("genkern", "0.1.0", "genkern 0.1.0 (here 0.2.0)", False),
     ],
 )
-def test_what_is_another(name: str, version: str, said: str, of_times: bool) -> None:
+def test_changed_drivers_and_libraries_are_named(name: str, version: str, said: str, of_times: bool) -> None:
     """Each by its name, of all winners together; times hang on driver and library."""
     assert drift_text([winner(), with_version(name, version)], HERE) == (said, of_times)
 
@@ -71,7 +71,7 @@ def test_algorithms_of_another_version() -> None:
         assert table.tuned(kept.problem) == [(128, "vendor (looked up)" if marked else "vendor")]
 
 
-def test_it_is_said_once_for_a_bundle(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_is_logged_once_for_a_bundle(caplog: pytest.LogCaptureFixture) -> None:
     """As a warning where times hang on it, when the bundle is first asked for a GPU that it is for."""
     caplog.set_level("INFO", "genkern")
     made = bundle_of(named("good"))
@@ -95,7 +95,7 @@ def test_it_is_said_once_for_a_bundle(caplog: pytest.LogCaptureFixture) -> None:
         assert [record.levelname for record in found] == levels
 
 
-def test_what_is_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_versions_of_driver_and_library_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver by the kernel's word, the library by its own; what is not there is not known."""
     (tmp_path / "nvidia").mkdir()
     (tmp_path / "nvidia" / "version").write_text("580.159.04\n")

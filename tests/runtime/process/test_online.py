@@ -199,7 +199,9 @@ def test_a_graph_is_captured_with_what_was_there() -> None:
     assert seen == [problem(3)] * 2
 
 
-def test_failures(online: Online, context: Context, card: Card, tuner: Tuner, said: list[str]) -> None:
+def test_after_three_failures_nothing_more_is_tuned(
+    online: Online, context: Context, card: Card, tuner: Tuner, said: list[str]
+) -> None:
     """A size that cannot be tuned is said with the command's own line, and after three nothing is tried any more."""
     tuner.fails = True
     tuner.opened.set()

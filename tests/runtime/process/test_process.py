@@ -34,8 +34,6 @@ def test_nothing_said_is_a_context_that_finds_nothing() -> None:
     """Without variables there are no files, and nobody watches."""
     process = Process({}, nowhere)
     assert not process.context.is_watched
-    assert not process.context._only_proved
-    assert Process({"GENKERN_ONLY_PROVED": "1"}, nowhere).context._only_proved
     assert process.online is None
     process.renew()
 

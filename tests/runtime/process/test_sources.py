@@ -125,7 +125,7 @@ def test_what_is_unproved_is_said_once(own: Sources, said: list[str], tmp_path: 
     assert len(said) == 1
 
 
-def test_others_count(own: Sources, said: list[str], tmp_path: Path) -> None:
+def test_an_unusable_file_does_not_cost_the_others(own: Sources, said: list[str], tmp_path: Path) -> None:
     """A file that cannot be used takes none of the others along, nor what was good in one that fails to be packed."""
     good = library_rows(tmp_path / "good.yaml", [16])
     assert sizes_in(own.bundles([str(tmp_path / "missing"), str(good), str(good)])) == [16]

@@ -39,7 +39,7 @@ def narrow(**more: Any) -> dict[str, Any]:
     return {**weights, "gate_up_scale": torch.ones(4, 1, 64), "down_scale": torch.ones(4, 1, 256), **more}
 
 
-def test_both_products() -> None:
+def test_problems_of_both_products_of_a_layer() -> None:
     """Their sizes, and what belongs to which."""
     found, own = layer(own={"routing": "skewed"}), (("experts", 4), ("routing", "skewed"), ("top_k", 2))
     assert found.first == GemmProblem(3, 32, 256, "fused_moe", activation="silu", own=(*own, ("stage", "gate_up")))

@@ -31,7 +31,7 @@ def test_what_they_compute_is_what_pytorch_does(interpreter: Interpreter, tmp_pa
 
 
 @pytest.mark.parametrize("arch", ["gfx942", "sm_100"])
-def test_they_compile(tmp_path: Path, cache_dir: Path, arch: str) -> None:
+def test_row_kernels_compile_for_other_targets(tmp_path: Path, cache_dir: Path, arch: str) -> None:
     """For targets besides that of the bundle of these tests, in the types that each has."""
     narrow = "fp8e4m3fnuz" if arch == "gfx942" else "fp8e4m3fn"
     problems = GemmProblem(4, 128, 256, "fused_moe", narrow, narrow, own=MIXTURE), GemmProblem(4, 128, 256)

@@ -120,7 +120,7 @@ def test_what_is_gated(name: str, bench: Bench) -> None:
 
 @pytest.mark.parametrize("name", OTHERS)
 @torch.no_grad()
-def test_what_is_not(name: str, bench: Bench) -> None:
+def test_other_modules_than_gated_ones_stay_as_they_are(name: str, bench: Bench) -> None:
     """Everything else that a module does is left to it, to the bit."""
     module, x = of(*OTHERS[name]), x_of(2)
     assert gate_of(module, (module.gate, module.up)) is None

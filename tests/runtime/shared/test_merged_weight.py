@@ -77,7 +77,7 @@ def test_what_is_written_into_parameters_is_in_it() -> None:
     assert whole.weight.equal(wanted)
 
 
-def test_who_is_given_other_memory_is_noticed() -> None:
+def test_a_weight_that_got_other_memory_is_noticed() -> None:
     """By .data, by a conversion, or as another parameter: then nothing keeps the memory that nobody has."""
     for change in (
         lambda module: setattr(module.k_proj.weight, "data", module.k_proj.weight.data.clone()),
@@ -92,7 +92,7 @@ def test_who_is_given_other_memory_is_noticed() -> None:
         assert whole.weight is None
 
 
-def test_who_lies_together_already_is_not_moved() -> None:
+def test_weights_that_lie_together_are_not_moved() -> None:
     """Nor is a part of a larger memory, which is somebody's."""
     module = made(Attention(bias=True))
     layers = [module.q_proj, module.k_proj, module.v_proj]

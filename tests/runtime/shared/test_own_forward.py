@@ -17,7 +17,7 @@ def forward(module: nn.Linear, x: torch.Tensor) -> torch.Tensor:
     return x + module.bias.sum()
 
 
-def test_it_is_taken_away() -> None:
+def test_a_replaced_forward_is_removed_once() -> None:
     """Once, and not what came later; copies and what pickle loads have their own weights."""
     layer = nn.Linear(2, 2)
     take_away = give_forward(layer, forward)

@@ -24,7 +24,7 @@ def test_groups_with_a_winner(bench: Bench) -> None:
     assert names(model, Bench([(64, 64)]).context) == []
 
 
-def test_who_records_sizes_gets_the_merged_one() -> None:
+def test_recording_takes_the_merged_size() -> None:
     """Where no layer has a winner of its own, as there is nothing to lose."""
     model = made(Attention())
     watched = Context(lambda op: [], lambda index: None, watches=[lambda *seen: None])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from computing_gpu import CONFIG, computing_gpu, planned, planned_row
 from layers_sharing_x import SideBySide, made
+from long_tests import drawn
 from torch import nn
 
 from genkern.errors import InvarianceError
@@ -215,7 +216,7 @@ def test_a_warning_is_enough_by_choice(caplog: pytest.LogCaptureFixture) -> None
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", drawn([*CASES], 3))
 def test_compiled_programs_go_the_same_way(name: str) -> None:
     """For every M, in the mode in which they run, and where weights were given other memory since."""
     rows, _, (few, _) = CASES[name]

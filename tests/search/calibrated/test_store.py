@@ -108,5 +108,5 @@ def test_what_holds_no_constants_is_refused(text: str) -> None:
     path = calibration_path(MI300X)
     write_calibration(KEPT, path)
     path.write_text(text)
-    with pytest.raises(ResultsError, match="does not hold constants of a GPU"):
+    with pytest.raises(ResultsError, match="constants"):
         read_calibration(MI300X)

@@ -84,7 +84,7 @@ def test_another_kind_of_array_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"PK\x03\x04", b"text"])
 def test_other_files_are_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.npz").write_bytes(data)
-    with pytest.raises(ResultsError, match=r"model.npz: no model of times .*genkern train"):
+    with pytest.raises(ResultsError, match=r"model\.npz: .*genkern train"):
         Learned.read(tmp_path / "model.npz")
 
 
@@ -93,5 +93,5 @@ def test_damage_is_refused(tmp_path: Path) -> None:
     walks_nowhere = replace(trees, trees=replace(trees.trees, left=np.array([[0]], dtype=np.int16)))
     has_no_number = replace(trees, network=replace(NETWORK, centre=np.array([np.nan], dtype=np.float32)))
     for model in (walks_nowhere, has_no_number):
-        with pytest.raises(ResultsError, match=r"model.npz: no model of times .*genkern train"):
+        with pytest.raises(ResultsError, match=r"model\.npz: .*genkern train"):
             Learned.read(written(model, tmp_path / "model.npz"))

@@ -53,7 +53,7 @@ def test_the_fastest_of_each_order() -> None:
     assert [(order, each.config) for order, each in found.items()] == [(PARTS, SPLIT), (WHOLE, PLAIN)]
 
 
-def test_loss() -> None:
+def test_the_loss_is_against_the_fastest_timed_config() -> None:
     """Against the fastest of those that were timed; of what is itself the fastest, nothing."""
     assert loss(measured(PLAIN, 11), [measured(SPLIT, 10), None, measured(FEW, 20)]) == pytest.approx(0.1)
     assert loss(measured(PLAIN, 9), [measured(SPLIT, 10)]) == 0.0
