@@ -65,6 +65,14 @@ def recorded_problems(path: str, runs: Runs = "best") -> Iterator[RecordedProble
             yield _problem(cells, found.rows, numbers)
 
 
+def provenance_of(path: str) -> dict[str, Any]:
+    """Return the provenance of each run that `recorded_problems` may yield problems of, by the run's name."""
+    if path.endswith(SUFFIX) or _has_tables(path):
+        return {name: of for file in files_of(path) for name, of in read(file)[1].items()}
+    found = (run.journal if run.journal.exists() else run.finished_journal for run in find_runs(path))
+    return {run.name: run.provenance for run in map(run_of, map(read_journal, found))}
+
+
 def _has_tables(path: str) -> bool:
     try:
         return files_of(path) != [path]
