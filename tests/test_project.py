@@ -34,7 +34,7 @@ OTHER_PROGRAMS = {
     *("--key", "--least", "--over", "--vllm", "--skewed", "--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal"),
     *("--tuned", "--seconds", "--seed"),
-    *("--no-deps", "--no-index", "--find-links", "--rm", "--ipc"),
+    *("--local", "--no-deps", "--no-index", "--find-links", "--rm", "--ipc"),
 }
 
 # Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.

@@ -28,8 +28,9 @@ NAME = "t4"
 SCHEMA_VERSION = "1.0.0"
 # T1 requires the name of a file with the kernel, and Kernel Tuner requires that the file exists.
 KERNEL_FILE = "kernels.txt"
-KERNEL_TEXT = """The kernels of these spaces are Triton, Gluon and CuTe DSL modules that genkern generates. T1 has no name for these
-languages, so the spaces say CUDA and have grids of 1: replay them in simulation mode, which runs no kernel.
+KERNEL_TEXT = """The kernels of these spaces are Triton, Gluon and CuTe DSL modules that genkern generates.
+T1 has no name for these languages, so the spaces say CUDA and have grids of 1.
+Replay them in simulation mode, which runs no kernel.
 """
 RESULTS_END = "_T4.json"
 _CORRECT, _CONSTRAINTS, _CORRECTNESS = "correct", "constraints", "correctness"
@@ -203,7 +204,9 @@ def metadata(recorded: RecordedProblem, provenance: Mapping[str, Any]) -> str:
     said = {
         "schema_version": SCHEMA_VERSION,
         "metadata": {
-            "hardware": {"hardware_description": [{"device": device_of(recorded, provenance), "arch": recorded.gpu.arch}]},
+            "hardware": {
+                "hardware_description": [{"device": device_of(recorded, provenance), "arch": recorded.gpu.arch}]
+            },
             "environment": {
                 "device_query": {"clocks": provenance.get("clocks") or {}, "driver": versions.get("driver", "")},
                 "requirements": [f"{name}=={of}" for name, of in versions.items() if name != "driver"],
