@@ -68,7 +68,8 @@ def recorded_problems(path: str, runs: Runs = "best") -> Iterator[RecordedProble
 def provenance_of(path: str) -> dict[str, Any]:
     """Return the provenance of each run that `recorded_problems` may yield problems of, by the run's name."""
     if path.endswith(SUFFIX) or _has_tables(path):
-        return {name: of for file in files_of(path) for name, of in read(file)[1].items()}
+        known = {name: of for file in files_of(path) for name, of in read(file)[1].items()}
+        return {name: of if isinstance(of, dict) else {} for name, of in known.items()}
     found = (run.journal if run.journal.exists() else run.finished_journal for run in find_runs(path))
     return {run.name: run.provenance for run in map(run_of, map(read_journal, found))}
 

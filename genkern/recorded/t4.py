@@ -200,7 +200,8 @@ def _result(
 
 def metadata(recorded: RecordedProblem, provenance: Mapping[str, Any]) -> str:
     """Return the T4 metadata file of a problem: the GPU, the software and the run."""
-    versions = {str(name): str(of) for name, of in dict(provenance.get("versions") or {}).items()}
+    said_versions = provenance.get("versions")
+    versions = {name: str(of) for name, of in said_versions.items()} if isinstance(said_versions, dict) else {}
     said = {
         "schema_version": SCHEMA_VERSION,
         "metadata": {
@@ -208,7 +209,7 @@ def metadata(recorded: RecordedProblem, provenance: Mapping[str, Any]) -> str:
                 "hardware_description": [{"device": device_of(recorded, provenance), "arch": recorded.gpu.arch}]
             },
             "environment": {
-                "device_query": {"clocks": provenance.get("clocks") or {}, "driver": versions.get("driver", "")},
+                "device_query": {"clocks": provenance.get("clocks", {}), "driver": versions.get("driver", "")},
                 "requirements": [f"{name}=={of}" for name, of in versions.items() if name != "driver"],
             },
             "genkern": {

@@ -155,20 +155,20 @@ def _deciding(definition: str) -> object:
 
 
 def _definition(name: str, problem: GemmProblem) -> dict[str, object]:
-    def tensor(*shape: str) -> dict[str, object]:
-        return {"shape": list(shape), "dtype": DTYPES[problem.dtype_a].torch}
+    def tensor(description: str, *shape: str) -> dict[str, object]:
+        return {"shape": list(shape), "dtype": DTYPES[problem.dtype_a].torch, "description": description}
 
     return {
         "name": name,
         "description": "General matrix multiply (GEMM) C = A @ B.T.",
         "op_type": "gemm",
         "axes": {
-            "M": {"type": "var"},
-            "N": {"type": "const", "value": problem.N},
-            "K": {"type": "const", "value": problem.K},
+            "M": {"type": "var", "description": "rows of A and C"},
+            "N": {"type": "const", "value": problem.N, "description": "rows of B, columns of C"},
+            "K": {"type": "const", "value": problem.K, "description": "columns of A and B"},
         },
-        "inputs": {"A": tensor("M", "K"), "B": tensor("N", "K")},
-        "outputs": {"C": tensor("M", "N")},
+        "inputs": {"A": tensor("activations", "M", "K"), "B": tensor("weight", "N", "K")},
+        "outputs": {"C": tensor("product", "M", "N")},
         "reference": _REFERENCE,
     }
 
