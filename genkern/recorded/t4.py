@@ -256,26 +256,23 @@ def _names(configs: Sequence[Config]) -> tuple[str, ...]:
 
 
 def _t4(result: Result, names: Sequence[str]) -> dict[str, Any]:
-    compile_ms = result.times_ms.get("compile", 0.0)
+    known = result.times_ms
+    times: dict[str, Any] = {"framework": 0, "search_algorithm": 0, "validation": 0}
+    if "compile" in known:
+        # The schema's name, and the name that Kernel Tuner writes.
+        times |= {"compilation_time": known["compile"], "compilation": known["compile"]}
+    if "benchmark" in known:
+        times["benchmark"] = known["benchmark"]
     measurements: list[dict[str, Any]] = []
     if result.time_ms is not None:
         measurements.append({"name": "time", "value": result.time_ms, "unit": "ms"})
-    if "final_time" in result.times_ms:
-        measurements.append({"name": "final_time", "value": result.times_ms["final_time"], "unit": "ms"})
+    if "final_time" in known:
+        measurements.append({"name": "final_time", "value": known["final_time"], "unit": "ms"})
     measurements += [{"name": name, "value": text, "unit": ""} for name, text in result.said.items()]
     return {
         "configuration": dict(zip(names, result.values, strict=True)),
         "objectives": ["time"],
-        "times": {
-            # The schema's name, and the name that Kernel Tuner writes.
-            "compilation_time": compile_ms,
-            "compilation": compile_ms,
-            "benchmark": result.times_ms.get("benchmark", 0.0),
-            "framework": 0,
-            "search_algorithm": 0,
-            "validation": 0,
-            "runtimes": [] if result.time_ms is None else [result.time_ms],
-        },
+        "times": {**times, "runtimes": [] if result.time_ms is None else [result.time_ms]},
         "invalidity": result.invalidity,
         "correctness": int(result.invalidity != _CORRECTNESS),
         "measurements": measurements,
@@ -288,12 +285,12 @@ def _cached(result: Result, names: Sequence[str]) -> dict[str, Any]:
         found |= {"time": result.time_ms, "times": [result.time_ms]}
     else:
         found["__error__"] = _ERRORS.get(result.invalidity, _OTHER_ERROR)
-    found |= {"compile_time": result.times_ms.get("compile", 0.0), "verification_time": 0}
-    return found | {
+    # Kernel Tuner needs all of its timings; those that the record does not have are 0.
+    known = {
+        "compile_time": result.times_ms.get("compile", 0.0),
         "benchmark_time": result.times_ms.get("benchmark", 0.0),
-        "strategy_time": 0,
-        "framework_time": 0,
     }
+    return found | known | {"verification_time": 0, "strategy_time": 0, "framework_time": 0}
 
 
 def _ms(value: float, factor: float = 1e-3) -> float:
