@@ -131,7 +131,8 @@ def _write_t4(paths: Sequence[str], sizes: Sequence[tuple[int, ...]] | None, out
             f"in {shown_path(output)}{left_out}"
         )
     if not written:
-        raise ResultsError("nothing written: no problem of these sizes was measured whole: see genkern replay's table")
+        of_sizes = " of these sizes" if sizes else ""
+        raise ResultsError(f"nothing to write: no problem{of_sizes} was measured whole, as --exhaustive does")
     return 0
 
 

@@ -78,7 +78,7 @@ def read(text: str, where: str, name: str, arch: str | None) -> Imported:
 def obstacle(problem: GemmProblem) -> str:
     """Return why no GEMM definition describes the problem; "" if one does."""
     if problem.op != "a16w16":
-        return f"{problem.op}: a definition of a GEMM has no scales, batches or groups here"
+        return f"{problem.op}: genkern writes definitions of a16w16 only"
     if not problem.dtype_a == problem.dtype_b == problem.dtype_c or problem.dtype_a not in _TYPES:
         return "types other than one of fp16, bf16 and fp32 for A, B and C"
     if problem.own:

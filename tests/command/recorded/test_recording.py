@@ -77,7 +77,7 @@ def test_files_of_kernel_tuner_are_written_of_whole_spaces(tmp_path: Path, capsy
     (tmp_path / "notes.txt").write_text("none")
     for argv, said in (
         (("whole.yaml", "--to", "t4", "-o", tmp_path / "notes.txt"), "is a file"),
-        (("part.yaml", *to), "nothing written"),
+        (("part.yaml", *to), "nothing to write"),
         (("whole.yaml", *to, "--size", "64x64"), "is not a size"),
         (("whole.yaml", *to, "--commit", "0123abc"), "--commit"),
         (("whole.yaml", "-o", tmp_path / "t", "--size", size), "--to"),

@@ -89,7 +89,7 @@ def test_what_a_solution_cannot_hold_is_left_out_with_the_reason(
         ),
         "the library is as fast": winner(16, 5.0, TILED, problem=gemm(16), choice="vendor", **ON_H200),
         "a bias": winner(16, 5.0, TILED, problem=gemm(16, bias=True), **ON_H200),
-        "no scales": winner(16, 5.0, TILED, problem=fp8, **ON_H200),
+        "of a16w16 only": winner(16, 5.0, TILED, problem=fp8, **ON_H200),
         "another layout": winner(16, 5.0, TILED, problem=gemm(16, row_major_b=True), **ON_H200),
         "types other than one": winner(16, 5.0, TILED, problem=gemm(16, "fp16", "fp16", "fp32"), **ON_H200),
     }
