@@ -35,7 +35,7 @@ help:
 	@echo 'make bundle   pack results/nvidia_* into genkern/winners, which the wheel carries (GENKERN_CONFIG=shipped)'
 	@echo 'make kernels  compile what sizes try first for ARCH (sm_90) into output/ARCH.kernels, to start from (--kernels)'
 	@echo 'make golden   rewrite tests/golden after a wanted change of the generated code'
-	@echo 'make docs     rewrite the documents that are made from parsers and results'
+	@echo 'make docs     rewrite the documents and pictures that are made from code and results, and the outputs of commands'
 	@echo 'make site     build the documentation as a web site in build/site; wrong links are errors'
 	@echo 'make notebooks  execute the notebooks of examples/ and keep their outputs'
 
@@ -100,11 +100,14 @@ golden: $(DEV)
 
 docs: $(DEV)
 	$(PY) docs/options.py
+	$(PY) docs/formats.py
+	$(PY) docs/pictures.py
 	$(PY) results/figures.py
 	$(PY) results/readme.py
 	$(PY) results/measured.py
 	$(PY) results/recorded/readme.py
 	$(PY) docs/shipped_reports.py
+	$(PY) docs/commands.py
 
 site: $(SITE)/site.stamp
 	$(SITE)/bin/python docs/site.py build/site_pages

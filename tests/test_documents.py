@@ -15,7 +15,11 @@ from genkern.gemm.config import Config
 from genkern.kernels.catalogue import FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
-WRITERS = {"docs/options.py": "docs/options.md", "results/recorded/readme.py": "results/recorded/README.md"}
+WRITERS = {
+    "docs/options.py": "docs/options.md",
+    "docs/formats.py": "docs/formats.md",
+    "results/recorded/readme.py": "results/recorded/README.md",
+}
 
 
 def loaded(script: str) -> ModuleType:
@@ -40,6 +44,35 @@ def test_pages_of_results_are_up_to_date() -> None:
     assert {path.parent for path in pages} == {path.parent for path in (ROOT / "results").glob("*/made.csv")}
     for path, text in pages.items():
         assert text == path.read_text(encoding="utf-8"), "run make docs"
+
+
+def test_pictures_are_made_from_results_as_the_documents_show_them(tmp_path: Path) -> None:
+    """docs/pictures.py draws each picture of docs/pictures, and a document shows it."""
+    pictures = loaded("docs/pictures.py")
+    names = {f"{name}.svg" for name in pictures.PICTURES}
+    assert {path.name for path in pictures.FOLDER.iterdir()} == names
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    assert all(f"pictures/{name})" in pages for name in names)
+    pictures.draw(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == names
+    # Words of a picture are text, so that it can be searched: the title says that the times were measured, and where.
+    assert all("measured" in path.read_text(encoding="utf-8") for path in tmp_path.iterdir())
+
+
+def test_every_claim_about_another_tuner_has_a_source() -> None:
+    """docs/compared.md: each word about a tuner is a link to a source that the page lists, or a question mark."""
+    text = (ROOT / "docs" / "compared.md").read_text(encoding="utf-8")
+    sources = dict(re.findall(r"(?m)^\[([\w-]+)\]: (https://\S+)$", text))
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.count(" | ") == 9]
+    _, *needs = rows
+    assert len(needs) >= 20
+    for _, own, *others in needs:
+        assert re.fullmatch(r"\[(yes|part|no)\]\(\S+\)", own)
+        for cell in others:
+            linked = re.fullmatch(r"\[(?:yes|part|no)\]\[([\w-]+)\]", cell)
+            assert cell == "?" or (linked and linked[1] in sources), cell
+    used = set(re.findall(r"\]\[([\w-]+)\]", text))
+    assert used == set(sources)
 
 
 def test_every_option_is_documented() -> None:

@@ -36,7 +36,7 @@ OTHER_PROGRAMS = {
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal"),
     *("--tuned", "--seconds", "--seed"),
     *("--check-only", "--cublaslt"),
-    *("--no-deps", "--no-index", "--find-links", "--rm", "--ipc", "--showlocals"),
+    *("--local", "--no-deps", "--no-index", "--find-links", "--rm", "--ipc", "--showlocals"),
 }
 
 # Of each kind of test one folder or file: helpers beside them, both mapped folders, benchmarks, documents.

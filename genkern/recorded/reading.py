@@ -69,6 +69,15 @@ def problems_of(journal: JournalFacts) -> Iterator[RecordedProblem]:
         yield _problem(cells, found.rows, numbers)
 
 
+def provenance_of(path: str) -> dict[str, Any]:
+    """Return the provenance of each run that `recorded_problems` may yield problems of, by the run's name."""
+    if path.endswith(SUFFIX) or _has_tables(path):
+        known = {name: of for file in files_of(path) for name, of in read(file)[1].items()}
+        return {name: of if isinstance(of, dict) else {} for name, of in known.items()}
+    found = (run.journal if run.journal.exists() else run.finished_journal for run in find_runs(path))
+    return {run.name: run.provenance for run in map(run_of, map(read_journal, found))}
+
+
 def _has_tables(path: str) -> bool:
     try:
         return files_of(path) != [path]

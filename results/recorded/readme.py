@@ -17,6 +17,21 @@ or one library call, of one problem in one run. `make docs` writes this page.
     genkern replay results/recorded --search NAME          # replays a search on them
     genkern.recorded.reading.load("results/recorded")      # loads them in Python
 
+**To cite.** Name this folder with the commit of genkern that you took it from, the tables that you used and their runs
+(column `run`). Each table's metadata has the device, the driver's and the libraries' versions, clocks, command and date
+of each run (`genkern.recorded.reading.provenance_of`). Times are valid for this device and these versions only. For
+other tuners, `genkern record results/recorded --to t4 -o FOLDER` writes the spaces as [Kernel Tuner's T4 and T1
+files](../../docs/exchange.md#kernel-tuners-t4-format).
+
+**To judge a strategy.** Replay it on every problem with column `whole`, several times with different seeds if it draws
+random numbers. Its loss at a problem is by how much its best config is slower than the best recorded config
+(`screen_us` of both, without configs whose `right` is false), at a stated budget: kernels compiled, or seconds by
+`genkern replay`. State the mean, the 95th percentile and the worst loss over problems, not only the mean. If the
+strategy learns from these tables, judge each problem by a model that did not see it: genkern's default model was
+trained on all of them, and is judged by `genkern train results/recorded --folds 8`. In the table of H200, configs with
+outcome `predicted_out` were not launched, since a config that differs only in GROUP_SIZE_M was 1.5 times slower than
+the best; count a request for one as a measurement without a time.
+
 The folder [searched](searched) has 5,601 further sizes, at which a search measured only a part of the configs
 (`--also`).
 

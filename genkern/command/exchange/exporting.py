@@ -16,7 +16,14 @@ from genkern.arguments import Parser, underscored
 from genkern.command.exchange.candidate_times import read_times
 from genkern.errors import InputError, OutputError, ResultsError
 from genkern.files import require_absent, require_writable, shown_path, write_whole
-from genkern.formats.exchange import aiter_fmoe, aiter_triton, aiter_triton_flat, aiter_triton_named, tunableop
+from genkern.formats.exchange import (
+    aiter_fmoe,
+    aiter_triton,
+    aiter_triton_flat,
+    aiter_triton_named,
+    flashinfer_trace,
+    tunableop,
+)
 from genkern.formats.exchange.peer_config import PeerFile
 from genkern.formats.exchange.peers import NEAREST, PEERS, unreached
 from genkern.formats.exchange.timed_size import TimedSize
@@ -24,6 +31,7 @@ from genkern.formats.kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import TIE, VENDOR_WINS
 from genkern.result.result import Result
 
 # Kinds that are written to AITER's older folder. AITER ignores it for a family with a DEFAULT.json in the newer layout.
@@ -42,7 +50,7 @@ def export_parser() -> Parser:
     """Return the parser; its help is the reference of the command."""
     p = Parser(
         prog="genkern export",
-        description="Write winners into the files from which another program reads its configs.",
+        description="Write winners into the files from which another program reads its configs or kernels.",
     )
     group = p.add_argument_group("what to write")
     group.add_argument("results", nargs="+", metavar="RESULTS", help="results files")
@@ -204,6 +212,10 @@ def write_files(peer: PeerFile, sizes: Sequence[TimedSize], output: str, overwri
         del texts[name]
         losses = texts[aiter_triton.LOSSES].splitlines(keepends=True)
         texts[aiter_triton.LOSSES] = "".join(line for line in losses if not line.startswith(f"{name},"))
+    if peer.NAME == flashinfer_trace.NAME:
+        for name in flashinfer_trace.kept(texts, output):
+            console.print(f"kept: {shown_path(os.path.join(output, name))}")
+            del texts[name]
     files = {os.path.join(output, name) if peer.IS_FOLDER else output: text for name, text in texts.items()}
     for path in files:
         require_absent(path, overwrite)
@@ -269,11 +281,11 @@ def _sized(
     elif _is_unmeasured(row, problem, times, peer) and not said.predicted:
         reason = "without a time, not measured (--predicted takes it)"
     else:
-        reason = peer.obstacle(problem)
+        reason = peer.obstacle(problem) or _kernel_obstacle(row, config, peer)
     if reason or config is None:
         left_out[reason] += 1
         return None
-    timed = {**row.peers, **times.get(problem, {})}
+    timed = {} if peer.NAME == flashinfer_trace.NAME else {**row.peers, **times.get(problem, {})}
     if row.duration_us or not timed:
         # A result without a time, such as an imported one, has only this config.
         timed[config] = row.duration_us or 1.0
@@ -286,3 +298,13 @@ def _sized(
     if arch is None:
         raise InputError(f"{problem.size} has no architecture: give --arch")
     return TimedSize(problem, usable, arch, row.device or said.device, config)
+
+
+def _kernel_obstacle(row: Result, config: Config, peer: PeerFile) -> str:
+    """Return why files of kernels leave a winner out; "" if they do not, and for files of configs.
+
+    Such files have kernels that won and were checked. Other configs, which were timed once, do not replace them.
+    """
+    if peer.NAME != flashinfer_trace.NAME:
+        return ""
+    return "the library is as fast or faster" if row.choice in (VENDOR_WINS, TIE) else peer.config_obstacle(config)

@@ -13,6 +13,7 @@ from genkern.formats.exchange import (
     aiter_triton,
     aiter_triton_flat,
     aiter_triton_named,
+    flashinfer_trace,
     sglang,
     tunableop,
     vllm,
@@ -25,7 +26,16 @@ from genkern.gemm.problem import GemmProblem
 
 PEERS: dict[str, PeerFile] = {
     peer.NAME: peer
-    for peer in (vllm, sglang, aiter_triton, aiter_triton_flat, aiter_triton_named, aiter_fmoe, tunableop)
+    for peer in (
+        vllm,
+        sglang,
+        aiter_triton,
+        aiter_triton_flat,
+        aiter_triton_named,
+        aiter_fmoe,
+        tunableop,
+        flashinfer_trace,
+    )
 }
 
 

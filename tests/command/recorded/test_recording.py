@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from command import run_here
 from machines import machine
-from recorded_runs import journal
+from recorded_runs import OTHER, PROBLEM, journal
 from tiny_space import FASTER, NAMES, tiny_command
 
 from genkern.recorded.reading import load, recorded_problems
@@ -60,3 +60,27 @@ def test_nothing_to_record_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     ):
         assert said in run_here(capsys, "record", *argv).refusal
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.yaml.journal", "notes.txt"]
+
+
+def test_files_of_kernel_tuner_are_written_of_whole_spaces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the sizes that are named; a size in part is counted; what makes no sense is refused in one line."""
+    journal(tmp_path / "whole.yaml.journal", PROBLEM, OTHER)
+    journal(tmp_path / "part.yaml.journal", time_s=1.8e9, most=5)
+    size = f"{OTHER.M}x{OTHER.N}x{OTHER.K}"
+    to = ("--to", "t4", "-o", tmp_path / "t4")
+    done = run_here(capsys, "record", tmp_path / "whole.yaml", *to, "--size", size)
+    assert (done.status, [path.name for path in tmp_path.glob("t4/*/*/")]) == (0, [OTHER.name])
+    both = run_here(capsys, "record", tmp_path / "whole.yaml", tmp_path / "part.yaml", *to)
+    assert both.status == 0
+    assert "left out: 1 " in both.out.splitlines()[1]
+    assert {path.name for path in tmp_path.glob("t4/*/*/")} == {OTHER.name, PROBLEM.name}
+    (tmp_path / "notes.txt").write_text("none")
+    for argv, said in (
+        (("whole.yaml", "--to", "t4", "-o", tmp_path / "notes.txt"), "is a file"),
+        (("part.yaml", *to), "nothing to write"),
+        (("whole.yaml", *to, "--size", "64x64"), "is not a size"),
+        (("whole.yaml", *to, "--commit", "0123abc"), "--commit"),
+        (("whole.yaml", "-o", tmp_path / "t", "--size", size), "--to"),
+        (("whole.yaml", "--to", "t5", "-o", "x"), "t5"),
+    ):
+        assert said in run_here(capsys, "record", tmp_path / str(argv[0]), *argv[1:]).refusal

@@ -84,6 +84,6 @@ def test_names_of_impossible_sizes(name: str, tmp_path: Path) -> None:
 def test_every_kind_has_a_name() -> None:
     """What --to takes; a name that no kind has is refused with those that are known."""
     triton = ["aiter_triton", "aiter_triton_flat", "aiter_triton_named"]
-    assert list(PEERS) == ["vllm", "sglang", *triton, "aiter_fmoe", "tunableop"]
+    assert list(PEERS) == ["vllm", "sglang", *triton, "aiter_fmoe", "tunableop", "flashinfer-trace"]
     with pytest.raises(InputError, match="is of no known kind of file"):
         read_peer("config.json", None)
