@@ -115,7 +115,7 @@ def test_every_size_can_be_exported(tmp_path: Path, capsys: pytest.CaptureFixtur
     # As if our own had won, on a GPU.
     own = next(iter(told))
     write_results(tmp_path / "r.yaml", [replace(winner, config=own, duration_us=1.0, time_source="cudagraph")])
-    assert read_results(str(tmp_path / "r.yaml"))[0].peer_us == configs
+    assert read_results(str(tmp_path / "r.yaml"))[0].peers == configs
     ran = run_here(capsys, "export", tmp_path / "r.yaml", "--to", "vllm", "--partial", "-o", tmp_path / "v")
     assert ran.status == 0, ran
     (values,) = json.loads((tmp_path / "v" / NAME).read_text()).values()
