@@ -35,7 +35,7 @@ OTHER_PROGRAMS = {
     *("--key", "--least", "--over", "--vllm", "--skewed", "--processes", "--results", "--keep", "--bundle"),
     *("--sizes", "--more", "--count", "--sample", "--write_sizes", "--journal"),
     *("--tuned", "--seconds", "--seed"),
-    *("--check-only", "--cublaslt"),
+    *("--check-only", "--cublaslt", "--every", "--parts"),
     *("--local", "--no-deps", "--no-index", "--find-links", "--rm", "--ipc", "--showlocals"),
 }
 

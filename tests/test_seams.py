@@ -19,6 +19,8 @@ ALLOWED = {
     # An example, of what users read first.
     "genkern/tuned_gemm.py": ["a16w16"],
     "genkern/engines/called.py": ["a16w16", "a8w8", "a8w8_blockscale", "batched_a16w16"],
+    # The default, and examples, in --help.
+    "genkern/command/help.py": ["a16w16"],
     # A flag of AITER's.
     "genkern/command/other_tuners.py": ["grouped_gemm"],
     # The engines' own modules have a format's name in theirs.
@@ -51,7 +53,9 @@ def test_generic_code_names_no_format() -> None:
 # Where an architecture's own name is the matter. All else asks what a GPU has (genkern/gemm/gpu.py).
 NAMES_ARCHS = {
     "genkern/gemm/gpu_table.py": "an example in the message for what is no architecture's name",
-    "genkern/gemm/gpus.py": "what is predicted for where there is no GPU",
+    "genkern/command/help.py": "examples in --help",
+    "genkern/command/doctor/doctor.py": "the compiler that is tried on a machine without a GPU",
+    "genkern/command/doctor/probe.py": "the GPUs that CuTe DSL's kernels are for",
     "genkern/command/options.py": "an example in --help",
     "profiling/cuda/icache.py": "the least target of a kernel in PTX, which runs on every later one",
 }
