@@ -19,7 +19,7 @@ class Engine:
     """How an engine runs a model's layers.
 
     name: the engine's name.
-    rows: all numbers of rows to which it pads a batch, in ascending order, then the number of rows of a prefill step.
+    rows: all numbers of rows to which it pads a batch, in ascending order, then numbers of rows of prefill steps.
     tuned: the numbers of rows that are tuned by default. Their winners serve the numbers in between, by measured times.
     most_decoding: largest number of rows of a decoding batch.
     vocabulary_step: the head's rows are padded to a multiple of this.
@@ -70,8 +70,11 @@ def _powers(rows: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(m for m in rows if m & (m - 1) == 0)
 
 
-# vllm/config/vllm.py of 0.33.0 (_set_cudagraph_sizes) with max_num_seqs of 256 or more.
-_VLLM = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16), _PREFILL)
+# vllm/config/vllm.py of 0.33.0 (_set_cudagraph_sizes) with max_num_seqs of 256 or more. Prefill steps of vLLM have any
+# number of rows up to _PREFILL in a server, and up to 16,384 in the class LLM. With winners for powers of two, prefills
+# of 600 to 16,384 rows took 0.94 to 1.003 of stock vLLM's time; without one for 16,384, that of a mixture of experts
+# took 1.01 (docs/engines.md).
+_VLLM = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16), 1024, 2048, 4096, _PREFILL, 16384)
 # sglang/srt/arg_groups/cuda_graph_hook.py of 0.5.23 (generate_decode_cuda_graph_batch_sizes), up to 512.
 _SGLANG = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), 512, _PREFILL)
 # No padding: batches while decoding, from one user to a busy server, and chunks of prefill.

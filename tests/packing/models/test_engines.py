@@ -26,8 +26,8 @@ def test_rows_are_those_of_captured_graphs() -> None:
     assert {240, 248, 256, 272, 496, 512, 8192} < {*vllm}
     assert {240, 248, 256, 272, 496, 512, 8192} < {*sglang}
     assert not {264, 504} & {*vllm, *sglang}
-    assert len(vllm) == 3 + 31 + 17 + 1
-    assert ENGINES["vllm"].tuned == (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 8192)
+    assert len(vllm) == 3 + 31 + 17 + 5
+    assert ENGINES["vllm"].tuned == (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
