@@ -13,7 +13,7 @@ RUN = $(VENV)/run.stamp
 DEV = $(VENV)/dev.stamp
 CLUSTER = $(VENV)/cluster.stamp
 CUTE = $(VENV)/cute.stamp
-CLUSTER_TESTS = $(addprefix tests/,farm/remote/test_dask_pool.py farm/remote/test_nodes.py \
+CLUSTER_TESTS = $(addprefix tests/,compile/remote/test_dask_pool.py compile/remote/test_nodes.py \
 	cluster/test_lab_node.py cluster/test_on_dask.py cluster/test_on_slurm.py cluster/test_two_machines.py)
 
 ENGINES ?= .venv-engines

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from genkern.command.exchange.ops_table import RESULTS, measured_sizes, searched_archs, state
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.cli.ops_table import RESULTS, measured_sizes, searched_archs, state
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.gpus import archs_for_spaces, known_archs
 from genkern.ops.op import get_op, op_names
 

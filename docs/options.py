@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from genkern.arguments import shown_names
-from genkern.command.options import parser
+from genkern.cli.options import parser
 from genkern.subcommands import COMMANDS, MODES
 
 # Options that every parser has, and that the page leaves out.

@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.result.result import Result
 

@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from genkern.gemm.problem import GemmProblem as GemmProblem
     from genkern.ops.shuffle import shuffle_weight as shuffle_weight
     from genkern.ops.shuffle import unshuffle_weight as unshuffle_weight
-    from genkern.runtime.default import batch_invariant as batch_invariant
     from genkern.runtime.model import patch as patch
     from genkern.runtime.model import report as report
+    from genkern.runtime.process.default_context import batch_invariant as batch_invariant
     from genkern.runtime.routed.order import quantized as quantized
     from genkern.tuning import autotune as autotune
     from genkern.tuning.autotune import autotune_gemm as autotune_gemm
@@ -62,7 +62,7 @@ _LIES_IN = {
     "TuningInterrupted": "genkern.api.tune",
     "TuningResult": "genkern.api.result",
     "autotune_gemm": "genkern.tuning.autotune",
-    "batch_invariant": "genkern.runtime.default",
+    "batch_invariant": "genkern.runtime.process.default_context",
     "explain": "genkern.api.explain",
     "load": "genkern.api.load",
     "patch": "genkern.runtime.model",

@@ -22,13 +22,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from genkern.errors import BugError, GenkernError, InputError, bugs_told, machine_fault
-from genkern.files import own_descriptor, printable
-from genkern.outlet import lost, outlet
-from genkern.profiling.cuda.early import Early
+from genkern.file_io import own_descriptor, printable
+from genkern.profiling.early_process import Early
+from genkern.safe_stdio import lost, outlet
 from genkern.subcommands import COMMANDS, MODES
 
 if TYPE_CHECKING:
-    from genkern.command.screen import Screen
+    from genkern.screen import Screen
 
 # Errors caused by a limit of the process, not by a file.
 _LIMITS = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 early.begin(arguments)
             # Imported after the signal handlers are set, and only what is needed: importing everything takes half a
             # second.
-            from genkern.command.options import parse
+            from genkern.cli.options import parse
 
             if word in COMMANDS and word not in MODES:
                 command = importlib.import_module(COMMANDS[word].module)
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 options.model_list = importlib.import_module(COMMANDS["shapes"].module).model_list(options)
             console = _screen(options, options.tuning_results_file)
             stopped += "; run the same command again to continue" if options.tunes else "; the same command starts anew"
-            from genkern.command.run import run
+            from genkern.cli.run import run
 
             with bugs_told():
                 return run(options, console, early)
@@ -132,7 +132,7 @@ def _is_taken(output: str | None) -> bool:
 
 def _screen(options: argparse.Namespace, output: str | None) -> Screen:
     """Return the console of a command. If its results go to standard output, messages go to standard error."""
-    from genkern.command.screen import Screen
+    from genkern.screen import Screen
 
     return Screen(stderr=_is_taken(output), is_json=options.json, is_wide=options.wide)
 

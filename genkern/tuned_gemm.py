@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from genkern.ops.op import get_op, op_names
 
 if TYPE_CHECKING:
-    from genkern.runtime.dispatch import Gemm
+    from genkern.runtime.calls.dispatch import Gemm
     from genkern.runtime.routed.experts import Experts
     from genkern.runtime.routed.grouped import Grouped
 
@@ -34,7 +34,7 @@ def renew() -> None:
     A collective operation if several ranks of torch.distributed tune online (GENKERN_ONLINE_TUNING=1): every rank must
     call it at the same point of the program, and has the winners of the first rank afterwards.
     """
-    from genkern.runtime.default import renew
+    from genkern.runtime.process.default_context import renew
 
     renew()
 
@@ -46,11 +46,11 @@ def __getattr__(name: str) -> Callable[..., Any]:
     op = get_op(name.removeprefix(_PREFIX))
     made: Gemm | Grouped | Experts
     if op.groups is None:
-        from genkern.runtime.torch_ops import gemm_of
+        from genkern.runtime.process.torch_ops import gemm_of
 
         made = gemm_of(op.name)
     else:
-        from genkern.runtime.routed.routed import routed_of
+        from genkern.runtime.routed.functions import routed_of
 
         made = routed_of(op.name)
     globals()[name] = made

@@ -17,9 +17,9 @@ from typing import Any
 from genkern.errors import one_line
 from genkern.kernels.refusal import refused_by_device
 from genkern.profiling.checking.verdict import Subject
-from genkern.profiling.cuda.timers import Sampler, Timer
 from genkern.profiling.finals import SampleFailed
 from genkern.profiling.loaded_gemm import Call, LoadedGemm
+from genkern.profiling.timers import Sampler, Timer
 from genkern.runtime.backends.lt import backend_of
 from genkern.runtime.backends.lt_api import LtError
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES, Algorithm, Pointers

@@ -26,13 +26,13 @@ from typing import IO, Any
 
 from genkern.errors import one_line
 from genkern.kernels.refusal import refused_by_device, refused_by_library
+from genkern.profiling.aiter_finder import AiterFinder
 from genkern.profiling.algorithms import Algorithms, Screening
 from genkern.profiling.clocks import AmdSmiClock
-from genkern.profiling.cuda.timers import make_timer
+from genkern.profiling.launch_job import FENCE, PLACES, is_place
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
-from genkern.profiling.rocm.aiter_finder import AiterFinder
-from genkern.profiling.rocm.launch_job import FENCE, PLACES, is_place
 from genkern.profiling.server import Server
+from genkern.profiling.timers import make_timer
 from genkern.runtime.backends.lt_api import LtError
 from genkern.timing.libraries import AITER, OURS, VENDOR, library_of
 from genkern.timing.session import Session
@@ -144,7 +144,7 @@ class _Library:
         """
         import torch
 
-        from genkern.profiling.rocm.fence import fenced
+        from genkern.profiling.fence import fenced
 
         if name not in self._calls:
             call = self._call(name)

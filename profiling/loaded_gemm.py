@@ -14,7 +14,7 @@ from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.refusal import is_out_of_memory
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
-from genkern.profiling.checking.together import counters_left, fault_of_timed
+from genkern.profiling.checking.concurrent_calls import counters_left, fault_of_timed
 from genkern.profiling.checking.verdict import Subject, WorkBuffer
 from genkern.runtime.launch.cached_call import CachedBinaries, CachedCall
 from genkern.runtime.launch.launcher import Launches

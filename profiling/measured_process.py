@@ -14,7 +14,7 @@ from typing import Any
 
 from genkern.errors import BugError, ProfilerError
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Measurement, Outcome
-from genkern.profiling.cuda.early import Early
+from genkern.profiling.early_process import Early
 from genkern.profiling.supervisor import (
     ChildDied,
     ChildGarbled,

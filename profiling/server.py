@@ -18,17 +18,17 @@ from genkern.errors import one_line
 from genkern.gemm.parameter import GROUP_SIZE_M
 from genkern.kernels.refusal import is_out_of_memory, refused_by_device, refused_by_library
 from genkern.ops.op import get_op
+from genkern.profiling.aiter_finder import AiterFinder
 from genkern.profiling.algorithms import Algorithms, Screening, told
 from genkern.profiling.checking.verdict import Checking, Subject
 from genkern.profiling.clocks import AmdSmiClock, ThrottleGuard, open_clock
 from genkern.profiling.cuda.icache import InstructionCacheFlush
-from genkern.profiling.cuda.rehearsal import CHECK, run_each
-from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Rounds, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
-from genkern.profiling.rocm.aiter_finder import AiterFinder
+from genkern.profiling.rehearsal import CHECK, run_each
 from genkern.profiling.same_bits.row_answers import compared
 from genkern.profiling.same_bits.row_bits import RowChecking
+from genkern.profiling.timers import Sampler, Timer, make_timer
 from genkern.timing.libraries import AITER, OURS, VENDOR, library_of
 from genkern.timing.session import Session
 

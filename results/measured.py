@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from genkern.command.exchange.ops_table import RESULTS, SHIPPED, measured_sizes
-from genkern.files import write_whole
+from genkern.cli.ops_table import RESULTS, SHIPPED, measured_sizes
+from genkern.file_io import write_whole
 
 
 def text() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 
 FOLDER = Path(__file__).parent
 # A result row as its file stores it.

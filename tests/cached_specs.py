@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from genkern.farm.cache import _RECORD
+from genkern.compile.cache import _RECORD
 from genkern.kernels.kernel import KernelSpec
 
 

@@ -10,7 +10,7 @@ import pytest
 from long_tests import in_turns
 from small_gemms import job_for, specs_of, write_module
 
-from genkern.farm.compiler import CompileJob, compile_kernel
+from genkern.compile.compiler import CompileJob, compile_kernel
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary

@@ -115,8 +115,10 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interprete
 
 @pytest.fixture
 def fast_checks(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A check under the interpreter costs a fork, for tests that ask for it; tuning/test_check.py has its process."""
-    monkeypatch.setattr("genkern.tuning.check.run_supervised", ForkedChecks(interpreter).run)
+    """A check under the interpreter costs a fork, for tests that ask for it; tuning/test_checkers.py has its
+    process.
+    """
+    monkeypatch.setattr("genkern.tuning.checkers.run_supervised", ForkedChecks(interpreter).run)
 
 
 @pytest.fixture

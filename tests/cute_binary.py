@@ -7,11 +7,11 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from genkern.farm import cute_compiler
+from genkern.compile import cute_compiler
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Map
+from genkern.kernels.contract.argument import Map
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute.source_file import path_of
 from genkern.kernels.generate import generate

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from genkern.farm.binary.code_object import read_resources
-from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm
+from genkern.compile.binary.code_object import read_resources
+from genkern.compile.cache import BinaryCache
+from genkern.compile.farm import Farm
 from genkern.gemm.records import Binary
-from genkern.kernels.argument import Constant, Map, Pointer, Workspace
+from genkern.kernels.contract.argument import Constant, Map, Pointer, Workspace
 from genkern.kernels.kernel import KernelSpec, Target, symbol_of
 from genkern.kernels.plan import PlannedLaunch
 

@@ -9,9 +9,9 @@ from typing import Any
 from computing_gpu import PlannedBundle, computing_gpu, planned, planned_row
 
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import read_bundle, write_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.packed import from_data, to_data
+from genkern.runtime.bundles.bundle import read_bundle, write_bundle
+from genkern.runtime.bundles.records import from_data, to_data
+from genkern.runtime.calls.context import Context
 
 # (N, K) of the stand-in's layers that have winners, and for which M.
 SIZES, ROWS = ((256, 128), (128, 256)), (1, 4)

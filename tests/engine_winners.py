@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from genkern.engines.called import BATCHED, IN_BLOCKS, SCALED, WIDE
+from genkern.engines.products import BATCHED, IN_BLOCKS, SCALED, WIDE
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.routed.routed import staged_op
+from genkern.runtime.routed.functions import staged_op
 
 # Of every layer that is served, for each of these M.
 ROWS, N, K = (1, 16, 64), 256, 128

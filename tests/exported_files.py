@@ -7,12 +7,12 @@ import json
 import os
 from pathlib import Path
 
-from made_winners import winner, write_results
 from rich.console import Console
+from winner_factory import winner, write_results
 
-from genkern.command.exchange.exporting import parse_export, run_export
-from genkern.formats.exchange import vllm
-from genkern.formats.kind import read_results
+from genkern.cli.exporting import parse_export, run_export
+from genkern.files.exchange import vllm
+from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 

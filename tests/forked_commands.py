@@ -22,7 +22,7 @@ _LARGEST_BYTES = 1 << 20
 
 
 def main() -> None:
-    for name in ("genkern.__main__", "genkern.command.run", "genkern.command.status"):
+    for name in ("genkern.__main__", "genkern.cli.run", "genkern.cli.status"):
         importlib.import_module(name)
     gc.freeze()
     asked = socket.socket(fileno=0)

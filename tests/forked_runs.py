@@ -21,10 +21,10 @@ _MOST_S = 30.0
 
 def main() -> None:
     import genkern.__main__
-    import genkern.command.run
-    import genkern.command.status
+    import genkern.cli.run
+    import genkern.cli.status
 
-    del genkern.command.run, genkern.command.status
+    del genkern.cli.run, genkern.cli.status
     # Python finds out once by writing a file, which a kill at that moment would leave.
     tempfile.gettempdir()
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

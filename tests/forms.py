@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from genkern.gemm.config import Config, Others
 from genkern.kernels.catalogue import CUTE, FAMILIES, forms_of
-from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.traits import Form
 
 # By stem ("warp_specialized_swapped_cluster2"): the family, and the parameters that are off their neutral values.
 PLACES: dict[str, tuple[str, Others]] = {

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sides
-from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes
+from genkern.kernels.contract.gluon_tile import buffer_bytes, landing_bytes
 from genkern.kernels.generate import generate
 from genkern.ops.op import get_op
 

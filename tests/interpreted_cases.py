@@ -22,7 +22,7 @@ from ordered_sums import operands_of_rows
 
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.source import load_module
-from genkern.profiling.checking import interpret, trial
+from genkern.profiling.checking import interpret, interpreter_trial
 from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
 
 # What a workspace holds that nobody has written.
@@ -132,8 +132,8 @@ def forked(argv: list[str], environment: dict[str, str], out: str, errors: str) 
         os.environ.update(environment)
         if argv[0] == interpret.__name__:
             interpret.main(argv[1:])
-        elif argv[0] == trial.__name__:
-            trial.main()
+        elif argv[0] == interpreter_trial.__name__:
+            interpreter_trial.main()
         else:
             runpy.run_path(argv[0], run_name="__main__")
         status = 0

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from made_winners import write_results
 from recorded_runs import BEST, BROKEN, CONFIGS, FIT, HEADER, NEEDS, UNITS, WRONG, measurement
+from winner_factory import write_results
 
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Outcome, Unfit
+from genkern.journal.binaries import MadeBinary
 from genkern.journal.facts import Begun, Compiled, Ended, Start
 from genkern.journal.journal import Journal
-from genkern.journal.made import MadeBinary
 from genkern.journal.run_files import RunFiles
 from genkern.result.result import Result
 

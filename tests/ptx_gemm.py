@@ -14,11 +14,11 @@ from ptx_tensor import E4M3, E5M2, TensorMap, numbers
 from ptx_text import read_program
 from ptx_warp import LANES, to_bf16
 
-from genkern.farm.binary.code_object import read_resources
+from genkern.compile.binary.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Constant, Integer, Leading, Map, Pointer, Stride, Workspace
+from genkern.kernels.contract.argument import Constant, Integer, Leading, Map, Pointer, Stride, Workspace
 from genkern.ops.op import get_op
 
 

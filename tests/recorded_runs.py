@@ -7,10 +7,10 @@ from pathlib import Path
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Resources, Unfit
+from genkern.journal.binaries import MadeBinary
 from genkern.journal.facts import JournalFacts, Start, read_journal
 from genkern.journal.journal import Journal
-from genkern.journal.made import MadeBinary
-from genkern.journal.searched import Asked, Searched, Told
+from genkern.journal.search_steps import Asked, Searched, Told
 from genkern.search.strategy import Lost, Measured, Refused, units_of
 
 PROBLEM = GemmProblem(64, 128, 256)

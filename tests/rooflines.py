@@ -5,7 +5,7 @@ from __future__ import annotations
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import bytes_moved
-from genkern.search.predict import peak_tflops
+from genkern.search.cost_model.predict import peak_tflops
 
 
 def roofline_us(problem: GemmProblem, gpu: Gpu) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.result.result import Result
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"

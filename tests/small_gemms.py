@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from genkern.farm.compiler import CompileJob
+from genkern.compile.compiler import CompileJob
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem

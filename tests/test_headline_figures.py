@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 from long_tests import LONG
-from made_winners import winner, write_results
 from releases import report_older
+from winner_factory import winner, write_results
 
 from benchmarks.results.ages import is_older
-from genkern.files import import_file
+from genkern.file_io import import_file
 
 ROOT = Path(__file__).resolve().parent.parent
 FIELDS = {"value", "unit", "device", "versions", "commit", "date", "command", "of"}

@@ -14,7 +14,7 @@ from command import ended, environment, run, run_here, start
 
 from genkern.errors import InputError, OutputError, ProfilerError, ResultsError
 from genkern.journal.journal import SCHEMA
-from genkern.journal.line import journal_line
+from genkern.journal.journal_line import journal_line
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def does(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def replace(what: Callable[[], int], tunes: bool = True) -> None:
         options = argparse.Namespace(tunes=tunes, tuning_results_file=None, model_dir=None, json=False, wide=False)
-        monkeypatch.setattr("genkern.command.options.parse", lambda argv: options)
-        monkeypatch.setattr("genkern.command.run.run", lambda options, console, early: what())
+        monkeypatch.setattr("genkern.cli.options.parse", lambda argv: options)
+        monkeypatch.setattr("genkern.cli.run.run", lambda options, console, early: what())
 
     return replace
 

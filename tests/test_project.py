@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from genkern.command.options import parser
-from genkern.command.other_tuners import INSTEAD
+from genkern.cli.options import parser
+from genkern.cli.other_tuners import INSTEAD
 from genkern.ops.op import op_names
 from genkern.subcommands import COMMANDS, MODES
 
@@ -44,7 +44,7 @@ COLLECTED = (
     "tests/journal",
     "tests/profiling/test_server.py",
     "tests/profiling/rocm/test_rocprof.py",
-    "tests/command/test_report.py",
+    "tests/cli/test_report.py",
 )
 
 # Touches what a package could lack: both mapped folders, the GPU table, a space, the templates.

@@ -87,7 +87,7 @@ def test_no_process_of_a_run_imports_from_the_current_folder(start: str, tmp_pat
 
 def test_the_measured_process_does_not_either(tmp_path: Path) -> None:
     """It imports PyTorch, and genkern, and ends with its input."""
-    from genkern.profiling.cuda.early import HARNESS
+    from genkern.profiling.early_process import HARNESS
 
     mark = planted(tmp_path)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -16,16 +16,16 @@ ROOMS = (
     "kernels",
     "result",
     "space",
-    "farm",
+    "compile",
     "search",
     "journal",
-    "formats",
+    "files",
     "recorded",
     "runtime",
     "engines",
     "profiling",
     "tuning",
-    "command",
+    "cli",
     "results_report",
     "packing",
     "cluster",
@@ -35,10 +35,10 @@ ROOMS = (
 FACES = ("__main__", "__init__", "tuned_gemm")
 # All that a process which launches kernels needs of the rest; the profiler that launches none knows more.
 PROFILING_KNOWS = (
-    *("", "gemm", "timing", "ops", "kernels", "farm.cache"),
+    *("", "gemm", "timing", "ops", "kernels", "compile.cache"),
     *("runtime.backends", "runtime.launch", "profiling"),
 )
-LAUNCHES_NOTHING = ("predicted",)
+LAUNCHES_NOTHING = ("predict_profiler",)
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -18,11 +18,11 @@ ALLOWED = {
     "genkern/gemm/problem.py": ["a16w16"],
     # An example, of what users read first.
     "genkern/tuned_gemm.py": ["a16w16"],
-    "genkern/engines/called.py": ["a16w16", "a8w8", "a8w8_blockscale", "batched_a16w16"],
+    "genkern/engines/products.py": ["a16w16", "a8w8", "a8w8_blockscale", "batched_a16w16"],
     # The default, and examples, in --help.
-    "genkern/command/help.py": ["a16w16"],
+    "genkern/cli/help.py": ["a16w16"],
     # A flag of AITER's.
-    "genkern/command/other_tuners.py": ["grouped_gemm"],
+    "genkern/cli/other_tuners.py": ["grouped_gemm"],
     # The engines' own modules have a format's name in theirs.
     "genkern/engines/sglang.py": ["fused_moe"],
     "genkern/engines/vllm.py": ["fused_moe"],
@@ -30,13 +30,13 @@ ALLOWED = {
 
 
 def generic() -> Iterator[Path]:
-    """Code that is of no format: genkern without ops/<op> and formats/, profiling, and the families' templates."""
+    """Code that is of no format: genkern without ops/<op> and files/, profiling, and the families' templates."""
     places = ("genkern", "**/*.py"), ("profiling", "**/*.py"), ("templates", "*.j2"), ("templates/gemm", "*")
     for folder, pattern in places:
         for path in sorted((ROOT / folder).glob(pattern)):
             parts = path.relative_to(ROOT).parts
             of_format = parts[:2] == ("genkern", "ops") and len(parts) > 3
-            if path.is_file() and not of_format and parts[:2] != ("genkern", "formats") and "__pycache__" not in parts:
+            if path.is_file() and not of_format and parts[:2] != ("genkern", "files") and "__pycache__" not in parts:
                 yield path
 
 
@@ -53,10 +53,10 @@ def test_generic_code_names_no_format() -> None:
 # Where an architecture's own name is the matter. All else asks what a GPU has (genkern/gemm/gpu.py).
 NAMES_ARCHS = {
     "genkern/gemm/gpu_table.py": "an example in the message for what is no architecture's name",
-    "genkern/command/help.py": "examples in --help",
-    "genkern/command/doctor/doctor.py": "the compiler that is tried on a machine without a GPU",
-    "genkern/command/doctor/probe.py": "the GPUs that CuTe DSL's kernels are for",
-    "genkern/command/options.py": "an example in --help",
+    "genkern/cli/help.py": "examples in --help",
+    "genkern/cli/doctor/doctor.py": "the compiler that is tried on a machine without a GPU",
+    "genkern/cli/doctor/probe.py": "the GPUs that CuTe DSL's kernels are for",
+    "genkern/cli/options.py": "an example in --help",
     "profiling/cuda/icache.py": "the least target of a kernel in PTX, which runs on every later one",
 }
 ARCH = re.compile(r"sm_[0-9]{2}|gfx[0-9a-f]{3}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.gemm.config import Config
-from genkern.journal.line import entry_of
+from genkern.journal.journal_line import entry_of
 
 # The same for AMD, as a file.
 TINY_AMD = Path(__file__).with_name("tiny_amd.yaml")

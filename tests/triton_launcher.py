@@ -14,7 +14,7 @@ import pytest
 from recording_gpu import Encoded
 
 from genkern.gemm.dtypes import dtype_of
-from genkern.kernels.argument import (
+from genkern.kernels.contract.argument import (
     Argument,
     Copied,
     Counters,
@@ -25,7 +25,7 @@ from genkern.kernels.argument import (
     Stride,
     passed,
 )
-from genkern.kernels.expression import evaluate
+from genkern.kernels.contract.expression import evaluate
 from genkern.kernels.lowering import gluon_layout
 from genkern.kernels.plan import PlannedLaunch
 

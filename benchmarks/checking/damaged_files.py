@@ -34,13 +34,13 @@ from benchmarks.checking.damage import changed_bytes, changed_lines, changed_val
 from benchmarks.common.figures import table
 from genkern.__main__ import main as genkern
 from genkern.errors import GenkernError, ResultsError
-from genkern.formats.kind import read_results
-from genkern.journal.line import behind, checksums, entry_of, journal_line
+from genkern.files.file_kind import read_results
+from genkern.journal.journal_line import behind, checksums, entry_of, journal_line
 from genkern.packing.rows import rows_of
-from genkern.runtime import bundle as bundles
-from genkern.runtime.bundle import Bundle, parse_bundle, read_bundle, write_bundle
-from genkern.runtime.packed import to_data
-from genkern.runtime.process.drift import drift_text
+from genkern.runtime.bundles import bundle as bundles
+from genkern.runtime.bundles.bundle import Bundle, parse_bundle, read_bundle, write_bundle
+from genkern.runtime.bundles.drift import drift_text
+from genkern.runtime.bundles.records import to_data
 
 SPACE = """
 archs: [gfx942]

@@ -33,14 +33,14 @@ FAULTS = (
         "_replace",
         "os.fsync(file.fileno())",
         "file.fileno()",
-        ("test_files.py",),
+        ("test_file_io.py",),
     ),
     Fault(
         "a replaced file loses its permission bits",
         "write_whole",
         "pieces, None if mode is None else stat.S_IMODE(mode))",
         "pieces, None)",
-        ("test_files.py",),
+        ("test_file_io.py",),
     ),
     # gemm
     Fault(
@@ -93,7 +93,7 @@ FAULTS = (
         "keeps_promises",
         "isinstance(argument, Integer) and argument.multiple_of > 1",
         "isinstance(argument, Integer) and argument.multiple_of > 2",
-        ("kernels/test_plan.py", "packing/test_any_m.py"),
+        ("kernels/test_plan.py", "packing/test_m_ranges.py"),
     ),
     Fault(
         "shares of K are rounded up: sums get another order",
@@ -130,28 +130,28 @@ FAULTS = (
         "BinaryCache",
         'if any(hashlib.sha256(files[name]).hexdigest() != digest for name, digest in record["sha256"].items()):',
         "if not files:",
-        ("farm/test_cache.py", "farm/test_shared_cache.py"),
+        ("compile/test_cache.py", "compile/test_shared_cache.py"),
     ),
     Fault(
         "a damaged entry is not replaced: the second try is dropped",
         "_stored_here",
         "for _ in range(2):",
         "for _ in range(1):",
-        ("farm/test_cache.py", "farm/test_shared_cache.py"),
+        ("compile/test_cache.py", "compile/test_shared_cache.py"),
     ),
     Fault(
         "a unit is given up one loss of a node too early",
         "Ledger",
         "wanted.losses > _LOSSES",
         "wanted.losses >= _LOSSES",
-        ("farm/remote",),
+        ("compile/remote",),
     ),
     Fault(
         "binaries that were compiled count as cached, too",
         "claim",
         "self.counts.cached += sum(key not in self._unclaimed for key in keys)",
         "self.counts.cached += len(keys)",
-        ("farm/test_farm.py", "farm/test_bench.py", "farm/test_sharing.py"),
+        ("compile/test_farm.py", "compile/test_candidate_builder.py", "compile/test_binary_groups.py"),
     ),
     # search
     Fault(
@@ -195,7 +195,7 @@ FAULTS = (
         "held",
         "if not _is_still(path, file.fileno()):",
         "if _is_still(path, file.fileno()) is None:",
-        ("journal/test_file_lock.py", "command/test_two_runs.py"),
+        ("journal/test_file_lock.py", "cli/test_two_runs.py"),
     ),
     Fault(
         "the digest of code is lost where it repeats",
@@ -210,14 +210,14 @@ FAULTS = (
         "_size_cells",
         '"B": problem.batch,',
         '"B": 1,',
-        ("formats/test_aiter_csv.py", "formats/test_said_format.py", "command/exchange/test_exporting.py"),
+        ("files/test_aiter_csv.py", "files/test_format_in_names.py", "cli/exchange/test_exporting.py"),
     ),
     Fault(
         "the leading dimension of a transposed A is wrong in TunableOp's file",
         "_line",
         "_{M if a_t else K}_{N}",
         "_{K}_{N}",
-        ("formats/exchange/test_tunableop.py",),
+        ("files/exchange/test_tunableop.py",),
     ),
     # recorded
     Fault(
@@ -292,7 +292,7 @@ FAULTS = (
         "_shrink",
         "+ (rest or unit))",
         "+ unit)",
-        ("tuning/test_check.py",),
+        ("tuning/test_checkers.py",),
     ),
     # command
     Fault(
@@ -300,7 +300,7 @@ FAULTS = (
         "tune_each",
         "return 3 if recorder.bugs else 1 if recorder.failed else 0",
         "return 1 if recorder.failed else 0",
-        ("command/test_bugs.py", "command/test_run.py"),
+        ("cli/test_bugs.py", "cli/test_run.py"),
     ),
     # packing
     Fault(
@@ -315,7 +315,7 @@ FAULTS = (
         "gaps",
         "start = max(start, end + 1)",
         "start = max(start, end + 2)",
-        ("packing/test_any_m.py", "packing/test_every_m.py"),
+        ("packing/test_m_ranges.py", "packing/test_every_m.py"),
     ),
     # cluster
     Fault(

@@ -14,7 +14,7 @@ from genkern.gemm.config import Config, Others
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import FAMILIES, form_of, forms_of, language_of
-from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.traits import Form
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.ops.accumulate import as_fast, promotes_products

@@ -26,7 +26,7 @@ from benchmarks.checking.judges import Judged, judge
 from benchmarks.checking.mutant_cases import Case, kinds_of, mutants, sound
 from benchmarks.common.figures import table
 from benchmarks.common.kept import Kept
-from genkern.command.target import versions
+from genkern.cli.target import versions
 from genkern.gemm.gpus import detect_devices
 from genkern.kernels.catalogue import FAMILIES
 from genkern.kernels.cute.release import cute_installed

@@ -25,20 +25,20 @@ from typing import Any
 
 from rich.console import Console
 
-from genkern.command.exchange.ops_table import measured_sizes
-from genkern.command.verify import fitting, read_own_results
+from genkern.cli.ops_table import measured_sizes
+from genkern.cli.verify import fitting, read_own_results
 from genkern.errors import GenkernError
-from genkern.files import write_whole
-from genkern.formats import aiter_csv
-from genkern.formats.exchange import aiter_fmoe, aiter_triton, aiter_triton_named, tunableop
-from genkern.formats.exchange.aiter_triton import LOSSES
-from genkern.formats.exchange.peer_config import FAMILY, PeerFile
-from genkern.formats.exchange.peers import PEERS
-from genkern.formats.exchange.timed_size import TimedSize
-from genkern.formats.gemm_entry import GemmDefaults, problem_of_cells
-from genkern.formats.kind import kind_of, read_results
-from genkern.formats.results import ResultsFile, RunFacts
-from genkern.formats.sizes import read_sizes
+from genkern.file_io import write_whole
+from genkern.files import aiter_csv, aiter_fmoe
+from genkern.files.exchange import aiter_triton, aiter_triton_named, tunableop
+from genkern.files.exchange.aiter_triton import LOSSES
+from genkern.files.exchange.peers import PEERS
+from genkern.files.file_kind import kind_of, read_results
+from genkern.files.gemm_entry import GemmDefaults, problem_of_cells
+from genkern.files.peer_config import FAMILY, PeerFile
+from genkern.files.results import ResultsFile, RunFacts
+from genkern.files.sizes import read_sizes
+from genkern.files.timed_size import TimedSize
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import gpu_for_arch, known_archs
@@ -53,7 +53,7 @@ from genkern.packing.merge import parse_merge, run_merge
 from genkern.packing.rows import rows_of
 from genkern.result.device import DeviceKey
 from genkern.result.result import Result
-from genkern.runtime.packed import Contents, from_data, to_data
+from genkern.runtime.bundles.records import Contents, from_data, to_data
 
 FIGURE = "roundtrip_cases"
 # Dimensions that formats with scales of blocks take, small enough for any number of groups.

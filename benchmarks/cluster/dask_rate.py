@@ -31,12 +31,12 @@ from statistics import median
 
 from benchmarks.common.workbench import say
 from benchmarks.farm.rate import all_specs, triton_target_of
-from genkern.command.target import versions
-from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import TOGETHER, Farm, Pool
-from genkern.farm.remote.dask_pool import DaskPool
-from genkern.farm.remote.unit import task_of
-from genkern.farm.shipped.kernels_file import MadeFor
+from genkern.cli.target import versions
+from genkern.compile.cache import BinaryCache
+from genkern.compile.farm import TOGETHER, Farm, Pool
+from genkern.compile.kernels_file import MadeFor
+from genkern.compile.remote.dask_pool import DaskPool
+from genkern.compile.remote.unit import task_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels.kernel import KernelSpec

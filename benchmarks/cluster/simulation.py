@@ -29,8 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common.figures import table
-from genkern.farm.farm import TOGETHER
-from genkern.recorded.reading import load
+from genkern.compile.farm import TOGETHER
+from genkern.recorded.load import load
 from genkern.space.space import load_space
 
 NODES = (1, 8, 64, 256)

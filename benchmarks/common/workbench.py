@@ -21,19 +21,19 @@ from typing import TypeVar
 from rich.console import Console
 
 from benchmarks.common.figures import spread_order
-from genkern.command.options import parse
-from genkern.command.setting import Setting, make_setting
+from genkern.cli.options import parse
+from genkern.cli.setting import Setting, make_setting
+from genkern.compile.build_environment import Workshop
 from genkern.errors import GenkernError
-from genkern.farm.workshop import Workshop
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate
 from genkern.ops.op import get_op
 from genkern.profiling.clocks import ThrottleGuard, open_clock
-from genkern.profiling.cuda.timers import Sampler, Timer, make_timer
 from genkern.profiling.finals import Finals, Rounds, run_finals
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
+from genkern.profiling.timers import Sampler, Timer, make_timer
 from genkern.result.result import Result
 from genkern.timing.libraries import VENDOR
 from genkern.timing.statistics import estimate

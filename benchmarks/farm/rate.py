@@ -24,11 +24,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
-from genkern.command.target import versions
-from genkern.farm.cache import BinaryCache
-from genkern.farm.compiler import use_quiet_triton
-from genkern.farm.farm import Farm
-from genkern.farm.workshop import Workshop
+from genkern.cli.target import versions
+from genkern.compile.build_environment import Workshop
+from genkern.compile.cache import BinaryCache
+from genkern.compile.compiler import use_quiet_triton
+from genkern.compile.farm import Farm
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources

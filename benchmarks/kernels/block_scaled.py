@@ -30,8 +30,8 @@ from benchmarks.common.workbench import (
     workbench,
 )
 from genkern.errors import InputError
-from genkern.formats.exchange import vllm
-from genkern.formats.exchange.peer_config import Candidate
+from genkern.files.exchange import vllm
+from genkern.files.peer_config import Candidate
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op

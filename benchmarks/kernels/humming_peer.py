@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.common.workbench import Bench, errors_end, said, say
-from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.files.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.a16w4 import A16W4
 from genkern.ops.a16w8 import A16W8

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.common.figures import DataFile, table
 from benchmarks.common.workbench import errors_end
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu, gpu_for_device

@@ -22,9 +22,9 @@ from benchmarks.common.figures import geomean, table
 from benchmarks.common.workbench import errors_end
 from benchmarks.kernels.vs_vendor import Compared, compared_of
 from genkern.errors import InputError, ResultsError
-from genkern.files import write_whole
-from genkern.formats.kind import read_results
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.file_io import write_whole
+from genkern.files.file_kind import read_results
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from benchmarks.common.figures import figure, geomean, table
 from benchmarks.common.workbench import errors_end
 from genkern.errors import ResultsError
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS, TIE, VENDOR_WINS
 from genkern.result.result import Result

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.formats.model_config import read_model
+from genkern.files.model_config import read_model
 from genkern.packing.models.engines import SERVERS
 from genkern.packing.models.layers import Part
 

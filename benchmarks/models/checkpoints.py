@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks.common.figures import table
 from benchmarks.models.libraries import Answer, answers
-from genkern.formats.checkpoint_format import Scheme
-from genkern.formats.model_config import ModelConfig, read_model
+from genkern.files.checkpoint_format import Scheme
+from genkern.files.model_config import ModelConfig, read_model
 from genkern.packing.models.families import layers_of
 from genkern.packing.models.layers import Experts
 

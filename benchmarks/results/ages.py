@@ -15,8 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.common.workbench import errors_end
-from genkern.formats.kind import read_results
-from genkern.formats.results import source_today
+from genkern.files.file_kind import read_results
+from genkern.files.results import source_today
 from genkern.kernels.catalogue import form_of
 from genkern.result.result import Result
 

@@ -23,7 +23,7 @@ import yaml
 
 from benchmarks.common.workbench import errors_end
 from genkern.errors import ResultsError
-from genkern.files import read_text, write_whole
+from genkern.file_io import read_text, write_whole
 
 FIGURES = Path(__file__).resolve().parents[2] / "results" / "figures.yaml"
 # As benchmarks.common.figures.figure prints a figure, and benchmarks.serving.dispatching.key_lines.

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genkern.errors import InputError, ResultsError
-from genkern.files import read_text, write_whole
-from genkern.formats.kind import kind_of, read_results
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.file_io import read_text, write_whole
+from genkern.files.file_kind import kind_of, read_results
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.run_files import RunFiles
 from genkern.result.result import Result

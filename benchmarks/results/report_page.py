@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.common.browser import browser, browser_or_reason, opened
 from benchmarks.common.figures import median, spread_order
 from benchmarks.common.workbench import errors_end
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.gemm.problem import GemmProblem
 from genkern.result.result import Result
 from genkern.results_report import write

@@ -11,8 +11,8 @@ from pathlib import Path
 from benchmarks.results.remade import Line, as_csv, lines_of
 from benchmarks.results.wanted import Wanted
 from genkern.errors import ResultsError
-from genkern.files import read_text, write_whole
-from genkern.formats.kind import kind_of, read_results
+from genkern.file_io import read_text, write_whole
+from genkern.files.file_kind import kind_of, read_results
 from genkern.gemm.problem import GemmProblem
 
 MADE = "made.csv"

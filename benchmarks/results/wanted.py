@@ -11,8 +11,8 @@ import yaml
 
 from benchmarks.kernels.unfriendly import drawn
 from genkern.errors import InputError
-from genkern.files import read_text
-from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.file_io import read_text
+from genkern.files.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import GemmProblem
 
 # So many sizes are drawn from a seed.

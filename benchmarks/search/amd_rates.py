@@ -6,8 +6,8 @@ The folders are as for published_amd. The rates are those of gpus.yaml that stan
 for all GPUs. The sizes are parted by (N, K) into five: on four parts the rates are fitted so that winners' tiles come
 early, and judged on the fifth. The same is done with each format, and each folder, left out. What is shipped was chosen
 on all of AITER's. `first 64` is the share of winners whose tile is among the first binaries, `its warps` with the
-winner's number of warps; the steps between variants (genkern.search.rates.variants) are chosen beside the rates, on the
-same sizes. Nothing here runs on a GPU.
+winner's number of warps; the steps between variants (genkern.search.cost_model.variants) are chosen beside the rates,
+on the same sizes. Nothing here runs on a GPU.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from benchmarks.common.figures import table
 from benchmarks.search.published_amd import ARCHS, FIRST, Tile, Winner, kept_of, tile_of, winners
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.search.predict import peak_tflops
-from genkern.search.rates.columns import columns_of
-from genkern.search.rates.times import times_us
-from genkern.search.rates.variants import Steps, Variants, variants_of
+from genkern.search.cost_model.columns import columns_of
+from genkern.search.cost_model.predict import peak_tflops
+from genkern.search.cost_model.rate_times import times_us
+from genkern.search.cost_model.variants import Steps, Variants, variants_of
 
 # The rates with what a fit begins with, those of gpus.yaml.
 CHOSEN = ("matrix_share", "latency_us", "step_us", "start_us", "gap_us")

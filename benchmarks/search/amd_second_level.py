@@ -23,13 +23,13 @@ from rich.console import Console
 
 from benchmarks.common.figures import table
 from benchmarks.search.published_amd import Tile, kept_of, tile_of, winners
-from genkern.command.options import parse
-from genkern.command.setting import make_setting
+from genkern.cli.options import parse
+from genkern.cli.setting import make_setting
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.search.predict import predicted_us, promising_first
+from genkern.search.cost_model.predict import predicted_us, promising_first
 
 ARCHS = ("gfx942", "gfx950")
 _CLOCKS = 4

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from genkern.compile.binary_groups import compiled_of
 from genkern.errors import InputError
-from genkern.farm.sharing import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.parameter import PARAMETERS
 from genkern.search.strategy import Event, Lost, MakesStrategy, Measured, Refused, Strategy, Task, Unit, units_of

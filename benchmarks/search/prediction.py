@@ -26,7 +26,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_named
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded.folds import read_folds
-from genkern.recorded.reading import recorded_problems
+from genkern.recorded.load import recorded_problems
 from genkern.recorded.training_times import FOLDS, KnownTimes, Ranking, fold_times, known_of, result_files, winners_of
 from genkern.search.guided.model import learned_of
 from genkern.search.guided.times import INTERVAL_SHARE, Times, times_of

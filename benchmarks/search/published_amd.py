@@ -27,12 +27,12 @@ from statistics import median
 
 from benchmarks.common.figures import percentile, table
 from genkern.errors import InputError
-from genkern.formats.exchange.peers import PEERS, read_peer
+from genkern.files.exchange.peers import PEERS, read_peer
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import op_names
-from genkern.search.predict import promising_first
+from genkern.search.cost_model.predict import promising_first
 from genkern.search.strategy import units_of
 from genkern.space.prune import prune
 from genkern.space.space import load_space

@@ -23,7 +23,7 @@ from random import Random
 import yaml
 
 from benchmarks.kernels.unfriendly import drawn as unfriendly
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 
 _SIZES = Path(__file__).parents[2] / "input_sizes"

@@ -43,24 +43,24 @@ from benchmarks.common.figures import percentile, table
 from benchmarks.common.kept import Kept
 from benchmarks.search import peer_configs
 from benchmarks.search.kernel_tuner_peer import STRATEGIES, kernel_tuner
-from genkern.command.recorded.replaying import HARD
+from genkern.cli.recorded.replaying import HARD
 from genkern.errors import GenkernError, InputError, ResultsError
-from genkern.files import write_whole
+from genkern.file_io import write_whole
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.fields import problem_cells
 from genkern.recorded.folds import Size, read_folds
+from genkern.recorded.load import recorded_problems
 from genkern.recorded.problem import RecordedProblem
-from genkern.recorded.reading import recorded_problems
 from genkern.recorded.training import size_of
 from genkern.search.guided.guided import Guided
 from genkern.search.guided.learned import Learned
+from genkern.search.guided.predicted_order import PredictedOrder
 from genkern.search.guided.zero import Zero
 from genkern.search.limit import Allowance
-from genkern.search.predicted_order import PredictedOrder
 from genkern.search.strategies import DEFAULT, ChosenStrategy, chosen_strategy
 from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit, units_of
-from genkern.tuning.simulated import Simulated, simulated
+from genkern.tuning.simulation import Simulated, simulated
 
 # Binaries after which a loss is shown; no rival gets more than the last.
 AFTER = (8, 16, 32, 48, 64, 96, 128)

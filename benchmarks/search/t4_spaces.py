@@ -18,10 +18,10 @@ import jsonschema
 from kernel_tuner.file_utils import output_file_schema
 from kernel_tuner.interface import tune_kernel_T1
 
-from genkern.files import write_whole
+from genkern.file_io import write_whole
 from genkern.gemm.records import Outcome
+from genkern.recorded.load import provenance_of, recorded_problems
 from genkern.recorded.problem import RecordedProblem
-from genkern.recorded.reading import provenance_of, recorded_problems
 from genkern.recorded.t4 import RESULTS_END, files_of
 
 

@@ -26,16 +26,16 @@ import numpy as np
 from benchmarks.common.figures import percentile, table
 from benchmarks.search.rivals import mean
 from genkern.errors import GenkernError
-from genkern.recorded.charges import Charges, charges_of
+from genkern.recorded.assumed_costs import Charges, charges_of
+from genkern.recorded.load import recorded_problems
 from genkern.recorded.problem import RecordedProblem
-from genkern.recorded.reading import recorded_problems
 from genkern.recorded.training import Sample, folds_of, sampled, size_of, trained
 from genkern.search.guided.guided import Guided
 from genkern.search.guided.learned import Learned
-from genkern.search.predicted_order import PredictedOrder
+from genkern.search.guided.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Strategy, Task
-from genkern.tuning.simulated import Simulated, simulated
+from genkern.tuning.simulation import Simulated, simulated
 
 _PARTS, _SHARE, _SEED = 4, 0.25, 4
 # A case's name, its sizes, and their model; None: the cost model alone.

@@ -32,11 +32,11 @@ from benchmarks.common.figures import DataFile, geomean, spread_order, table
 from benchmarks.common.rounds import Limit, alternate
 from benchmarks.common.workbench import errors_end, said
 from benchmarks.serving.dispatching import Place, Rotated, argument_parser, dispatcher, distinct, gpu_place, key_lines
-from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.files.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.untuned import nearest_winner
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.bundles.untuned_m import nearest_winner
+from genkern.runtime.calls.context import Context
 from genkern.tuning.invariant.group import groups_of
 
 INVARIANT, BEFORE, TORCH, OPS = "one order", "any order", "torch.mm", "batch_invariant_ops"

@@ -22,12 +22,12 @@ from benchmarks.common.kept import Kept
 from benchmarks.common.rounds import Limit, alternate
 from benchmarks.common.workbench import errors_end, said, say
 from benchmarks.serving.dispatching import Place, Rotated, argument_parser, dispatcher, distinct, gpu_place, key_lines
-from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.files.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling.loaded_gemm import Call
 from genkern.runtime.backends import cublaslt, lt_matmul
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.table import Choice
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.bundles.table import Choice
 
 GENKERN, TORCH, LT = "genkern", "torch.mm", "cublaslt"
 # Who serves what no winner of genkern's does.

@@ -16,19 +16,19 @@ import genkern
 from benchmarks.common import rounds
 from benchmarks.common.kept import digest_of
 from benchmarks.common.workbench import sample_copies
-from genkern.command.target import versions
+from genkern.cli.target import versions
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
-from genkern.profiling.cuda.timers import Timer, make_timer
 from genkern.profiling.loaded_gemm import Call, rotating_copies
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context, Watch
-from genkern.runtime.dispatch import Gemm
+from genkern.profiling.timers import Timer, make_timer
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.untuned_m import Rule, by_times
+from genkern.runtime.calls.context import Context, Watch
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.launch import launcher
-from genkern.runtime.launch.prepared import LiveGpu
+from genkern.runtime.launch.prepared_call import LiveGpu
 from genkern.runtime.launch.torch_gpu import TorchGpu
-from genkern.runtime.torch_ops import define
-from genkern.runtime.untuned import Rule, by_times
+from genkern.runtime.process.torch_ops import define
 
 # Weights rotate through so many MiB, far above any L2, so that each call finds them cold.
 ROTATING_MIB = 400.0

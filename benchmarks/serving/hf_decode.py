@@ -46,12 +46,12 @@ from benchmarks.serving.llama import (
     loop_sampler,
 )
 from benchmarks.serving.llama_model import LLAMA_8B, Shape
-from genkern.formats.model_config import ModelConfig
+from genkern.files.model_config import ModelConfig
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.packing.models.coverage import coverage_of
 from genkern.packing.models.engines import ENGINES
 from genkern.packing.models.products import products_of
-from genkern.runtime.bundle import Bundle, read_bundle
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
 from genkern.runtime.linear import Patch
 
 COMPILED, BOTH = "compiled graph", "compiled genkern graph"

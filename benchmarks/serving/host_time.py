@@ -41,7 +41,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle, read_bundle
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
 from genkern.timing.libraries import kept_algorithm
 
 MS = (1, 16, 64, 4096)

@@ -38,9 +38,9 @@ from benchmarks.common.workbench import errors_end, said, say
 from benchmarks.serving.dispatching import Place, argument_parser, gpu_place, key_lines
 from benchmarks.serving.llama import Capture, Case, Transformers, graph_of, loop_sampler
 from benchmarks.serving.llama_model import LLAMA_8B, Shape
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import read_bundle
+from genkern.runtime.bundles.bundle import read_bundle
 
 PYTORCH, GENKERN, OPS = "PyTorch", "genkern", "batch_invariant_ops"
 # Prompts that are decoded together, and tokens of each.

@@ -26,13 +26,13 @@ from benchmarks.common.rounds import Limit, alternate
 from benchmarks.common.workbench import errors_end, said, say
 from benchmarks.serving.dispatched import GENKERN, TORCH, agree, lt_calls, served_by
 from benchmarks.serving.dispatching import Place, Rotated, argument_parser, computed, dispatcher, gpu_place, key_lines
-from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.files.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.runtime.backends import cublaslt
 from genkern.runtime.backends.lt_matmul import WORKSPACE_BYTES
 from genkern.runtime.backends.lt_operation import NotCovered
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.table import Choice
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.bundles.table import Choice
 
 LAYOUTS = ("TT", "TN", "NT", "NN")
 # What the dispatcher says of a call that no winner serves.

@@ -31,7 +31,7 @@ from benchmarks.common.rounds import Limit, alternate
 from benchmarks.common.workbench import errors_end, said, say
 from benchmarks.serving.dispatching import Place, argument_parser, gpu_place, key_lines
 from benchmarks.serving.llama_model import LLAMA_8B, Llama, Shape, random_llama, turns
-from genkern.runtime.bundle import read_bundle
+from genkern.runtime.bundles.bundle import read_bundle
 from genkern.runtime.linear import Patch
 
 LIBRARY, GENKERN = "library", "genkern"

@@ -30,7 +30,7 @@ from benchmarks.serving.host_time import calls_of, loop_sampler
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle, read_bundle
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.operators import define
 from genkern.runtime.routed.order import quantized

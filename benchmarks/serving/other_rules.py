@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from genkern.runtime.untuned import Option
+from genkern.runtime.bundles.untuned_m import Option
 
 
 def padded_m(m: int, n: int, coarse: bool) -> int:

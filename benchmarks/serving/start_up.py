@@ -27,7 +27,7 @@ from benchmarks.common.kept import Kept
 from benchmarks.common.rounds import Limit
 from genkern.errors import ResultsError
 from genkern.result.result import Result
-from genkern.runtime.bundle import read_bundle
+from genkern.runtime.bundles.bundle import read_bundle
 
 ROOT = str(Path(genkern.__file__).parent.parent)
 _START = "import json, time; start = time.perf_counter(); "

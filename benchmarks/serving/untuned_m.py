@@ -5,9 +5,10 @@
 
 (M, N, K) are drawn with M between tuned M of one N and K of the bundle, evenly by its logarithm. The winners of both
 neighbours, as far as their kernels serve M, and torch.mm are timed once each, in the same rounds, weights cold, in CUDA
-graphs; what each rule of genkern/runtime/untuned.py would have called is looked up among these times. --write_sizes
-writes the first --sample of the same draw as a list of sizes; what tuning them gave, packed, comes back by --tuned and
-takes part in the rounds. The keys are those of results/figures.yaml, for the rule that the dispatcher has (--rule).
+graphs; what each rule of genkern/runtime/bundles/untuned_m.py would have called is looked up among these times.
+--write_sizes writes the first --sample of the same draw as a list of sizes; what tuning them gave, packed, comes back
+by --tuned and takes part in the rounds. The keys are those of results/figures.yaml, for the rule that the dispatcher
+has (--rule).
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from benchmarks.common.rounds import Limit, alternate
 from benchmarks.common.workbench import errors_end, said
 from benchmarks.serving.dispatching import Place, Rotated, argument_parser, dispatcher, gpu_place, is_plain, key_lines
 from benchmarks.serving.other_rules import by_padding, next_larger
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.profiling.loaded_gemm import Call
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.untuned import Option, Rule, by_times, nearest
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.bundles.untuned_m import Option, Rule, by_times, nearest
+from genkern.runtime.calls.context import Context
 
 TORCH, TUNED = "torch.mm", "tuned"
 RULES: dict[str, Rule] = {

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.common.figures import median, table
 from benchmarks.common.workbench import errors_end
-from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.files.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import GemmProblem
 
 OPTIONS = "--compare", "--libtype", "triton,torch,cublaslt"

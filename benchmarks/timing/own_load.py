@@ -31,9 +31,9 @@ from benchmarks.common.workbench import (
 )
 from genkern.gemm.config import Config
 from genkern.profiling.algorithms import Algorithms, sampled_us, to_sample
-from genkern.profiling.cuda.timers import Sampler
 from genkern.profiling.finals import confirmation_rounds
 from genkern.profiling.loaded_gemm import Call
+from genkern.profiling.timers import Sampler
 from genkern.result.result import Result
 from genkern.timing.libraries import VENDOR
 from genkern.timing.statistics import TIE_RATIO

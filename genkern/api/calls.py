@@ -13,8 +13,8 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CONFIG_WINS
 from genkern.ops.op import get_op
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch.prepared import LiveGpu
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.launch.prepared_call import LiveGpu
 
 
 class Calls:
@@ -68,7 +68,7 @@ class Calls:
         """Return the context in which the function of a format finds winners; make both if they are missing."""
         with self._lock:
             if self._context is None:
-                from genkern.runtime.context import Context
+                from genkern.runtime.calls.context import Context
 
                 bundle = self._bundle()
                 self._context = Context(lambda op: [bundle], gpu_of)
@@ -95,12 +95,12 @@ def gpu_of(index: int) -> LiveGpu | None:
 
 def _made(op: str, context: Any) -> Any:
     if get_op(op).groups is None:
-        from genkern.runtime.dispatch import Gemm
+        from genkern.runtime.calls.dispatch import Gemm
 
         return Gemm(op, context)
     from genkern.runtime.routed.experts import Experts
+    from genkern.runtime.routed.functions import staged_op
     from genkern.runtime.routed.grouped import Grouped
-    from genkern.runtime.routed.routed import staged_op
 
     return Experts(op, context) if op == staged_op() else Grouped(op, context)
 
@@ -115,7 +115,7 @@ def _require_device(row: Result, gpu: LiveGpu) -> None:
 
 def _require_size(problem: GemmProblem, arguments: Sequence[Any], named: dict[str, Any]) -> None:
     """Raise InputError if the tensors are of another problem. Fields of formats are left to the dispatcher."""
-    from genkern.runtime.given import Given
+    from genkern.runtime.calls.call_arguments import Given
 
     names = "x", "weight", "bias", "out_dtype", "scale_a", "scale_b", "activation"
     values = {**dict.fromkeys(names), **dict(zip(names, arguments, strict=False)), **named}

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import BugError, RunError
-from genkern.files import regular_bytes
-from genkern.runtime.process.own_command import OwnCommand
+from genkern.file_io import regular_bytes
+from genkern.runtime.process.genkern_command import OwnCommand
 
 _LOG = logging.getLogger("genkern")
 # Seconds between two looks at what the child has written. An interrupt does not wait for them.

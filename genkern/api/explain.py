@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from genkern.api.options import TuneOptions
 from genkern.api.request import FAULTS, Problem, request_of
-from genkern.command.run import spaces_of
+from genkern.cli.run import spaces_of
 from genkern.errors import InputError, machine_faults_told
-from genkern.formats.config_entry import parse_config
+from genkern.files.config_entry import parse_config
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
-from genkern.search.predicted_times import PredictedTime, predicted_times
+from genkern.search.guided.predicted_times import PredictedTime, predicted_times
 from genkern.space.prune import Pruned, prune
 from genkern.space.prune import explain as explained
 from genkern.space.rules.registry import reason

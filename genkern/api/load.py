@@ -10,10 +10,10 @@ from genkern.api.options import StrPath
 from genkern.api.pieces import Pieces, kind_suffix, rows_and_text
 from genkern.api.result import TunedKernel, TuningResult
 from genkern.errors import InputError, ResultsError
-from genkern.formats.config_entry import parse_config
-from genkern.formats.gemm_entry import GemmDefaults
+from genkern.files.config_entry import parse_config
+from genkern.files.gemm_entry import GemmDefaults
 from genkern.result.result import Result
-from genkern.runtime.bundle import SUFFIX, is_bundle, read_bundle
+from genkern.runtime.bundles.bundle import SUFFIX, is_bundle, read_bundle
 
 
 def load(path: StrPath) -> TuningResult:

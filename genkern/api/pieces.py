@@ -11,12 +11,12 @@ from pathlib import Path
 
 from genkern.api.calls import Calls
 from genkern.errors import ResultsError
-from genkern.files import cache_folder, read_text, shown_path, write_whole
-from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.kind import kind_of
+from genkern.file_io import cache_folder, read_text, shown_path, write_whole
+from genkern.files.file_kind import kind_of
+from genkern.files.gemm_entry import GemmDefaults
 from genkern.result.result import Result
-from genkern.runtime.bundle import SUFFIX, Bundle, read_bundle
-from genkern.runtime.process.own_command import finished
+from genkern.runtime.bundles.bundle import SUFFIX, Bundle, read_bundle
+from genkern.runtime.process.genkern_command import finished
 
 _LOG = logging.getLogger("genkern")
 # The kinds of results files that genkern writes.

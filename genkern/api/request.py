@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 
 from genkern.api.options import StrPath, arguments_of
-from genkern.command.options import parse
-from genkern.command.run import read_problems
-from genkern.command.screen import Screen
-from genkern.command.setting import Setting, make_setting
+from genkern.cli.options import parse
+from genkern.cli.run import read_problems
+from genkern.cli.setting import Setting, make_setting
 from genkern.errors import InputError
-from genkern.files import write_whole
-from genkern.formats.gemm_entry import SIZE_KEYS, own_keys, refuse_unknown, resolve
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.file_io import write_whole
+from genkern.files.gemm_entry import SIZE_KEYS, own_keys, refuse_unknown, resolve
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.models.shapes import model_list
+from genkern.screen import Screen
 
 if TYPE_CHECKING:
     import torch

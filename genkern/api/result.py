@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 from genkern.api.options import StrPath
 from genkern.api.pieces import Pieces
 from genkern.errors import InputError, ResultsError
-from genkern.files import cache_folder, require_writable, write_whole
-from genkern.formats.kind import kind_of
+from genkern.file_io import cache_folder, require_writable, write_whole
+from genkern.files.file_kind import kind_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import NOT_PRESENT
 from genkern.gemm.problem import GemmProblem
 from genkern.installation import pip_install
 from genkern.result.result import Result
-from genkern.runtime.bundle import require_bundle_or_none, write_bundle
+from genkern.runtime.bundles.bundle import require_bundle_or_none, write_bundle
 
 if TYPE_CHECKING:
     import pandas as pd

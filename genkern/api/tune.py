@@ -14,10 +14,10 @@ from genkern.api.options import StrPath, TuneOptions
 from genkern.api.pieces import Pieces, kind_suffix, rows_and_text
 from genkern.api.request import FAULTS, Problems, Request, request_of
 from genkern.api.result import TunedKernel, TuningResult
-from genkern.command.run import facts_of
+from genkern.cli.run import facts_of
 from genkern.errors import BugError, InputError, RunError, machine_faults_told
-from genkern.files import is_stream
-from genkern.formats.results import ResultsFile, require_same_run
+from genkern.file_io import is_stream
+from genkern.files.results import ResultsFile, require_same_run
 from genkern.journal.run_files import RunFiles
 
 if TYPE_CHECKING:

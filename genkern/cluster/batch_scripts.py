@@ -14,6 +14,10 @@ from jinja2.sandbox import SandboxedEnvironment
 from rich.console import Console
 
 from genkern.arguments import Parser, number
+from genkern.cli.kernel_cache.kernels import sizes_for
+from genkern.cli.options import parse
+from genkern.cli.setting import require_arch
+from genkern.cli.target import require_gpu
 from genkern.cluster.batch_values import (
     WHICH_GPUS,
     absolute,
@@ -28,12 +32,8 @@ from genkern.cluster.batch_values import (
 from genkern.cluster.compiling import add_chosen, check_search, chosen_spaces
 from genkern.cluster.measuring import TAKEN
 from genkern.cluster.work_folder import MANIFEST
-from genkern.command.options import parse
-from genkern.command.setting import require_arch
-from genkern.command.shipped.kernels import sizes_for
-from genkern.command.target import require_gpu
 from genkern.errors import InputError, OutputError
-from genkern.files import regular, require_absent, require_writable, shown_path, write_whole
+from genkern.file_io import regular, require_absent, require_writable, shown_path, write_whole
 
 # In the order in which they are written: the last one submits the others, which then exist and are complete.
 SCRIPTS = ("compile.sh", "measure.sh", "collect.sh", "workers.sh", "gpu_workers.sh", "submit.sh")

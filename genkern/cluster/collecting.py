@@ -17,16 +17,16 @@ from rich.console import Console
 from genkern.arguments import Parser
 from genkern.cluster.work_folder import WorkFolder
 from genkern.errors import InputError, OutputError, ResultsError
-from genkern.files import read_text, require_absent, require_writable, shown_path, write_whole
-from genkern.formats import tune_gemm_yaml
-from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.sizes import read_sizes
+from genkern.file_io import read_text, require_absent, require_writable, shown_path, write_whole
+from genkern.files import tune_gemm_yaml
+from genkern.files.gemm_entry import GemmDefaults
+from genkern.files.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import read_ends
 from genkern.journal.run_files import RunFiles
 from genkern.packing.rows import rank_of
 from genkern.result.result import Result
-from genkern.timing.standing import Standing
+from genkern.timing.trust_rank import Standing
 
 # Sort key with the order of GemmProblem's own comparison, in a tenth of the time.
 _in_order = operator.attrgetter(*(field.name for field in fields(GemmProblem)))

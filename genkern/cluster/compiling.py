@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 
 from genkern.arguments import SHARD_HELP, Parser, number, of_shard, read_shard
+from genkern.cli.kernel_cache.kernels import add_compiling, compiled_entries, note_lost, sizes_for
+from genkern.cli.target import add_gpu, require_gpu
 from genkern.cluster.work_folder import WorkFolder
-from genkern.command.shipped.kernels import add_compiling, compiled_entries, note_lost, sizes_for
-from genkern.command.target import add_gpu, require_gpu
+from genkern.compile.kernels_file import write_kernels
 from genkern.errors import InputError
-from genkern.farm.shipped.kernels_file import write_kernels
-from genkern.files import read_text, require_absent, require_writable, shown_path, write_whole
+from genkern.file_io import read_text, require_absent, require_writable, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.release import cute_installed
 from genkern.ops.op import op_names

@@ -17,23 +17,23 @@ from typing import Any
 from rich.console import Console
 
 from genkern.arguments import Parser
+from genkern.cli.options import parse
+from genkern.cli.setting import require_arch
+from genkern.cli.target import versions
 from genkern.cluster.batch_values import WHICH_GPUS, absolute, given_names
 from genkern.cluster.collecting import CollectedRow, rows_in, rows_of, write_rows
 from genkern.cluster.lab_node import Done, Share, tuned_here
 from genkern.cluster.lab_sizes import LabSizes, Place
-from genkern.command.options import parse
-from genkern.command.setting import require_arch
-from genkern.command.target import versions
+from genkern.compile.farm import FarmCounts
+from genkern.compile.kernels_file import MadeFor
+from genkern.compile.remote.address import CLUSTER_HELP, Address, read_cluster
+from genkern.compile.remote.node import greet
+from genkern.compile.remote.nodes import GPU, Nodes
 from genkern.errors import GenkernError, InputError, one_line
-from genkern.farm.farm import FarmCounts
-from genkern.farm.remote.address import CLUSTER_HELP, Address, read_cluster
-from genkern.farm.remote.node import greet
-from genkern.farm.remote.nodes import GPU, Nodes
-from genkern.farm.shipped.kernels_file import MadeFor
-from genkern.files import require_writable, shown_path
-from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.sizes import read_sizes
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.file_io import require_writable, shown_path
+from genkern.files.gemm_entry import GemmDefaults
+from genkern.files.sizes import read_sizes
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.gpus import gpu_for_arch, known_archs, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.file_lock import sole_run

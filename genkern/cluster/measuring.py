@@ -10,13 +10,13 @@ from pathlib import Path
 from rich.console import Console
 
 from genkern.arguments import SHARD_HELP, Parser, read_shard
+from genkern.cli.options import parse
+from genkern.cli.target import versions
 from genkern.cluster.batch_values import WHICH_GPUS, given_names
 from genkern.cluster.work_folder import WorkFolder
-from genkern.command.options import parse
-from genkern.command.target import versions
+from genkern.compile.kernels_file import MadeFor
 from genkern.errors import InputError
-from genkern.farm.shipped.kernels_file import MadeFor
-from genkern.files import shown_path
+from genkern.file_io import shown_path
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.kernels.kernel import Target
 from genkern.search.strategies import CACHED
@@ -92,6 +92,6 @@ def measure_parser() -> Parser:
 
 def run_measure(options: argparse.Namespace, console: Console) -> int:
     """Tune; returns the exit status of `run`."""
-    from genkern.command.run import run
+    from genkern.cli.run import run
 
     return run(options, console)

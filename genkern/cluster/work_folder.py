@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from genkern.compile.kernels_file import MadeFor
 from genkern.errors import InputError
-from genkern.farm.shipped.kernels_file import MadeFor
-from genkern.files import read_text, regular, shown_path, write_whole
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.file_io import read_text, regular, shown_path, write_whole
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.header import generator

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from genkern.engines.seam import Misfit, Part, Touch, install
+from genkern.engines.hooks import Misfit, Part, Touch, install
 
 _NAME = "genkern"
 _GIVEN = ("inp", "weights", "solidx", "bias", "otype", "scale_a", "scale_b", "scale_c", "bpreshuffle", "config")
@@ -55,7 +55,7 @@ def solution(
     bundle decides which kernel runs, also for an M that AITER rounded up to the row's M. Raises NotImplementedError for
     shuffled weights and for a scale of the result.
     """
-    from genkern.engines.called import SCALED, WIDE, operator
+    from genkern.engines.products import SCALED, WIDE, operator
 
     if bpreshuffle or scale_c is not None:
         what = "shuffled weights" if bpreshuffle else "a scale of the result"

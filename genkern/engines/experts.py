@@ -8,16 +8,16 @@ from typing import Any, cast
 import torch
 
 import genkern
-from genkern.engines.called import tuned_of
 from genkern.engines.layers import NO_WINNER, size_of, weight_bytes
 from genkern.engines.layers import Layer as EngineLayer
+from genkern.engines.products import tuned_of
 from genkern.errors import GenkernError
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op
-from genkern.runtime.default import default_context
+from genkern.runtime.process.default_context import default_context
 from genkern.runtime.routed.experts import Experts
+from genkern.runtime.routed.functions import routed_of, staged_op
 from genkern.runtime.routed.layer import Layer
-from genkern.runtime.routed.routed import routed_of, staged_op
 
 _MOST_KEPT = 4096
 # Winners serve up to this multiple of the largest tuned number of tokens (of the two products' largest numbers, the

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from genkern import __version__
-from genkern.engines.seam import Misfit, Part, Touch, install, is_on
+from genkern.engines.hooks import Misfit, Part, Touch, install, is_on
 
 LAYER = "GenkernLinear"
 # Device names of kernels, by which it looks up layers.
@@ -63,8 +63,8 @@ def folder() -> Path:
     private, else in another private folder. Raises OutputError.
     """
     from genkern.errors import OutputError
-    from genkern.files import cache_folder, write_whole
-    from genkern.private import private_below
+    from genkern.file_io import cache_folder, write_whole
+    from genkern.private_folders import private_below
 
     try:
         found = private_below(cache_folder(None), "hf_kernels") / __version__
@@ -84,7 +84,7 @@ def is_tuned(layer: Any) -> bool:
     """Returns True if a layer has winners for its weight; `kernelize` asks for each layer."""
     import torch
 
-    from genkern.engines.called import WIDE, Product
+    from genkern.engines.products import WIDE, Product
 
     # Subclasses of nn.Linear, or of its weight's type, may compute something else.
     if type(layer) is not torch.nn.Linear or type(layer.weight) not in (torch.nn.Parameter, torch.Tensor):
@@ -97,7 +97,7 @@ def layers_of() -> SimpleNamespace:
     """Return the layers of the folder. kernelize uses only their forward, so they have no state."""
     import torch
 
-    from genkern.engines.called import WIDE, operator
+    from genkern.engines.products import WIDE, operator
 
     product = operator(WIDE)
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from genkern.engines.seam import Misfit, Touch, is_on, put_around, reason_text, resolved, taken_out, version_of
+from genkern.engines.hooks import Misfit, Touch, is_on, put_around, reason_text, resolved, taken_out, version_of
 
 _LOG = logging.getLogger("genkern")
 # Inductor makes a choice of each function of external_matmul with this function. It expects functions that write into
@@ -29,9 +29,9 @@ _TOUCHES = (
 
 def genkern_matmul(a: Any, b: Any) -> Any:
     """Return a [M, K] @ b [K, N], by a winner or else by PyTorch. Inductor's programs call it by this name."""
-    from genkern.engines.called import WIDE
+    from genkern.engines.products import WIDE
     from genkern.errors import InputError
-    from genkern.runtime.torch_ops import gemm_of
+    from genkern.runtime.process.torch_ops import gemm_of
 
     try:
         return gemm_of(WIDE).direct(a, b.mT, None, None, None, None, None, {})

@@ -20,10 +20,10 @@ from types import ModuleType
 from typing import Any
 
 import genkern
-from genkern.engines.called import BATCHED, WIDE, say_once
-from genkern.engines.seam import put_around, reason_text, require
+from genkern.engines.hooks import put_around, reason_text, require
+from genkern.engines.products import BATCHED, WIDE, say_once
 from genkern.gemm.dtypes import BY_TORCH
-from genkern.runtime.torch_ops import define_plain, gemm_of
+from genkern.runtime.process.torch_ops import define_plain, gemm_of
 
 _MATMUL, _BMM = "matmul_persistent", "bmm_batch_invariant"
 # The engine's own functions, which compute what genkern cannot.

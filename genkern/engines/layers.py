@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from genkern.engines.called import Product
-from genkern.engines.seam import reason_text, version_of
+from genkern.engines.hooks import reason_text, version_of
+from genkern.engines.products import Product
 from genkern.gemm.problem import GemmProblem
 
 _LOG = logging.getLogger("genkern.engines")

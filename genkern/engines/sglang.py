@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from genkern.engines.seam import Part, Touch, install, is_on, served_or_own, unhooked
+from genkern.engines.hooks import Part, Touch, install, is_on, served_or_own, unhooked
 
 _ENGINE = "sglang"
 _LAYERS = "sglang.srt.layers"
@@ -150,7 +150,7 @@ def layer_of(module: Any) -> Any:
 
 
 def _wide() -> str:
-    from genkern.engines.called import WIDE
+    from genkern.engines.products import WIDE
 
     return WIDE
 
@@ -160,8 +160,8 @@ def _product(module: Any, method: Any, weight: Any) -> tuple[Any, str]:
     import torch
     from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
 
-    from genkern.engines.called import IN_BLOCKS, SCALED, WIDE, Product
     from genkern.engines.layers import NO_WINNER
+    from genkern.engines.products import IN_BLOCKS, SCALED, WIDE, Product
 
     if type(method) is UnquantizedLinearMethod:
         if _has_backend():
@@ -193,8 +193,8 @@ def _has_backend() -> bool:
 
 
 def _float8() -> None:
-    from genkern.engines.called import SCALED
-    from genkern.engines.choice import quantised_product, served_product
+    from genkern.engines.products import SCALED
+    from genkern.engines.winner_or_own import quantised_product, served_product
 
     _find_mode()
     library = _utils().apply_fp8_linear
@@ -240,8 +240,8 @@ def block_linear(before: Callable[..., Any], *given: Any, **named: Any) -> Any:
 
 
 def _block_linear(library: Callable[..., Any]) -> Callable[..., Any]:
-    from genkern.engines.called import IN_BLOCKS
-    from genkern.engines.choice import quantised_product, served_product
+    from genkern.engines.products import IN_BLOCKS
+    from genkern.engines.winner_or_own import quantised_product, served_product
 
     def quantise(x: Any) -> Any:
         return _group_quant()(x, 128, column_major_scales=True)
@@ -336,8 +336,8 @@ def _serves(weight: Any, as_stored: Any, out: Any, scales: str) -> bool:
 
 
 def _find_winners(weight: Any, as_stored: Any, out: Any, scales: str) -> bool:
-    from genkern.engines.called import IN_BLOCKS, SCALED, Product
     from genkern.engines.layers import is_skipped
+    from genkern.engines.products import IN_BLOCKS, SCALED, Product
 
     own = (("scales", scales),) if scales else ()
     product = Product(SCALED if scales else IN_BLOCKS, as_stored, weight.dtype, out, own=own)

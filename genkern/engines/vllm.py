@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from genkern.engines.seam import Misfit, Part, Touch, around, install, is_on, resolved, served_or_own
+from genkern.engines.hooks import Misfit, Part, Touch, around, install, is_on, resolved, served_or_own
 
 _ENGINE = "vllm"
 _LAYERS = "vllm.model_executor.layers"
@@ -100,7 +100,7 @@ def _key_trial() -> None:
 def digest() -> str:
     """Returns the sha256 of genkern's environment variables, except the report's, and of the files that they name."""
     from genkern.engines.layers import REPORT
-    from genkern.runtime.process.configuration import named_paths
+    from genkern.runtime.calls.configuration import named_paths
 
     found = hashlib.sha256()
     for name in sorted(os.environ):
@@ -189,8 +189,8 @@ def _linear_layer(module: Any, method: Any, weight: Any) -> Any:
     from vllm.model_executor.layers.linear import UnquantizedLinearMethod
     from vllm.model_executor.layers.vocab_parallel_embedding import UnquantizedEmbeddingMethod
 
-    from genkern.engines.called import WIDE, Product
     from genkern.engines.layers import Layer
+    from genkern.engines.products import WIDE, Product
 
     if type(method) not in (UnquantizedLinearMethod, UnquantizedEmbeddingMethod):
         return Layer.of(module, None, f"genkern serves no {type(method).__name__}")
@@ -205,7 +205,7 @@ def _linear_layer(module: Any, method: Any, weight: Any) -> Any:
 
 
 def linear_layer(module: Any, product: Any) -> Any:
-    """Returns the Layer of a 16-bit linear layer that computes `product` (genkern.engines.called.Product).
+    """Returns the Layer of a 16-bit linear layer that computes `product` (genkern.engines.products.Product).
 
     If genkern's operator fails, torch.nn.functional.linear computes the layer.
     """
@@ -213,8 +213,8 @@ def linear_layer(module: Any, product: Any) -> Any:
 
     import torch
 
-    from genkern.engines.choice import plain_product, served_product
     from genkern.engines.layers import Layer
+    from genkern.engines.winner_or_own import plain_product, served_product
 
     found = Layer.of(module, product)
     if not found.served:

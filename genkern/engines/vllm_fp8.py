@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from genkern.engines.seam import Misfit, Touch, around, resolved
+from genkern.engines.hooks import Misfit, Touch, around, resolved
 
 _KERNELS = "vllm.model_executor.kernels.linear"
 _SCALED, _BLOCKS = "apply_scaled_mm", "apply_block_scaled_mm"
@@ -139,9 +139,9 @@ def _name(kernel: Any, product: Any, more: str = "") -> str:
 
 
 def _scaled_layer(module: Any, kernel: Any) -> Any:
-    from genkern.engines.called import SCALED, Product
-    from genkern.engines.choice import scaled_product, served_product
     from genkern.engines.layers import Layer
+    from genkern.engines.products import SCALED, Product
+    from genkern.engines.winner_or_own import scaled_product, served_product
 
     config = kernel.config
     weight, scale, *_ = kernel._get_layer_params(module)
@@ -172,9 +172,9 @@ def _scaled_layer(module: Any, kernel: Any) -> Any:
 
 
 def _block_layer(module: Any, kernel: Any) -> Any:
-    from genkern.engines.called import IN_BLOCKS, Product
-    from genkern.engines.choice import quantised_product, scaled_product, served_product
     from genkern.engines.layers import Layer
+    from genkern.engines.products import IN_BLOCKS, Product
+    from genkern.engines.winner_or_own import quantised_product, scaled_product, served_product
 
     config = kernel.config
     params = kernel._get_layer_params(module)
@@ -226,7 +226,7 @@ def _unpad_scales(kernel: Any, served: tuple[int, ...]) -> None:
 
 def _before(kernel: Any, method: str) -> Callable[..., Any]:
     """Returns vLLM's own method of a kernel, as a function of the kernel and its operands."""
-    from genkern.engines.seam import unhooked
+    from genkern.engines.hooks import unhooked
 
     return unhooked(getattr(type(kernel), method))
 

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.files import MAX_READ_BYTES, regular_bytes
+from genkern.file_io import MAX_READ_BYTES, regular_bytes
 from genkern.gemm.gpu import Capabilities, Gpu, Rates
 
 # Variable with file names, separated as in PATH.

@@ -54,7 +54,7 @@ class Resources:
     shared_bytes: LDS or shared memory per workgroup
     scratch_bytes: local memory per thread
     code_sha256: digest of everything that the hardware executes; binaries with equal digests differ only in their names
-    loop_*: instruction counts of a Triton kernel's main loop by kind (genkern.farm.binary.main_loop)
+    loop_*: instruction counts of a Triton kernel's main loop by kind (genkern.compile.binary.main_loop)
     """
 
     registers: Whole | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genkern.errors import BugError, OutputError
-from genkern.files import regular, shown_path
+from genkern.file_io import regular, shown_path
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import JournalFacts
 from genkern.journal.journal import Facts
-from genkern.journal.line import entry_of, journal_line
+from genkern.journal.journal_line import entry_of, journal_line
 
 
 class JournalCopy(Facts):

@@ -10,17 +10,17 @@ from typing import Any
 
 from genkern.decoding import Whole, decode
 from genkern.errors import InputError, ResultsError
-from genkern.files import regular_bytes
+from genkern.file_io import regular_bytes
 from genkern.gemm.config import Config
 from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit
 from genkern.journal.batch import codes_of, measurements_of, restored, unfit_of
+from genkern.journal.binaries import MadeBinary, made_of
 from genkern.journal.header import SCHEMA, OldJournal, UnusableJournal, differences, header_of_today, other_version
-from genkern.journal.line import checksums, entry_of, require_whole, unsealed_header
-from genkern.journal.made import MadeBinary, made_of
-from genkern.journal.searched import Searched, searched_of
-from genkern.kernels.cute.own import ENVIRONMENT
+from genkern.journal.journal_line import checksums, entry_of, require_whole, unsealed_header
+from genkern.journal.search_steps import Searched, searched_of
+from genkern.kernels.cute.user_families import ENVIRONMENT
 from genkern.result.journal_values import result_of
 from genkern.result.result import Result
 from genkern.timing.libraries import OURS, library_of

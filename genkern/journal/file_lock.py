@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from genkern.errors import OutputError
-from genkern.files import regular, shown_path
+from genkern.file_io import regular, shown_path
 from genkern.journal.run_files import RunFiles
 
 # A process that tests whether a lock is held holds it for some microseconds. Waiting this long tolerates such tests.

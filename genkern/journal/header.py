@@ -13,7 +13,7 @@ import genkern.kernels
 import genkern.ops
 import genkern.templates
 from genkern.errors import ResultsError
-from genkern.ops.outside import folders
+from genkern.ops.user_formats import folders
 
 SCHEMA = 5
 # Keys that may be missing, because a tool did not answer or an earlier release did not write them. Their absence alone

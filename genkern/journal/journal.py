@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import GenkernError, OutputError
-from genkern.files import regular
+from genkern.file_io import regular
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Unfit
 from genkern.journal.batch import codes_columns, columns, shortened, unfit_columns
+from genkern.journal.binaries import MadeBinary, made_columns
 from genkern.journal.facts import Begun, Compiled, Ended, JournalFacts, Start
 from genkern.journal.header import SCHEMA
-from genkern.journal.line import behind, checksums, journal_line
-from genkern.journal.made import MadeBinary, made_columns
-from genkern.journal.searched import Searched, value_of
+from genkern.journal.journal_line import behind, checksums, journal_line
+from genkern.journal.search_steps import Searched, value_of
 from genkern.result.journal_values import values_of
 from genkern.result.result import Result
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from genkern.errors import OutputError, ResultsError
-from genkern.files import is_stream, shown_path
+from genkern.file_io import is_stream, shown_path
 
 # Bytes of a file name on every file system of Linux.
 _MOST_NAME = 255

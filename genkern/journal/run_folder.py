@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from genkern.errors import OutputError
-from genkern.files import shown_path
+from genkern.file_io import shown_path
 from genkern.journal.file_lock import Locked, held, is_held
-from genkern.private import is_private
+from genkern.private_folders import is_private
 
 _LOCK = ".lock"
 

@@ -22,14 +22,14 @@ from genkern.gemm.parameter import (
 )
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.family import Family
-from genkern.kernels.contract.form import Form
-from genkern.kernels.contract.sums import like
-from genkern.kernels.cute import own
+from genkern.kernels.contract.gluon_tile import ring_k
+from genkern.kernels.contract.sum_order import like
+from genkern.kernels.contract.traits import Form
+from genkern.kernels.cute import user_families
 from genkern.kernels.cute.dense import CUTE_WGMMA
 from genkern.kernels.cute.dense_sm100 import CUTE_TCGEN05
-from genkern.kernels.families.few_rows import GEMV, SKINNY, SKINNY_DOT
-from genkern.kernels.families.gluon_tile import ring_k
 from genkern.kernels.families.persistent_tma import PERSISTENT_TMA
+from genkern.kernels.families.small_m import GEMV, SKINNY, SKINNY_DOT
 from genkern.kernels.families.tiled import TILED
 from genkern.kernels.families.tiled_tma import TILED_TMA
 from genkern.kernels.families.warp_specialized import WARP_SPECIALIZED
@@ -56,11 +56,11 @@ def add_file(file: str | Path) -> str:
     Raises InputError if the file defines no family, or one whose name genkern uses.
     """
     file = Path(file).resolve()
-    family = own.family_of(file)
-    if family.name in FAMILIES and file not in own.files():
+    family = user_families.family_of(file)
+    if family.name in FAMILIES and file not in user_families.files():
         raise InputError(f"{file}: there is a family {family.name} already: choose another name")
     add(family)
-    own.remember(file)
+    user_families.remember(file)
     return family.name
 
 
@@ -72,7 +72,7 @@ def add(family: Family) -> None:
     _CHECKED.clear()
 
 
-for _file in own.files():
+for _file in user_families.files():
     add_file(_file)
 
 

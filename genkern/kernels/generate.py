@@ -21,15 +21,15 @@ from genkern.gemm.gpus import Gpu, capabilities_of, gpu_for_arch, known_archs
 from genkern.gemm.operand import Operand
 from genkern.gemm.parameter import AMD_OPTIONS, CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import parameters_of
 from genkern.kernels.catalogue import arguments_of, form_of, language_of
+from genkern.kernels.contract.argument import parameters_of
 from genkern.kernels.contract.call import Kernel
+from genkern.kernels.contract.gluon_tile import parts_of, powers_of, ring_k
 from genkern.kernels.contract.product import product_of, starts_early
 from genkern.kernels.cute.source_file import sha256_of
+from genkern.kernels.families.alignment_copy import copied_operands
 from genkern.kernels.families.common import REDUCE, SUM_SLOTS
-from genkern.kernels.families.gluon_tile import parts_of, powers_of, ring_k
-from genkern.kernels.families.offsets import wide_operands
-from genkern.kernels.families.realigned import copied_operands
+from genkern.kernels.families.index_width import wide_operands
 from genkern.kernels.launch_text import CallText, call_text
 from genkern.kernels.legality import require_legal
 from genkern.kernels.specs import binary_name, call_of, source_digest

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from genkern.gemm.parameter import PARAMETERS
-from genkern.kernels.argument import (
+from genkern.kernels.contract.argument import (
     BINARY,
     Argument,
     Constant,
@@ -21,10 +21,10 @@ from genkern.kernels.argument import (
     Workspace,
 )
 from genkern.kernels.contract.call import Call, Kernel
+from genkern.kernels.contract.expression import Value, names_in, spelled
+from genkern.kernels.contract.gluon_tile import WIDEST
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.expression import Value, names_in, spelled
 from genkern.kernels.families.common import CONSTANTS
-from genkern.kernels.families.gluon_tile import WIDEST
 
 # Width in characters up to which arguments are joined into lines. A longer argument has a line of its own.
 _LINE = 100

@@ -27,10 +27,10 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import INT32, GemmProblem
 from genkern.gemm.triton_release import triton_release
 from genkern.kernels.catalogue import form_of, formed, refused_values
-from genkern.kernels.contract.form import Form
-from genkern.kernels.families.gluon_tile import ring_k
+from genkern.kernels.contract.gluon_tile import ring_k
+from genkern.kernels.contract.traits import Form
+from genkern.kernels.families.index_width import counted_limit
 from genkern.kernels.families.limits import GRID_YZ, tiles, too_many
-from genkern.kernels.families.offsets import counted_limit
 from genkern.ops.op import get_op, groups_of, operands_of
 
 # First release of Triton whose loads take .cs; earlier releases fail to compile it.

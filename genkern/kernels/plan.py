@@ -17,7 +17,7 @@ from genkern.errors import InputError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import INT32
-from genkern.kernels.argument import (
+from genkern.kernels.contract.argument import (
     Argument,
     Constant,
     Copied,
@@ -30,7 +30,7 @@ from genkern.kernels.argument import (
     Stride,
     Workspace,
 )
-from genkern.kernels.expression import (
+from genkern.kernels.contract.expression import (
     Bounds,
     Expression,
     Value,

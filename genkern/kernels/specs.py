@@ -14,22 +14,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from genkern.files import regular_bytes
+from genkern.file_io import regular_bytes
 from genkern.gemm.config import Config, name_of
 from genkern.gemm.gpus import Gpu, triton_target
 from genkern.gemm.parameter import PARAMETERS, Parameter
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.kernels import lowering, source
-from genkern.kernels.argument import Constant, constants_of, expanded, passed, promised, triton_type
 from genkern.kernels.catalogue import arguments_of, form_of, language_of, numbers_of, words_of
+from genkern.kernels.contract.argument import Constant, constants_of, expanded, passed, promised, triton_type
+from genkern.kernels.contract.batches_and_groups import for_batch, for_groups
 from genkern.kernels.contract.call import Call, Kernel
-from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.expression import Value, evaluate, fold
 from genkern.kernels.contract.product import Product, product_of
-from genkern.kernels.contract.several import for_batch, for_groups
+from genkern.kernels.contract.traits import Form
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute.source_file import files_of
-from genkern.kernels.expression import Value, evaluate, fold
 from genkern.kernels.kernel import KernelSpec, program_text, symbol_of
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.ops.op import Op

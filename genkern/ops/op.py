@@ -17,7 +17,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
-from genkern.ops import outside
+from genkern.ops import user_formats
 from genkern.ops.fields import NoFields, fields_of
 from genkern.ops.groups import Groups
 
@@ -174,7 +174,7 @@ def op_names() -> tuple[str, ...]:
 
 def op_folders() -> dict[str, Path]:
     """Return the folders of added formats by name."""
-    return _outside_names(outside.folders())
+    return _outside_names(user_formats.folders())
 
 
 def is_outside(name: str) -> bool:
@@ -193,7 +193,7 @@ def _outside_names(folders: tuple[Path, ...]) -> dict[str, Path]:
 
 
 def _outside_op(folder: Path) -> Op:
-    op = getattr(outside.load_package(folder), "OP", None)
+    op = getattr(user_formats.load_package(folder), "OP", None)
     if not isinstance(op, Op) or op.folder != op.name or not op.name.isidentifier():
         raise InputError(
             f"{folder}/__init__.py has no OP = Op(name=NAME, folder=NAME, ...): see docs/your_own_format.md"
@@ -217,14 +217,14 @@ def add_op(path: str) -> Op:
     taken = op_folders().get(op.name, folder)
     if taken != folder:
         raise InputError(f"{folder}: the format {op.name} is already defined in {taken}")
-    outside.add_folder(folder)
+    user_formats.add_folder(folder)
     return op
 
 
 def doc_of(name: str) -> str:
     """Return the docstring of a format's package; "" if it has none."""
     is_own = name in _own_names()
-    package = importlib.import_module(f"genkern.ops.{name}") if is_own else outside.load_package(op_folder(name))
+    package = importlib.import_module(f"genkern.ops.{name}") if is_own else user_formats.load_package(op_folder(name))
     return package.__doc__ or ""
 
 
@@ -240,7 +240,7 @@ def get_op(name: str) -> Op:
         return _own_op(name)
     if name not in op_names():
         raise InputError(f"unknown op {name!r}: use one of {', '.join(op_names())}")
-    op: Op = outside.load_package(op_folders()[name]).OP
+    op: Op = user_formats.load_package(op_folders()[name]).OP
     return op
 
 
@@ -281,7 +281,7 @@ def linear_of(problem: GemmProblem) -> Linear | None:
 
 @functools.lru_cache(maxsize=64)
 def _library_module(name: str) -> Any:
-    package = f"genkern.ops.{name}" if name in _own_names() else outside.load_package(op_folder(name)).__name__
+    package = f"genkern.ops.{name}" if name in _own_names() else user_formats.load_package(op_folder(name)).__name__
     try:
         return importlib.import_module(f"{package}.library")
     except ModuleNotFoundError as error:

@@ -27,16 +27,16 @@ from genkern.profiling.loaded_gemm import Call, LoadedGemm
 from genkern.profiling.server import Answer, Server, Tell
 from genkern.result.package import PackedCall
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.context import Context
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.bundles.table import Choice
+from genkern.runtime.calls.context import Context
 from genkern.runtime.launch.launcher import Launches
 from genkern.runtime.launch.parameters import COUNTERS, WORKSPACE, Layout
-from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
+from genkern.runtime.launch.prepared_call import LiveGpu, PreparedCall
 from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.row_calls import order_by, quantize_by
 from genkern.runtime.routed.row_kernels import GATED_COLUMNS, RowKernel, needed, row_call
-from genkern.runtime.table import Choice
 
 _DEVICE = "cuda"
 # Tokens, experts per token, experts: one row, few rows, and more rows than a program reads in a step.

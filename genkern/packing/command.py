@@ -13,26 +13,26 @@ from dataclasses import replace
 from rich.console import Console
 
 from genkern.arguments import Parser, number
-from genkern.command.screen import put_table
-from genkern.command.setting import note_kept_elsewhere
-from genkern.command.target import versions
+from genkern.cli.setting import note_kept_elsewhere
+from genkern.cli.target import versions
+from genkern.compile.cache import BinaryCache, Failure
+from genkern.compile.farm import Farm
 from genkern.errors import InputError, ResultsError
-from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.farm import Farm
-from genkern.files import cache_folder, require_writable
-from genkern.formats.kind import read_results
+from genkern.file_io import cache_folder, require_writable
+from genkern.files.file_kind import read_results
 from genkern.gemm.gpus import detect_devices, gpu_for_arch, known_archs, triton_target
 from genkern.gemm.triton_release import installed
 from genkern.journal.run_folder import modules_folder
 from genkern.kernels.kernel import Target
-from genkern.packing.any_m import MOST_M, unserved
+from genkern.packing.m_ranges import MOST_M, unserved
 from genkern.packing.packer import Packer
 from genkern.packing.prover import PROOF_TIMEOUT_S, devices_for, proofs_text, prove_on
 from genkern.packing.rows import PackedRow, rows_of, with_calls, without_kernels
 from genkern.result.result import Result
-from genkern.runtime.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
-from genkern.runtime.packed import Contents, joined
-from genkern.runtime.untuned import Relatives
+from genkern.runtime.bundles.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
+from genkern.runtime.bundles.records import Contents, joined
+from genkern.runtime.bundles.untuned_m import Relatives
+from genkern.screen import put_table
 
 _MOST_JOBS = 1024
 _jobs = number(f"a number of processes from 1 to {_MOST_JOBS}", 1, _MOST_JOBS, integer=True)

@@ -12,14 +12,14 @@ from rich.console import Console
 
 from genkern.arguments import Parser
 from genkern.errors import InputError
-from genkern.files import read_text, require_writable, shown_path, write_whole
-from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.kind import LIST_HELP, list_text, require_list_or_none
-from genkern.formats.sizes import SizeList, parse_sizes
+from genkern.file_io import read_text, require_writable, shown_path, write_whole
+from genkern.files.file_kind import LIST_HELP, list_text, require_list_or_none
+from genkern.files.gemm_entry import GemmDefaults
+from genkern.files.sizes import SizeList, parse_sizes
 from genkern.gemm.gpus import known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import op_names
-from genkern.runtime.process.recorded_sizes import PREFIX, PREFIXES
+from genkern.runtime.process.size_recorder import PREFIX, PREFIXES
 
 
 def parse_merge(argv: Sequence[str]) -> argparse.Namespace:

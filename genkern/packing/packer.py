@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from genkern.compile.binary.code_object import code_sha256
+from genkern.compile.cache import Failure
+from genkern.compile.compiler import CompileJob
+from genkern.compile.farm import Farm
 from genkern.errors import ResultsError
-from genkern.farm.binary.code_object import code_sha256
-from genkern.farm.cache import Failure
-from genkern.farm.compiler import CompileJob
-from genkern.farm.farm import Farm
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
@@ -26,11 +26,11 @@ from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.kernels.specs import kernel_specs, launch_plan
 from genkern.ops.op import get_op
-from genkern.packing.any_m import Reach
+from genkern.packing.m_ranges import Reach
 from genkern.result.package import PackedCall
-from genkern.runtime.launch.described import described
+from genkern.runtime.bundles.records import PackedBinary
+from genkern.runtime.launch.binary_record import described
 from genkern.runtime.launch.parameters import Layout, parameters_of
-from genkern.runtime.packed import PackedBinary
 from genkern.runtime.routed.row_kernels import FILE
 from genkern.runtime.routed.row_kernels import needed as row_kernels_of
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from genkern.gemm.problem import MAX_DIMENSION
 from genkern.gemm.records import CONFIG_WINS, NOT_CHECKED, Check, Outcome
 from genkern.ops.op import get_op
-from genkern.packing.any_m import last_for
+from genkern.packing.m_ranges import last_for
 from genkern.packing.rows import without_kernels
 from genkern.result.package import PackedCall
 from genkern.result.result import Result
-from genkern.runtime.launch.prepared import memory_refused
-from genkern.runtime.packed import Contents
-from genkern.runtime.untuned import Relatives
+from genkern.runtime.bundles.records import Contents
+from genkern.runtime.bundles.untuned_m import Relatives
+from genkern.runtime.launch.prepared_call import memory_refused
 
 # M between the ends of a call's range that are proved, drawn evenly by magnitude.
 _BETWEEN = 2

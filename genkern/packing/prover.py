@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from genkern.errors import BugError, InputError, ProfilerError
-from genkern.files import write_whole
+from genkern.file_io import write_whole
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpus import DetectedDevice
 from genkern.gemm.records import Check
@@ -20,17 +20,17 @@ from genkern.ops.op import check_problem
 from genkern.packing.parallel_checks import Checks, WantedCheck, made_checks, process_count
 from genkern.packing.proof import CallProof, Place, has_no_room, other_bits, sizes_to_prove, with_proofs
 from genkern.packing.proof_store import PROOFS, ProofStore, proof_key
-from genkern.profiling.same_bits.device_rows import DeviceRows
-from genkern.profiling.supervised import SupervisedProfiler
+from genkern.profiling.device_rows import DeviceRows
+from genkern.profiling.supervised_profiler import SupervisedProfiler
 from genkern.python_child import module_argv
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.packed import Contents
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.records import Contents
+from genkern.runtime.bundles.untuned_m import Relatives
 from genkern.runtime.routed.row_kernels import needed
-from genkern.runtime.untuned import Relatives
+from genkern.timing.device_lock import Turn
 from genkern.timing.session import Budget, Session
 from genkern.timing.time_sources import usual_timer
-from genkern.timing.turns import Turn
 
 SERVER = module_argv("genkern.packing.bundle_server")
 # Limit per M. Filling operands of several gigabytes takes seconds.

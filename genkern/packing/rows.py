@@ -7,21 +7,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from genkern.errors import InputError
-from genkern.formats.results import gpu_of
+from genkern.files.results import gpu_of
 from genkern.gemm.gpus import NOT_PRESENT, Gpu
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.gemm.records import CONFIG_WINS, VENDOR_WINS
 from genkern.kernels.catalogue import is_deterministic, sums_of
 from genkern.kernels.legality import legal
 from genkern.ops.op import bytes_moved, get_op, groups_of
-from genkern.packing.any_m import Kernels, Reach, further, lower_tiles, reach
+from genkern.packing.m_ranges import Kernels, Reach, further, lower_tiles, reach
 from genkern.packing.packer import Wanted
 from genkern.result.package import Package, PackedCall, PackedOperand
 from genkern.result.result import Proof, Result
-from genkern.runtime.untuned import Relatives
-from genkern.search.predicted_times import predicted_times
+from genkern.runtime.bundles.untuned_m import Relatives
+from genkern.search.guided.predicted_times import predicted_times
 from genkern.timing.libraries import AITER, TORCH, library_of
-from genkern.timing.standing import Standing, standing
+from genkern.timing.trust_rank import Standing, standing
 
 # Predictions that differ relatively by less are the same: files have four decimals of a microsecond.
 _SAME_PREDICTION = 0.002
@@ -50,7 +50,7 @@ class Rows:
 def rows_of(found: Iterable[Result], arch: str | None, predicted: bool) -> Rows:
     """Return the rows to pack. `arch` is the architecture of rows that do not state theirs.
 
-    If two rows have one problem and device, the more reliable one is taken (genkern.timing.standing), else the faster
+    If two rows have one problem and device, the more reliable one is taken (genkern.timing.trust_rank), else the faster
     one. Batch-invariant rows are packed in addition to other rows of their problems, with kernels for every M that some
     kernel of their order of sums can serve.
 

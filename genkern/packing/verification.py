@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from genkern.arguments import Parser, number
-from genkern.command.target import versions
+from genkern.cli.target import versions
 from genkern.errors import BugError, InputError, ProfilerError
-from genkern.files import cache_folder, require_writable, shown_path
+from genkern.file_io import cache_folder, require_writable, shown_path
 from genkern.gemm.gpus import DetectedDevice, detect_devices
 from genkern.gemm.triton_release import installed
 from genkern.installation import pip_install
@@ -23,12 +23,12 @@ from genkern.journal.run_folder import modules_folder
 from genkern.packing.proof import trimmed
 from genkern.packing.proof_store import PROOFS, ProofStore
 from genkern.packing.prover import PROOF_TIMEOUT_S, Prover, Sessions, devices_for, proofs_text, server_on
-from genkern.packing.retimed import Retimed, news, retimed
-from genkern.profiling.same_bits.device_rows import DeviceRows
-from genkern.profiling.supervised import SupervisedProfiler
-from genkern.runtime.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
-from genkern.runtime.packed import Contents
-from genkern.runtime.process.drift import is_concerned, library_version, versions_here
+from genkern.packing.retiming import Retimed, news, retimed
+from genkern.profiling.device_rows import DeviceRows
+from genkern.profiling.supervised_profiler import SupervisedProfiler
+from genkern.runtime.bundles.bundle import SUFFIX, Bundle, read_bundle, require_bundle_or_none, write_bundle
+from genkern.runtime.bundles.drift import is_concerned, library_version, versions_here
+from genkern.runtime.bundles.records import Contents
 from genkern.timing.libraries import CALLED
 from genkern.timing.session import Budget
 

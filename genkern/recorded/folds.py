@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from genkern.errors import OutputError, ResultsError
-from genkern.files import read_text, require_writable, shown_path, write_bytes_whole, write_whole
+from genkern.file_io import read_text, require_writable, shown_path, write_bytes_whole, write_whole
 from genkern.search.guided.learned import Learned
 
 Size = tuple[int, int, int]

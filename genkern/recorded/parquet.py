@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from genkern.errors import InputError, OutputError, ResultsError, one_line
-from genkern.files import read_bytes, shown_path, write_bytes_whole
+from genkern.file_io import read_bytes, shown_path, write_bytes_whole
 from genkern.installation import pip_install
 from genkern.recorded.columns import BY_NAME, COLUMNS, COMPILED, CONFIG, PROBLEM, REQUIRED, RUN, SCHEMA, Kind
-from genkern.recorded.making import RecordedRun, all_rows
+from genkern.recorded.from_journal import RecordedRun, all_rows
 
 SUFFIX = ".parquet"
 _METADATA = b"genkern"

@@ -14,7 +14,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome, Resources
 from genkern.recorded.columns import NEEDS
-from genkern.recorded.making import compiled
+from genkern.recorded.from_journal import compiled
 from genkern.search.strategy import Unit
 
 
@@ -82,7 +82,9 @@ class RecordedProblem:
 
     @cached_property
     def compiled_s(self) -> dict[Hashable, float]:
-        """Seconds of the compile, by the key that configs with the same binaries share (genkern.farm.sharing)."""
+        """Seconds of the compile, by the key that configs with the same binaries share
+        (genkern.compile.binary_groups).
+        """
         return {unit.compiled: seconds for unit, seconds in self.compile_s.items()}
 
     @cached_property

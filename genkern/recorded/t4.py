@@ -226,7 +226,7 @@ def metadata(recorded: RecordedProblem, provenance: Mapping[str, Any]) -> str:
 def files_of(recorded: RecordedProblem, provenance: Mapping[str, Any]) -> Iterator[tuple[str, Iterable[str]]]:
     """Yield the files of a problem: the path in the folder of the export, and the parts of the text.
 
-    `provenance`: that of the problem's run (genkern.recorded.making.RecordedRun).
+    `provenance`: that of the problem's run (genkern.recorded.from_journal.RecordedRun).
     """
     device = device_of(recorded, provenance)
     folder = f"{folder_of(device)}/{recorded.problem.name}"

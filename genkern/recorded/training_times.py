@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from genkern.errors import InputError
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, gpu_for_device
 from genkern.gemm.problem import GemmProblem

@@ -34,8 +34,8 @@ class PackedCall:
     code: digest of the machine code of the binaries (genkern.gemm.records.code_digest).
     proved: the M, in ascending order, for which its output was proved right on the winner's device, launched as it is
         packed (genkern.packing.proof).
-    sums: the order of sums along K (genkern.kernels.contract.sums); "" if unknown. A row of A has the same bits in all
-        calls with the same order.
+    sums: the order of sums along K (genkern.kernels.contract.sum_order); "" if unknown. A row of A has the same bits in
+        all calls with the same order.
     """
 
     least_m: Rows

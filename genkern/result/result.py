@@ -22,7 +22,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import CHOICES, CONFIG_WINS, PREDICTED, Check
 from genkern.result.package import Package, PackedCall, PackedOperand
 from genkern.timing.libraries import is_call
-from genkern.timing.standing import PROVED
+from genkern.timing.trust_rank import PROVED
 
 if TYPE_CHECKING:
     from genkern.result.device import DeviceKey
@@ -120,8 +120,8 @@ class Result:
     expected_loss: how much longer the best tried config is expected to take than the best of all (0.01: 1 %)
 
     Order of sums
-    sums: order in which the config adds along K (genkern.kernels.contract.sums). A run's results do not state it: it
-        follows from the config
+    sums: order in which the config adds along K (genkern.kernels.contract.sum_order). A run's results do not state it:
+        it follows from the config
     vendor_sums: order in which `vendor` adds along K, as its bits show
     batch_invariant: all winners of problems that differ only in M, and the calls that `choice` means, have one order
     invariant_loss: how much longer the call takes than the fastest one in any order (0.01: 1 %)

@@ -1,7 +1,7 @@
 """The form of a result in rows of results files: keys in YAML, columns of genkern's own in AITER's CSV.
 
 KEYS lists the keys in the order in which they are written. The keys of the problem and the config are those of
-tune_gemm (genkern.formats).
+tune_gemm (genkern.files).
 """
 
 from __future__ import annotations

@@ -10,21 +10,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from genkern.command.candidates_file import COLUMNS
+from genkern.cli.candidates_file import COLUMNS
+from genkern.compile.occupancy import occupancy
 from genkern.errors import InputError, ResultsError
-from genkern.farm.occupancy import occupancy
-from genkern.files import read_text, shown_path
-from genkern.formats.gemm_entry import problem_of_cells
+from genkern.file_io import read_text, shown_path
+from genkern.files.gemm_entry import problem_of_cells
 from genkern.gemm.config import Config
 from genkern.gemm.gpu import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome, Resources
-from genkern.journal.searched import parsed
+from genkern.journal.search_steps import parsed
 from genkern.kernels.legality import block_warps
 from genkern.recorded.columns import NEEDS
+from genkern.recorded.load import recorded_problems
 from genkern.recorded.parquet import SUFFIX
 from genkern.recorded.problem import RecordedProblem
-from genkern.recorded.reading import recorded_problems
 from genkern.results_report.record import Candidates, Needs, Tile
 
 # Candidates that a report shows one by one. A page with 500 sizes and this many candidates stays below 4 MB.

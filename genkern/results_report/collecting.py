@@ -10,14 +10,14 @@ from pathlib import Path
 
 import genkern
 from genkern.errors import InputError, ResultsError
-from genkern.files import shown_path
-from genkern.formats.config_entry import parse_config
-from genkern.formats.kind import read_results
+from genkern.file_io import shown_path
+from genkern.files.config_entry import parse_config
+from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import read_journal
 from genkern.journal.run_files import RunFiles
-from genkern.recorded.reading import problems_of
+from genkern.recorded.load import problems_of
 from genkern.result.result import Result
 from genkern.results_report.candidates import (
     MOST_CANDIDATES,
@@ -54,7 +54,7 @@ def collect(
     """Return the record of a report.
 
     Args:
-        results: a results file, a folder of results files, or rows that `genkern.formats` has read.
+        results: a results file, a folder of results files, or rows that `genkern.files` has read.
         old: older results to compare with, in the same forms.
         candidates: files with candidates besides the journals that lie beside results files: a CSV file of
             --profile_file, recorded tables, or folders of these. The first file that has a size is used.

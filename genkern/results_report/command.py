@@ -9,7 +9,7 @@ from rich.console import Console
 
 from genkern.arguments import Parser, underscored
 from genkern.errors import InputError
-from genkern.files import is_stream, shown_path
+from genkern.file_io import is_stream, shown_path
 from genkern.results_report.candidates import MOST_CANDIDATES
 from genkern.results_report.writing import FORMATS, format_of, write
 

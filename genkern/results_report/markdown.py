@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from genkern.files import printable
+from genkern.file_io import printable
 from genkern.results_report.changes import counted, p_text
 from genkern.results_report.record import FASTER, MEASURED, PREDICTED, SLOWER, Record, Size
 

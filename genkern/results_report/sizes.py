@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from genkern.command.report import format_text
+from genkern.cli.report import format_text
 from genkern.errors import InputError
-from genkern.formats.results import gpu_of
+from genkern.files.results import gpu_of
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import NOT_PRESENT, Gpu
 from genkern.gemm.records import CONFIG_WINS, TIE

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 
 from genkern.errors import InputError
-from genkern.files import regular_bytes
+from genkern.file_io import regular_bytes
 from genkern.gemm.config import Config
 from genkern.gemm.gpu import Gpu
 from genkern.gemm.problem import GemmProblem

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from genkern.errors import InputError
-from genkern.files import shown_path, write_bytes_whole, write_whole
+from genkern.file_io import shown_path, write_bytes_whole, write_whole
 from genkern.results_report.candidates import MOST_CANDIDATES
 from genkern.results_report.collecting import Results, collect
 from genkern.results_report.markdown import markdown
@@ -46,8 +46,8 @@ def write(
     """Write a report of results, and return its record.
 
     Args:
-        results: a results file, a folder of results files, or rows that `genkern.formats` has read
-            (`genkern.formats.kind.read_results`).
+        results: a results file, a folder of results files, or rows that `genkern.files` has read
+            (`genkern.files.file_kind.read_results`).
         path: the file to write. It is replaced as a whole.
         old: older results to compare with, in the same forms.
         format: one of FORMATS; by default the suffix of `path`.

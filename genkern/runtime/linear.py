@@ -14,14 +14,14 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from genkern.errors import InputError
 from genkern.gemm.dtypes import BY_TORCH
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm, is_traced
-from genkern.runtime.plain import PLAIN, is_pytorchs
-from genkern.runtime.shared.merging import Place, merge_layers
-from genkern.runtime.shared.own_forward import give_forward, has_own_forward, is_given, when_replicated
-from genkern.runtime.shared.shared_product import Operator
-from genkern.runtime.shared.tuned_groups import groups_of, has_bias, is_tuned, sums_of, winners_of
-from genkern.runtime.shared.ways import Way, way_of
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm, is_traced
+from genkern.runtime.calls.plain_tensor import PLAIN, is_pytorchs
+from genkern.runtime.merged_layers.invariant_mode import Way, way_of
+from genkern.runtime.merged_layers.merging import Place, merge_layers
+from genkern.runtime.merged_layers.own_forward import give_forward, has_own_forward, is_given, when_replicated
+from genkern.runtime.merged_layers.shared_product import Operator
+from genkern.runtime.merged_layers.tuned_groups import groups_of, has_bias, is_tuned, sums_of, winners_of
 
 
 @dataclass(frozen=True)

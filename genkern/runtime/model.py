@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from genkern.gemm.problem import DEFAULT_OP
-from genkern.runtime.default import default_context
+from genkern.runtime.process.default_context import default_context
 
 # PyTorch is imported by calls: help(genkern) shows these functions where it is not installed.
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ def patch(model: torch.nn.Module, *, gated: bool = True) -> Patch:
         Patch: `layers` names the patched layers, `merged` the groups of layers that are one product; `undo()`, or the
         end of a `with` block, restores the model's own forwards. Merged weights stay in their buffers.
     """
+    from genkern.runtime.experts_modules import patch_experts
     from genkern.runtime.linear import Patch, patch_model
-    from genkern.runtime.routed.modules import patch_experts
-    from genkern.runtime.routed.routed import routed_of, staged_op
-    from genkern.runtime.shared.linears import linears_of
-    from genkern.runtime.torch_ops import gemm_of
+    from genkern.runtime.merged_layers.linears import linears_of
+    from genkern.runtime.process.torch_ops import gemm_of
+    from genkern.runtime.routed.functions import routed_of, staged_op
 
     context, op = default_context(), staged_op()
     gemm = gemm_of(DEFAULT_OP)
@@ -82,9 +82,9 @@ def report(model: torch.nn.Module) -> ModelReport:
         ModelReport: a list of LayerReport: name, N, K, type, and by M the config that won, "vendor" or "tie". Its
             `workspaces` say how many bytes calls keep on each GPU. `print(report(model))` has a line for each.
     """
+    from genkern.runtime.experts_modules import report_experts
     from genkern.runtime.linear import report_model
-    from genkern.runtime.routed.modules import report_experts
-    from genkern.runtime.routed.routed import staged_op
+    from genkern.runtime.routed.functions import staged_op
 
     context = default_context()
     layers = [*report_model(model, context), *report_experts(model, staged_op(), context)]

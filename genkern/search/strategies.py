@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from genkern.compile.binary_groups import compiled_of
 from genkern.errors import GenkernError, InputError, one_line
-from genkern.farm.sharing import compiled_of
-from genkern.files import MAX_READ_BYTES, import_file, regular_bytes
+from genkern.file_io import MAX_READ_BYTES, import_file, regular_bytes
 from genkern.search.strategy import Event, MakesStrategy, Strategy, Task, Unit
 
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from genkern.farm.sharing import compiled_of
+from genkern.compile.binary_groups import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem

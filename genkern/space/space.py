@@ -14,14 +14,14 @@ from typing import Any
 import yaml
 
 from genkern.errors import InputError
-from genkern.files import MAX_READ_BYTES, regular_bytes
+from genkern.file_io import MAX_READ_BYTES, regular_bytes
 from genkern.gemm.config import Others
 from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpu_table import ARCH, NO_ARCH
 from genkern.gemm.gpus import Gpu, archs_for_spaces, gpu_for_arch, known_archs
 from genkern.gemm.parameter import AMD_OPTIONS, PARAMETERS, Parameter, Value
 from genkern.kernels.catalogue import FAMILIES, block_problem, formed, forms_of, parameters_of, warps_problem
-from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.traits import Form
 from genkern.ops.op import op_folder, op_names
 from genkern.space.guide_names import in_own_names
 from genkern.space.rules.registry import RULE_NAMES
@@ -93,7 +93,8 @@ class Space:
     families: values of the families' parameters.
     rules: names of the pruning rules.
     default: True if this is the default space of its architectures and formats.
-    order: if not "", only configs with this order of sums are kept after all rules (genkern.kernels.contract.sums).
+    order: if not "", only configs with this order of sums are kept after all rules
+    (genkern.kernels.contract.sum_order).
     """
 
     name: str

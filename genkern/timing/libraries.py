@@ -22,7 +22,7 @@ TRITON, CUTE, TORCH, CUBLASLT, HIPBLASLT, AITER = LIBRARIES = (
 LT = {"nvidia": CUBLASLT, "amd": HIPBLASLT}
 # All libraries whose calls race one by one, by vendor.
 ONE_BY_ONE = {"nvidia": (CUBLASLT,), "amd": (HIPBLASLT, AITER)}
-# Libraries whose calls a dispatcher makes. AITER's calls are written for AITER itself (genkern.formats.aiter_csv).
+# Libraries whose calls a dispatcher makes. AITER's calls are written for AITER itself (genkern.files.aiter_csv).
 CALLED = tuple(name for name in LIBRARIES if name != AITER)
 # Languages of genkern's own kernels: configs belong to them, library calls do not.
 OURS = (TRITON, CUTE)

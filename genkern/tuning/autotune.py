@@ -18,18 +18,18 @@ from typing import Any
 import yaml
 
 from genkern.errors import InputError, ResultsError
-from genkern.files import cache_folder, write_whole
-from genkern.formats.kind import read_results
+from genkern.file_io import cache_folder, write_whole
+from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import archs_with, capabilities_of
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
 from genkern.result.result import Result
-from genkern.runtime.bundle import read_bundle
+from genkern.runtime.bundles.bundle import read_bundle
+from genkern.runtime.bundles.table import Table
 from genkern.runtime.launch.parameters import Layout
-from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
-from genkern.runtime.process.own_command import finished, pack_arguments
-from genkern.runtime.table import Table
+from genkern.runtime.launch.prepared_call import LiveGpu, PreparedCall
+from genkern.runtime.process.genkern_command import finished, pack_arguments
 from genkern.space.guide_names import TCGEN05, WGMMA, in_guide_names
 
 KEYS = ("exact", "power_of_two")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from genkern.errors import ProfilerError
 from genkern.gemm.triton_release import installed
 from genkern.installation import pip_install
-from genkern.tuning.check import InterpreterChecker
+from genkern.tuning.checkers import InterpreterChecker
 
 
 def interpreter_checker(err_ratio: float, module_dir: str) -> InterpreterChecker:

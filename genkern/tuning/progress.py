@@ -2,7 +2,7 @@
 
 The bars show candidates measured of those in the space, kernels compiled, failures and rate, but no remaining time: a
 search ends long before it has measured the whole space, and when is not known. The command prints the time that is left
-for the remaining sizes (genkern/command/time_left.py).
+for the remaining sizes (genkern/cli/time_left.py).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
-from genkern.farm.farm import FarmCounts
-from genkern.files import require_start_or_none, write_whole
+from genkern.compile.farm import FarmCounts
+from genkern.file_io import require_start_or_none, write_whole
 
 # Width of the terminal from which on the farm's counts fit beside the bar.
 _ROOMY_COLUMNS = 110

@@ -1,15 +1,15 @@
 """Replay of a recorded search: a strategy gets the same calls of `ask` and `tell`, in the same order, as in the run.
 
 The strategy of the run then makes the same decisions. Any other strategy can search a problem of which every config was
-recorded, with `genkern.tuning.simulated`.
+recorded, with `genkern.tuning.simulation`.
 """
 
 from __future__ import annotations
 
-from genkern.farm.sharing import compiled_of
+from genkern.compile.binary_groups import compiled_of
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
-from genkern.journal.searched import Asked, Searched, Step, Told
+from genkern.journal.search_steps import Asked, Searched, Step, Told
 from genkern.search.strategy import MakesStrategy, Task
 
 

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from genkern.compile.build_environment import Workshop
+from genkern.compile.candidate_builder import Bench, Job
 from genkern.errors import BugError, ProfilerError, bugs_told
-from genkern.farm.bench import Bench, Job
-from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import (
@@ -29,8 +29,8 @@ from genkern.gemm.records import (
 from genkern.journal.facts import Begun, Compiled, Ended, ProblemFacts
 from genkern.journal.journal import Facts
 from genkern.result.result import Proof, Result
+from genkern.search.guided.predicted_times import predicted_times
 from genkern.search.limit import NO_LIMIT, Limit
-from genkern.search.predicted_times import predicted_times
 from genkern.search.select import (
     barren_families,
     finalists,
@@ -48,15 +48,15 @@ from genkern.space.space import Space
 from genkern.timing.libraries import OURS, TORCH, VENDOR, call_name, library_of
 from genkern.timing.profiler import Profiler
 from genkern.timing.session import Budget
-from genkern.timing.standing import SHARED
-from genkern.tuning.check import Checker
-from genkern.tuning.compared import Compared, confirmed
-from genkern.tuning.elsewhere import times_kept
-from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
-from genkern.tuning.invariant.comparing import Comparing, with_rows
-from genkern.tuning.prepared import Ahead, Preparation, Prepared
+from genkern.timing.trust_rank import SHARED
+from genkern.tuning.checkers import Checker
+from genkern.tuning.confirmation import Compared, confirmed
+from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, Orders
+from genkern.tuning.peer_timings import times_kept
+from genkern.tuning.preparation import Ahead, Preparation, Prepared
 from genkern.tuning.progress import Progress
-from genkern.tuning.search import NOTHING_SAID, Confidence, Search
+from genkern.tuning.row_comparison import Comparing, with_rows
+from genkern.tuning.search_driver import NOTHING_SAID, Confidence, Search
 
 _LOSSES = (Outcome.CRASHED, Outcome.TIMED_OUT)
 

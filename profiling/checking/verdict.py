@@ -38,10 +38,10 @@ from genkern.profiling.checking.bound import (
     rounded_range,
     sum_error,
 )
+from genkern.profiling.checking.concurrent_calls import fault_together
 from genkern.profiling.checking.guard import Guarded, first_true, guarded, guarded_vector
 from genkern.profiling.checking.inputs import FEW_PRODUCTS, Round, fill, rounds_of
 from genkern.profiling.checking.repeated_groups import RepeatedGroups
-from genkern.profiling.checking.together import fault_together
 from genkern.profiling.checking.wide_sums import shows_wide_sums
 from genkern.timing.session import TOLERANCE
 

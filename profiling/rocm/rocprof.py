@@ -27,9 +27,7 @@ import genkern
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Candidate, Measurement, Outcome
 from genkern.profiling.clocks import throttled_rounds, usual_mhz
-from genkern.profiling.rocm.dispatch_match import LogEntry, match_dispatches, parse_clock, parse_launch_log
-from genkern.profiling.rocm.kernel_trace import KernelTrace, parse_kernel_trace
-from genkern.profiling.rocm.launch_job import (
+from genkern.profiling.launch_job import (
     PLACES,
     JobPaths,
     LaunchLogWatch,
@@ -41,6 +39,8 @@ from genkern.profiling.rocm.launch_job import (
     spread_symbols,
     write_job,
 )
+from genkern.profiling.rocm.dispatch_match import LogEntry, match_dispatches, parse_clock, parse_launch_log
+from genkern.profiling.rocm.kernel_trace import KernelTrace, parse_kernel_trace
 from genkern.profiling.rocm.rocpd import read_rocpd
 from genkern.profiling.rocm.rocprof_command import find_executable, profiled_environment, rocprof_argv, rocprofv3_argv
 from genkern.profiling.rocm.vendor_trace import vendor_times

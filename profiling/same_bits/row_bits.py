@@ -1,10 +1,10 @@
 """RowChecking: whether a row of C has the same bits whatever else is computed, and the same bits as in other kernels.
 
-Inputs are normal deviates, for which every order of additions gives different bits (genkern.kernels.contract.sums). A
-call is repeated, made once with its rows at other positions beside other rows (`moved`), and both are made concurrently
-on streams and in graphs (genkern.profiling.checking.together). Equal rows must have equal bits, also in `reference`,
-another kernel that should add in the same order. Some rows, the pool, are the same for all M; `row_bits` digests their
-results, to be compared among problems that differ only in M.
+Inputs are normal deviates, for which every order of additions gives different bits
+(genkern.kernels.contract.sum_order). A call is repeated, made once with its rows at other positions beside other rows
+(`moved`), and both are made concurrently on streams and in graphs (genkern.profiling.checking.concurrent_calls). Equal
+rows must have equal bits, also in `reference`, another kernel that should add in the same order. Some rows, the pool,
+are the same for all M; `row_bits` digests their results, to be compared among problems that differ only in M.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import Op
 from genkern.profiling.checking.alphabet import choose_alphabet
+from genkern.profiling.checking.concurrent_calls import fault_together
 from genkern.profiling.checking.guard import first_true
 from genkern.profiling.checking.inputs import Round, fill
-from genkern.profiling.checking.together import fault_together
 from genkern.profiling.checking.verdict import Subject
 from genkern.profiling.same_bits.moved_rows import Tensors, as_bits, moved, row_operands
 

@@ -15,11 +15,11 @@ or one library call, of one problem in one run. `make docs` writes this page.
 
     genkern record RESULTS -o results/recorded             # writes tables from a run's journal
     genkern replay results/recorded --search NAME          # replays a search on them
-    genkern.recorded.reading.load("results/recorded")      # loads them in Python
+    genkern.recorded.load.load("results/recorded")      # loads them in Python
 
 **To cite.** Name this folder with the commit of genkern that you took it from, the tables that you used and their runs
 (column `run`). Each table's metadata has the device, the driver's and the libraries' versions, clocks, command and date
-of each run (`genkern.recorded.reading.provenance_of`). Times are valid for this device and these versions only. For
+of each run (`genkern.recorded.load.provenance_of`). Times are valid for this device and these versions only. For
 other tuners, `genkern record results/recorded --to t4 -o FOLDER` writes the spaces as [Kernel Tuner's T4 and T1
 files](../../docs/exchange.md#kernel-tuners-t4-format).
 

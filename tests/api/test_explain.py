@@ -13,7 +13,7 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.search.predicted_times import predicted_times
+from genkern.search.guided.predicted_times import predicted_times
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import torch
 
 from genkern.api.options import NOT_IN_PYTHON, TuneOptions, arguments_of, option_names
 from genkern.arguments import shown_names
-from genkern.command.options import parse, parser
+from genkern.cli.options import parse, parser
 from genkern.errors import InputError
 
 SIZE = ("-m", "1", "-n", "64", "-k", "64")

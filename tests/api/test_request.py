@@ -11,7 +11,7 @@ import torch
 
 from genkern.api.request import request_of
 from genkern.errors import InputError
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 
 ONE = GemmProblem(16, 128, 256)

@@ -8,12 +8,12 @@ from pathlib import Path
 import matplotlib
 import pandas as pd
 import pytest
-from made_winners import checked, winner, write_results
 from small_gemms import TILED
+from winner_factory import checked, winner, write_results
 
 import genkern
 from genkern.errors import InputError, OutputError, ResultsError
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import PREDICTED
 

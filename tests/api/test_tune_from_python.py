@@ -18,7 +18,7 @@ from tiny_space import FASTER, NAMES, tiny_command
 
 import genkern
 from genkern.errors import BugError, InputError, MachineError, ResultsError, RunError
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 
 SIZES = [(16, 128, 256), (33, 64, 4097)]
 FASTEST = min(FASTER, key=FASTER.__getitem__)
@@ -200,7 +200,7 @@ def test_errors_are_exceptions_of_one_line(space: Path, tmp_path: Path, monkeypa
 def test_a_bug_is_no_result(space: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With the log that has the traceback."""
     (tmp_path / "sitecustomize.py").write_text(
-        "import genkern.tuning.predicted as p\np.first_ranked = lambda *_: [][0]\n"
+        "import genkern.tuning.predictor as p\np.first_ranked = lambda *_: [][0]\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(BugError, match="bug"):

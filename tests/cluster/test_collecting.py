@@ -10,7 +10,7 @@ import pytest
 from command import run_here
 
 from genkern.cluster.work_folder import WorkFolder
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 from command import run_here
 
 from genkern.cluster.work_folder import WorkFolder
-from genkern.farm.cache import BinaryCache, without_compile_time
-from genkern.farm.shipped.kernels_file import KernelsFile
+from genkern.compile.cache import BinaryCache, without_compile_time
+from genkern.compile.kernels_file import KernelsFile
 
 
 def test_a_folder_has_what_each_size_would_try_first(compiled: Path) -> None:

@@ -15,7 +15,7 @@ from other_users import GROUP
 
 _STORE = """
 import os
-from genkern.farm.cache import BinaryCache, Failure
+from genkern.compile.cache import BinaryCache, Failure
 from genkern.gemm.records import Outcome
 BinaryCache(os.environ["GENKERN_CACHE_DIR"] + "/binaries").put_failure(Failure("ab" * 32, Outcome.COMPILE_FAILED, "no"))
 """

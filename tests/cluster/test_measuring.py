@@ -9,7 +9,7 @@ from command import run_here
 
 import genkern.cluster.work_folder
 from genkern.cluster.work_folder import WorkFolder
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 
 PREDICT = "--profiler", "predict", "--compile"
 

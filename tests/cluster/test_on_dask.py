@@ -15,7 +15,7 @@ from cluster_page import Lab, commands, free_port, said_by_the_way
 from processes import assert_gone, relatives, until
 from tiny_space import traced
 
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 
 pytestmark = pytest.mark.skipif(not os.environ.get("GENKERN_CLUSTER_TESTS"), reason="make test-cluster")
 SCHEDULER, COMPILES, MEASURES, LAB, HERE = commands("A lab with Dask")

@@ -13,7 +13,7 @@ from cluster_page import Lab, commands
 from slurm_machine import NoSlurm, Slurm, slurm, why_not
 from tiny_space import traced
 
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 
 pytestmark = pytest.mark.skipif(not os.environ.get("GENKERN_CLUSTER_TESTS"), reason="make test-cluster")
 _WAIT_S = 120.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cluster_page import Lab, commands, page, said_by_the_way
 
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 
 COMPILE, SEND, MEASURE, FETCH, COLLECT = commands("A laptop and one GPU node")
 

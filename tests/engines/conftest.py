@@ -13,12 +13,12 @@ from engine_winners import problems
 from recording_gpu import FakeGpu
 
 import genkern
-from genkern.engines import choice, experts, invariant
-from genkern.engines.called import BATCHED, IN_BLOCKS, SCALED, WIDE
-from genkern.runtime import default
-from genkern.runtime.context import Context
-from genkern.runtime.routed.routed import routed_of, staged_op
-from genkern.runtime.torch_ops import gemm_of
+from genkern.engines import experts, invariant, winner_or_own
+from genkern.engines.products import BATCHED, IN_BLOCKS, SCALED, WIDE
+from genkern.runtime.calls.context import Context
+from genkern.runtime.process import default_context
+from genkern.runtime.process.torch_ops import gemm_of
+from genkern.runtime.routed.functions import routed_of, staged_op
 
 
 @pytest.fixture(scope="session")
@@ -38,14 +38,14 @@ def gpu(made: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     monkeypatch.setenv("GENKERN_CONFIG", str(path))
     # Inductor sets it, and engines import Inductor.
     monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR", "")
-    monkeypatch.setattr(default, "_made", SimpleNamespace(context=context))
+    monkeypatch.setattr(default_context, "_made", SimpleNamespace(context=context))
     calls = [gemm_of(op) for op in (WIDE, SCALED, IN_BLOCKS, BATCHED)]
     calls.append(routed_of(staged_op()))  # type: ignore[arg-type]
     for each in calls:
         monkeypatch.setattr(each, "_context", context)
         each._renew()
     invariant._serves.clear()
-    choice._calls.clear()
+    winner_or_own._calls.clear()
     experts._found.clear()
     yield gpu
     for each in calls:

@@ -13,7 +13,7 @@ import engine_bundle
 import pytest
 
 from genkern.__main__ import main
-from genkern.runtime.bundle import read_bundle
+from genkern.runtime.bundles.bundle import read_bundle
 
 HERE = Path(__file__).parent
 # Each starts an engine four to eight times. `make test` runs one that starts it twice.

@@ -1,4 +1,4 @@
-"""Tests of genkern.engines.called, layers and experts: what has winners, and what share of a model that is."""
+"""Tests of genkern.engines.products, layers and experts: what has winners, and what share of a model that is."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from engine_winners import ROWS, K, N
 
-from genkern.engines import choice, experts, layers
-from genkern.engines.called import IN_BLOCKS, SCALED, WIDE, Product
+from genkern.engines import experts, layers, winner_or_own
+from genkern.engines.products import IN_BLOCKS, SCALED, WIDE, Product
 from genkern.errors import InputError
 from genkern.runtime.routed.experts import Experts
 
@@ -75,7 +75,7 @@ def test_an_m_without_a_winner_is_the_engines(gpu: Any, launched: Any) -> None:
         calls.append((x.shape[0], len(more)))
         return torch.zeros(x.shape[0], N).bfloat16()
 
-    chosen = choice.served_product("scaled", choice.scaled_product(IN_BLOCKS, BF16, {}), own)
+    chosen = winner_or_own.served_product("scaled", winner_or_own.scaled_product(IN_BLOCKS, BF16, {}), own)
     program = torch.compile(
         lambda x, scale: chosen([x, weight, scale, of_weight], N, BF16), dynamic=True, fullgraph=True, backend="eager"
     )
@@ -86,8 +86,8 @@ def test_an_m_without_a_winner_is_the_engines(gpu: Any, launched: Any) -> None:
         if rows < 5000:
             torch.testing.assert_close(out, (x.float() @ weight.float().T).bfloat16(), rtol=0.02, atol=1.0)
     assert calls == [(5000, 3)]
-    hook = choice.quantised_product(IN_BLOCKS, lambda x: (x.to(FP8), torch.ones(x.shape[0], 1)), {})
-    of_wide = choice.served_product("quantised", hook, own)
+    hook = winner_or_own.quantised_product(IN_BLOCKS, lambda x: (x.to(FP8), torch.ones(x.shape[0], 1)), {})
+    of_wide = winner_or_own.served_product("quantised", hook, own)
     for rows in (16, 5000, 5000):
         of_wide([torch.randn(rows, K).to(BF16), weight, of_weight], N, BF16)
         assert launched() == (rows < 5000)
@@ -100,8 +100,8 @@ def test_a_call_with_a_bias_is_another_call(gpu: Any) -> None:
     x, weight = torch.zeros(16, K).to(FP8), torch.zeros(N, K).to(FP8)
     scales, bias = (torch.ones(16, 1), torch.ones(N // 128, 1)), torch.zeros(N).bfloat16()
     for _ in range(2):
-        assert choice.has_winner(IN_BLOCKS, x, weight, None, BF16, *scales, None, {})
-        assert not choice.has_winner(IN_BLOCKS, x, weight, bias, BF16, *scales, None, {})
+        assert winner_or_own.has_winner(IN_BLOCKS, x, weight, None, BF16, *scales, None, {})
+        assert not winner_or_own.has_winner(IN_BLOCKS, x, weight, bias, BF16, *scales, None, {})
 
 
 @pytest.mark.parametrize("pattern", ["one", "o*", "256x128", "*x128"])

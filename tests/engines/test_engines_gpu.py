@@ -13,15 +13,15 @@ from computing_gpu import CONFIG
 from engine_winners import K, N, problems
 from small_bundle import pack_here, row
 
-from genkern.engines import aiter, choice, experts, inductor, invariant, layers
-from genkern.engines.called import BATCHED, IN_BLOCKS, SCALED, WIDE, Product, operator
+from genkern.engines import aiter, experts, inductor, invariant, layers, winner_or_own
+from genkern.engines.products import BATCHED, IN_BLOCKS, SCALED, WIDE, Product, operator
 from genkern.gemm.gpus import detect_arch
-from genkern.runtime import default
-from genkern.runtime.bundle import read_bundle
-from genkern.runtime.context import Context
+from genkern.runtime.bundles.bundle import read_bundle
+from genkern.runtime.calls.context import Context
+from genkern.runtime.process import default_context
+from genkern.runtime.process.torch_ops import gemm_of
+from genkern.runtime.routed.functions import routed_of, staged_op
 from genkern.runtime.routed.order import order_of, quantized
-from genkern.runtime.routed.routed import routed_of, staged_op
-from genkern.runtime.torch_ops import gemm_of
 
 pytestmark = pytest.mark.gpu
 M = 16
@@ -46,7 +46,7 @@ def served(real: Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]
     """This process's calls find them; what is said of calls that the library serves."""
     said: list[str] = []
     monkeypatch.setattr(real, "say", lambda subject, line, *level: said.append(line))
-    monkeypatch.setattr(default, "_made", SimpleNamespace(context=real))
+    monkeypatch.setattr(default_context, "_made", SimpleNamespace(context=real))
     monkeypatch.setenv("GENKERN_CONFIG", "here.genkern")
     calls: list[Any] = [gemm_of(op) for op in (WIDE, SCALED, IN_BLOCKS, BATCHED)]
     for each in (*calls, routed_of(staged_op())):
@@ -96,8 +96,8 @@ def test_linear_layers_in_fp8() -> None:
     for of_x, of_weight in ((one, one), (rows, columns)):
         given = x, weight, None, torch.bfloat16, of_x, of_weight, None
         assert torch.equal(operator(SCALED)(*given, accumulate="fast"), wanted)
-    hook = choice.scaled_product(SCALED, torch.bfloat16, {"accumulate": "fast"})
-    chosen = choice.served_product("fp8 layers", hook, lambda *given: None)
+    hook = winner_or_own.scaled_product(SCALED, torch.bfloat16, {"accumulate": "fast"})
+    chosen = winner_or_own.served_product("fp8 layers", hook, lambda *given: None)
     assert torch.equal(in_graph(lambda: chosen([x, weight, rows.view(-1, 1), columns], N, torch.bfloat16)), wanted)
     of_x, of_weight = torch.full((K // 128, M), 0.5, device="cuda").mT, torch.full((2, 1), 0.5, device="cuda")
     call = lambda: operator(IN_BLOCKS)(x, weight, None, torch.bfloat16, of_x, of_weight)  # noqa: E731

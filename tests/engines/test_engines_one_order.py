@@ -29,7 +29,7 @@ def made() -> tuple[Any, Any]:
 
 def test_every_m_is_served_by_winners(gpu: Any, launched: Callable[[], int]) -> None:
     """Tuned or not: mm, bmm and experts; the mode is on in these calls alone."""
-    from genkern.runtime.default import default_context
+    from genkern.runtime.process.default_context import default_context
 
     module, calls = ModuleType("batch_invariant_ops"), []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from command import run_here
-from made_winners import winner, write_results
+from winner_factory import winner, write_results
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem

@@ -11,9 +11,9 @@ from engine_winners import K, N
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from genkern.engines import invariant
-from genkern.engines.seam import Misfit
+from genkern.engines.hooks import Misfit
 from genkern.errors import InputError
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.calls.dispatch import Gemm
 
 
 @pytest.fixture

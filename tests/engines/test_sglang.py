@@ -16,7 +16,7 @@ import pytest
 import torch
 from engine_winners import K, N
 
-from genkern.engines import choice, seam
+from genkern.engines import hooks, winner_or_own
 from genkern.engines import sglang as plugin
 
 no_torchvision.stand_in()
@@ -169,7 +169,7 @@ def test_at_an_m_without_a_winner_a_layers_flags_are_its_own(launched: Any, monk
         monkeypatch.setattr(plugin, name, value)
     for name, value in {"_around": lambda hooks: None, "_scaled": {}, "_usual": {}, "_known": {}}.items():
         monkeypatch.setattr(plugin, name, value)
-    choice._calls.clear()
+    winner_or_own._calls.clear()
     plugin._float8()
     weight = torch.randn(N, K).to(fp8).t()
 
@@ -219,8 +219,8 @@ def test_layers_whose_winners_fail_are_sglangs(
     launched: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In 16 bits and in fp8: SGLang's own result, and a warning for each kind of layer, once."""
-    from genkern.engines.called import WIDE
-    from genkern.runtime.torch_ops import gemm_of
+    from genkern.engines.products import WIDE
+    from genkern.runtime.process.torch_ops import gemm_of
 
     module = Layer()
     plugin.mark(module)
@@ -250,7 +250,7 @@ def test_experts_call_winners(launched: Any, monkeypatch: pytest.MonkeyPatch, ca
     """In place or not, times the factor of the routing; other kinds of layers are SGLang's."""
     calls = []
 
-    @functools.wraps(seam.unhooked(fused_moe.fused_experts_impl))
+    @functools.wraps(hooks.unhooked(fused_moe.fused_experts_impl))
     def before(*given: Any, **named: Any) -> str:
         calls.append(named)
         return "SGLang's"
@@ -308,16 +308,16 @@ def test_what_sglang_lacks_costs_a_part_and_a_line(
 ) -> None:
     """Each attribute that the plugin touches, removed: no exception, no hook, and a line for each part with it."""
     owner_path, _, name = path.rpartition(".")
-    owner = seam.resolved(owner_path)
+    owner = hooks.resolved(owner_path)
     if what == "path" and not isinstance(owner, type):
         monkeypatch.delattr(owner, name)
     else:
         kind_path = owner_path if what == "path" else path
         missing = name if what == "path" else what
-        kind, (module, _, kind_name) = seam.resolved(kind_path), kind_path.rpartition(".")
+        kind, (module, _, kind_name) = hooks.resolved(kind_path), kind_path.rpartition(".")
         names = {each for base in kind.__mro__ for each in vars(base) if not each.startswith("__")} - {missing}
         members = {each: inspect.getattr_static(kind, each, None) for each in names}
-        monkeypatch.setattr(seam.resolved(module), kind_name, type(kind_name, (), members))
+        monkeypatch.setattr(hooks.resolved(module), kind_name, type(kind_name, (), members))
     monkeypatch.setattr(plugin, "_registered", set())
     registered = []
     monkeypatch.setattr(plugin, "_around", lambda hooks: registered.extend(hooks))

@@ -16,7 +16,7 @@ import pytest
 import torch
 from engine_winners import K, N
 
-from genkern.engines import layers, seam
+from genkern.engines import hooks, layers
 from genkern.engines import vllm as plugin
 
 pytest.importorskip("vllm")
@@ -120,7 +120,7 @@ def test_loading_a_model_marks_it() -> None:
 
     model = layer()
     loader = SimpleNamespace()
-    before = seam.unhooked(base_loader.BaseModelLoader.load_model)
+    before = hooks.unhooked(base_loader.BaseModelLoader.load_model)
     loaded = plugin._load(lambda self, **named: model)(loader, vllm_config=None, model_config=None)
     assert loaded is model
     assert layers.is_served(model)
@@ -142,7 +142,7 @@ def test_programs_of_another_bundle_are_other_programs(monkeypatch: pytest.Monke
 def test_programs_hang_on_bundles_by_any_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Also on those that are installed with genkern, and on those at home."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("genkern.runtime.process.shipped.FOLDER", tmp_path)
+    monkeypatch.setattr("genkern.runtime.bundles.shipped_bundles.FOLDER", tmp_path)
     for named in ("shipped", "~/own.genkern"):
         monkeypatch.setenv("GENKERN_CONFIG", named)
         found = set()
@@ -190,7 +190,7 @@ class Fp8:
             return torch.full((named["A"].shape[0], n), 7.0).bfloat16()
 
         # What vLLM computes itself needs a GPU. Its signature stays.
-        monkeypatch.setattr(kinds, method, functools.wraps(seam.unhooked(getattr(kinds, method)))(own))
+        monkeypatch.setattr(kinds, method, functools.wraps(hooks.unhooked(getattr(kinds, method)))(own))
         plugin.register()
         for each in {kinds, getattr(kinds, "base_type", kinds), getattr(kinds, "fallback_type", kinds)}:
             monkeypatch.setattr(each, "can_implement", classmethod(lambda cls, config: (True, None)))
@@ -377,7 +377,7 @@ def test_what_vllm_lacks_costs_a_part_and_a_line(
 ) -> None:
     """Each attribute that the plugin touches, removed or changed: no exception, and a line for each part with it."""
     owner_path, _, name = path.rpartition(".")
-    owner = seam.resolved(owner_path)
+    owner = hooks.resolved(owner_path)
     if what == "parameters":
         monkeypatch.setattr(owner, name, lambda *, other: None)
     elif what == "path" and not isinstance(owner, type):
@@ -387,11 +387,11 @@ def test_what_vllm_lacks_costs_a_part_and_a_line(
     else:
         # A class without the attribute, whether it is its own or inherited.
         kind_path = path if what in TOUCHES[path, what].fields else owner_path
-        kind, missing = seam.resolved(kind_path), what if kind_path == path else name
+        kind, missing = hooks.resolved(kind_path), what if kind_path == path else name
         module, _, kind_name = kind_path.rpartition(".")
-        names = {each for each in seam._field_names(kind) if not each.startswith("__")} - {missing}
+        names = {each for each in hooks._field_names(kind) if not each.startswith("__")} - {missing}
         members = {each: inspect.getattr_static(kind, each, None) for each in names}
-        monkeypatch.setattr(seam.resolved(module), kind_name, type(kind_name, (), members))
+        monkeypatch.setattr(hooks.resolved(module), kind_name, type(kind_name, (), members))
     caplog.clear()
     with caplog.at_level(logging.INFO, "genkern"):
         plugin.register()
@@ -433,8 +433,8 @@ def test_a_linear_layer_whose_winner_fails_is_vllms(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, launched: Any
 ) -> None:
     """Its result is PyTorch's, a warning says so once, and winners are not asked again."""
-    from genkern.engines.called import WIDE
-    from genkern.runtime.torch_ops import gemm_of
+    from genkern.engines.products import WIDE
+    from genkern.runtime.process.torch_ops import gemm_of
 
     monkeypatch.setattr(gemm_of(WIDE), "direct", failing, raising=False)
     model = torch.nn.ModuleDict({"one": layer(), "other": layer()})
@@ -452,7 +452,7 @@ def test_an_fp8_layer_whose_winner_fails_is_vllms(
 ) -> None:
     """As one in 16 bits."""
     plugin.mark(fp8.module)
-    monkeypatch.setattr("genkern.engines.choice.has_winner", failing)
+    monkeypatch.setattr("genkern.engines.winner_or_own.has_winner", failing)
     for _ in range(2):
         out, _ = fp8(16)
         assert torch.equal(out, torch.full((16, N), 7.0).bfloat16())
@@ -470,7 +470,7 @@ def test_experts_whose_winners_fail_are_vllms(
         assert (output == 0).all()
         output.fill_(3)
 
-    monkeypatch.setattr(TritonExperts, "apply", functools.wraps(seam.unhooked(TritonExperts.apply))(own))
+    monkeypatch.setattr(TritonExperts, "apply", functools.wraps(hooks.unhooked(TritonExperts.apply))(own))
     plugin.register()
     monkeypatch.setattr("genkern.engines.experts.by_winners", failing)
     kernel, named, output = experts(16)
@@ -509,8 +509,8 @@ def test_batch_invariant_products_that_fail_are_vllms(
 def invariant_module() -> Any:
     for path in plugin._INVARIANT:
         try:
-            return seam.resolved(path)
-        except (seam.Misfit, ImportError):
+            return hooks.resolved(path)
+        except (hooks.Misfit, ImportError):
             continue
     raise AssertionError("vLLM has no module of batch-invariant products")
 

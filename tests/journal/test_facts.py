@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from test_journal import CHECK, CRASHED, FINALS, HEADER, NAME, OTHER, PROBLEM, SCREENED, START, WINNER, filled, opened
 
-from genkern.command.status import RunStatus, State, status_lines
+from genkern.cli.status import RunStatus, State, status_lines
 from genkern.errors import ResultsError
 from genkern.journal.facts import ProblemFacts, read_ends, read_journal
 from genkern.journal.header import UnusableJournal
-from genkern.journal.line import behind, checksums, entry_of, journal_line
+from genkern.journal.journal_line import behind, checksums, entry_of, journal_line
 from genkern.result.journal_values import values_of
 
 
@@ -109,7 +109,7 @@ def written(path: Path, entries: Sequence[Mapping[str, Any]], values: Sequence[A
 
 def test_a_packed_value_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short line does not take a gigabyte."""
-    monkeypatch.setattr("genkern.journal.line._MOST_BYTES", 2**20)
+    monkeypatch.setattr("genkern.journal.journal_line._MOST_BYTES", 2**20)
     packed = base64.b64encode(zlib.compress(b"[" + b" " * 2**21, 9)[2:]).decode()
     text = json.dumps({"fact": "screened", "problem": 0, "packed": packed}).encode()
     with pytest.raises(ValueError, match="longer than any value"):

@@ -46,8 +46,8 @@ def test_only_what_makes_another_result_is_said(changes: dict[str, Any], said: l
         ({}, "predicted"),
         ({"patience": 9}, "patience:9"),
         ({"budget": {"exhaustive": True}}, "exhaustive"),
-        ({"strategy": "own.py 0123"}, "own.py 0123"),
-        ({"strategy": "own.py 0123", "patience": 9}, "own.py 0123:9"),
+        ({"strategy": "user_families.py 0123"}, "user_families.py 0123"),
+        ({"strategy": "user_families.py 0123", "patience": 9}, "user_families.py 0123:9"),
         ({"strategy": "racing", "budget": {"exhaustive": False}}, "racing"),
     ],
 )

@@ -24,7 +24,7 @@ from genkern.gemm.records import NOT_CHECKED, Check, Measurement, Outcome, Unfit
 from genkern.journal.facts import Begun, Compiled, Ended, Start, read_journal
 from genkern.journal.header import SCHEMA, UnusableJournal
 from genkern.journal.journal import Journal
-from genkern.journal.line import behind, checksums, journal_line
+from genkern.journal.journal_line import behind, checksums, journal_line
 from genkern.result.result import Proof, Result
 
 HEADER = {"triton": "3.7.0", "device": "NVIDIA H200", "budget": {"final_rounds": 60}}

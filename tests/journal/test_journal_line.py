@@ -1,4 +1,4 @@
-"""Tests of genkern/journal/line.py: what is written is read back to the last bit, and nothing else is."""
+"""Tests of genkern/journal/journal_line.py: what is written is read back to the last bit, and nothing else is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from test_journal import HEADER, PROBLEM, WINNER, filled, opened
 
 from genkern.journal.facts import Begun, read_ends, read_journal
 from genkern.journal.header import SCHEMA, UnusableJournal
-from genkern.journal.line import entry_of, journal_line, unsealed_header
+from genkern.journal.journal_line import entry_of, journal_line, unsealed_header
 
 
 @given(st.lists(st.floats(1e-3, 1e7) | st.text(max_size=20), max_size=300))

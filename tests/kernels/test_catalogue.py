@@ -32,11 +32,11 @@ from genkern.kernels.catalogue import (
     warps_problem,
 )
 from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.expression import name
 from genkern.kernels.contract.family import Choice, Family
-from genkern.kernels.contract.form import Form
 from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.traits import Form
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.expression import name
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import binary_name, kernel_specs

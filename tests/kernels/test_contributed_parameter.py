@@ -18,8 +18,8 @@ from long_tests import drawn
 from small_gemms import needs_interpreter, write_module
 
 from genkern.errors import InputError
-from genkern.formats.config_entry import parse_config
-from genkern.formats.kind import read_results
+from genkern.files.config_entry import parse_config
+from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.parameter import PARAMETERS, Parameter
@@ -63,7 +63,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkout")
     shutil.copytree(ROOT / "genkern", folder / "genkern", ignore=shutil.ignore_patterns("winners"))
     changes = {
-        "kernels/families/few_rows.py": [
+        "kernels/families/small_m.py": [
             ("import AMD_OPTIONS\n", "import AMD_OPTIONS, Parameter\n"),
             (
                 'GEMV = Family("gemv", _GEMV, AMD_OPTIONS)',

@@ -19,7 +19,7 @@ from genkern.kernels.contract.family import Family
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.specs import call_of
 from genkern.ops.op import get_op
-from genkern.search.predict import predict_us
+from genkern.search.cost_model.predict import predict_us
 
 H200, B200 = gpu_for_arch("sm_90"), gpu_for_arch("sm_100")
 RESOURCES = Resources(registers=64, shared_bytes=32_768)

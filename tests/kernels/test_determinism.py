@@ -13,11 +13,11 @@ import pytest
 import yaml
 from command import run_here
 from forms import FORMS, made
-from made_winners import report, winner, write_results
 from small_gemms import SEMAPHORE, SPLIT
+from winner_factory import report, winner, write_results
 
-from genkern.command.report import size_line, winners_table
-from genkern.formats.kind import read_results
+from genkern.cli.report import size_line, winners_table
+from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem

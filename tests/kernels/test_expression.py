@@ -1,4 +1,4 @@
-"""Tests of genkern.kernels.expression: a value is the same whenever its names become known, in every form."""
+"""Tests of genkern.kernels.contract.expression: a value is the same whenever its names become known, in every form."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from genkern.errors import InputError
-from genkern.kernels.expression import (
+from genkern.kernels.contract.expression import (
     OPERATIONS,
     Expression,
     Value,

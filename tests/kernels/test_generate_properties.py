@@ -20,7 +20,7 @@ from small_gemms import needs_interpreter
 from genkern.gemm.config import Config
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
 from genkern.kernels.catalogue import block_problem
-from genkern.kernels.families.realigned import copied_operands
+from genkern.kernels.families.alignment_copy import copied_operands
 from genkern.ops.op import get_op
 
 pytestmark = needs_interpreter

@@ -13,9 +13,9 @@ from small_gemms import AMD, SPLIT, TILED, XCD, kernels_of
 from genkern.errors import InputError
 from genkern.gemm.gpus import gpu_for_arch, gpu_for_device
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Integer
+from genkern.kernels.contract.argument import Integer
+from genkern.kernels.contract.expression import evaluate
 from genkern.kernels.contract.product import product_of
-from genkern.kernels.expression import evaluate
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.kernels.specs import launch_plan

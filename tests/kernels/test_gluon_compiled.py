@@ -15,7 +15,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of, sides, together
-from genkern.kernels.families.gluon_tile import buffer_bytes, landing_bytes, powers_of
+from genkern.kernels.contract.gluon_tile import buffer_bytes, landing_bytes, powers_of
 from genkern.kernels.generate import generate
 from genkern.kernels.source import ast_source, load_module
 

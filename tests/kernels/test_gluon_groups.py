@@ -19,7 +19,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sides
-from genkern.kernels.families.gluon_tile import buffer_bytes, scale_bytes
+from genkern.kernels.contract.gluon_tile import buffer_bytes, scale_bytes
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal
 from genkern.kernels.source import ast_source, load_module

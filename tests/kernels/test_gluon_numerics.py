@@ -37,8 +37,8 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.contract.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.contract.product import product_of
-from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op

@@ -1,4 +1,4 @@
-"""Tests of genkern.kernels.families.gluon_tile: what buffers hold, the parts of C that are stored, and who does it."""
+"""Tests of genkern.kernels.contract.gluon_tile: what buffers hold, the parts of C that are stored, and who does it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from gluon_cases import LAYOUTS, block_scaled, fp16_problem, made, text_of
 from gluon_stand_in import functions_of
 
-from genkern.kernels.families.gluon_tile import (
+from genkern.kernels.contract.gluon_tile import (
     STORED,
     buffer_bytes,
     columns_held,

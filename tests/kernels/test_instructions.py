@@ -18,13 +18,13 @@ from forms import made as of_form
 from long_tests import drawn, in_turns, spread
 from small_gemms import make_module, specs_of
 
-from genkern.farm.binary.code_object import read_resources
-from genkern.farm.occupancy import fits
+from genkern.compile.binary.code_object import read_resources
+from genkern.compile.occupancy import fits
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of, sides
-from genkern.kernels.families.gluon_tile import buffer_bytes
+from genkern.kernels.contract.gluon_tile import buffer_bytes
 from genkern.kernels.legality import legal
 from genkern.kernels.refusal import said_by_compiler
 from genkern.kernels.source import ast_source

@@ -18,8 +18,8 @@ from random_gemms import random_config, random_problem
 from small_gemms import TRITON_VERSION, make_module, needs_interpreter, specs_of, target_of
 from test_legality import FP32_OUT, H200, INT8, LARGE, problem, tile
 
-from genkern.farm.cache import Failure
-from genkern.farm.compiler import CompileJob, CompileProcess
+from genkern.compile.cache import Failure
+from genkern.compile.compiler import CompileJob, CompileProcess
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -70,7 +70,7 @@ def samples(seed: int, arch: str, count: int) -> list[tuple[GemmProblem, Config]
     random, gpu = Random(seed), gpu_for_arch(arch)
     found: list[tuple[GemmProblem, Config]] = []
     families = [name for name in FORMS if not FORMS[name].lacks(gpu)]
-    # What CuTe DSL compiles is tests/farm/test_cute_compiler.py's.
+    # What CuTe DSL compiles is tests/compile/test_cute_compiler.py's.
     families = [name for name in families if name not in CUTE_FORMS and (arch == "sm_90" or name not in RINGS)]
     # Problems are of formats whose weights have as many bits as A.
     families = [name for name in families if FORMS[name].reads != "registers"]

@@ -1,4 +1,4 @@
-"""Tests of genkern.kernels.families.offsets: what is past 32 bits is counted in 64, or illegal."""
+"""Tests of genkern.kernels.families.index_width: what is past 32 bits is counted in 64, or illegal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from small_gemms import taking
 
 from genkern.gemm.problem import INT32, GemmProblem
-from genkern.kernels.families.offsets import counted_limit, wide_operands
+from genkern.kernels.families.index_width import counted_limit, wide_operands
 from genkern.kernels.generate import generate
 
 FP8 = "fp8e4m3fn", "fp8e4m3fn", "bf16"

@@ -17,9 +17,9 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Integer
+from genkern.kernels.contract.argument import Integer
+from genkern.kernels.contract.expression import name
 from genkern.kernels.contract.product import product_of
-from genkern.kernels.expression import name
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op

@@ -9,15 +9,15 @@ import pytest
 from long_tests import drawn
 from small_gemms import taking
 
-from genkern.farm.sharing import compiled_of
+from genkern.compile.binary_groups import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.parameter import PARAMETERS
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Constant, expanded, passed
 from genkern.kernels.catalogue import form_of, language_of
+from genkern.kernels.contract.argument import Constant, expanded, passed
+from genkern.kernels.contract.expression import fold
 from genkern.kernels.contract.product import Product, product_of
-from genkern.kernels.expression import fold
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import binary_name, call_of, known_of, launch_plan, open_plan, plan_text, run_time_values

@@ -1,4 +1,4 @@
-"""Tests of genkern.kernels.families.realigned: copies where TMA can load them, and the base's kernel on these."""
+"""Tests of genkern.kernels.families.alignment_copy: copies where TMA can load them, and the base's kernel on these."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from small_gemms import make_module, needs_interpreter, specs_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Copied, Descriptor
 from genkern.kernels.catalogue import form_of
+from genkern.kernels.contract.argument import Copied, Descriptor
 from genkern.kernels.contract.product import product_of
-from genkern.kernels.families.realigned import copied_operands
+from genkern.kernels.families.alignment_copy import copied_operands
 from genkern.kernels.generate import generate
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.plan import LaunchPlan

@@ -1,6 +1,6 @@
 """Tests of genkern/kernels/refusal.py: what is said of a kernel, and what is genkern's fault.
 
-With real compiles: tests/farm/test_compiler.py.
+With real compiles: tests/compile/test_compiler.py.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ from triton_launcher import arguments_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import constants_of
 from genkern.kernels.catalogue import form_of, sides, together
+from genkern.kernels.contract.argument import constants_of
+from genkern.kernels.contract.gluon_tile import STORED, buffer_bytes, landing_bytes
 from genkern.kernels.contract.product import product_of
-from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes
-from genkern.kernels.families.offsets import wide_operands
+from genkern.kernels.families.index_width import wide_operands
 from genkern.kernels.generate import generate
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.source import load_module

@@ -1,4 +1,6 @@
-"""Tests of genkern.kernels.contract.sums: what each family says of the order in which it adds up K, and who agrees."""
+"""Tests of genkern.kernels.contract.sum_order: what each family says of the order in which it adds up K, and who
+agrees.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
-from genkern.kernels.contract.sums import Sums, equal_shares, near_shares
+from genkern.kernels.contract.sum_order import Sums, equal_shares, near_shares
 from genkern.kernels.families.sum_orders import of_dot
 from genkern.kernels.source import ast_source
 from genkern.ops.accumulate import as_full

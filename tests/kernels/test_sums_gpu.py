@@ -1,4 +1,5 @@
-"""Kernels of one order of sums on a GPU (genkern.kernels.contract.sums) give equal rows equal bits, as calls have them.
+"""Kernels of one order of sums on a GPU (genkern.kernels.contract.sum_order) give equal rows equal bits, as calls have
+them.
 
 Rows are normal deviates, with which every order shows. Each config has weights of its own, the first rows of one
 matrix, so that all have the same columns of C to agree in.
@@ -18,8 +19,8 @@ from forms import made
 from small_bundle import row
 from small_gemms import TRITON_VERSION, target_of
 
-from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm
+from genkern.compile.cache import BinaryCache
+from genkern.compile.farm import Farm
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -28,11 +29,11 @@ from genkern.kernels.legality import legal
 from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
 from genkern.result.package import PackedCall
-from genkern.runtime.bundle import Bundle, read_bundle, write_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
-from genkern.runtime.packed import Contents
-from genkern.runtime.untuned import nearest_winner
+from genkern.runtime.bundles.bundle import Bundle, read_bundle, write_bundle
+from genkern.runtime.bundles.records import Contents
+from genkern.runtime.bundles.untuned_m import nearest_winner
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 
 pytestmark = pytest.mark.gpu
 

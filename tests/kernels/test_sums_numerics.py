@@ -1,4 +1,5 @@
-"""Rows have the bits that the order of sums says (genkern.kernels.contract.sums), whatever M, the tile and the place.
+"""Rows have the bits that the order of sums says (genkern.kernels.contract.sum_order), whatever M, the tile and the
+place.
 
 Kernels run in Triton's interpreter and on tests/gluon_stand_in.py, both with the few bits that sm_90's matrix units
 keep of sums of fp8: there it shows which products are added up first. Every kernel is held to one function in PyTorch.
@@ -23,7 +24,7 @@ from small_gemms import needs_interpreter
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
-from genkern.kernels.contract.sums import Sums
+from genkern.kernels.contract.sum_order import Sums
 from genkern.kernels.generate import generate
 from genkern.ops.accumulate import as_full
 

@@ -23,7 +23,7 @@ from small_gemms import (
 )
 
 from genkern.errors import InputError
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem, Own
@@ -32,7 +32,7 @@ from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import bytes_moved, element_bytes, get_op
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.check import reduced
+from genkern.tuning.checkers import reduced
 
 OP = get_op("a16w4")
 MX: Own = (("weights", "mxfp4"),)

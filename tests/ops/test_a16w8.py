@@ -13,7 +13,7 @@ from long_tests import in_turns, spread
 from small_gemms import FEW_ROWS, GEMV, SPLIT, SWAPPED, TILED, TILED_TMA_SPLIT, needs_interpreter, taking
 
 from genkern.errors import InputError
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem

@@ -13,7 +13,7 @@ from long_tests import drawn, in_turns, spread
 from small_gemms import make_module, needs_interpreter, specs_of, taking
 
 from genkern.errors import InputError
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch, gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
@@ -25,7 +25,7 @@ from genkern.profiling.checking.subjects import module_subject
 from genkern.profiling.checking.verdict import Checking
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.check import reduced
+from genkern.tuning.checkers import reduced
 
 OP = get_op("a4w4_blockscale")
 MXFP4, MXFP8_MXFP4, MXFP8 = ("int8", "int8"), ("fp8e4m3fn", "int8"), ("fp8e5m2", "fp8e4m3fn")

@@ -21,7 +21,7 @@ from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.check import reduced
+from genkern.tuning.checkers import reduced
 
 OP = get_op("a8w8_blockscale")
 INT8, FP8 = ("int8", "int8"), ("fp8e4m3fn", "fp8e4m3fn")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from genkern.errors import InputError
-from genkern.formats.gemm_entry import GemmDefaults, problem_of_cells, resolve
-from genkern.formats.sizes import read_sizes
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.files.gemm_entry import GemmDefaults, problem_of_cells, resolve
+from genkern.files.sizes import read_sizes
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import (
     adds_up_fast,

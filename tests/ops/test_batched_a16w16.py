@@ -24,21 +24,21 @@ from small_gemms import (
 )
 
 from genkern.errors import InputError
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.kernels.argument import Constant, Leading, Stride
+from genkern.kernels.contract.argument import Constant, Leading, Stride
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import bytes_moved, get_op
-from genkern.search.predict import predict_us
+from genkern.search.cost_model.predict import predict_us
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.check import reduced
+from genkern.tuning.checkers import reduced
 
 H200 = gpu_for_arch("sm_90")
 FP16 = ("batched_a16w16", "fp16", "fp16", "fp16")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from genkern.command.options import parse
-from genkern.command.setting import make_defaults
+from genkern.cli.options import parse
+from genkern.cli.setting import make_defaults
 from genkern.errors import InputError
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.ops.command_line import add_folders, op_name, said_fields
 
 SIZE = ["-m", "16", "-n", "256", "-k", "512", "--arch", "sm_90"]

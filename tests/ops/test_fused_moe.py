@@ -13,7 +13,7 @@ from long_tests import drawn, in_turns
 from small_gemms import make_module, needs_interpreter
 
 from genkern.errors import InputError
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -24,7 +24,7 @@ from genkern.kernels.specs import launch_plan
 from genkern.ops.op import columns_of_b, get_op, library_of
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.check import reduced
+from genkern.tuning.checkers import reduced
 
 H200 = gpu_for_arch("sm_90")
 TILED = Config("tiled", 16, 32, 32, 2, 1, 4, 2)

@@ -14,7 +14,7 @@ from rooflines import roofline_us
 from small_gemms import make_module, needs_interpreter
 
 from genkern.errors import InputError
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -24,11 +24,11 @@ from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import bytes_moved, get_op, groups_of
-from genkern.packing.any_m import reach
-from genkern.search.predict import predict_us, promising_first
+from genkern.packing.m_ranges import reach
+from genkern.search.cost_model.predict import predict_us, promising_first
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.check import reduced
+from genkern.tuning.checkers import reduced
 
 H200 = gpu_for_arch("sm_90")
 TILED = Config("tiled", 16, 32, 32, 2, 1, 4, 2)

@@ -12,8 +12,8 @@ from long_tests import in_turns
 from small_gemms import FEW_ROWS, GEMV, SPLIT, SWAPPED, TILED, TILED_TMA_SPLIT, kernels_of, needs_interpreter
 
 from genkern.errors import InputError
-from genkern.formats.aiter_csv import obstacle
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.files.aiter_csv import obstacle
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem

@@ -23,7 +23,7 @@ from small_gemms import (
 
 import genkern
 from genkern.errors import InputError
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem, Own
@@ -31,7 +31,7 @@ from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import bytes_moved, get_op
 from genkern.space.prune import prune
 from genkern.space.space import load_space
-from genkern.tuning.check import reduced
+from genkern.tuning.checkers import reduced
 
 torch = pytest.importorskip("torch")
 PLAIN, BLOCKS = "a8w8_bpreshuffle", "a8w8_blockscale_bpreshuffle"

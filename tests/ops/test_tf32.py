@@ -21,8 +21,8 @@ from small_gemms import (
 )
 
 from genkern.errors import InputError
-from genkern.formats.aiter_csv import obstacle
-from genkern.formats.gemm_entry import GemmDefaults, resolve
+from genkern.files.aiter_csv import obstacle
+from genkern.files.gemm_entry import GemmDefaults, resolve
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem

@@ -25,9 +25,9 @@ from genkern.profiling.checking.verdict import Checking, Verdict
 from genkern.profiling.loaded_gemm import LoadedGemm
 from genkern.profiling.same_bits.row_answers import compared
 from genkern.profiling.same_bits.row_bits import RowChecking
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.launch.cached_call import CachedBinaries
 from genkern.runtime.launch.parameters import Layout
 from genkern.runtime.routed.order import order_of, quantized

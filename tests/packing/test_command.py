@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_winners import results_text, winner
 from rich.console import Console
+from winner_factory import results_text, winner
 
 from genkern.errors import GenkernError, OutputError
 from genkern.gemm.gpus import DetectedDevice
@@ -20,8 +20,8 @@ from genkern.gemm.records import Check
 from genkern.kernels.cute.release import cute_installed
 from genkern.packing import command, prover
 from genkern.packing.command import parse_pack, run_pack
-from genkern.runtime.bundle import read_bundle, write_bundle
-from genkern.runtime.packed import Contents
+from genkern.runtime.bundles.bundle import read_bundle, write_bundle
+from genkern.runtime.bundles.records import Contents
 from genkern.timing.session import Session
 
 ROW = (

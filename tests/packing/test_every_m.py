@@ -1,4 +1,4 @@
-"""Tests of genkern.packing.any_m: that batch invariant rows are packed with a kernel for every M."""
+"""Tests of genkern.packing.m_ranges: that batch invariant rows are packed with a kernel for every M."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from small_gemms import GEMV, SPLIT, TILED, TMA, WARP_SPECIALIZED, WARP_SPECIALI
 from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import sums_of
-from genkern.packing.any_m import MOST_M, gaps
+from genkern.kernels.contract.argument import alignment_of
+from genkern.packing.m_ranges import MOST_M, gaps
 from genkern.packing.rows import PackedRow, rows_of, without_kernels
 from genkern.result.result import Proof, Result
 from genkern.timing.libraries import KeptAlgorithm

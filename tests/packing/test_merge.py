@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from command import run_here
-from made_winners import results_text, winner
+from winner_factory import results_text, winner
 
-from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.sizes import read_sizes
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.files.gemm_entry import GemmDefaults
+from genkern.files.sizes import read_sizes
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.process.recorded_sizes import SizeRecorder
+from genkern.runtime.process.size_recorder import SizeRecorder
 
 
 def recorded(folder: Path, rank: int, *sizes: GemmProblem) -> None:

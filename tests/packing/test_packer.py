@@ -7,17 +7,17 @@ from pathlib import Path
 from cute_stand_in import StandInFarm
 from recording_gpu import FakeGpu
 
-from genkern.farm.cache import BinaryCache
+from genkern.compile.cache import BinaryCache
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
 from genkern.result.result import Proof, Result
-from genkern.runtime.bundle import read_bundle, write_bundle
+from genkern.runtime.bundles.bundle import read_bundle, write_bundle
+from genkern.runtime.bundles.records import Contents
+from genkern.runtime.bundles.table import Choice
 from genkern.runtime.launch.parameters import Layout
-from genkern.runtime.launch.prepared import PreparedCall
-from genkern.runtime.packed import Contents
-from genkern.runtime.table import Choice
+from genkern.runtime.launch.prepared_call import PreparedCall
 
 PROBLEM = GemmProblem(300, 240, 1024, bias=True)
 SPLIT = Config("cute_wgmma", 128, 120, 64, 1, 3, 8, 5, store="direct", cluster="1x2")

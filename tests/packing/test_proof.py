@@ -10,12 +10,12 @@ from layout_cases import problem_of
 
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Check, Outcome
-from genkern.kernels.expression import name
+from genkern.kernels.contract.expression import name
 from genkern.packing.proof import CallProof, Place, has_no_room, sizes_to_prove, with_proofs
 from genkern.result.package import PackedCall
 from genkern.result.result import Result
-from genkern.runtime.packed import Contents
-from genkern.runtime.untuned import Relatives
+from genkern.runtime.bundles.records import Contents
+from genkern.runtime.bundles.untuned_m import Relatives
 
 PROBLEM = GemmProblem(128, 128, 256)
 MOST = (2**31 - 1) // PROBLEM.K

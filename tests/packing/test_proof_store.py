@@ -17,7 +17,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check
 from genkern.packing.proof_store import ProofStore
 from genkern.packing.prover import Proofs, Prover, Sessions
-from genkern.runtime.bundle import Bundle, read_bundle, write_bundle
+from genkern.runtime.bundles.bundle import Bundle, read_bundle, write_bundle
 from genkern.timing.session import Session
 
 RIGHT = Check("c", True, 0.0, 0.0, "size", "gpu")

@@ -24,7 +24,7 @@ from genkern.packing.prover import (
     devices_for,
     proofs_text,
 )
-from genkern.runtime.bundle import Bundle
+from genkern.runtime.bundles.bundle import Bundle
 from genkern.timing.session import Session
 
 GIVEN_S = PROOF_TIMEOUT_S + 60

@@ -12,7 +12,7 @@ from genkern.gemm.gpus import gpu_of_product
 from genkern.gemm.problem import MAX_DIMENSION, GemmProblem
 from genkern.packing.rows import rows_of, without_kernels
 from genkern.result.result import Proof, Result
-from genkern.search.predicted_times import predicted_times
+from genkern.search.guided.predicted_times import predicted_times
 
 PROBLEM = GemmProblem(100, 200, 512)
 ROW = Result(

@@ -15,7 +15,7 @@ from genkern.errors import InputError, OutputError
 from genkern.gemm.gpus import DetectedDevice
 from genkern.packing import verification
 from genkern.packing.verification import parse_verify, run_verify
-from genkern.runtime.bundle import read_bundle
+from genkern.runtime.bundles.bundle import read_bundle
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_devices
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.verification import parse_verify, run_verify
-from genkern.runtime.bundle import Bundle, read_bundle, write_bundle
+from genkern.runtime.bundles.bundle import Bundle, read_bundle, write_bundle
 
 pytestmark = pytest.mark.gpu
 SMALL = Config("tiled", 16, 64, 64, 1, 1, 4, 3)

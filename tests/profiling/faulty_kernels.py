@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import triton
 import triton.language as tl
 
-from genkern.kernels.argument import Constant, Integer, Pointer
+from genkern.kernels.contract.argument import Constant, Integer, Pointer
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 
 SIZE = 1 << 20

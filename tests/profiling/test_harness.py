@@ -1,4 +1,6 @@
-"""Tests of profiling/harness.py on a simulated GPU; what a real parent makes of it is in test_supervised.py."""
+"""Tests of profiling/harness.py on a simulated GPU; what a real parent makes of it is in
+test_supervised_profiler.py.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked_server import LT, FakeAlgorithms
 from fake_gpu import FakeGemm, FakeGpu, name_of
+from server_requests import LT, FakeAlgorithms
 
 from genkern.errors import BugError
 from genkern.gemm.problem import GemmProblem
-from genkern.profiling import harness, server
+from genkern.profiling import fence, harness, server
+from genkern.profiling.launch_job import FENCE, PLACES
 from genkern.profiling.loaded_gemm import Call
-from genkern.profiling.rocm import fence
 from genkern.profiling.rocm.dispatch_match import parse_launch_log
-from genkern.profiling.rocm.launch_job import FENCE, PLACES
 from genkern.timing.libraries import VENDOR
 from genkern.timing.session import Budget, Session
 

@@ -17,7 +17,7 @@ from small_bundle import HereFarm, rows
 from small_gemms import ON_COPIES, SPLIT, TILED_TMA_SPLIT, TMA, TRITON_VERSION, specs_of, target_of, write_module
 from triton_launcher import parameters_by_triton
 
-from genkern.farm.cache import BinaryCache
+from genkern.compile.cache import BinaryCache
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from small_gemms import TRITON_VERSION, specs_of, taking, target_of
 
-from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm
+from genkern.compile.cache import BinaryCache
+from genkern.compile.farm import Farm
 from genkern.gemm.gpus import detect_arch, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
@@ -18,8 +18,8 @@ from genkern.kernels.legality import legal
 from genkern.kernels.specs import plan_text, run_time_values
 from genkern.ops.op import get_op
 from genkern.profiling.checking.verdict import Checking
-from genkern.profiling.cuda.timers import GraphTimer
 from genkern.profiling.loaded_gemm import Launchable, LoadedGemm
+from genkern.profiling.timers import GraphTimer
 from genkern.timing.session import Budget, Session
 
 pytestmark = pytest.mark.gpu

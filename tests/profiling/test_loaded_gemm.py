@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recording_gpu import FakeGpu
 from small_gemms import taking
 
-from genkern.farm.cache import BinaryCache
+from genkern.compile.cache import BinaryCache
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem

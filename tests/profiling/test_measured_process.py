@@ -1,4 +1,6 @@
-"""Tests of profiling/measured_process.py with real processes; faults of candidates are in test_supervised.py."""
+"""Tests of profiling/measured_process.py with real processes; faults of candidates are in
+test_supervised_profiler.py.
+"""
 
 from __future__ import annotations
 

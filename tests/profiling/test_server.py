@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from asked_server import LT, SESSION, FakeChecking, Parent, simulated
 from fake_gpu import FakeGemm, FakeGpu, name_of
+from server_requests import LT, SESSION, FakeChecking, Parent, simulated
 
 from genkern.profiling import server
 from genkern.profiling.loaded_gemm import Launchable

@@ -1,4 +1,4 @@
-"""What the measured process finds wrong in what it times (profiling/server.py, supervised.py)."""
+"""What the measured process finds wrong in what it times (profiling/server.py, supervised_profiler.py)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from asked_server import Parent, simulated
 from fake_gpu import FakeGpu, name_of
-from test_supervised import candidate, profiler, session
+from server_requests import Parent, simulated
+from test_supervised_profiler import candidate, profiler, session
 
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
 from genkern.profiling import server
 from genkern.profiling.checking.verdict import Subject
 from genkern.profiling.same_bits.row_bits import RowVerdict
-from genkern.profiling.supervised import SupervisedProfiler
+from genkern.profiling.supervised_profiler import SupervisedProfiler
 from genkern.timing.session import Session
 
 __all__ = ["profiler", "session"]

@@ -6,8 +6,8 @@ from itertools import groupby
 from typing import Any
 
 import pytest
-from asked_server import LT, FakeAlgorithms, Parent, simulated
 from fake_gpu import FakeGpu, name_of
+from server_requests import LT, FakeAlgorithms, Parent, simulated
 
 from genkern.profiling import server
 from genkern.runtime.backends.cublaslt import BACKEND

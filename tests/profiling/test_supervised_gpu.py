@@ -23,7 +23,7 @@ import pytest
 from small_gemms import TRITON_VERSION, job_for, make_module, specs_of, target_of
 from units import alone
 
-from genkern.farm.compiler import CompileJob, run_job
+from genkern.compile.compiler import CompileJob, run_job
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_devices, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -33,7 +33,7 @@ from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import LaunchPlan
 from genkern.kernels.specs import launch_plan
 from genkern.ops.op import get_op
-from genkern.profiling.supervised import SupervisedProfiler
+from genkern.profiling.supervised_profiler import SupervisedProfiler
 from genkern.timing.libraries import VENDOR
 from genkern.timing.session import Budget, Session
 from genkern.timing.statistics import TIE_RATIO

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
-from test_supervised import candidate, events, profiler, session
+from test_supervised_profiler import candidate, events, profiler, session
 
 from genkern.gemm.records import Candidate, Outcome
-from genkern.profiling.supervised import SupervisedProfiler
+from genkern.profiling.supervised_profiler import SupervisedProfiler
 from genkern.timing.session import Session
 
 __all__ = ["profiler", "session"]

@@ -13,7 +13,7 @@ from recorded_runs import CONFIGS, FIT, HEADER, PROBLEM, US, journal
 
 from genkern.errors import InputError, ResultsError
 from genkern.recorded.columns import COLUMNS
-from genkern.recorded.making import run_of
+from genkern.recorded.from_journal import run_of
 from genkern.recorded.parquet import add, files_of, place_of, read
 
 ROWS = len(CONFIGS) + 1

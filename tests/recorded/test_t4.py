@@ -17,7 +17,7 @@ from kernel_tuner.searchspace import Searchspace
 from recorded_runs import BEST, BROKEN, CONFIGS, COPIES, FIT, HEADER, LOST, OTHER, PROBLEM, US, WRONG, journal
 from rich.console import Console
 
-from genkern.command.recorded.recording import parse_record, run_record
+from genkern.cli.recorded.recording import parse_record, run_record
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.parameter import Value
 from genkern.recorded.t4 import FamilySpace, Result

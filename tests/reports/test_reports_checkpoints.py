@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from model_configs import LLAMA, MIXTRAL
 
-from genkern.formats.checkpoint_format import CheckpointFormats, Stored
-from genkern.formats.model_config import read_model
+from genkern.files.checkpoint_format import CheckpointFormats, Stored
+from genkern.files.model_config import read_model
 from genkern.packing.models.engines import SERVERS
 from genkern.packing.models.products import products_of
 

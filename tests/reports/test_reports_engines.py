@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 from command import run_here
-from made_winners import winner as made
-from made_winners import write_results
 from peer_files import VLLM, VLLM_NAME
 from small_gemms import specs_of
+from winner_factory import winner as made
+from winner_factory import write_results
 
-from genkern.formats.exchange import vllm
-from genkern.formats.kind import read_results
-from genkern.formats.model_config import read_model
+from genkern.files.exchange import vllm
+from genkern.files.file_kind import read_results
+from genkern.files.model_config import read_model
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, triton_target
 from genkern.gemm.problem import GemmProblem
@@ -25,11 +25,11 @@ from genkern.kernels.kernel import Target
 from genkern.packing.models.engines import SERVERS
 from genkern.packing.models.products import products_of
 from genkern.packing.rows import rows_of
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
-from genkern.runtime.packed import Contents
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.records import Contents
+from genkern.runtime.bundles.table import Device, Table
+from genkern.runtime.calls.context import Context
 from genkern.runtime.routed.grouped import Grouped
-from genkern.runtime.table import Device, Table
 
 TILED = Config("tiled", 64, 64, 128, 8, 1, 4, 3)
 Capsys = pytest.CaptureFixture[str]

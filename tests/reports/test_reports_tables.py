@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 from command import run_here
-from made_winners import winner as made
-from made_winners import write_results
+from winner_factory import winner as made
+from winner_factory import write_results
 
 from benchmarks.checking.round_trips import cases
-from genkern.formats.exchange import aiter_fmoe
-from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.kind import read_results
-from genkern.formats.sizes import read_sizes
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.files import aiter_fmoe
+from genkern.files.file_kind import read_results
+from genkern.files.gemm_entry import GemmDefaults
+from genkern.files.sizes import read_sizes
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import op_names
 from genkern.packing.rows import rows_of
-from genkern.runtime.process.recorded_sizes import SizeRecorder
+from genkern.runtime.process.size_recorder import SizeRecorder
 
 TILED = Config("tiled", 64, 64, 128, 8, 1, 4, 3)
 FAST = Config("tiled", 32, 64, 128, 8, 1, 4, 3)

@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 import yaml
 from command import run_here
-from made_winners import results_text, winner
 from proving import bundle_of, named, written
 from test_bundle import rewritten
+from winner_factory import results_text, winner
 
 from genkern.errors import GenkernError, ResultsError
-from genkern.formats.aiter_columns import EXTRA_COLUMNS
-from genkern.formats.kind import read_results
+from genkern.files.aiter_columns import EXTRA_COLUMNS
+from genkern.files.file_kind import read_results
 from genkern.gemm.records import Check
 from genkern.kernels.catalogue import sums_of
 from genkern.result import journal_values
 from genkern.result.result import Proof, Result
 from genkern.result.row import KEYS, NAMES
-from genkern.runtime.bundle import read_bundle
-from genkern.runtime.packed import from_data, to_data
-from genkern.runtime.process.sources import Sources
+from genkern.runtime.bundles.bundle import read_bundle
+from genkern.runtime.bundles.records import from_data, to_data
+from genkern.runtime.process.bundle_sources import Sources
 from genkern.timing.libraries import KeptAlgorithm
 
 PEER = "tiled_BM64_BN64_BK32_GM1_SK1_nW4_nS2"

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 from made_reports import STAGES, journal, predicted, problems, results, winner
-from made_winners import write_results
 from recorded_runs import BEST, BROKEN, FIT, WRONG
+from winner_factory import write_results
 
-from genkern.command.candidates_file import COLUMNS
+from genkern.cli.candidates_file import COLUMNS
 from genkern.errors import ResultsError
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.journal.facts import read_journal
 from genkern.ops.fields import problem_cells
-from genkern.recorded.making import run_of
+from genkern.recorded.from_journal import run_of
 from genkern.recorded.parquet import add
 from genkern.results_report import Record, collect, write
 from genkern.results_report.record import plain

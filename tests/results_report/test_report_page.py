@@ -16,7 +16,7 @@ from made_reports import HOSTILE, hostile_row, journal, predicted, problems, res
 from recorded_runs import FIT
 
 from benchmarks.common.browser import OpenPage, browser, browser_or_reason, drawn_whole, opened
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.results_report import vega, write
 
 _EXECUTABLE, _REASON = browser_or_reason()

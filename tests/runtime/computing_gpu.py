@@ -17,8 +17,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Constant, Integer, Leading, Pointer, Stride, Workspace
 from genkern.kernels.catalogue import sums_of
+from genkern.kernels.contract.argument import Constant, Integer, Leading, Pointer, Stride, Workspace
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.legality import legal
 from genkern.kernels.plan import PlannedLaunch
@@ -28,8 +28,8 @@ from genkern.packing.packer import Wanted
 from genkern.packing.rows import rows_of, with_calls
 from genkern.result.package import PackedCall
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.packed import Contents, PackedBinary
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.records import Contents, PackedBinary
 from genkern.runtime.routed.row_kernels import GATED_COLUMNS, gating
 
 # K's block is what two e2m1 a byte take.

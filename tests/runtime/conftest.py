@@ -9,9 +9,9 @@ from launch_ways import gpu as gpu
 from recording_gpu import FakeGpu
 from small_bundle import pack_here, rows
 
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from recording_gpu import FakeGpu
 from torch import nn
 
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 
 # Rows that merged weights are tuned for.
 ROWS = 2

@@ -13,8 +13,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem, Own
 from genkern.kernels.catalogue import sums_of
 from genkern.result.result import Result
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped
 

@@ -12,9 +12,9 @@ from computing_gpu import planned, planned_row
 from genkern.gemm.gpus import DetectedDevice
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.proof import trimmed
-from genkern.profiling.supervised import SupervisedProfiler
-from genkern.runtime.bundle import Bundle, write_bundle
-from genkern.runtime.packed import PackedBinary
+from genkern.profiling.supervised_profiler import SupervisedProfiler
+from genkern.runtime.bundles.bundle import Bundle, write_bundle
+from genkern.runtime.bundles.records import PackedBinary
 
 HARNESS = Path(__file__).parents[1] / "profiling" / "fake_harness.py"
 H200 = DetectedDevice(0, "NVIDIA H200", "sm_90", driver="999.1")

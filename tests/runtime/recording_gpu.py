@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from genkern.compile.binary.code_object import read_parameter_bytes
 from genkern.errors import LaunchError
-from genkern.farm.binary.code_object import read_parameter_bytes
+from genkern.runtime.bundles.table import Device
 from genkern.runtime.launch.cuda_driver import LaunchConfig
+from genkern.runtime.launch.launch_shape import Entries, LaunchShape
 from genkern.runtime.launch.parameters import TENSOR_MAP_BYTES, TensorMap
-from genkern.runtime.launch.shape import Entries, LaunchShape
 from genkern.runtime.launch.workspaces import Workspaces
-from genkern.runtime.table import Device
 
 H200 = Device("sm_90", "NVIDIA H200", 132)
 

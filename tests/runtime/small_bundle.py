@@ -25,8 +25,8 @@ from small_gemms import (
     target_of,
 )
 
-from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm
+from genkern.compile.cache import BinaryCache
+from genkern.compile.farm import Farm
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -35,8 +35,8 @@ from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
 from genkern.result.package import PackedCall
 from genkern.result.result import Proof, Result
-from genkern.runtime.bundle import Bundle, write_bundle
-from genkern.runtime.packed import Contents
+from genkern.runtime.bundles.bundle import Bundle, write_bundle
+from genkern.runtime.bundles.records import Contents
 
 # N is the number of the family, so that each has a problem of its own; K is what all take.
 K = 512

@@ -11,10 +11,10 @@ from computing_gpu import computing_gpu, planned, planned_row
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_fast, as_full, is_full
 from genkern.ops.op import get_op
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
-from genkern.runtime.given import Given
-from genkern.runtime.routed.routed import routed_of
+from genkern.runtime.calls.call_arguments import Given
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
+from genkern.runtime.routed.functions import routed_of
 
 F8 = torch.float8_e4m3fn
 FAST = GemmProblem(96, 128, 256, "a8w8", "fp8e4m3fn", "fp8e4m3fn", "bf16")

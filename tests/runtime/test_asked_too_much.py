@@ -21,15 +21,15 @@ from small_bundle import winners_for
 
 from benchmarks.checking.damaged_files import Tally, judge_bundles
 from genkern.errors import ResultsError
-from genkern.kernels.argument import Integer
-from genkern.kernels.expression import Expression, Value, name
+from genkern.kernels.contract.argument import Integer
+from genkern.kernels.contract.expression import Expression, Value, name
 from genkern.kernels.plan import LaunchPlan
-from genkern.runtime import bundle as module
-from genkern.runtime.bundle import Bundle, parse_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
-from genkern.runtime.packed import to_data
-from genkern.runtime.table import Table
+from genkern.runtime.bundles import bundle as module
+from genkern.runtime.bundles.bundle import Bundle, parse_bundle
+from genkern.runtime.bundles.records import to_data
+from genkern.runtime.bundles.table import Table
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 
 M = name("M")
 SPLIT = "tiled_BM64_BN32_BK32_GM4_SK4_nW4_nS2"

@@ -1,4 +1,4 @@
-"""Tests of genkern.runtime.bundle and packed: what is written is read, and nothing else is believed."""
+"""Tests of genkern.runtime.bundles.bundle and packed: what is written is read, and nothing else is believed."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from genkern.errors import ResultsError
 from genkern.gemm.config import Config
 from genkern.kernels.catalogue import sums_of
 from genkern.result.result import Proof
-from genkern.runtime import bundle as module
-from genkern.runtime.bundle import Bundle, is_bundle, parse_bundle, read_bundle, write_bundle
-from genkern.runtime.packed import Contents, from_data, to_data
+from genkern.runtime.bundles import bundle as module
+from genkern.runtime.bundles.bundle import Bundle, is_bundle, parse_bundle, read_bundle, write_bundle
+from genkern.runtime.bundles.records import Contents, from_data, to_data
 
 
 def test_what_is_written_is_read(bundle: Bundle, tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ LOADS = """
 import sys
 for name in ("triton", "jinja2", "pandas", "joblib", "yaml"):
     sys.modules[name] = None
-from genkern.runtime.bundle import read_bundle
+from genkern.runtime.bundles.bundle import read_bundle
 print(len(read_bundle(sys.argv[1]).winners))
 print("torch" in sys.modules)
 """

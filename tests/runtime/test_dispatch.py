@@ -1,4 +1,4 @@
-"""Tests of genkern.runtime.dispatch: who serves a call, with what, and what a call costs that was made before."""
+"""Tests of genkern.runtime.calls.dispatch: who serves a call, with what, and what a call costs that was made before."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import lt_matmul
 from genkern.runtime.backends.lt import BACKENDS
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
-from genkern.runtime.served import as_stored
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
+from genkern.runtime.calls.implementation import as_stored
 from genkern.timing.libraries import KeptAlgorithm
 
 K = 512
@@ -117,7 +117,7 @@ def test_slices_of_one_size_are_told_apart(gemm: Gemm, gpu: FakeGpu) -> None:
 
 def test_without_a_guard_calls_are_the_same(gemm: Gemm, gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """A PyTorch that has no TensorGuards costs time only."""
-    monkeypatch.setattr("genkern.runtime.dispatch._GUARDS", False)
+    monkeypatch.setattr("genkern.runtime.calls.dispatch._GUARDS", False)
     x, weight = operands(100, 256)
     for _ in range(3):
         assert gemm(x, weight).shape == (100, 256)

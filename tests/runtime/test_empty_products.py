@@ -11,9 +11,9 @@ import torch
 from layout_cases import TYPES, operands, problem_of
 from torch.nn.functional import linear
 
-from genkern.runtime import torch_ops
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
+from genkern.runtime.process import torch_ops
 from genkern.runtime.routed import operators
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped

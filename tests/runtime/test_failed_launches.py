@@ -1,4 +1,4 @@
-"""Who serves after a launch has failed; test_dispatch.py has the rest of genkern.runtime.served."""
+"""Who serves after a launch has failed; test_dispatch.py has the rest of genkern.runtime.calls.implementation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from recording_gpu import FakeGpu
 from small_bundle import winners_for
 from test_dispatch import operands
 
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.calls.dispatch import Gemm
 
 
 @pytest.mark.parametrize("family", ["tiled_tma", "tiled"])

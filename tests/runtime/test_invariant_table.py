@@ -1,4 +1,4 @@
-"""Tests of InvariantTable (genkern.runtime.table): which winner of one order of sums serves an M."""
+"""Tests of InvariantTable (genkern.runtime.bundles.table): which winner of one order of sums serves an M."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_full
 from genkern.result.package import Package, PackedCall
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.packed import Contents
-from genkern.runtime.table import InvariantTable, Table
-from genkern.runtime.untuned import nearest_winner
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.records import Contents
+from genkern.runtime.bundles.table import InvariantTable, Table
+from genkern.runtime.bundles.untuned_m import nearest_winner
 from genkern.timing.libraries import KeptAlgorithm
 
 SUMS = "wgmma k16"

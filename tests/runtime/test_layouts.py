@@ -15,10 +15,10 @@ from torch import nn
 
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import get_op, op_names
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.linear import patch_model, report_model
-from genkern.runtime.torch_ops import define
+from genkern.runtime.process.torch_ops import define
 
 _numbers = itertools.count()
 

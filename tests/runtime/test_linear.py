@@ -14,12 +14,12 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 from genkern.errors import InvarianceError
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.calls.configuration import OFF, STRICT, WARN
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.linear import Patch, patch_model, report_model
-from genkern.runtime.process.configuration import OFF, STRICT, WARN
-from genkern.runtime.torch_ops import define
+from genkern.runtime.process.torch_ops import define
 
 LIBRARY = nn.functional.linear
 
@@ -118,7 +118,7 @@ def test_autocast_casts(context: Context, gpu: FakeGpu) -> None:
 
 def test_a_patched_model_is_trained(context: Context) -> None:
     """Gradients reach its parameters."""
-    from genkern.runtime.torch_ops import define
+    from genkern.runtime.process.torch_ops import define
 
     model = Model()
     gemm = Gemm("a16w16", Context(lambda op: [], lambda index: None))

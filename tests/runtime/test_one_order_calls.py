@@ -19,15 +19,15 @@ from genkern.errors import InputError, InvarianceError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
-from genkern.runtime import default
 from genkern.runtime.backends import lt
 from genkern.runtime.backends.lt_matmul import Algorithm
-from genkern.runtime.context import Context
-from genkern.runtime.default import Process
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.calls.configuration import OFF, STRICT, WARN
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.linear import patch_model, report_model
-from genkern.runtime.process.configuration import OFF, STRICT, WARN
-from genkern.runtime.torch_ops import define
+from genkern.runtime.process import default_context
+from genkern.runtime.process.default_context import Process
+from genkern.runtime.process.torch_ops import define
 from genkern.timing.libraries import KeptAlgorithm
 
 N, K = 128, 256
@@ -332,7 +332,7 @@ def test_a_report_says_the_order(context: Context) -> None:
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch, gpu: FakeGpu) -> Process:
     made = Process({}, lambda index: gpu)
-    monkeypatch.setattr(default, "_made", made)
+    monkeypatch.setattr(default_context, "_made", made)
     return made
 
 

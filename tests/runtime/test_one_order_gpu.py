@@ -12,10 +12,10 @@ import torch
 from one_order_layers import LAYERS, SIZES, Call, OrderedLayer
 from small_bundle import pack_here
 
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.context import Context
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.calls.configuration import STRICT
+from genkern.runtime.calls.context import Context
 from genkern.runtime.launch.torch_gpu import TorchGpu
-from genkern.runtime.process.configuration import STRICT
 
 pytestmark = pytest.mark.gpu
 # Rows that batches are drawn from, and how many batches. GENKERN_ROWS_CHECKED=10000000 compares as many rows of each

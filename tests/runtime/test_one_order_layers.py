@@ -10,10 +10,10 @@ from one_order_layers import LAYERS, SIZES, OrderedLayer
 
 from genkern.errors import InvarianceError
 from genkern.gemm.problem import GemmProblem
-from genkern.packing.any_m import gaps
+from genkern.packing.m_ranges import gaps
 from genkern.packing.rows import rows_of
-from genkern.runtime.context import Context
-from genkern.runtime.process.configuration import STRICT
+from genkern.runtime.calls.configuration import STRICT
+from genkern.runtime.calls.context import Context
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)

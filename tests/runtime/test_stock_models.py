@@ -13,8 +13,8 @@ from layers_sharing_x import Bench
 from long_tests import drawn
 
 from genkern.runtime.linear import Patch, patch_model
-from genkern.runtime.shared.linears import define_linears
-from genkern.runtime.torch_ops import define
+from genkern.runtime.merged_layers.linears import define_linears
+from genkern.runtime.process.torch_ops import define
 
 transformers = pytest.importorskip("transformers")
 safetensors_torch = pytest.importorskip("safetensors.torch")

@@ -11,15 +11,15 @@ import torch
 from recording_gpu import FakeGpu
 from small_bundle import winners_for
 
+from genkern.compile.binary.code_object import code_sha256
 from genkern.errors import LaunchError
-from genkern.farm.binary.code_object import code_sha256
 from genkern.result.package import PackedCall
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.records import from_data, to_data
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.launch.cached_call import CachedBinaries
-from genkern.runtime.packed import from_data, to_data
 
 
 def called(bundle: Bundle, winner: Result, call: PackedCall, gpu: FakeGpu) -> int:

@@ -1,4 +1,4 @@
-"""Tests of genkern.runtime.table and untuned: which winner serves a problem."""
+"""Tests of genkern.runtime.bundles.table and untuned: which winner serves a problem."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Constant, Descriptor
+from genkern.kernels.contract.argument import Constant, Descriptor
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
 from genkern.ops.accumulate import as_full
 from genkern.result.package import Package, PackedCall
 from genkern.result.result import Proof, Result
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.packed import Contents
-from genkern.runtime.table import Device, Table
-from genkern.runtime.untuned import (
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.records import Contents
+from genkern.runtime.bundles.table import Device, Table
+from genkern.runtime.bundles.untuned_m import (
     Option,
     bound_us,
     by_times,

@@ -1,4 +1,6 @@
-"""Tests of genkern.runtime.torch_ops: a format's operator under torch.compile, export, autograd and vmap's like."""
+"""Tests of genkern.runtime.process.torch_ops: a format's operator under torch.compile, export, autograd and vmap's
+like.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ import pytest
 import torch
 from recording_gpu import FakeGpu
 
-from genkern.runtime import torch_ops
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
-from genkern.runtime.torch_ops import define
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
+from genkern.runtime.process import torch_ops
+from genkern.runtime.process.torch_ops import define
 
 _numbers = itertools.count()
 
@@ -189,7 +191,9 @@ def test_threads_define_one_operator(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch_ops, "define", slowly)
     monkeypatch.setattr(torch_ops, "_made", {}, raising=False)
-    monkeypatch.setattr("genkern.runtime.default.default_context", lambda: Context(lambda op: [], lambda index: None))
+    monkeypatch.setattr(
+        "genkern.runtime.process.default_context.default_context", lambda: Context(lambda op: [], lambda index: None)
+    )
     with ThreadPoolExecutor(4) as pool:
         found = set(pool.map(torch_ops.gemm_of, ["a16w16"] * 4))
     assert len(found) == len(defined) == 1

@@ -17,9 +17,9 @@ from genkern.errors import InputError
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem, Own
 from genkern.ops import mx
-from genkern.runtime.bundle import read_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.bundle import read_bundle
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 
 N, K = 192, 256
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from genkern.command.options import parse
+from genkern.cli.options import parse
 from genkern.errors import InputError
 from genkern.search.command_line import asked_limit, asked_strategy
 from genkern.search.strategies import DEFAULT

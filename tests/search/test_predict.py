@@ -1,4 +1,4 @@
-"""Tests of genkern.search.predict: bounds, order, and agreement with timings of a real GPU."""
+"""Tests of genkern.search.cost_model.predict: bounds, order, and agreement with timings of a real GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.ops.accumulate import as_full
-from genkern.search.predict import predict_us, promising_first
+from genkern.search.cost_model.predict import predict_us, promising_first
 
 H200 = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(4096, 6144, 4096)

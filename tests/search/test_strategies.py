@@ -71,13 +71,13 @@ strategy = Reversed
 
 def test_a_file_from_outside_is_a_strategy(tmp_path: Path) -> None:
     """It needs nothing but itself; the run's journal knows its name and its text."""
-    path = tmp_path / "own.py"
+    path = tmp_path / "user_families.py"
     path.write_text(OWN)
     chosen = chosen_strategy(str(path))
     assert [stages(unit) for unit in chosen.make(task()).ask(9)] == [8, 7]
     path.write_text(OWN.replace("[-2:]", "[-3:]"))
     assert chosen_strategy(str(path)).name != chosen.name
-    assert chosen.name.startswith("own.py ")
+    assert chosen.name.startswith("user_families.py ")
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -122,7 +122,7 @@ def test_what_needs_no_compile() -> None:
 
 def test_a_file_may_take_a_number(tmp_path: Path) -> None:
     """Behind a colon, as a name may; it means what the file makes of it."""
-    path = tmp_path / "own.py"
+    path = tmp_path / "user_families.py"
     path.write_text(OWN.replace("[-2:]", "[-task.number:]"))
     chosen = chosen_strategy(f"{path}:4")
     assert (chosen.number, chosen.said) == (4, f"{chosen.name}:4")
@@ -163,7 +163,7 @@ def test_what_is_none_is_said(asked: str, said: str, tmp_path: Path, monkeypatch
 
 DATA = """from __future__ import annotations
 from dataclasses import dataclass
-from genkern.search.predicted_order import PredictedOrder as strategy
+from genkern.search.guided.predicted_order import PredictedOrder as strategy
 
 @dataclass
 class Seen:
@@ -173,8 +173,8 @@ class Seen:
 
 def test_a_file_may_have_dataclasses(tmp_path: Path) -> None:
     """Whose fields' types are texts: they are looked up in the module."""
-    (tmp_path / "own.py").write_text(DATA)
-    assert len(chosen_strategy(str(tmp_path / "own.py")).make(task()).ask(9)) == 7
+    (tmp_path / "user_families.py").write_text(DATA)
+    assert len(chosen_strategy(str(tmp_path / "user_families.py")).make(task()).ask(9)) == 7
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_a_file_may_have_dataclasses(tmp_path: Path) -> None:
 def test_what_is_no_unit_is_said(units: str, said: str, tmp_path: Path) -> None:
     """All configs of one are launched by one set of binaries, so that times of others would be another kernel's."""
     text = OWN.replace("units_of\n", "units_of, Unit\n", 1).replace("units_of(task.configs)[-2:]", units)
-    (tmp_path / "own.py").write_text(text)
-    strategy = chosen_strategy(str(tmp_path / "own.py")).make(task())
+    (tmp_path / "user_families.py").write_text(text)
+    strategy = chosen_strategy(str(tmp_path / "user_families.py")).make(task())
     with pytest.raises(InputError, match=said) as caught:
         strategy.ask(1)
     assert "\n" not in str(caught.value)
@@ -201,8 +201,8 @@ def test_what_is_no_share_is_said(loss: str, tmp_path: Path) -> None:
     text = OWN.replace(
         "strategy = Reversed", "    def expected_loss(self):\n        return LOSS\n\nstrategy = Reversed"
     )
-    (tmp_path / "own.py").write_text(text.replace("LOSS", "0.25"))
-    assert chosen_strategy(str(tmp_path / "own.py")).make(task()).expected_loss() == 0.25
+    (tmp_path / "user_families.py").write_text(text.replace("LOSS", "0.25"))
+    assert chosen_strategy(str(tmp_path / "user_families.py")).make(task()).expected_loss() == 0.25
     # Another file: Python would take what it compiled of one as long, of the same second.
     (tmp_path / "other.py").write_text(text.replace("LOSS", loss))
     with pytest.raises(InputError, match=r"other\.py: expected_loss"):

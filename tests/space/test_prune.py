@@ -16,7 +16,7 @@ from genkern.gemm.dtypes import DTYPES, parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of, sides, together
-from genkern.kernels.families.gluon_tile import buffer_bytes, powers_of
+from genkern.kernels.contract.gluon_tile import buffer_bytes, powers_of
 from genkern.ops.op import get_op
 from genkern.space.prune import Pruned, explain, prune
 from genkern.space.space import load_space

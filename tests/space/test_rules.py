@@ -17,7 +17,7 @@ from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import FAMILIES, form_of
 from genkern.kernels.contract.family import Family
-from genkern.kernels.contract.sums import equal_shares
+from genkern.kernels.contract.sum_order import equal_shares
 from genkern.space.rules.registry import RULE_NAMES, RULES, is_for, reason, rule_for
 
 GROUP_SIZES = (1, 2, 4, 8, 16)

@@ -9,7 +9,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import sums_of
 from genkern.space.prune import explain, prune
 from genkern.space.space import FamilySpace, Space, load_space
-from genkern.tuning.invariant.asked_orders import ANY_ORDER, Orders
+from genkern.tuning.invariant.sum_order_constraint import ANY_ORDER, Orders
 
 GPU = gpu_for_arch("sm_90")
 WHOLE = "wgmma k16"

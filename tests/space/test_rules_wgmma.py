@@ -97,7 +97,8 @@ CASES: list[tuple[str, Gpu, tuple[GemmProblem, Config], tuple[GemmProblem, Confi
     # A stage of 64x64x64 is 16 KiB: 13 fit beside the tile of C, and 12 are deep enough.
     ("wgmma_shared_memory", H200, (LARGE, upright(num_stages=10)), (LARGE, upright(num_stages=11))),
     ("wgmma_shared_memory", H200, (LARGE, upright(num_stages=14)), (LARGE, upright(num_stages=13))),
-    # A stage of 128x176x64 is 38 KiB: 4 fit beside C in 16 bits, which is 44 KiB, and 3 where it is in 32. So for the transpose, whose stage of 128x232x64 is 45 KiB.
+    # A stage of 128x176x64 is 38 KiB: 4 fit beside C in 16 bits, which is 44 KiB, and 3 where it is in 32. So for the
+    # transpose, whose stage of 128x232x64 is 45 KiB.
     ("wgmma_shared_memory", H200, (LARGE, upright(128, 176, num_stages=5)), (LARGE, upright(128, 176, num_stages=4))),
     ("wgmma_shared_memory", H200, (FP32_OUT, upright(128, 176, num_stages=4)), (FP32_OUT, upright(128, 176, num_stages=3))),
     ("wgmma_shared_memory", H200, (LARGE, upright(128, 176, num_stages=2)), (LARGE, upright(128, 176, num_stages=3))),

@@ -18,7 +18,7 @@ from genkern.gemm.dtypes import parse_dtype
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of, formed
-from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.traits import Form
 from genkern.kernels.legality import legal, legal_problem
 from genkern.ops.op import get_op
 from genkern.space.prune import prune

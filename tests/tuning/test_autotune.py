@@ -15,18 +15,18 @@ from cute_stand_in import StandInFarm
 from recording_gpu import FakeGpu
 
 import genkern
-from genkern.command.options import parse
+from genkern.cli.options import parse
+from genkern.compile.cache import BinaryCache
 from genkern.errors import InputError, ResultsError
-from genkern.farm.cache import BinaryCache
-from genkern.formats.kind import kind_of, read_results
+from genkern.files.file_kind import kind_of, read_results
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.packing.packer import Packer
 from genkern.packing.rows import rows_of, with_calls
 from genkern.result.result import Proof, Result
-from genkern.runtime.bundle import write_bundle
-from genkern.runtime.packed import Contents
+from genkern.runtime.bundles.bundle import write_bundle
+from genkern.runtime.bundles.records import Contents
 from genkern.space.prune import prune
 from genkern.space.space import load_space
 from genkern.tuning.autotune import Autotuned, problem_of

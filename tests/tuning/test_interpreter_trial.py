@@ -12,7 +12,7 @@ import pytest
 from command import ROOT
 from small_gemms import needs_interpreter
 
-from genkern.tuning.check import InterpreterChecker
+from genkern.tuning.checkers import InterpreterChecker
 
 ONE = """\
 archs: [sm_90]

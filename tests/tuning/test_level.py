@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from genkern.farm.bench import Job
+from genkern.compile.candidate_builder import Job
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import TIE, Candidate, Measurement, Outcome

@@ -12,11 +12,11 @@ from genkern.gemm.gpus import gpu_of_product
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import NOT_CHECKED, Candidate, Check, Outcome
 from genkern.search.guided.model import ranked
-from genkern.search.predicted_times import predicted_times
+from genkern.search.guided.predicted_times import predicted_times
 from genkern.space.prune import prune
 from genkern.space.space import load_space
 from genkern.timing.session import Budget, Session
-from genkern.tuning.predicted import Predictor
+from genkern.tuning.predictor import Predictor
 from genkern.tuning.tune import Provenance
 
 PROBLEM, H100 = GemmProblem(64, 1024, 512), gpu_of_product("h100")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from genkern.compile.farm import FarmCounts
 from genkern.errors import OutputError
-from genkern.farm.farm import FarmCounts
 from genkern.tuning.progress import Progress, ProgressFile, farm_text
 
 

@@ -14,13 +14,13 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import ProblemFacts, read_journal
 from genkern.journal.run_files import RunFiles
-from genkern.journal.searched import Searched, Told, searched_of, value_of
-from genkern.recorded.reading import recorded_problems
+from genkern.journal.search_steps import Searched, Told, searched_of, value_of
+from genkern.recorded.load import recorded_problems
 from genkern.search.guided.model import ranked
 from genkern.search.strategies import chosen_strategy
 from genkern.search.strategy import Compiled, Measured, units_of
 from genkern.tuning.replay import decided_again
-from genkern.tuning.simulated import simulated
+from genkern.tuning.simulation import simulated
 
 GPU = gpu_for_arch("sm_90")
 PROBLEM = GemmProblem(128, 128, 256)

@@ -7,18 +7,18 @@ import threading
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 import pytest
-from test_search import CONFIGS, GPU, PROBLEM, UNITS, LastFirst, Scripted, Timer, bench, farm, names
+from test_search_driver import CONFIGS, GPU, PROBLEM, UNITS, LastFirst, Scripted, Timer, bench, farm, names
 
-from genkern.farm.bench import Bench
-from genkern.farm.compiler import CompileJob
-from genkern.farm.orders import Tell
+from genkern.compile.candidate_builder import Bench
+from genkern.compile.compile_queue import Tell
+from genkern.compile.compiler import CompileJob
 from genkern.gemm.records import Candidate, Measurement, Outcome
+from genkern.search.guided.predicted_order import PredictedOrder
 from genkern.search.limit import Limit
-from genkern.search.predicted_order import PredictedOrder
 from genkern.search.strategies import ChosenStrategy
 from genkern.search.strategy import Measured, Task, Unit
 from genkern.timing.session import Session
-from genkern.tuning.search import Search
+from genkern.tuning.search_driver import Search
 
 __all__ = ["bench", "farm"]
 ALL = ChosenStrategy("all", functools.partial(Scripted, at_once=len(UNITS)))

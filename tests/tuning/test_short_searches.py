@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from test_tuner_outcomes import GPU, KEPT, PROBLEM, SPACE, Killed, Scripted, tuned, workshop
 
-from genkern.farm.sharing import compiled_of
-from genkern.farm.workshop import Workshop
+from genkern.compile.binary_groups import compiled_of
+from genkern.compile.build_environment import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.records import Outcome
 from genkern.journal.facts import read_journal

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from genkern.farm.bench import Job
+from genkern.compile.candidate_builder import Job
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Check, Measurement, Outcome, Unfit
@@ -19,7 +19,7 @@ from genkern.result.result import Result
 from genkern.timing.libraries import VENDOR, KeptAlgorithm, library_of
 from genkern.timing.profiler import Unshared
 from genkern.timing.session import Budget, Session
-from genkern.tuning.compared import Compared
+from genkern.tuning.confirmation import Compared
 from genkern.tuning.tune import Provenance, Report, Tuner
 
 PROBLEM = GemmProblem(64, 4096, 4096)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 from small_gemms import target_of
 
-from genkern.command.target import versions
+from genkern.cli.target import versions
+from genkern.compile.build_environment import Workshop
+from genkern.compile.cache import BinaryCache, Failure
+from genkern.compile.farm import Farm
 from genkern.errors import ProfilerError
-from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.farm import Farm
-from genkern.farm.workshop import Workshop
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
@@ -29,14 +29,14 @@ from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.specs import kernel_specs
 from genkern.ops.op import get_op
+from genkern.search.cost_model.predict import promising_first
 from genkern.search.limit import NO_LIMIT, Limit
-from genkern.search.predict import promising_first
 from genkern.search.strategies import chosen_strategy
 from genkern.space.prune import prune
 from genkern.space.space import Space, load_space
 from genkern.timing.profiler import Unshared
 from genkern.timing.session import Budget, Session
-from genkern.tuning.prepared import Preparation
+from genkern.tuning.preparation import Preparation
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Provenance, Report, Tuner
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 
 from genkern.errors import InputError
 from genkern.gemm.parameter import Parameter
-from genkern.kernels.argument import Argument, Constant, Integer, parameters_of
+from genkern.kernels.contract.argument import Argument, Constant, Integer, parameters_of
+from genkern.kernels.contract.expression import Expression, Value, name, names_in
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.expression import Expression, Value, name, names_in
 
 Options = tuple[tuple[str, Value], ...]
 

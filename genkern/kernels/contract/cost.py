@@ -1,4 +1,4 @@
-"""`Cost`: the cost terms that a family declares for its kernels. genkern.search.predict adds them up."""
+"""`Cost`: the cost terms that a family declares for its kernels. genkern.search.cost_model.predict adds them up."""
 
 from __future__ import annotations
 

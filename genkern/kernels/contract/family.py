@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from genkern.gemm.parameter import PARAMETERS, Parameter, Value
-from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.traits import Form
 
 # Values of the parameters that change a family's kernel text, by name.
 Choice = dict[str, Value]

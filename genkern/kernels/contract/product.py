@@ -9,8 +9,8 @@ from functools import cached_property, lru_cache
 from genkern.gemm.gpus import capabilities_of
 from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Argument, Copied, Descriptor, Leading, Pointer, alignment_of
-from genkern.kernels.expression import Expression, Value, cdiv
+from genkern.kernels.contract.argument import Argument, Copied, Descriptor, Leading, Pointer, alignment_of
+from genkern.kernels.contract.expression import Expression, Value, cdiv
 from genkern.ops.groups import Groups
 from genkern.ops.op import Op, groups_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from genkern.kernels.expression import cdiv, name
+from genkern.kernels.contract.expression import cdiv, name
 
 # Parameters of the config, by their field names.
 BLOCK_SIZE_M, BLOCK_SIZE_N, BLOCK_SIZE_K = (name(f"BLOCK_SIZE_{letter}") for letter in "MNK")

@@ -27,13 +27,14 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, SCHEDULE, STORE, SWAPPED, pair_of
 from genkern.gemm.problem import INT32, GemmProblem
-from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer, Workspace
+from genkern.kernels.contract.argument import Argument, Constant, Integer, Leading, Map, Pointer, Workspace
 from genkern.kernels.contract.call import Call, Kernel
 from genkern.kernels.contract.cost import Turn
+from genkern.kernels.contract.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.contract.family import Choice, Family
-from genkern.kernels.contract.form import Form, any_config
+from genkern.kernels.contract.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
 from genkern.kernels.contract.product import Product
-from genkern.kernels.contract.sums import Sums, instruction_k, near_shares, own_finish
+from genkern.kernels.contract.sum_order import Sums, instruction_k, near_shares, own_finish
 from genkern.kernels.contract.symbols import (
     BATCH,
     BLOCK_SIZE_K,
@@ -47,6 +48,7 @@ from genkern.kernels.contract.symbols import (
     M,
     N,
 )
+from genkern.kernels.contract.traits import Form, any_config
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute import tile
 from genkern.kernels.cute.dense_product import (
@@ -58,9 +60,7 @@ from genkern.kernels.cute.dense_product import (
     ring_limit,
     scales_of,
 )
-from genkern.kernels.expression import Value, cdiv, least, most, name, where
 from genkern.kernels.families.common import BINARY_NAME, GROUP, SPLITS, reduction
-from genkern.kernels.families.gluon_tile import TURNED_BOX, buffer_bytes, columns_held, turned
 from genkern.kernels.families.limits import (
     over_c_limit,
     splits_limit,

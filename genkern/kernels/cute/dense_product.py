@@ -13,13 +13,13 @@ from genkern.gemm.operand import Operand
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.cost import Cost, Turn
-from genkern.kernels.contract.form import Form, Refuses, Sides, any_config
+from genkern.kernels.contract.expression import Value
+from genkern.kernels.contract.gluon_tile import WIDEST
 from genkern.kernels.contract.product import Product
-from genkern.kernels.contract.sums import Sums
+from genkern.kernels.contract.sum_order import Sums
 from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES
+from genkern.kernels.contract.traits import Form, Refuses, Sides, any_config
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.expression import Value
-from genkern.kernels.families.gluon_tile import WIDEST
 from genkern.ops.op import get_op
 
 # Scaling by blocks: A has a scale for each row and 128 elements of K, B for each 128 columns and 128 elements of K.

@@ -24,19 +24,19 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, CTAS, STORE, pair_of
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Argument, Constant, Integer, Leading, Map, Pointer
+from genkern.kernels.contract.argument import Argument, Constant, Integer, Leading, Map, Pointer
 from genkern.kernels.contract.call import Call, Kernel
 from genkern.kernels.contract.cost import Turn
+from genkern.kernels.contract.expression import Expression, Value, cdiv, least, most, name, where
 from genkern.kernels.contract.family import Choice, Family
-from genkern.kernels.contract.form import Form
 from genkern.kernels.contract.product import Product
-from genkern.kernels.contract.sums import Sums, instruction_k, own_finish
+from genkern.kernels.contract.sum_order import Sums, instruction_k, own_finish
 from genkern.kernels.contract.symbols import BLOCK_SIZE_M, BLOCK_SIZE_N, NUM_STAGES, UNITS, K, M, N
+from genkern.kernels.contract.traits import Form
 from genkern.kernels.contract.variant import Variant
 from genkern.kernels.cute import tile_sm100 as tile
 from genkern.kernels.cute.dense_product import dense_form, finish_limit, operands_limit, product_constants, ring_limit
 from genkern.kernels.cute.tile import BARRIER_BYTES, BLOCK_BYTES, MOST_BUFFERS, SWIZZLE_128
-from genkern.kernels.expression import Expression, Value, cdiv, least, most, name, where
 from genkern.kernels.families.common import BINARY_NAME, GROUP
 from genkern.kernels.families.limits import tma_operands_limit, tma_output_limit
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import genkern.templates
 from genkern.errors import InputError
-from genkern.files import regular_bytes
+from genkern.file_io import regular_bytes
 
 # Folder with the files that every CuTe DSL kernel of genkern may import.
 _SHARED = Path(genkern.templates.__path__[0]) / "cute"

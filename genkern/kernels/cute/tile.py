@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from genkern.gemm.columns import Column, either
-from genkern.kernels.families.gluon_tile import TURNED_BOX, Width
+from genkern.kernels.contract.gluon_tile import TURNED_BOX, Width
 
 # Bytes along K of a block of A or B, which is the width of the swizzle.
 BLOCK_BYTES = 128

@@ -5,7 +5,7 @@ from __future__ import annotations
 from genkern.gemm.config import Config
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import (
+from genkern.kernels.contract.argument import (
     BINARY,
     Argument,
     Constant,
@@ -16,6 +16,7 @@ from genkern.kernels.argument import (
     alignment_of,
 )
 from genkern.kernels.contract.call import Call, Kernel, Options
+from genkern.kernels.contract.expression import Value, cdiv, where
 from genkern.kernels.contract.product import Product
 from genkern.kernels.contract.symbols import (
     BLOCK_SIZE_K,
@@ -32,7 +33,6 @@ from genkern.kernels.contract.symbols import (
     N,
 )
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.expression import Value, cdiv, where
 from genkern.ops.op import groups_of
 
 Arguments = tuple[Argument, ...]

@@ -3,7 +3,7 @@
 Functions of a problem return the reason why a kernel cannot compute it, in one line, or "". Functions of configs yield
 masks with reasons (`genkern.gemm.columns.Refusals`). With None for `gpu` they check only limits of every device. Shared
 memory (LDS) of Triton kernels is not limited here: it depends on whether Triton pipelines the loop, and is known once
-the binary is compiled (genkern.farm.occupancy).
+the binary is compiled (genkern.compile.occupancy).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import INT32, GemmProblem
-from genkern.kernels.expression import Expression
+from genkern.kernels.contract.expression import Expression
 from genkern.kernels.families.common import REDUCE_BLOCK_SIZE
 from genkern.ops.accumulate import PROMOTED_K, promotes_products
 from genkern.ops.op import element_bytes, get_op, groups_of, has_exponents, operands_of

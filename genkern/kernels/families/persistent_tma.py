@@ -15,12 +15,12 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import SPECIALIZED
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.contract.call import Call
+from genkern.kernels.contract.expression import least
 from genkern.kernels.contract.family import Choice, Family
-from genkern.kernels.contract.form import Form
 from genkern.kernels.contract.product import Product
 from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, TILES, TILES_OF_C, UNITS
+from genkern.kernels.contract.traits import Form
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.expression import least
 from genkern.kernels.families.common import GROUP, main_kernel, of_groups, sizes
 from genkern.kernels.families.limits import dot_limit, tma_box_limit, tma_operands_limit, tma_output_limit
 from genkern.kernels.families.sum_orders import of_dot

@@ -11,8 +11,8 @@ from genkern.gemm.gpu import arch_vendor
 from genkern.gemm.gpus import capabilities_of
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.triton_release import triton_release
-from genkern.kernels.contract.sums import INSTRUCTION_BYTES, Sums, instruction_k, is_exact, like, near_shares
-from genkern.kernels.families.gluon_tile import ring_k
+from genkern.kernels.contract.gluon_tile import ring_k
+from genkern.kernels.contract.sum_order import INSTRUCTION_BYTES, Sums, instruction_k, is_exact, like, near_shares
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, is_outside, operands_of
 

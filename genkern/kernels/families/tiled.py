@@ -14,16 +14,16 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import AMD_OPTIONS, CACHE_MODIFIER, REDUCE, SWAPPED, XCD_REMAP
 from genkern.gemm.problem import INT32, GemmProblem
-from genkern.kernels.argument import Integer, Workspace
+from genkern.kernels.contract.argument import Integer, Workspace
 from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
+from genkern.kernels.contract.expression import name, where
 from genkern.kernels.contract.family import Choice, Family
-from genkern.kernels.contract.form import Form, Sides
 from genkern.kernels.contract.product import Product
-from genkern.kernels.contract.sums import equal_shares
+from genkern.kernels.contract.sum_order import equal_shares
 from genkern.kernels.contract.symbols import SPLIT_K, TILES, TILES_OF_C, UNITS, UNITS_PER_XCD, XCDS, M, N
+from genkern.kernels.contract.traits import Form, Sides
 from genkern.kernels.contract.variant import Variant
-from genkern.kernels.expression import name, where
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,

@@ -14,14 +14,15 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import REALIGNED, REDUCE, SWAPPED
 from genkern.gemm.problem import INT32, GemmProblem
-from genkern.kernels.argument import Descriptor, Workspace
+from genkern.kernels.contract.argument import Descriptor, Workspace
 from genkern.kernels.contract.call import Call
 from genkern.kernels.contract.cost import SWAPPED_EDGES, Cost
 from genkern.kernels.contract.family import Choice, Family
-from genkern.kernels.contract.form import Form, Sides
 from genkern.kernels.contract.product import Product
 from genkern.kernels.contract.symbols import BLOCK_SIZE_K, BLOCK_SIZE_M, BLOCK_SIZE_N, SPLIT_K, TILES, TILES_OF_C, M, N
+from genkern.kernels.contract.traits import Form, Sides
 from genkern.kernels.contract.variant import Variant
+from genkern.kernels.families.alignment_copy import realigned
 from genkern.kernels.families.common import (
     C_POINTER,
     GROUP,
@@ -43,7 +44,6 @@ from genkern.kernels.families.limits import (
     tma_box_limit,
     tma_operands_limit,
 )
-from genkern.kernels.families.realigned import realigned
 from genkern.kernels.families.sum_orders import of_dot
 from genkern.ops.op import groups_of
 

@@ -20,39 +20,21 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES, Gpu
 from genkern.gemm.parameter import CLUSTER, CLUSTER_K, REALIGNED, SWAPPED, pair_of
 from genkern.gemm.problem import INT32, GemmProblem
-from genkern.kernels.argument import WIDTH, Argument, Constant, Counters, Descriptor, Descriptors, Integer, Workspace
+from genkern.kernels.contract.argument import (
+    WIDTH,
+    Argument,
+    Constant,
+    Counters,
+    Descriptor,
+    Descriptors,
+    Integer,
+    Workspace,
+)
 from genkern.kernels.contract.call import Call, Kernel, Options
 from genkern.kernels.contract.cost import EDGES, SWAPPED_EDGES, Cost
+from genkern.kernels.contract.expression import Value, cdiv, evaluate_columns, least, most, name, where
 from genkern.kernels.contract.family import Choice, Family
-from genkern.kernels.contract.form import Form, Sides, any_config
-from genkern.kernels.contract.product import Product
-from genkern.kernels.contract.symbols import (
-    BLOCK_SIZE_K,
-    BLOCK_SIZE_M,
-    BLOCK_SIZE_N,
-    NUM_STAGES,
-    NUM_WARPS,
-    SPLIT_K,
-    TILES,
-    TILES_OF_C,
-    UNITS,
-    K,
-    M,
-    N,
-)
-from genkern.kernels.contract.variant import Variant
-from genkern.kernels.expression import Value, cdiv, evaluate_columns, least, most, name, where
-from genkern.kernels.families.common import (
-    BINARY_NAME,
-    C_POINTER,
-    GROUP,
-    leading,
-    sizes,
-    slot_elements,
-    slot_rows,
-    slot_sums,
-)
-from genkern.kernels.families.gluon_tile import (
+from genkern.kernels.contract.gluon_tile import (
     BLOCK_BYTES,
     EIGHT,
     MOST_BUFFERS,
@@ -70,8 +52,35 @@ from genkern.kernels.families.gluon_tile import (
     tile_refusals,
     turned,
 )
+from genkern.kernels.contract.product import Product
+from genkern.kernels.contract.symbols import (
+    BLOCK_SIZE_K,
+    BLOCK_SIZE_M,
+    BLOCK_SIZE_N,
+    NUM_STAGES,
+    NUM_WARPS,
+    SPLIT_K,
+    TILES,
+    TILES_OF_C,
+    UNITS,
+    K,
+    M,
+    N,
+)
+from genkern.kernels.contract.traits import Form, Sides, any_config
+from genkern.kernels.contract.variant import Variant
+from genkern.kernels.families.alignment_copy import realigned
+from genkern.kernels.families.common import (
+    BINARY_NAME,
+    C_POINTER,
+    GROUP,
+    leading,
+    sizes,
+    slot_elements,
+    slot_rows,
+    slot_sums,
+)
 from genkern.kernels.families.limits import tiles, tma_operands_limit, tma_output_limit
-from genkern.kernels.families.realigned import realigned
 from genkern.kernels.families.sum_orders import of_ring
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, groups_of

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from genkern.files import regular
+from genkern.file_io import regular
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.aiter_calls import AiterCall, weight_of

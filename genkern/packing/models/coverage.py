@@ -11,10 +11,10 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import on_arch
 from genkern.ops.op import bytes_moved, get_op
 from genkern.packing.models.products import Product
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.table import Device, Table
-from genkern.runtime.untuned import by_times, nearest_winner
-from genkern.search.predict import peak_tflops
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.table import Device, Table
+from genkern.runtime.bundles.untuned_m import by_times, nearest_winner
+from genkern.search.cost_model.predict import peak_tflops
 
 _NAMES = ("kernels of genkern", "the library's best algorithm", "PyTorch's call, as fast", "not tuned")
 

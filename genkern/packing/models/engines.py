@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from genkern.formats.model_config import ModelConfig
+from genkern.files.model_config import ModelConfig
 from genkern.packing.models.families import layers_of
 from genkern.packing.models.layers import VOCABULARY_STEP, Gemm, ModelLayers, Part
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from genkern.errors import InputError
-from genkern.formats.model_config import MissingNumberError, ModelConfig
+from genkern.files.model_config import MissingNumberError, ModelConfig
 from genkern.packing.models.from_transformers import has_transformers, layers_from_transformers
 from genkern.packing.models.layers import (
     MOST_LAYERS,

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from genkern.errors import InputError
-from genkern.formats.model_config import ModelConfig
+from genkern.files.model_config import ModelConfig
 from genkern.packing.models.layers import (
     MOST_LAYERS,
     Experts,

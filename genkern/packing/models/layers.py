@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from genkern.errors import InputError
-from genkern.formats.model_config import ModelConfig
+from genkern.files.model_config import ModelConfig
 
 # vLLM and SGLang pad the vocabulary to a multiple of this.
 VOCABULARY_STEP = 64

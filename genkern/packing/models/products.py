@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from genkern.formats.checkpoint_format import CheckpointFormats, Stored
-from genkern.formats.model_config import ModelConfig
-from genkern.formats.said_format import BATCHED
+from genkern.files.checkpoint_format import CheckpointFormats, Stored
+from genkern.files.format_in_names import BATCHED
+from genkern.files.model_config import ModelConfig
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_called, as_full, multiplies_float8
 from genkern.ops.op import get_op

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from genkern.arguments import Parser, number
-from genkern.command.options import row_counts
+from genkern.cli.options import row_counts
 from genkern.errors import OutputError
-from genkern.files import require_writable, shown_path, write_whole
-from genkern.formats import tune_gemm_yaml
-from genkern.formats.kind import LIST_HELP, kind_of, list_text, require_list_or_none
-from genkern.formats.model_config import QUANTIZATIONS, ModelConfig, read_model
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.file_io import require_writable, shown_path, write_whole
+from genkern.files import tune_gemm_yaml
+from genkern.files.file_kind import LIST_HELP, kind_of, list_text, require_list_or_none
+from genkern.files.model_config import QUANTIZATIONS, ModelConfig, read_model
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.models.engines import ENGINES, SERVERS, Engine
 from genkern.packing.models.families import families

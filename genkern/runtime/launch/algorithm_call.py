@@ -12,7 +12,7 @@ from genkern.runtime.backends.lt_api import LtError
 from genkern.runtime.backends.lt_matmul import Pointers
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.parameters import Layout
-from genkern.runtime.launch.prepared import LiveGpu, ReadyCall, workspace_for
+from genkern.runtime.launch.prepared_call import LiveGpu, ReadyCall, workspace_for
 from genkern.timing.libraries import kept_algorithm
 
 # Algorithms are measured on tensors of PyTorch's allocator, which are aligned to 512 bytes. The library's heuristic

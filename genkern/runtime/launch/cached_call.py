@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from genkern.compile.binary.code_object import code_sha256
 from genkern.errors import LaunchError, ResultsError
-from genkern.farm.binary.code_object import code_sha256
-from genkern.kernels.argument import Descriptor, Leading, Map, Pointer, Stride
+from genkern.kernels.contract.argument import Descriptor, Leading, Map, Pointer, Stride
 from genkern.kernels.plan import LaunchPlan, PlannedLaunch
-from genkern.runtime.launch.described import described
+from genkern.runtime.bundles.records import PackedBinary
+from genkern.runtime.launch.binary_record import described
+from genkern.runtime.launch.launch_shape import PreparedLaunch
 from genkern.runtime.launch.launcher import Launches, make_launches
 from genkern.runtime.launch.parameters import COUNTERS, WORKSPACE, Layout, parameters_of
-from genkern.runtime.launch.prepared import LiveGpu
-from genkern.runtime.launch.shape import PreparedLaunch
-from genkern.runtime.packed import PackedBinary
+from genkern.runtime.launch.prepared_call import LiveGpu
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Any
 
 from genkern.errors import LaunchError
+from genkern.runtime.launch.launch_shape import Entries, LaunchShape
 from genkern.runtime.launch.parameters import TENSOR_MAP_BYTES, TensorMap
-from genkern.runtime.launch.shape import Entries, LaunchShape
 
 # Constants of cuda.h: CUfunction_attribute, CUfunc_cache, CUlaunchAttributeID, CUclusterSchedulingPolicy,
 # CUtensorMapL2promotion.

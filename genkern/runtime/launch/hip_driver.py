@@ -13,8 +13,8 @@ from typing import Any
 
 from genkern.errors import LaunchError
 from genkern.runtime.launch.cuda_driver import address_of
+from genkern.runtime.launch.launch_shape import Entries, LaunchShape
 from genkern.runtime.launch.parameters import TensorMap
-from genkern.runtime.launch.shape import Entries, LaunchShape
 
 _LIBRARY = "libamdhip64.so"
 # Constants of hip_runtime_api.h: hipStreamCaptureMode, hipStreamNonBlocking.

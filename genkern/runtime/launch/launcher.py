@@ -16,8 +16,8 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from genkern.errors import LaunchError
+from genkern.runtime.launch.launch_shape import Entries, LaunchShape, PreparedLaunch
 from genkern.runtime.launch.parameters import ALIGNMENT, TENSOR_MAP_BYTES, Address, Number, Parameter, TensorMap
-from genkern.runtime.launch.shape import Entries, LaunchShape, PreparedLaunch
 
 # Version of the C extension's arguments; the extension has the same number in FORMS (_native.c).
 _FORMS = 2

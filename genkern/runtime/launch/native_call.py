@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from genkern.errors import GenkernError, LaunchError
 from genkern.runtime.launch import launcher
-from genkern.runtime.launch.prepared import LiveGpu
+from genkern.runtime.launch.prepared_call import LiveGpu
 
 
 @dataclass(frozen=True)

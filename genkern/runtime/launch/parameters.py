@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from genkern.errors import ResultsError
 from genkern.gemm.problem import INT32
-from genkern.kernels.argument import (
+from genkern.kernels.contract.argument import (
     Argument,
     Constant,
     Copied,
@@ -25,9 +25,9 @@ from genkern.kernels.argument import (
     Stride,
     Workspace,
 )
-from genkern.kernels.expression import evaluate
+from genkern.kernels.contract.expression import evaluate
 from genkern.kernels.plan import PlannedLaunch
-from genkern.runtime.packed import Encoding, PackedBinary
+from genkern.runtime.bundles.records import Encoding, PackedBinary
 
 # Names of the addresses that a call passes besides its operands.
 WORKSPACE, COUNTERS = "workspace", "counters"

@@ -11,9 +11,9 @@ from typing import Any
 
 from genkern.errors import LaunchError
 from genkern.gemm.gpus import capabilities_of
+from genkern.runtime.bundles.table import Device
 from genkern.runtime.launch.launcher import Driver
 from genkern.runtime.launch.workspaces import Workspaces
-from genkern.runtime.table import Device
 
 
 class _Thread(threading.local):

@@ -18,17 +18,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from genkern.errors import GenkernError, LaunchError, ResultsError
-from genkern.files import cache_folder, shown_path, write_whole
+from genkern.file_io import cache_folder, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import SUFFIX, Bundle, holds_manifest, parse_bundle
-from genkern.runtime.context import Context, problem_text
-from genkern.runtime.launch.prepared import LiveGpu
-from genkern.runtime.process.own_command import OwnCommand, pack_arguments
+from genkern.runtime.bundles.bundle import SUFFIX, Bundle, holds_manifest, parse_bundle
+from genkern.runtime.bundles.table import Choice
+from genkern.runtime.calls.context import Context, problem_text
+from genkern.runtime.launch.prepared_call import LiveGpu
+from genkern.runtime.process.bundle_sources import Sources
+from genkern.runtime.process.genkern_command import OwnCommand, pack_arguments
 from genkern.runtime.process.ranks import of_first, ranks
-from genkern.runtime.process.recorded_sizes import process_name, require_own
-from genkern.runtime.process.sources import Sources
+from genkern.runtime.process.size_recorder import process_name, require_own
 from genkern.runtime.process.trust import require_pinned
-from genkern.runtime.table import Choice
 
 _LOG = logging.getLogger("genkern")
 _PREFIX = "online_"
@@ -212,7 +212,7 @@ class Online:
 
     def _tune(self, gpu: LiveGpu, problem: GemmProblem) -> None:
         """Tune the problem, and pack all winners that were found so far. Raises GenkernError or OSError."""
-        from genkern.formats.tune_gemm_yaml import size_line
+        from genkern.files.tune_gemm_yaml import size_line
 
         stem = self._folder / f"{_PREFIX}{process_name(self._environ)}"
         size, results, log = (stem.with_name(f"{stem.name}{end}") for end in (".size", ".yaml", ".log"))

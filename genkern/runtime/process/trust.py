@@ -7,9 +7,9 @@ import os
 from collections.abc import Collection
 
 from genkern.errors import ResultsError
-from genkern.files import printable, shown_path
-from genkern.private import opened_ours
-from genkern.runtime.bundle import MOST_BYTES
+from genkern.file_io import printable, shown_path
+from genkern.private_folders import opened_ours
+from genkern.runtime.bundles.bundle import MOST_BYTES
 
 
 def bytes_of_ours(path: str) -> bytes:

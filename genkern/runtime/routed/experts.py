@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from genkern.gemm.dtypes import DTYPES
-from genkern.runtime.dispatch import Calls, is_traced
+from genkern.runtime.calls.dispatch import Calls, is_traced
+from genkern.runtime.calls.implementation import Function, Served
 from genkern.runtime.routed.layer import Layer
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.product import Product, by_library, product_of
 from genkern.runtime.routed.row_calls import Order, Quantize, order_by, quantize_by
-from genkern.runtime.served import Function, Served
 
 
 class Experts(Calls):

@@ -12,9 +12,9 @@ from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_called
 from genkern.ops.fields import fields_of, parse_own, words_in_calls
 from genkern.ops.op import groups_of, operands_of
-from genkern.runtime.dispatch import Calls, is_traced
+from genkern.runtime.calls.dispatch import Calls, is_traced
+from genkern.runtime.calls.implementation import Function, Served
 from genkern.runtime.routed.product import by_library, is_row_major_b, name_of, product_of, require_one_device
-from genkern.runtime.served import Function, Served
 
 
 class Grouped(Calls):

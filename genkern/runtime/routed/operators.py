@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from genkern.ops.fields import fields_of
+from genkern.runtime.process.torch_ops import define_calls, define_plain
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped
-from genkern.runtime.torch_ops import define_calls, define_plain
 
 _EXPERTS = (
     "Tensor x, Tensor gate_up, Tensor down, Tensor routing_weights, Tensor ids, Tensor? gate_up_scale=None, "

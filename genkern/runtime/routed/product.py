@@ -11,12 +11,12 @@ from genkern.gemm.dtypes import BY_TORCH, DTYPES
 from genkern.gemm.operand import Operand, contiguous_strides
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import check_problem, library_of, operands_of
-from genkern.runtime.context import Context
+from genkern.runtime.bundles.table import Choice
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.implementation import Function, Launched, aligned, as_stored, by_winner, launching
 from genkern.runtime.launch.native_call import Form
 from genkern.runtime.launch.parameters import ALIGNMENT, Layout
-from genkern.runtime.launch.prepared import LiveGpu, PreparedCall
-from genkern.runtime.served import Function, Launched, aligned, as_stored, by_winner, launching
-from genkern.runtime.table import Choice
+from genkern.runtime.launch.prepared_call import LiveGpu, PreparedCall
 
 
 @dataclass(frozen=True)

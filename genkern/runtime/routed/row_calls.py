@@ -7,7 +7,7 @@ from typing import Any
 
 from genkern.errors import LaunchError
 from genkern.gemm.dtypes import DTYPES
-from genkern.runtime.context import Context
+from genkern.runtime.calls.context import Context
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.row_kernels import BLOCK, BLOCKS, ordering, quantizing, row_call
 

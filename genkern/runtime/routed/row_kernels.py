@@ -13,18 +13,18 @@ from typing import Any
 from genkern.errors import GenkernError, LaunchError, ResultsError
 from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.problem import DEFAULT_OP, GemmProblem
-from genkern.kernels.argument import MOST_PROMISED
+from genkern.kernels.contract.argument import MOST_PROMISED
 from genkern.kernels.cute.source_file import sha256_of
 from genkern.kernels.kernel import KernelSpec
 from genkern.kernels.plan import PlannedLaunch
 from genkern.ops.op import groups_of
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.records import PackedBinary
+from genkern.runtime.calls.context import Context
+from genkern.runtime.launch.launch_shape import LaunchShape, PreparedLaunch
 from genkern.runtime.launch.launcher import make_launches
 from genkern.runtime.launch.parameters import ALIGNMENT, Address, Number, Parameter
-from genkern.runtime.launch.prepared import LiveGpu, ReadyCall
-from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
-from genkern.runtime.packed import PackedBinary
+from genkern.runtime.launch.prepared_call import LiveGpu, ReadyCall
 
 # Their module, below genkern's templates.
 FILE = "rows/kernels.py"
@@ -122,7 +122,7 @@ def needed(problem: GemmProblem) -> tuple[RowKernel, ...]:
     """Return the row kernels that a layer may launch beside this product."""
     groups = groups_of(problem)
     if problem.op == DEFAULT_OP and problem.dtype_a == problem.dtype_c:
-        # It may be the product of gate and up of a gated layer (genkern.runtime.shared.gated).
+        # It may be the product of gate and up of a gated layer (genkern.runtime.merged_layers.gated).
         gate = gating(problem.dtype_c)
         return () if gate is None else (gate,)
     if groups is None or not groups.sorted_slots:

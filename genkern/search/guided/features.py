@@ -2,8 +2,8 @@
 
 They are the parameters of a config (without AMD's own and without parameters that declare no values), the problem, and
 what follows from both on a GPU: tiles, waves, overhang, steps, bytes, and the cost model's time
-(`genkern.search.predict`) relative to the roofline. Most sizes and times are logarithms to base 2, so that the model
-generalises to sizes that it was not trained on.
+(`genkern.search.cost_model.predict`) relative to the roofline. Most sizes and times are logarithms to base 2, so that
+the model generalises to sizes that it was not trained on.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.parameter import CORE, PARAMETERS
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import alignment_of
 from genkern.kernels.catalogue import FAMILIES, form_of
+from genkern.kernels.contract.argument import alignment_of
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, get_op, groups_of, operands_of
-from genkern.search.calibrated.constants import constants_for, counting_with, shipped_constants
-from genkern.search.predict import peak_tflops, predicted_us
-from genkern.search.predict_copies import realigning_us
-from genkern.search.predict_loads import is_pipelined, lane_bytes
-from genkern.search.predict_splits import splitting_us
+from genkern.search.cost_model.constants import constants_for, counting_with, shipped_constants
+from genkern.search.cost_model.copies import realigning_us
+from genkern.search.cost_model.loads import is_pipelined, lane_bytes
+from genkern.search.cost_model.predict import peak_tflops, predicted_us
+from genkern.search.cost_model.splits import splitting_us
 
 Numbers = npt.NDArray[np.float64]
 # An alignment of rows above this counts as this: a line of L2.

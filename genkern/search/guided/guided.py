@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import numpy as np
 
-from genkern.farm.sharing import compiled_of
+from genkern.compile.binary_groups import compiled_of
 from genkern.gemm.config import Config
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.model import Prior, learned_of

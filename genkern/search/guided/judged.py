@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from genkern.errors import ResultsError
-from genkern.files import regular
+from genkern.file_io import regular
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.learned import UNREADABLE
 from genkern.search.guided.model import path_of

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from genkern.errors import ResultsError
-from genkern.files import regular
+from genkern.file_io import regular
 from genkern.search.guided.network import Network
 from genkern.search.guided.trees import Numbers, Trees
 

@@ -12,13 +12,13 @@ import numpy as np
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
+from genkern.search.cost_model.predict import BUT_GROUP_SIZE_M, from_usual
+from genkern.search.cost_model.variants import variants_octaves
 from genkern.search.guided.features import Numbers, features_of
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.model_rows import Rows
-from genkern.search.guided.passed import passed
+from genkern.search.guided.specialized_trees import passed
 from genkern.search.guided.trees import FEW_ROWS, Places
-from genkern.search.predict import BUT_GROUP_SIZE_M, from_usual
-from genkern.search.rates.variants import variants_octaves
 
 # Environment variable: a file of `genkern train` to use instead of the shipped model of the same architecture.
 MODEL_VARIABLE = "GENKERN_MODEL"
@@ -52,7 +52,7 @@ class Prior:
 
     They come from the learned model of the GPU's architecture, or from the cost model if there is none. On GPUs with
     rates, octaves are added for all but the best variants of a tile, so that different tiles alternate in the order
-    (`genkern.search.rates.variants`).
+    (`genkern.search.cost_model.variants`).
     """
 
     def __init__(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from genkern.gemm.config import Config
 from genkern.kernels.catalogue import form_of
-from genkern.search.predict import BUT_GROUP_SIZE_M, from_usual
+from genkern.search.cost_model.predict import BUT_GROUP_SIZE_M, from_usual
 from genkern.search.strategy import Unit, units_of
 
 Places = npt.NDArray[np.int64]

@@ -26,12 +26,12 @@ from genkern.errors import ResultsError
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import bytes_moved
+from genkern.search.cost_model.predict import peak_tflops
 from genkern.search.guided.features import features_of_problem, operations
 from genkern.search.guided.judged import kind_of
 from genkern.search.guided.learned import UNREADABLE
 from genkern.search.guided.model import path_of
 from genkern.search.guided.trees import Numbers, Trees
-from genkern.search.predict import peak_tflops
 
 # Prefix of the names of these arrays in a model's file.
 _PREFIX = "times_"

@@ -14,7 +14,7 @@ from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.kernels.contract.cost import Turn
-from genkern.kernels.families.gluon_tile import TURNED_BOX, turned
+from genkern.kernels.contract.gluon_tile import TURNED_BOX, turned
 from genkern.kernels.families.limits import tma_output_limit
 from genkern.space.rules.tiles import covering_block, tiles
 

@@ -60,7 +60,7 @@ def shared_memory_warpgroup(problem: GemmProblem, configs: ConfigTable, gpu: Gpu
     genkern: wgmma and tcgen05 read A and B from shared memory while the next tiles arrive, so num_stages tiles are
     alive (num_stages - 1 if the tile is too small for these instructions). The TMA epilogue stages the tile of C in
     addition. The memory for a bias on sm_100 (none, half or all of the accumulators, with 3.6 to 3.9) is not counted
-    here but in genkern.farm.occupancy, once the kernel is compiled.
+    here but in genkern.compile.occupancy, once the kernel is compiled.
     """
     buffers = either(_warpgroup_mma(configs), configs.num_stages, most(1, configs.num_stages - 1))
     return _shared_bytes(problem, configs, buffers) > gpu.shared_bytes_per_block

@@ -16,7 +16,7 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
-from genkern.kernels.contract.form import Form
+from genkern.kernels.contract.traits import Form
 from genkern.ops.op import groups_of
 from genkern.space.rules import amd, cute, families, nvidia, small_m, splits, tiles, tune_gemm, wgmma
 from genkern.space.rules.sum_order import order_of, other_order

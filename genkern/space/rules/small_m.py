@@ -13,7 +13,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
-from genkern.kernels.families.few_rows import WARP_K, rows_of_warp
+from genkern.kernels.families.small_m import WARP_K, rows_of_warp
 from genkern.ops.op import element_bytes
 from genkern.space.rules.tiles import covering_block
 

@@ -12,7 +12,7 @@ from genkern.gemm.dtypes import DTYPES
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of, sides, together
-from genkern.kernels.families.gluon_tile import STORED, buffer_bytes, landing_bytes, scale_bytes, turned
+from genkern.kernels.contract.gluon_tile import STORED, buffer_bytes, landing_bytes, scale_bytes, turned
 from genkern.kernels.families.limits import units_in_clusters
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import get_op, groups_of

@@ -13,7 +13,7 @@ from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
 from genkern.kernels.catalogue import sums_of
 from genkern.kernels.legality import legal
-from genkern.search.predict import predict_us
+from genkern.search.cost_model.predict import predict_us
 from genkern.tuning.invariant.group import usually_slower
 
 # The simplest family: no ring of stages, no copy engine, no clusters. The tiles are the smallest for each matrix

@@ -6,10 +6,10 @@ import itertools
 import threading
 from collections.abc import Callable, Collection, Hashable, Sequence
 
-from genkern.farm.cache import Failure
-from genkern.farm.compiler import CompileJob
-from genkern.farm.farm import Farm, FarmClosedError
-from genkern.farm.orders import Tell
+from genkern.compile.cache import Failure
+from genkern.compile.compile_queue import Tell
+from genkern.compile.compiler import CompileJob
+from genkern.compile.farm import Farm, FarmClosedError
 from genkern.gemm.records import Binary
 
 

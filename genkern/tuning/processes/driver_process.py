@@ -26,9 +26,9 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+from genkern.compile.cache import Failure
+from genkern.compile.farm import Farm, FarmCounts
 from genkern.errors import BugError, GenkernError, MachineError, ProfilerError, machine_fault
-from genkern.farm.cache import Failure
-from genkern.farm.farm import Farm, FarmCounts
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Binary
 from genkern.journal.copy import JournalCopy

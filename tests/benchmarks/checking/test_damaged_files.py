@@ -20,7 +20,7 @@ from benchmarks.checking.damaged_files import (
     of_journal,
 )
 from genkern.errors import ResultsError
-from genkern.journal.line import entry_of, journal_line
+from genkern.journal.journal_line import entry_of, journal_line
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from forms import FORMS, made
-from made_winners import write_results
+from winner_factory import write_results
 
 from benchmarks.kernels import roofline
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.result.result import Result

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_winners import winner, write_results
+from winner_factory import winner, write_results
 
 from benchmarks.kernels import unfriendly
-from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.sizes import read_sizes
+from genkern.files.gemm_entry import GemmDefaults
+from genkern.files.sizes import read_sizes
 
 
 def test_a_seed_gives_the_same_sizes_and_every_kind_of_them() -> None:

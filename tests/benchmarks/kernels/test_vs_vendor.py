@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_winners import winner, write_results
+from winner_factory import winner, write_results
 
 from benchmarks.kernels import vs_vendor
 

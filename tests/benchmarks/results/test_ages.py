@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_winners import winner, write_results
 from releases import is_released, report_older
 from shipped_rows import rows_in
+from winner_factory import winner, write_results
 
 from benchmarks.results import ages
 from genkern.gemm.config import Config

@@ -16,14 +16,14 @@ import pytest
 from command import environment
 from long_tests import long_only
 from machines import machine
-from made_winners import winner, write_results
 from processes import until
 from tiny_space import CONFIGS, EVERYTHING, tiny_command
+from winner_factory import winner, write_results
 
 from benchmarks.results import remake
 from benchmarks.results.wanted import device_here, read_wanted
-from genkern.formats.kind import read_results
-from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.files.file_kind import read_results
+from genkern.files.sizes import GemmDefaults, read_sizes
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.generate import generate

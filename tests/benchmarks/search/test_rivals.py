@@ -28,13 +28,13 @@ from benchmarks.search.rivals import (
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.recorded.folds import FoldsFolder
+from genkern.recorded.load import recorded_problems
 from genkern.recorded.problem import RecordedProblem
-from genkern.recorded.reading import recorded_problems
 from genkern.search.guided.learned import Learned
 from genkern.search.guided.trees import Trees
 from genkern.search.strategies import chosen_strategy
 from genkern.search.strategy import Strategy, Task, Unit
-from genkern.tuning.simulated import simulated
+from genkern.tuning.simulation import simulated
 
 
 @pytest.fixture(scope="module")

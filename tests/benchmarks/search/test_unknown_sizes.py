@@ -6,11 +6,11 @@ import pytest
 from recorded_runs import journal
 
 from benchmarks.search.unknown_sizes import HEAD, STRATEGIES, cases, row, searched
-from genkern.recorded.charges import charges_of
+from genkern.recorded.assumed_costs import charges_of
+from genkern.recorded.load import recorded_problems
 from genkern.recorded.problem import RecordedProblem
-from genkern.recorded.reading import recorded_problems
 from genkern.search.strategies import chosen_strategy
-from genkern.tuning.simulated import simulated
+from genkern.tuning.simulation import simulated
 
 
 @pytest.fixture(scope="module")

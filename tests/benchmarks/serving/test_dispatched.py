@@ -27,9 +27,9 @@ from benchmarks.serving.dispatched import (
 )
 from benchmarks.serving.dispatching import Rotated, dispatcher, is_plain, key_lines, launched_by
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import read_bundle
+from genkern.runtime.bundles.bundle import read_bundle
+from genkern.runtime.bundles.table import Choice
 from genkern.runtime.launch import launcher
-from genkern.runtime.table import Choice
 
 TIMED = Timed(16, 64, 64, "tiled", "tuned", True, {GENKERN: 8.0, TORCH: 12.0, f"{LT} 0": 12.0, f"{LT} 3": 10.0})
 

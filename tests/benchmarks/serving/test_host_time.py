@@ -31,7 +31,7 @@ from benchmarks.serving.host_time import (
 from genkern.gemm.problem import GemmProblem
 from genkern.result.package import PackedCall
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle, read_bundle
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
 
 
 @pytest.fixture(scope="module")

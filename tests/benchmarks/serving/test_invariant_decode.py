@@ -29,7 +29,7 @@ from benchmarks.serving.invariant_decode import (
     sizes_text,
 )
 from benchmarks.serving.llama_model import LLAMA_8B, Shape
-from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.files.sizes import GemmDefaults, read_sizes
 
 VOCABULARY = 50
 

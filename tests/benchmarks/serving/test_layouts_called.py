@@ -13,9 +13,9 @@ from stand_ins import cpu_place
 from benchmarks.serving import layouts_called
 from benchmarks.serving.dispatching import Place, Rotated, computed
 from benchmarks.serving.layouts_called import Called, called, report, sizes_of
-from genkern.formats.tune_gemm_yaml import size_line
+from genkern.files.tune_gemm_yaml import size_line
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import Bundle
+from genkern.runtime.bundles.bundle import Bundle
 
 PROBLEMS = [GemmProblem(96, 64, 64, row_major_a=a, row_major_b=b) for a in (True, False) for b in (True, False)]
 

@@ -13,8 +13,8 @@ from stand_ins import cpu_place
 from benchmarks.serving import llama
 from benchmarks.serving.llama import Case, Plain, Timed, relative_error, report
 from benchmarks.serving.llama_model import Llama, Shape, random_llama, rotated, turns
-from genkern.runtime.bundle import read_bundle
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.bundle import read_bundle
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.linear import Patch, patch_model
 
 # Its qkv is 256x512, of which the bundle of the runtime's tests has winners.

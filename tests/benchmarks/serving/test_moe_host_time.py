@@ -24,8 +24,8 @@ from benchmarks.serving.moe_host_time import (
 )
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.context import Context
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.calls.context import Context
 
 SMALL = Config("tiled", 16, 64, 64, 1, 1, 4, 3)
 MOE = ("experts", 8), ("top_k", 2)

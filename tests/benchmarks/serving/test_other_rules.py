@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.serving.other_rules import by_padding, next_larger, padded_m
 from genkern.gemm.problem import GemmProblem
 from genkern.result.result import Result
-from genkern.runtime.untuned import Option, Rule
+from genkern.runtime.bundles.untuned_m import Option, Rule
 
 
 @given(m=st.integers(1, 20000), n=st.sampled_from([4096, 4097]))

@@ -25,11 +25,11 @@ from benchmarks.serving.untuned_m import (
     parse,
     report,
 )
-from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.files.sizes import GemmDefaults, read_sizes
 from genkern.gemm.problem import GemmProblem
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.untuned import Option
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.bundles.untuned_m import Option
 
 
 @pytest.fixture(scope="module")

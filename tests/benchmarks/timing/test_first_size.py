@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.timing.first_size import WARMING, Size, chosen, command, main, report, waited
-from genkern.formats.sizes import GemmDefaults, read_sizes
+from genkern.files.sizes import GemmDefaults, read_sizes
 
 LIST = str(Path(__file__).resolve().parents[3] / "input_sizes" / "held_out_3.yaml")
 

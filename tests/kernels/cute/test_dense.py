@@ -15,8 +15,8 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Constant, Leading, Map, Pointer
 from genkern.kernels.catalogue import FAMILIES, form_of, sides
+from genkern.kernels.contract.argument import Constant, Leading, Map, Pointer
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.generate import generate
 from genkern.kernels.kernel import KernelSpec

@@ -13,8 +13,8 @@ from genkern.gemm.config_table import ConfigTable
 from genkern.gemm.gpu import WARPGROUP_SHARED_BYTES
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.kernels.argument import Leading, Map, Pointer
 from genkern.kernels.catalogue import form_of
+from genkern.kernels.contract.argument import Leading, Map, Pointer
 from genkern.kernels.contract.product import product_of
 from genkern.kernels.cute import tile_sm100 as tile
 from genkern.kernels.cute.dense_sm100 import LIMITS, Shape, tensor_memory_limit

@@ -11,7 +11,7 @@ from cute_binary import compiled
 from cute_stand_in import needs_dsl
 from ptx_gemm import computed
 
-from genkern.farm.binary.code_object import read_resources
+from genkern.compile.binary.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_full

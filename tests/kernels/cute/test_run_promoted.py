@@ -16,7 +16,7 @@ from forms import CUTE_FORMS, FORMS, PLACES, made
 from long_tests import repeats
 from ptx_gemm import computed, shows
 
-from genkern.farm.binary.code_object import read_resources
+from genkern.compile.binary.code_object import read_resources
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem

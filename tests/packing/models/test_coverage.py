@@ -9,7 +9,7 @@ from computing_gpu import planned, planned_row
 from model_configs import GPT_OSS
 from recording_gpu import H200
 
-from genkern.formats.model_config import ModelConfig
+from genkern.files.model_config import ModelConfig
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.models.coverage import coverage_of, coverage_text, least_us

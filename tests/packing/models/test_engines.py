@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from model_configs import DEEPSEEK, LLAMA
 
-from genkern.formats.model_config import ModelConfig
+from genkern.files.model_config import ModelConfig
 from genkern.packing.models.engines import ENGINES, SERVERS, Engine
 from genkern.packing.models.layers import Gemm
 from genkern.packing.models.products import products_of

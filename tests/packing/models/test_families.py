@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from long_tests import pairs
 
-from genkern.formats.model_config import ModelConfig
+from genkern.files.model_config import ModelConfig
 from genkern.packing.models.families import families, layers_of
 from genkern.packing.models.from_transformers import layers_from_transformers
 from genkern.packing.models.layers import Gemm, Part

@@ -13,7 +13,7 @@ from command import run_here
 from long_tests import drawn
 
 from genkern.errors import InputError
-from genkern.formats.model_config import ModelConfig, read_model
+from genkern.files.model_config import ModelConfig, read_model
 from genkern.packing.models.families import families, layers_of
 from genkern.packing.models.layers import Experts, Gemm, ModelLayers
 

@@ -11,7 +11,7 @@ import pytest
 from model_configs import DEEPSEEK, LLAMA, MIXTRAL
 
 from genkern.errors import InputError
-from genkern.formats.model_config import read_model
+from genkern.files.model_config import read_model
 from genkern.packing.models.engines import ENGINES, SERVERS, Engine
 from genkern.packing.models.products import Product, products_of
 

@@ -11,8 +11,8 @@ import pytest
 from command import run_here
 from model_configs import DEEPSEEK, FP8_BLOCKS, FP8_TOKENS, GPT_OSS, LLAMA, MIXTRAL, QWEN3
 
-from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.sizes import read_sizes
+from genkern.files.gemm_entry import GemmDefaults
+from genkern.files.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
 
 SHIPPED = Path(__file__).resolve().parents[3] / "input_sizes"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from small_gemms import TRITON_VERSION, specs_of, taking, target_of
 
-from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm
+from genkern.compile.cache import BinaryCache
+from genkern.compile.farm import Farm
 from genkern.gemm.config import Config, has_amd_options
 from genkern.gemm.gpus import detect_arch, gpu_for_arch
 from genkern.gemm.problem import GemmProblem

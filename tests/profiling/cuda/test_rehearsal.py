@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from asked_server import FakeAlgorithms, FakeChecking, Parent
 from fake_gpu import FakeGpu, name_of
 from processes import WAIT_S
+from server_requests import FakeAlgorithms, FakeChecking, Parent
 from test_server import gpu
-from test_supervised import HARNESS, candidate, events, session
+from test_supervised_profiler import HARNESS, candidate, events, session
 
 from genkern.gemm.records import Candidate
-from genkern.profiling.supervised import SupervisedProfiler
+from genkern.profiling.supervised_profiler import SupervisedProfiler
+from genkern.timing.device_lock import Turn
 from genkern.timing.session import Session
-from genkern.timing.turns import Turn
 
 __all__ = ["gpu", "session"]
 
@@ -78,6 +78,6 @@ def test_a_rehearsal_runs_what_comes_later(gpu: FakeGpu, monkeypatch: pytest.Mon
 
 def test_the_command_imports_nothing_that_runs_on_a_device() -> None:
     """Every command would start later."""
-    program = "import sys, genkern.command.run; print('genkern.profiling.loaded_gemm' in sys.modules)"
+    program = "import sys, genkern.cli.run; print('genkern.profiling.loaded_gemm' in sys.modules)"
     argv = [sys.executable, "-c", program]
     assert subprocess.run(argv, capture_output=True, text=True, check=True).stdout == "False\n"

@@ -1,4 +1,4 @@
-"""Tests of profiling/cuda/timers.py on a simulated GPU and host."""
+"""Tests of profiling/timers.py on a simulated GPU and host."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from fake_gpu import FakeGpu
 
 from genkern.gemm.records import Dispatch
-from genkern.profiling.cuda import icache, timers
-from genkern.profiling.cuda.timers import BusyStream, CuptiTimer, GraphTimer, busy_ns
+from genkern.profiling import timers
+from genkern.profiling.cuda import icache
+from genkern.profiling.timers import BusyStream, CuptiTimer, GraphTimer, busy_ns
 
 
 @pytest.fixture

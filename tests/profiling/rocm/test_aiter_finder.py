@@ -1,4 +1,4 @@
-"""Tests of profiling/rocm/aiter_finder.py: AITER's calls, on a stub."""
+"""Tests of profiling/aiter_finder.py: AITER's calls, on a stub."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aiter_stub import installed, opened
 from lt_problems import expected_of
 
 from genkern.gemm.problem import GemmProblem
-from genkern.profiling.rocm.aiter_finder import AiterFinder
+from genkern.profiling.aiter_finder import AiterFinder
 from genkern.runtime.backends.lt_api import LtError
 
 PLAIN = GemmProblem(1, 128, 256)

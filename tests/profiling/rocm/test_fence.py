@@ -15,10 +15,10 @@ from triton.compiler import ASTSource
 from triton.runtime import driver
 
 from genkern.gemm.gpus import gpu_for_arch, triton_target
+from genkern.profiling.fence import fenced, genkern_fence
+from genkern.profiling.launch_job import FENCE
 from genkern.profiling.rocm.dispatch_match import LogEntry
-from genkern.profiling.rocm.fence import fenced, genkern_fence
 from genkern.profiling.rocm.kernel_trace import KernelTrace
-from genkern.profiling.rocm.launch_job import FENCE
 from genkern.profiling.rocm.vendor_trace import vendor_times
 from genkern.timing.libraries import VENDOR
 

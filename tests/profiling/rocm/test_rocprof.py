@@ -24,7 +24,7 @@ from units import alone
 
 from genkern.errors import ProfilerError
 from genkern.gemm.records import Candidate, Measurement, Outcome
-from genkern.profiling.rocm.launch_job import LaunchLogWatch, screen_calls, spread_symbols
+from genkern.profiling.launch_job import LaunchLogWatch, screen_calls, spread_symbols
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.timing.libraries import VENDOR
 from genkern.timing.session import Budget, Session

@@ -21,7 +21,7 @@ from rocprof_session import (
 from trace_formats import ROCPROF, ROCPROFV3
 
 from genkern.gemm.records import Outcome
-from genkern.profiling.rocm.launch_job import final_visits
+from genkern.profiling.launch_job import final_visits
 from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.search.select import choice, ranking
 from genkern.timing.libraries import VENDOR, KeptAlgorithm

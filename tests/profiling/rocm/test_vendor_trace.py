@@ -14,9 +14,9 @@ from long_tests import repeats
 from trace_formats import HEADERS, csv_text, write_rocpd
 
 from genkern.gemm.records import Dispatch
+from genkern.profiling.launch_job import FENCE
 from genkern.profiling.rocm.dispatch_match import LogEntry, match_dispatches
 from genkern.profiling.rocm.kernel_trace import KernelTrace, parse_kernel_trace
-from genkern.profiling.rocm.launch_job import FENCE
 from genkern.profiling.rocm.rocpd import read_rocpd
 from genkern.profiling.rocm.vendor_trace import VendorTimes, vendor_times
 from genkern.timing.libraries import VENDOR

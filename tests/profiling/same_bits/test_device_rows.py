@@ -1,4 +1,4 @@
-"""Tests of profiling/same_bits/device_rows.py: what becomes of answers about rows, and where there are none."""
+"""Tests of profiling/device_rows.py: what becomes of answers about rows, and where there are none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from test_row_answers import SESSION, WHOLE, InProcess, candidate
 
 from genkern.gemm.records import NOT_CHECKED, Outcome
-from genkern.profiling.same_bits.device_rows import DeviceRows
+from genkern.profiling.device_rows import DeviceRows
 from genkern.profiling.supervisor import ChildGarbled
 from genkern.timing.libraries import VENDOR
 

@@ -8,7 +8,7 @@ from test_row_bits import PLAIN, checking, subject, sums
 
 from genkern.gemm.config import Config
 from genkern.gemm.records import Candidate, Outcome
-from genkern.profiling.same_bits.device_rows import DeviceRows
+from genkern.profiling.device_rows import DeviceRows
 from genkern.profiling.same_bits.row_answers import compared
 from genkern.timing.libraries import VENDOR, KeptAlgorithm
 from genkern.timing.session import Budget, Session

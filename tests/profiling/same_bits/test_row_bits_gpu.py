@@ -17,17 +17,17 @@ import pytest
 from forms import made
 from small_gemms import TRITON_VERSION, target_of
 
-from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm
-from genkern.farm.workshop import Workshop
+from genkern.compile.build_environment import Workshop
+from genkern.compile.cache import BinaryCache
+from genkern.compile.farm import Farm
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu, detect_devices, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Candidate, Check
 from genkern.kernels.catalogue import language_of, sums_of
 from genkern.kernels.legality import legal
-from genkern.profiling.same_bits.device_rows import DeviceRows
-from genkern.profiling.supervised import SupervisedProfiler
+from genkern.profiling.device_rows import DeviceRows
+from genkern.profiling.supervised_profiler import SupervisedProfiler
 from genkern.timing.libraries import VENDOR
 from genkern.timing.session import Budget
 from genkern.tuning.invariant.reference import alone, reference_of

@@ -11,8 +11,8 @@ import torch
 from cute_stand_in import put
 from recording_gpu import FakeGpu
 
+from genkern.compile.cache import BinaryCache
 from genkern.errors import LaunchError, ResultsError
-from genkern.farm.cache import BinaryCache
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem

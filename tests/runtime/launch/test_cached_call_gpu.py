@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from cute_stand_in import needs_dsl
 
-from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm
+from genkern.compile.cache import BinaryCache
+from genkern.compile.farm import Farm
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem

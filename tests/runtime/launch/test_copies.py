@@ -16,9 +16,9 @@ from small_bundle import pack_here, row
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.launch.torch_gpu import TorchGpu
 
 pytest.importorskip("triton")

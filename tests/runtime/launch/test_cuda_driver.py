@@ -12,12 +12,12 @@ import pytest
 from launch_ways import HAS_EXTENSION
 
 from genkern.errors import LaunchError
+from genkern.runtime.bundles.records import Encoding
 from genkern.runtime.launch import cuda_driver
 from genkern.runtime.launch.cuda_driver import CudaDriver
+from genkern.runtime.launch.launch_shape import LaunchShape, PreparedLaunch
 from genkern.runtime.launch.launcher import PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import ALIGNMENT, Address, Layout, TensorMap
-from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
-from genkern.runtime.packed import Encoding
 
 triton_cuda = pytest.importorskip("triton.backends.nvidia")
 CC = shutil.which("cc")

@@ -13,13 +13,13 @@ from recording_gpu import FakeGpu
 from small_bundle import winners_for
 
 from genkern.errors import LaunchError
-from genkern.runtime.bundle import Bundle
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.records import Encoding
 from genkern.runtime.launch import hip_driver
 from genkern.runtime.launch.hip_driver import HipDriver
+from genkern.runtime.launch.launch_shape import LaunchShape, PreparedLaunch
 from genkern.runtime.launch.launcher import PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import Address, Layout, Number, TensorMap
-from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
-from genkern.runtime.packed import Encoding
 
 CC = shutil.which("cc")
 pytestmark = pytest.mark.skipif(CC is None, reason="no C compiler")

@@ -15,12 +15,12 @@ from small_bundle import CONFIGS, K, pack_here, problem_of, row, with_varying_su
 
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.backends import cublaslt, lt_matmul
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.launch.cuda_driver import CudaDriver
 from genkern.runtime.launch.torch_gpu import TorchGpu
-from genkern.runtime.torch_ops import define
+from genkern.runtime.process.torch_ops import define
 
 pytestmark = pytest.mark.gpu
 _numbers = itertools.count()

@@ -25,11 +25,11 @@ from genkern.kernels.contract.product import product_of
 from genkern.kernels.legality import legal
 from genkern.kernels.specs import plan_text
 from genkern.ops.op import get_op
+from genkern.runtime.bundles.records import Encoding
 from genkern.runtime.launch import launcher
+from genkern.runtime.launch.launch_shape import LaunchShape, PreparedLaunch
 from genkern.runtime.launch.launcher import Launches, PythonLaunches, native_launches
 from genkern.runtime.launch.parameters import Address, Layout, Number, Parameter, TensorMap
-from genkern.runtime.launch.shape import LaunchShape, PreparedLaunch
-from genkern.runtime.packed import Encoding
 
 NAMES = ("a", "b", "c", "workspace")
 SLOTS = {name: place for place, name in enumerate(NAMES)}

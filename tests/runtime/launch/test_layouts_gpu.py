@@ -34,12 +34,12 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
 from genkern.runtime.backends import cublaslt, lt_matmul
-from genkern.runtime.bundle import read_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.bundle import read_bundle
+from genkern.runtime.bundles.untuned_m import nearest_winner
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.launch.torch_gpu import TorchGpu
-from genkern.runtime.torch_ops import define
-from genkern.runtime.untuned import nearest_winner
+from genkern.runtime.process.torch_ops import define
 
 pytestmark = pytest.mark.gpu
 _numbers = itertools.count()

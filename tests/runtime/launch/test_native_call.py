@@ -23,12 +23,12 @@ from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.table import Choice
 from genkern.runtime.launch.algorithm_call import AlgorithmCall
 from genkern.runtime.launch.native_call import Form, Prepared, native_call
 from genkern.runtime.launch.parameters import Layout
-from genkern.runtime.launch.prepared import PreparedCall
-from genkern.runtime.table import Choice
+from genkern.runtime.launch.prepared_call import PreparedCall
 from genkern.timing.libraries import _BYTES, KeptAlgorithm
 
 pytestmark = needs_extension

@@ -14,15 +14,15 @@ from triton_launcher import arguments_of
 
 from genkern.errors import ResultsError
 from genkern.gemm.dtypes import DTYPES
-from genkern.kernels.argument import Constant, Descriptor, Integer, Leading, Stride
-from genkern.kernels.expression import evaluate
+from genkern.kernels.contract.argument import Constant, Descriptor, Integer, Leading, Stride
+from genkern.kernels.contract.expression import evaluate
 from genkern.kernels.plan import PlannedLaunch
 from genkern.ops.op import get_op
 from genkern.result.result import Result
-from genkern.runtime.bundle import Bundle
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.table import Choice
 from genkern.runtime.launch.parameters import Layout, parameters_of, unmet
-from genkern.runtime.launch.prepared import PreparedCall
-from genkern.runtime.table import Choice
+from genkern.runtime.launch.prepared_call import PreparedCall
 
 # CUtensorMapDataType of cuda.h.
 BFLOAT16 = 9

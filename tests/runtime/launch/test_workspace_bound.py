@@ -17,8 +17,8 @@ from recording_gpu import FakeGpu
 from test_native_call import case_of, tensors_of, winner_of
 
 from genkern.errors import LaunchError
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.launch.prepared import workspace_for
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.launch.prepared_call import workspace_for
 from genkern.runtime.launch.torch_gpu import TorchGpu
 from genkern.runtime.launch.workspaces import MOST_BYTES, Workspaces, class_bytes
 from genkern.runtime.model import ModelReport, WorkspaceReport

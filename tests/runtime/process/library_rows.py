@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from made_winners import results_text, winner
+from winner_factory import results_text, winner
 
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.gemm.problem import GemmProblem
 from genkern.packing.rows import rows_of
-from genkern.runtime.bundle import Bundle, write_bundle
-from genkern.runtime.packed import Contents
-from genkern.runtime.table import Device
+from genkern.runtime.bundles.bundle import Bundle, write_bundle
+from genkern.runtime.bundles.records import Contents
+from genkern.runtime.bundles.table import Device
 
 H200 = Device("sm_90", "NVIDIA H200", 132)
 

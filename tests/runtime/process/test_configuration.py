@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from genkern.formats.aiter_variables import AITER_TABLES
+from genkern.files.aiter_variables import AITER_TABLES
 from genkern.ops.op import op_names
-from genkern.runtime.process.configuration import (
+from genkern.runtime.calls.configuration import (
     OF_FORMAT,
     ONLINE_OF_OTHERS,
     Configuration,

@@ -1,4 +1,4 @@
-"""Tests of genkern.runtime.process.drift: what was measured with something else than what is here is said, once."""
+"""Tests of genkern.runtime.bundles.drift: what was measured with something else than what is here is said, once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from genkern.gemm.problem import GemmProblem
 from genkern.result.result import Result
 from genkern.runtime.backends import cublaslt_library, hipblaslt_library
 from genkern.runtime.backends.lt import is_found_again
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
-from genkern.runtime.process.drift import drift_text, drifted, is_concerned, library_version, versions_here
-from genkern.runtime.table import Table
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.bundles.drift import drift_text, drifted, is_concerned, library_version, versions_here
+from genkern.runtime.bundles.table import Table
+from genkern.runtime.calls.context import Context
 
 KEPT = "cublaslt 130100 " + "5a" * 64
 HERE = {"driver": "999.1", "cublaslt": "130200", "triton": "3.7.1", "genkern": "0.2.0"}

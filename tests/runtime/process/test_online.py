@@ -19,16 +19,16 @@ from processes import assert_gone, until
 from tiny_space import FASTER, tiny_command
 
 from genkern.errors import InputError
-from genkern.formats.gemm_entry import GemmDefaults
-from genkern.formats.sizes import read_sizes
+from genkern.files.gemm_entry import GemmDefaults
+from genkern.files.sizes import read_sizes
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
+from genkern.runtime.bundles.table import Choice
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.process import online as module
 from genkern.runtime.process.online import Online
 from genkern.runtime.process.ranks import Ranks, of_first, ranks
-from genkern.runtime.process.recorded_sizes import PREFIXES
-from genkern.runtime.table import Choice
+from genkern.runtime.process.size_recorder import PREFIXES
 
 MISS = Choice("not tuned")
 WAIT_S = 30.0
@@ -327,7 +327,7 @@ _PROGRAM = """
 import sys, time
 from pathlib import Path
 from library_rows import Card, problem
-from genkern.runtime.context import Context
+from genkern.runtime.calls.context import Context
 from genkern.runtime.process.online import Online
 online = Online(Path(sys.argv[1]), print, sys.argv[3:])
 card = Card(index=0)

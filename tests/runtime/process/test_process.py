@@ -15,15 +15,15 @@ import pytest
 from command import environment
 
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime import default
-from genkern.runtime.context import Context
-from genkern.runtime.default import Process
-from genkern.runtime.table import Choice
+from genkern.runtime.bundles.table import Choice
+from genkern.runtime.calls.context import Context
+from genkern.runtime.process import default_context
+from genkern.runtime.process.default_context import Process
 
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(default, "_made", None)
+    monkeypatch.setattr(default_context, "_made", None)
 
 
 def nowhere(index: int) -> None:
@@ -65,7 +65,7 @@ def test_the_log_says_what_serves(caplog: pytest.LogCaptureFixture) -> None:
 def test_threads_share_one() -> None:
     """However many come first at once."""
     found: list[Context] = []
-    threads = [threading.Thread(target=lambda: found.append(default.default_context())) for _ in range(8)]
+    threads = [threading.Thread(target=lambda: found.append(default_context.default_context())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -77,11 +77,11 @@ def test_threads_share_one() -> None:
 @pytest.mark.usefixtures("fresh")
 def test_a_fork_while_another_thread_holds_the_locks() -> None:
     """A child, as a data loader forks it, can call: nobody holds its locks, whatever the parent was doing."""
-    context = default.default_context()
+    context = default_context.default_context()
     holds, lets_go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with context._lock, default._making:
+        with context._lock, default_context._making:
             holds.set()
             lets_go.wait()
 
@@ -90,8 +90,8 @@ def test_a_fork_while_another_thread_holds_the_locks() -> None:
     holds.wait()
     child = os.fork()
     if child == 0:
-        default._made = None
-        os._exit(0 if context.gpu(-1) is None and default.default_context().gpu(-1) is None else 1)
+        default_context._made = None
+        os._exit(0 if context.gpu(-1) is None and default_context.default_context().gpu(-1) is None else 1)
     deadline = time.monotonic() + 20.0
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -10,8 +10,8 @@ import pytest
 from library_rows import library_bundle, library_rows, sizes_in
 
 from genkern.errors import ResultsError
+from genkern.runtime.process.bundle_sources import Sources
 from genkern.runtime.process.online import Online
-from genkern.runtime.process.sources import Sources
 from genkern.runtime.process.trust import bytes_of_ours
 
 

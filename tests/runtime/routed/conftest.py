@@ -10,8 +10,8 @@ from small_bundle import pack_here, row
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import Bundle, read_bundle
-from genkern.runtime.context import Context
+from genkern.runtime.bundles.bundle import Bundle, read_bundle
+from genkern.runtime.calls.context import Context
 
 SMALL = Config("tiled", 16, 64, 64, 1, 1, 4, 3)
 TMA = Config("tiled_tma", 64, 64, 64, 1, 1, 4, 3)

@@ -9,7 +9,7 @@ import torch
 from recording_gpu import FakeGpu
 
 from genkern.errors import InputError
-from genkern.runtime.context import Context
+from genkern.runtime.calls.context import Context
 from genkern.runtime.launch import launcher
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.order import quantized

@@ -12,8 +12,8 @@ from small_bundle import pack_here, row
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.runtime.bundle import read_bundle
-from genkern.runtime.context import Context
+from genkern.runtime.bundles.bundle import read_bundle
+from genkern.runtime.calls.context import Context
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped
 from genkern.runtime.routed.operators import define

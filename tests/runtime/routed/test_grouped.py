@@ -7,7 +7,7 @@ import torch
 from recording_gpu import FakeGpu
 
 from genkern.errors import InputError
-from genkern.runtime.context import Context
+from genkern.runtime.calls.context import Context
 from genkern.runtime.routed.grouped import Grouped
 
 ENDS = torch.tensor([10, 10, 40, 64], dtype=torch.int32)

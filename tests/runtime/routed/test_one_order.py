@@ -8,16 +8,16 @@ import pytest
 import torch
 from recording_gpu import FakeGpu
 from test_experts import layer
+from test_experts_modules import model
 from test_grouped import ENDS, weights
-from test_modules import model
 
 from genkern.errors import InvarianceError
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
-from genkern.runtime.process.configuration import OFF, STRICT
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.calls.configuration import OFF, STRICT
+from genkern.runtime.calls.context import Context
+from genkern.runtime.experts_modules import patch_experts, report_experts
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped
-from genkern.runtime.routed.modules import patch_experts, report_experts
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from recording_gpu import FakeGpu
 from test_experts import layer
 
-from genkern.runtime.context import Context
+from genkern.runtime.calls.context import Context
 from genkern.runtime.routed.experts import Experts
 from genkern.runtime.routed.grouped import Grouped
 from genkern.runtime.routed.operators import define

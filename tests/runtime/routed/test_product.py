@@ -15,8 +15,8 @@ from genkern.ops.op import operands_of
 from genkern.packing.bundle_server import DispatchedCall
 from genkern.packing.prover import Sessions
 from genkern.profiling.loaded_gemm import LoadedGemm
-from genkern.runtime.bundle import Bundle
-from genkern.runtime.context import Context
+from genkern.runtime.bundles.bundle import Bundle
+from genkern.runtime.calls.context import Context
 from genkern.runtime.launch import launcher
 from genkern.runtime.launch.cached_call import CachedBinaries
 from genkern.runtime.routed.product import is_row_major_b, product_of

@@ -8,7 +8,7 @@ import pytest
 import torch
 from recording_gpu import FakeGpu
 
-from genkern.runtime.context import Context
+from genkern.runtime.calls.context import Context
 from genkern.runtime.routed import row_calls
 from genkern.runtime.routed.order import order_of, quantized
 from genkern.runtime.routed.row_calls import order_by, quantize_by

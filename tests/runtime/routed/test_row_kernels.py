@@ -12,11 +12,11 @@ from interpreted import Interpreter
 from recording_gpu import FakeGpu
 from small_gemms import TRITON_VERSION, needs_interpreter, target_of
 
+from genkern.compile.compiler import CompileJob
 from genkern.errors import ResultsError
-from genkern.farm.compiler import CompileJob
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.cute.source_file import path_of
-from genkern.runtime.bundle import Bundle
+from genkern.runtime.bundles.bundle import Bundle
 from genkern.runtime.routed.row_kernels import FILE, RowCall, needed, ordering, quantizing
 
 MIXTURE = ("experts", 8), ("scales", "per_token"), ("top_k", 2)

@@ -1,4 +1,4 @@
-"""Tests of search/calibrated/constants.py: who counts with what."""
+"""Tests of search/cost_model/constants.py: who counts with what."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch, known_archs
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.search.calibrated.constants import (
+from genkern.search.cost_model.constants import (
     Constants,
     constants_for,
     counting_with,
@@ -19,8 +19,8 @@ from genkern.search.calibrated.constants import (
     ranges,
     shipped_constants,
 )
+from genkern.search.cost_model.predict import predict_us, predicted_us
 from genkern.search.guided.features import features_of
-from genkern.search.predict import predict_us, predicted_us
 
 MI300X = gpu_for_arch("gfx942")
 SLOW = replace(shipped_constants(MI300X), latency_us=3.0, kernel_us=8.0)

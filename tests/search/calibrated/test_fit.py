@@ -1,4 +1,4 @@
-"""Tests of search/calibrated/fit.py: constants are found again in times that they made, and noise moves none.
+"""Tests of search/cost_model/fit.py: constants are found again in times that they made, and noise moves none.
 
 On one GPU for each model that orders configs: without rates, and with.
 """
@@ -16,9 +16,9 @@ from long_tests import drawn, repeats
 from genkern.gemm.gpus import Gpu, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.search.calibrated.constants import Counted, shipped_constants
-from genkern.search.calibrated.fit import Sizes, Timed, fit, loss_of, modelled_us, order_of
-from genkern.search.calibrated.spread import spread
+from genkern.search.cost_model.constants import Counted, shipped_constants
+from genkern.search.cost_model.fit import Sizes, Timed, fit, loss_of, modelled_us, order_of
+from genkern.search.spread import spread
 from genkern.search.strategy import Task
 from genkern.space.prune import prune
 from genkern.space.space import load_space

@@ -6,8 +6,8 @@ import pytest
 
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
-from genkern.search.calibrated.spread import Spread, spread
-from genkern.search.predict import promising_first
+from genkern.search.cost_model.predict import promising_first
+from genkern.search.spread import Spread, spread
 from genkern.search.strategy import Task
 from genkern.space.prune import prune
 from genkern.space.space import load_space

@@ -17,8 +17,8 @@ from genkern.errors import ResultsError
 from genkern.gemm.gpus import gpu_of_product
 from genkern.gemm.problem import GemmProblem
 from genkern.search.guided.model import learned_of, path_of, predicted_octaves
+from genkern.search.guided.predicted_times import predicted_times
 from genkern.search.guided.times import Times, times_of
-from genkern.search.predicted_times import predicted_times
 
 H200, H100 = gpu_of_product("h200"), gpu_of_product("h100")
 SHIPPED = Path(path_of("sm_90") or "")

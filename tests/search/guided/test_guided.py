@@ -9,15 +9,15 @@ from functools import cache
 import pytest
 from kept_configs import kept_configs
 
-from genkern.farm.sharing import compiled_of
+from genkern.compile.binary_groups import compiled_of
 from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome, Resources
 from genkern.kernels.catalogue import form_of
+from genkern.search.cost_model.predict import predict_us
 from genkern.search.guided.guided import Guided
 from genkern.search.guided.model import ranked
-from genkern.search.predict import predict_us
 from genkern.search.strategy import Compiled, Lost, Measured, Refused, Task, Unit, units_of
 
 PROBLEM, GPU = GemmProblem(256, 1024, 2048), gpu_for_arch("sm_90")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_models import JUDGED, SQUARE, model_file, of_wide_tiles
+from model_factory import JUDGED, SQUARE, model_file, of_wide_tiles
 
 from genkern.errors import ResultsError
 from genkern.gemm.problem import GemmProblem

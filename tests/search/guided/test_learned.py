@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_models import of_wide_tiles
+from model_factory import of_wide_tiles
 
 from genkern.errors import ResultsError
 from genkern.search.guided.learned import Learned

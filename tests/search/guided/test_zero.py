@@ -9,17 +9,17 @@ import pytest
 import torch
 from command import run_here
 from kept_configs import kept_configs
-from made_models import model_file
+from model_factory import model_file
 from recording_gpu import FakeGpu
 
-from genkern.formats.kind import read_results
+from genkern.files.file_kind import read_results
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Outcome
-from genkern.runtime.bundle import read_bundle
-from genkern.runtime.context import Context
-from genkern.runtime.dispatch import Gemm
-from genkern.runtime.table import Table
+from genkern.runtime.bundles.bundle import read_bundle
+from genkern.runtime.bundles.table import Table
+from genkern.runtime.calls.context import Context
+from genkern.runtime.calls.dispatch import Gemm
 from genkern.search.guided.model import MODEL_VARIABLE, ranked
 from genkern.search.guided.zero import Zero
 from genkern.search.strategy import Compiled, Lost, Measured, Refused, Task, Unit

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from small_gemms import target_of
 
-from genkern.farm.cache import BinaryCache, Failure
-from genkern.farm.compiler import CompileJob
-from genkern.farm.farm import Farm
+from genkern.compile.cache import BinaryCache, Failure
+from genkern.compile.compiler import CompileJob
+from genkern.compile.farm import Farm
 from genkern.gemm.records import Binary, Outcome, Resources
 from genkern.kernels.kernel import KernelSpec, Target
 from genkern.tuning.processes.asking_farm import AskingFarm, NoFarmError

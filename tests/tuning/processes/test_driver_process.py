@@ -20,14 +20,14 @@ from test_devices import ROWS, SIZES
 from test_journal import PROBLEM, SCREENED, START, WINNER, opened
 from tiny_space import FASTER, tiny_command, traced
 
+from genkern.compile.cache import BinaryCache
+from genkern.compile.farm import Farm
 from genkern.errors import BugError, OutputError, ProfilerError
-from genkern.farm.cache import BinaryCache
-from genkern.farm.farm import Farm
 from genkern.gemm.problem import GemmProblem
 from genkern.journal.facts import read_journal
 from genkern.journal.journal import Facts
 from genkern.kernels.kernel import Target
-from genkern.profiling.predicted import PredictProfiler
+from genkern.profiling.predict_profiler import PredictProfiler
 from genkern.tuning.processes.driver_process import DriverProcess, Shared, driver_processes
 from genkern.tuning.progress import Progress
 from genkern.tuning.tune import Report

@@ -90,11 +90,11 @@ class LLM:
         from engine_bundle import context_of
 
         from genkern.engines import layers
-        from genkern.engines.called import WIDE, Product
+        from genkern.engines.products import WIDE, Product
         from genkern.engines.vllm import linear_layer
-        from genkern.runtime import default
+        from genkern.runtime.process import default_context
 
-        default._made = SimpleNamespace(context=context_of(path))
+        default_context._made = SimpleNamespace(context=context_of(path))
 
         def layer_of(module: Any) -> Any:
             if not isinstance(module, torch.nn.Linear):
@@ -103,7 +103,7 @@ class LLM:
 
         layers.mark("vllm", self.model, layer_of)
         self.served = {layers.size_of(each.weight) for each in self.model.layers.values() if layers.is_served(each)}
-        self.context = default._made.context
+        self.context = default_context._made.context
 
     def generate(self, prompts: list[Any], sampling: SamplingParams, use_tqdm: bool = True) -> list[Any]:
         last = torch.tensor([each["prompt_token_ids"][-1] for each in prompts])

@@ -1,0 +1,1 @@
+"""Calls of winners by tensors: arguments, what computes them, and the dispatcher."""
