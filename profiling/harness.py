@@ -35,8 +35,8 @@ from genkern.profiling.server import Server
 from genkern.profiling.timers import make_timer
 from genkern.runtime.backends.lt_api import LtError
 from genkern.timing.libraries import AITER, OURS, VENDOR, library_of
+from genkern.timing.profiler import TIMERS
 from genkern.timing.session import Session
-from genkern.timing.time_sources import TIMERS
 
 # Calls in one sample of a library algorithm.
 _SAMPLED_CALLS = 8

@@ -26,8 +26,7 @@ from genkern.profiling.cuda.icache import InstructionCacheFlush
 from genkern.profiling.finals import Rounds, confirmation_rounds, run_finals, semifinal
 from genkern.profiling.loaded_gemm import Call, Launchable, LoadedGemm
 from genkern.profiling.rehearsal import CHECK, run_each
-from genkern.profiling.same_bits.row_answers import compared
-from genkern.profiling.same_bits.row_bits import RowChecking
+from genkern.profiling.same_bits.row_bits import RowChecking, compared
 from genkern.profiling.timers import Sampler, Timer, make_timer
 from genkern.timing.libraries import AITER, OURS, VENDOR, library_of
 from genkern.timing.session import Session

@@ -38,9 +38,8 @@ from genkern.profiling.rehearsal import Rehearsal
 from genkern.profiling.supervisor import ChildDied, ChildGarbled, SupervisorError
 from genkern.timing.device_lock import Turn, in_turn
 from genkern.timing.libraries import ONE_BY_ONE, OURS, TORCH, library_of
-from genkern.timing.profiler import Raced
+from genkern.timing.profiler import Raced, vendor_of, visible_variable
 from genkern.timing.session import Session
-from genkern.timing.time_sources import vendor_of, visible_variable
 
 Answered = TypeVar("Answered")
 # Another request is sent while fewer candidates than this are in flight, so that the measured process need not wait for

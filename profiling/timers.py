@@ -12,7 +12,7 @@ from genkern.gemm.records import Dispatch
 from genkern.profiling.cuda import icache
 from genkern.profiling.cuda.cupti import KernelTrace
 from genkern.profiling.loaded_gemm import Call
-from genkern.timing.time_sources import vendor_of
+from genkern.timing.profiler import vendor_of
 
 # GPU clock cycles that keep the GPU busy while the host enqueues the timed work: about 50 us at 2 GHz, longer than a
 # graph launch takes on an idle host. For a slower host the time increases up to 200 times, 10 ms.
@@ -249,7 +249,7 @@ def busy_ns(kernels: Sequence[Dispatch]) -> int:
 
 
 def make_timer(time_source: str) -> Timer:
-    """Return the timer of this name (genkern.timing.time_sources). Raises KeyError for an unknown name."""
+    """Return the timer of this name (genkern.timing.profiler). Raises KeyError for an unknown name."""
     vendor_of(time_source)
     if time_source == CuptiTimer.time_source:
         return CuptiTimer()

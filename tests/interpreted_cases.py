@@ -23,7 +23,7 @@ from ordered_sums import operands_of_rows
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.source import load_module
 from genkern.profiling.checking import interpret, interpreter_trial
-from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
+from genkern.profiling.checking.verdict import error_ratio, worst_row_error
 
 # What a workspace holds that nobody has written.
 _GARBAGE = 12345

@@ -15,7 +15,7 @@ from fast_interpreter import make_interpreter_fast
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
-from genkern.profiling.checking.subjects import module_subject
+from genkern.profiling.checking.interpret import module_subject
 from genkern.profiling.checking.verdict import Checking
 from genkern.profiling.same_bits.row_bits import RowChecking
 

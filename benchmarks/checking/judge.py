@@ -21,8 +21,7 @@ from genkern.kernels.generate import generate
 from genkern.kernels.refusal import is_out_of_memory
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
-from genkern.profiling.checking.interpret import verdict_on
-from genkern.profiling.checking.subjects import module_subject
+from genkern.profiling.checking.interpret import module_subject, verdict_on
 from genkern.profiling.checking.verdict import Checking, Verdict
 
 # Programs where their number is the GPU's: a wave of four leaves two of the six tiles of a mutant to be shared.

@@ -98,7 +98,7 @@ class Bench:
         """Those that compute the same product, within what winners of the format may be off; others are said."""
         import torch
 
-        from genkern.profiling.checking.accuracy import worst_row_error
+        from genkern.profiling.checking.verdict import worst_row_error
 
         c, expected = self.gemm.operands["c"], self.gemm.module.reference(self.gemm.operands_of(0))
         limit = get_op(self.problem.op).worst_row_limit(self.problem)

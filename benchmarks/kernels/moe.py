@@ -122,7 +122,7 @@ def grouped_mm_call(bench: Bench) -> Call:
 
 def written_error(found: Any, expected: Any) -> float:
     """AITER's share of elements that are too far off, of rows that the reference has."""
-    from genkern.profiling.checking.accuracy import error_ratio
+    from genkern.profiling.checking.verdict import error_ratio
 
     written = ~expected.isnan().any(-1)
     return error_ratio(found[written], expected[written])

@@ -32,8 +32,8 @@ from genkern.search.command_line import add_strategy
 from genkern.space.space import shipped_names
 from genkern.subcommands import MODES
 from genkern.timing.libraries import ALL, LIBRARIES
+from genkern.timing.profiler import TIMERS
 from genkern.timing.session import TOLERANCE
-from genkern.timing.time_sources import TIMERS
 
 PROFILERS = ("auto", "rocprofv3", "rocprof", *TIMERS["amd"], *TIMERS["nvidia"], "predict")
 # The default of AITER's tuners (aiter/utility/base_tuner.py).

@@ -35,8 +35,7 @@ from genkern.profiling.rocm.rocprof import RocprofProfiler, RocprofV3Profiler
 from genkern.profiling.supervised_profiler import SupervisedProfiler
 from genkern.result.device import DeviceKey
 from genkern.timing.device_lock import Turn
-from genkern.timing.profiler import Profiler
-from genkern.timing.time_sources import TIMERS, usual_timer
+from genkern.timing.profiler import TIMERS, Profiler, usual_timer
 
 _VENDORS = {
     "rocprofv3": "amd",

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Protocol
 from rich.console import Console
 
 from genkern.cli.candidates_file import condensed
-from genkern.cli.lanes import lanes_of
 from genkern.cli.setting import Setting
 from genkern.cli.target import make_device_checker
 from genkern.compile.build_environment import Workshop
@@ -45,6 +44,8 @@ from genkern.tuning.tune import Provenance, Report, Tuner
 
 if TYPE_CHECKING:
     from genkern.tuning.predictor import Predictor
+from genkern.cli.target import shares_device
+from genkern.ops.op import get_op
 
 # Predicting: a process with fewer sizes than the first number is not worth its start; the second is the most sizes that
 # a process gets at a time.
@@ -272,3 +273,28 @@ def open_journal(files: RunFiles, header: Mapping[str, object], anew: bool, cons
         why = "--all tunes again" if anew else "this run starts from the beginning"
         console.print(f"note: {error.reason}; {why}, and it is kept as {shown_path(str(kept))}")
         return Journal(files.journal, header)
+
+
+# CPUs per lane, for its driver process, its measured process and its share of the compiles.
+_CPUS = 4
+# The share of a GPU's memory that all lanes may take. A lane takes _LANE_BYTES, and _TIMES the bytes of its operands:
+# for copies of the weights, and for the inputs and references of a check.
+_SHARE, _LANE_BYTES, _TIMES = 0.8, 4 * 2**30, 5
+
+
+def lanes_of(setting: Setting, problems: Sequence[GemmProblem]) -> int:
+    """Return the number of lanes: at most --lanes, and as many as there are CPUs, memory and sizes for.
+
+    Returns 1 if a size's search has a limit in seconds, which other lanes would use up; if every candidate is measured,
+    since the GPU then is the bottleneck; and if the profiler cannot share a GPU. There are no more lanes than sizes per
+    GPU, so that a single size is compiled on all cores.
+    """
+    alone = setting.limit.seconds is not None or setting.budget.every
+    if alone or not shares_device(setting.target, setting.options.profiler):
+        return 1
+    largest = max(sum(operand.size_bytes for operand in get_op(each.op).operands(each)) for each in problems)
+    room = _SHARE * setting.target.gpu.memory_gb * 1e9
+    most: int = setting.options.lanes
+    cpus: int = setting.options.jobs // len(setting.device_indices)
+    sizes = -(-len(problems) // len(setting.device_indices))
+    return max(1, min(most, sizes, cpus // _CPUS, int(room / (_TIMES * largest + _LANE_BYTES))))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from genkern.decoding import Whole, decode
 from genkern.errors import InputError, ResultsError
 from genkern.file_io import regular_bytes
 from genkern.gemm.config import Config
-from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Check, Measurement, Outcome, Unfit
 from genkern.journal.batch import codes_of, measurements_of, restored, unfit_of
@@ -334,3 +334,32 @@ def read_journal(path: str | Path) -> JournalFacts:
     facts = JournalFacts(path)
     facts._read(None)
     return facts
+
+
+_Group = tuple[str, GemmProblem]
+
+
+class NeighbourWins:
+    """The winners so far. Neighbours of a problem differ from it only in M, or only in N and K."""
+
+    def __init__(self) -> None:
+        self._names: dict[GemmProblem, str] = {}
+        self._wins: Counter[tuple[_Group, str]] = Counter()
+
+    def add(self, problem: GemmProblem, name: str) -> None:
+        """Count the config of this name as the winner of a problem; it replaces an earlier one."""
+        before, self._names[problem] = self._names.get(problem), name
+        for group in _groups(problem):
+            if before is not None:
+                self._wins[group, before] -= 1
+            self._wins[group, name] += 1
+
+    def of(self, problem: GemmProblem, configs: Iterable[str]) -> dict[str, int]:
+        """Return for each of these configs the number of neighbours of `problem`, without itself, that it has won."""
+        own, groups = self._names.get(problem), _groups(problem)
+        return {name: sum(self._wins[group, name] - (name == own) for group in groups) for name in configs}
+
+
+def _groups(problem: GemmProblem) -> tuple[_Group, _Group]:
+    """Return the keys of both groups of neighbours. Only the problem itself belongs to both."""
+    return ("weights", replace(problem, M=1)), ("tokens", replace(problem, N=1, K=1))

@@ -29,8 +29,8 @@ from genkern.runtime.bundles.records import Contents
 from genkern.runtime.bundles.untuned_m import Relatives
 from genkern.runtime.routed.row_kernels import needed
 from genkern.timing.device_lock import Turn
+from genkern.timing.profiler import usual_timer
 from genkern.timing.session import Budget, Session
-from genkern.timing.time_sources import usual_timer
 
 SERVER = module_argv("genkern.packing.bundle_server")
 # Limit per M. Filling operands of several gigabytes takes seconds.

@@ -18,9 +18,43 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.refusal import is_bug_when_interpreted, is_out_of_memory
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
-from genkern.profiling.checking.subjects import module_subject
-from genkern.profiling.checking.verdict import Checking, Verdict
+from genkern.profiling.checking.reads import Reads
+from genkern.profiling.checking.verdict import Checking, Subject, Verdict, WorkBuffer
 from genkern.timing.session import TOLERANCE
+
+
+def module_subject(module: ModuleType, config_name: str, units: int) -> Subject:
+    """Return a subject that calls the module's `matmul` with a config.
+
+    `matmul` compiles the config in this process, or interprets it; interpreted reads are checked too. `units`: number
+    of SMs or CUs.
+    """
+    import torch
+
+    config = module.CONFIGS[config_name]
+    # On the meta device, since only sizes and types are needed.
+    made = module.with_workspace(config, {"c": torch.empty(0, device="meta")}, units)
+    buffers = tuple(
+        WorkBuffer(name, tensor.numel(), tensor.dtype, zero=name == "counters")
+        for name, tensor in made.items()
+        if name != "c"
+    )
+
+    def refuses(operands: dict[str, Any]) -> str:
+        try:
+            module.check_operands(config, operands)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    reads = Reads()
+
+    def launch(operands: dict[str, Any]) -> None:
+        with reads.watched(operands):
+            module.matmul(config, operands, units)
+
+    return Subject(launch, buffers, refuses, lambda: reads.fault)
+
 
 # Number of programs for kernels that launch one per compute unit. Three is less than the 2 x 2 tiles of a reduced size,
 # so one program computes two tiles.

@@ -16,6 +16,7 @@ all candidates of a problem.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,6 @@ from genkern.gemm.problem import GemmProblem
 from genkern.kernels.refusal import is_out_of_memory
 from genkern.ops.accumulate import PROMOTED_K, is_full
 from genkern.ops.op import Op, groups_of, has_exponents
-from genkern.profiling.checking.accuracy import elements_outside, worst_row_error
 from genkern.profiling.checking.alphabet import FLOAT8_BITS, choose_alphabet
 from genkern.profiling.checking.bands import Band, bands_of, cut, period_of, repeat_rows
 from genkern.profiling.checking.bound import (
@@ -44,6 +44,43 @@ from genkern.profiling.checking.inputs import FEW_PRODUCTS, Round, fill, rounds_
 from genkern.profiling.checking.repeated_groups import RepeatedGroups
 from genkern.profiling.checking.wide_sums import shows_wide_sums
 from genkern.timing.session import TOLERANCE
+
+
+def error_ratio(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: float = TOLERANCE) -> float:
+    """Return the share of elements of [M, N] with |actual - expected| > atol + rtol |expected|, as AITER computes it.
+
+    Returns 1.0 if any element is NaN or infinite.
+    """
+    return min(1.0, elements_outside(actual, expected, atol, rtol) / int(expected.numel()))
+
+
+def elements_outside(actual: Any, expected: Any, atol: float = TOLERANCE, rtol: float = TOLERANCE) -> float:
+    """Return the number of elements with |actual - expected| > atol + rtol |expected|.
+
+    Returns infinity if any element is NaN or infinite.
+    """
+    import torch
+
+    actual = actual.float()
+    if not bool(torch.isfinite(actual).all()):
+        return math.inf
+    close = torch.isclose(actual, expected, rtol=rtol, atol=atol)
+    return int((~close).sum().item())
+
+
+def worst_row_error(actual: Any, expected: Any) -> float:
+    """Return the largest ||actual_i - expected_i|| / ||expected_i|| over the rows i of [M, N].
+
+    Returns infinity for NaN or infinity.
+
+    The denominator is at least the norm of a row whose elements are all TOLERANCE. An activation maps negative inputs
+    to values close to zero that have few correct digits even in float32: 1 + erf(x) has none left below x = -4.
+    """
+    difference = (actual.float() - expected).norm(dim=-1)
+    size = expected.norm(dim=-1).clamp(min=TOLERANCE * expected.shape[-1] ** 0.5)
+    worst = float((difference / size).max().item())
+    return worst if worst == worst else float("inf")
+
 
 # The second call finds the workspace as the first call left it.
 _CALLS = 2

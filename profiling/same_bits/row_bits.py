@@ -10,12 +10,13 @@ are the same for all M; `row_bits` digests their results, to be compared among p
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from genkern.gemm.problem import GemmProblem
+from genkern.kernels.refusal import refused_by_device, refused_by_library
 from genkern.ops.op import Op
 from genkern.profiling.checking.alphabet import choose_alphabet
 from genkern.profiling.checking.concurrent_calls import fault_together
@@ -23,6 +24,7 @@ from genkern.profiling.checking.guard import first_true
 from genkern.profiling.checking.inputs import Round, fill
 from genkern.profiling.checking.verdict import Subject
 from genkern.profiling.same_bits.moved_rows import Tensors, as_bits, moved, row_operands
+from genkern.timing.libraries import VENDOR
 
 # Number of rows in the pool, and hexadecimal digits per row in `row_bits`.
 POOL, DIGITS = 32, 8
@@ -203,3 +205,41 @@ def _other_rows(found: Any, wanted: Any, how: str) -> str:
     if not count:
         return ""
     return f"rows have other bits {how}: the first is row {first_true(rows)}; {count:,} of {rows.numel():,} differ"
+
+
+# `rows`: whether the rows of a config, or of a library call, have the same bits in all calls, and the bits of a
+# "reference" config if there is one.
+# `alike`: which configs give all rows the same bits as a library call.
+Answer = dict[str, Any]
+
+
+def compared(checking: RowChecking, request: dict[str, Any], subject_of: Callable[[dict[str, Any]], Subject]) -> Answer:
+    """Return the answer to a request.
+
+    Raises what a launch raises, except for `alike`: a call that the library refuses is left out.
+    """
+    if request["command"] == "alike":
+        return {"alike": _alike(checking, request, subject_of)}
+    reference = request.get("reference")
+    verdict = checking.check(subject_of(request), subject_of(reference) if reference else None)
+    return {"config": request["config"], **asdict(verdict)}
+
+
+def _alike(
+    checking: RowChecking, request: dict[str, Any], subject_of: Callable[[dict[str, Any]], Subject]
+) -> dict[str, str]:
+    """Return for each call the first config with the same bits; calls without such a config are missing."""
+    calls: dict[str, Any] = {}
+    for name in request["calls"]:
+        try:
+            calls[name] = checking.bits_of(subject_of({"config": name, "binaries": []}))
+        except Exception as error:
+            if not (refused_by_library(error) if name == VENDOR else refused_by_device(error)):
+                raise
+    alike: dict[str, str] = {}
+    for candidate in request["candidates"] if calls else ():
+        bits = checking.bits_of(subject_of(candidate))
+        for name, of_call in calls.items():
+            if name not in alike and bool((bits == of_call).all()):
+                alike[name] = candidate["config"]
+    return alike

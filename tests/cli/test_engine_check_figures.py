@@ -10,9 +10,8 @@ import pytest
 from computing_gpu import planned, planned_row
 from recording_gpu import H200
 
+from genkern.cli.engine_check.checking import culprits, handed_back
 from genkern.cli.engine_check.comparison import Times, Tokens, pooled, times_of, tokens_of
-from genkern.cli.engine_check.library_rows import handed_back
-from genkern.cli.engine_check.slow_layers import culprits
 from genkern.gemm.problem import GemmProblem
 from genkern.runtime.bundles.table import Table
 

@@ -1,4 +1,4 @@
-"""Tests of genkern/cli/results_status.py: what `genkern status` says of results that came without their journal."""
+"""Tests of genkern/cli/status.py: what `genkern status` says of results that came without their journal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from command import run_here
 from winner_factory import CONFIG, winner, write_results
 
-from genkern.cli.results_status import results_lines
+from genkern.cli.status import results_lines
 
 MADE = [winner(16), winner(64, 123.4, bias=True)]
 WRITTEN_S = time.mktime((2026, 3, 4, 5, 6, 0, 0, 0, -1))

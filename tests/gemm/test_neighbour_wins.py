@@ -1,4 +1,4 @@
-"""Tests of genkern.gemm.neighbour_wins.py."""
+"""Tests of genkern.journal.facts.py."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 from dataclasses import replace
 
 from genkern.gemm.config import Config
-from genkern.gemm.neighbour_wins import NeighbourWins
 from genkern.gemm.problem import GemmProblem
+from genkern.journal.facts import NeighbourWins
 from genkern.result.result import Result
 
 PROBLEM = GemmProblem(64, 4096, 4096)

@@ -17,9 +17,8 @@ from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import ACTIVATIONS, GemmProblem
 from genkern.kernels.catalogue import form_of
 from genkern.ops.op import get_op
-from genkern.profiling.checking.accuracy import worst_row_error
-from genkern.profiling.checking.subjects import module_subject
-from genkern.profiling.checking.verdict import Checking
+from genkern.profiling.checking.interpret import module_subject
+from genkern.profiling.checking.verdict import Checking, worst_row_error
 
 pytestmark = pytest.mark.gpu
 

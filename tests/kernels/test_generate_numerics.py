@@ -17,7 +17,7 @@ from genkern.kernels.catalogue import form_of
 from genkern.kernels.generate import generate
 from genkern.kernels.source import load_module
 from genkern.ops.op import get_op
-from genkern.profiling.checking.accuracy import worst_row_error
+from genkern.profiling.checking.verdict import worst_row_error
 
 pytestmark = needs_interpreter
 LAYOUTS = list(itertools.product((True, False), (True, False)))

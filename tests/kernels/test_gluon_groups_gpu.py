@@ -12,7 +12,7 @@ from genkern.gemm.gpus import detect_arch, gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.legality import legal
 from genkern.ops.op import get_op
-from genkern.profiling.checking.subjects import module_subject
+from genkern.profiling.checking.interpret import module_subject
 from genkern.profiling.checking.verdict import Checking
 
 pytestmark = pytest.mark.gpu

@@ -144,7 +144,7 @@ def test_what_is_held_is_a_power_of_two_and_fits(kind: tuple[str, str, str, Own]
 def test_passes_the_check(tmp_path: Path, kind: tuple[str, str, str, Own], size: tuple[int, int, int]) -> None:
     """Every format's numbers, in tiles that overhang along M, N and K; exact inputs to the bit, and random ones."""
     torch = pytest.importorskip("torch")
-    from genkern.profiling.checking.subjects import module_subject
+    from genkern.profiling.checking.interpret import module_subject
     from genkern.profiling.checking.verdict import Checking
 
     problem = problem_of(*size, kind, bias=size[0] == 13, activation="relu" if size[0] == 70 else "none")

@@ -21,7 +21,7 @@ from genkern.kernels.catalogue import form_of
 from genkern.kernels.legality import legal, legal_problem
 from genkern.kernels.source import ast_source
 from genkern.ops.op import bytes_moved, element_bytes, get_op
-from genkern.profiling.checking.subjects import module_subject
+from genkern.profiling.checking.interpret import module_subject
 from genkern.profiling.checking.verdict import Checking
 from genkern.space.prune import prune
 from genkern.space.space import load_space

@@ -23,8 +23,7 @@ from genkern.packing.bundle_server import BundleServer, DispatchedCall, main
 from genkern.packing.prover import SERVER, PackedCandidate, Sessions
 from genkern.profiling.checking.verdict import Checking, Verdict
 from genkern.profiling.loaded_gemm import LoadedGemm
-from genkern.profiling.same_bits.row_answers import compared
-from genkern.profiling.same_bits.row_bits import RowChecking
+from genkern.profiling.same_bits.row_bits import RowChecking, compared
 from genkern.runtime.bundles.bundle import Bundle
 from genkern.runtime.calls.context import Context
 from genkern.runtime.calls.dispatch import Gemm

@@ -1,4 +1,4 @@
-"""Tests of genkern.search.cost_model.copies: what the copies of misaligned operands take."""
+"""Tests of genkern.search.cost_model.splits: what the copies of misaligned operands take."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.gemm.records import Resources
-from genkern.search.cost_model.copies import realigning_us
 from genkern.search.cost_model.predict import predict_us
-from genkern.search.cost_model.splits import another_us
+from genkern.search.cost_model.splits import another_us, realigning_us
 
 H200 = gpu_for_arch("sm_90")
 TILED = Config("tiled_tma", 128, 128, 64, 8, 1, 4, 4, realigned=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from genkern.timing.time_sources import TIMERS, usual_timer, vendor_of, visible_variable
+from genkern.timing.profiler import TIMERS, usual_timer, vendor_of, visible_variable
 
 
 def test_a_timer_belongs_to_one_vendor() -> None:

@@ -17,7 +17,7 @@ from genkern.errors import one_line
 from genkern.gemm.gpus import DetectedDevice, known_archs
 from genkern.gemm.triton_release import installed
 from genkern.screen import Screen, put
-from genkern.timing.time_sources import TIMERS
+from genkern.timing.profiler import TIMERS
 
 ENGINES = ("vllm", "sglang")
 # An import of PyTorch from a slow disk takes 20 seconds, one of an engine a minute.

@@ -21,7 +21,7 @@ from genkern.cli.doctor.finding import Finding, ok, problem, warning
 from genkern.errors import one_line
 from genkern.installation import pip_install
 from genkern.python_child import child_environment, module_argv
-from genkern.timing.time_sources import TIMERS
+from genkern.timing.profiler import TIMERS
 
 # Marks the line with the findings, since libraries print while they are imported.
 MARK = "genkern-doctor:"

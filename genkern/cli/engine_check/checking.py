@@ -11,8 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,17 @@ from rich.console import Console
 
 from genkern.arguments import Parser, number
 from genkern.cli.engine_check.comparison import Times, Tokens, pooled, rows_of, times_of, tokens_of
-from genkern.cli.engine_check.library_rows import handed_back
-from genkern.cli.engine_check.slow_layers import culprits
 from genkern.engines.layers import REPORT, SKIP
 from genkern.engines.timing_child import Request, prefill_name
 from genkern.errors import InputError
 from genkern.file_io import read_text, require_writable, shown_path, write_whole
 from genkern.gemm.problem import GemmProblem
+from genkern.gemm.records import VENDOR_WINS
+from genkern.ops.accumulate import as_fast, as_full, multiplies_float8, on_arch
 from genkern.python_child import child_environment, module_argv
+from genkern.result.result import Result
 from genkern.runtime.bundles.bundle import read_bundle, require_bundle_or_none, write_bundle
+from genkern.runtime.bundles.records import Contents, part_of
 from genkern.runtime.calls.configuration import CONFIG
 from genkern.screen import aligned
 
@@ -438,3 +440,59 @@ def _model(path: str) -> tuple[str, int]:
     except (KeyError, TypeError):
         raise InputError(f"{shown_path(file)} has no vocab_size") from None
     return os.path.abspath(folder), vocabulary
+
+
+def handed_back(contents: Contents, problems: Iterable[GemmProblem], m: int) -> Contents:
+    """Return the contents in which the library, instead of a kernel, serves M = `m` of each problem.
+
+    The row for that M is replaced by a row of the library. If there is none, a copy of the row with the nearest M is
+    added, changed to the library and without times. The M of `problems` does not matter. Batch-invariant rows stay,
+    since the library may not serve that mode.
+    """
+    alike = [each for problem in problems for each in _alike(problem)]
+    wanted = {
+        (replace(on_arch(each, arch), M=1), arch) for each in alike for arch in {row.arch for row in contents.winners}
+    }
+    winners: list[Result] = []
+    found: dict[object, list[Result]] = {}
+    for winner in contents.winners:
+        layer = replace(winner.problem, M=1)
+        if (layer, winner.arch) not in wanted or winner.batch_invariant:
+            winners.append(winner)
+        else:
+            found.setdefault((layer, winner.arch, winner.device, winner.compute_units), []).append(winner)
+    for rows in found.values():
+        winners += _with_library(rows, m)
+    return part_of(contents, tuple(winners))
+
+
+def _alike(problem: GemmProblem) -> Sequence[GemmProblem]:
+    """Return the problem; for fp8 also its variants with full and with fast accumulation, whose rows may serve it."""
+    return [problem, as_full(problem), as_fast(problem)] if multiplies_float8(problem) else [problem]
+
+
+def _with_library(rows: Sequence[Result], m: int) -> list[Result]:
+    nearest = min(rows, key=lambda row: abs(row.problem.M - m))
+    marked = replace(nearest, problem=replace(nearest.problem, M=m), choice=VENDOR_WINS, vendor="").with_calls(())
+    if m != nearest.problem.M:
+        # The times of the nearest row are of another M.
+        marked = replace(marked, duration_us=None, vendor_us=None, torch_us=None)
+    return sorted([*(row for row in rows if m != row.problem.M), marked], key=lambda row: row.problem.M)
+
+
+# Returns True if the engine, with winners for the layers of these sizes only, is slower than without genkern.
+IsSlow = Callable[[Sequence[str]], bool]
+
+
+def culprits(sizes: Sequence[str], is_slow: IsSlow) -> list[str]:
+    """Return the sizes whose winners make the engine slower. The caller has found that all `sizes` together do.
+
+    Starts the engine about 2 log2(n) times for one culprit among n sizes. If neither half is slower by itself, both are
+    returned: each single loss is below the noise, and only their sum is seen.
+    """
+    if len(sizes) <= 1:
+        return list(sizes)
+    middle = len(sizes) // 2
+    halves = sizes[:middle], sizes[middle:]
+    slow = [half for half in halves if is_slow(half)]
+    return [size for half in slow for size in culprits(half, is_slow)] or list(sizes)

@@ -27,7 +27,7 @@ from genkern.profiling.checking.verdict import Checking
 from genkern.profiling.loaded_gemm import LoadedGemm
 from genkern.profiling.measured_process import environment_of
 from genkern.runtime.backends.lt_api import LtError
-from genkern.timing.time_sources import TIMERS, visible_variable
+from genkern.timing.profiler import TIMERS, visible_variable
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from genkern.cli.new_machine.proving import TIMED
 from genkern.cli.new_machine.steps import Step, genkern_step
 from genkern.gemm.gpus import Gpu
 from genkern.ops.op import op_by_type
-from genkern.timing.time_sources import TIMERS, usual_timer
+from genkern.timing.profiler import TIMERS, usual_timer
 
 # Decoding and prompts of models of 8 to 70 billion parameters, and small sizes; the cost model was not fitted on them.
 TUNED = (

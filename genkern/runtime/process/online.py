@@ -12,10 +12,13 @@ import logging
 import os
 import queue
 import stat
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from genkern.errors import GenkernError, LaunchError, ResultsError
 from genkern.file_io import cache_folder, shown_path, write_whole
@@ -26,7 +29,6 @@ from genkern.runtime.calls.context import Context, problem_text
 from genkern.runtime.launch.prepared_call import LiveGpu
 from genkern.runtime.process.bundle_sources import Sources
 from genkern.runtime.process.genkern_command import OwnCommand, pack_arguments
-from genkern.runtime.process.ranks import of_first, ranks
 from genkern.runtime.process.size_recorder import process_name, require_own
 from genkern.runtime.process.trust import require_pinned
 
@@ -262,3 +264,49 @@ def _captures(gpu: LiveGpu, stream: int) -> bool:
         return gpu.driver.capture(stream) != 0
     except LaunchError:
         return False
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's number among `size` processes. `meet` is True if they can communicate."""
+
+    number: int = 0
+    size: int = 1
+    meet: bool = True
+
+    @property
+    def alone(self) -> bool:
+        return self.size == 1
+
+
+def ranks(environ: Mapping[str, str]) -> Ranks:
+    """Return the rank from torch.distributed if it is initialised, else from the launcher's RANK and WORLD_SIZE."""
+    if (distributed := _distributed()) is not None:
+        return Ranks(distributed.get_rank(), distributed.get_world_size())
+    number, size = (environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    if not number.isdigit():
+        return Ranks()
+    # Without WORLD_SIZE, assume that there are several.
+    count = int(size) if size.isdigit() else 2
+    return Ranks(int(number), count, meet=count == 1)
+
+
+def of_first(value: T) -> T:
+    """Return the first rank's `value`. A collective operation: every rank must call it at the same point."""
+    distributed = _distributed()
+    if distributed is None or distributed.get_world_size() == 1:
+        return value
+    box = [value]
+    distributed.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def _distributed() -> Any:
+    """Return torch.distributed if the program has initialised it; else None."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed

@@ -25,10 +25,9 @@ from genkern.kernels.catalogue import form_of, k_shares
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, groups_of, row_tiles
 from genkern.search.cost_model.constants import constants_without_rates, rates_for
-from genkern.search.cost_model.copies import realigning_us
 from genkern.search.cost_model.cute_waves import programs_us
 from genkern.search.cost_model.loads import is_pipelined, lane_bytes, load_clocks, resident_workgroups
-from genkern.search.cost_model.splits import sharers, splitting_us
+from genkern.search.cost_model.splits import realigning_us, sharers, splitting_us
 
 # The NVIDIA constants, here and in `calibrated.constants`, were fitted to 2,166 timings of 134 tiles and 7 sizes on an
 # H200 (bf16, Triton 3.6, cold weights). They give a rank correlation of 0.84 to 0.95 per size, the best of the first 10

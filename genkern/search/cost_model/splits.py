@@ -6,6 +6,8 @@ from genkern.gemm.config import Config
 from genkern.gemm.gpus import Gpu
 from genkern.gemm.problem import GemmProblem
 from genkern.kernels.catalogue import form_of
+from genkern.kernels.families.alignment_copy import copied_operands
+from genkern.ops.op import get_op
 from genkern.search.cost_model.constants import constants_without_rates
 
 # Bytes of the accumulator's type, fp32 or int32.
@@ -64,3 +66,14 @@ def moved_us(bytes_moved: int, gpu: Gpu) -> float:
     if bytes_moved / 2 <= gpu.l2_mib * 2**20:
         return bytes_moved / (constants_without_rates(gpu).l2_bytes_per_clock * gpu.clock_mhz * gpu.compute_units)
     return bytes_moved / (gpu.memory_tb_per_s * constants_without_rates(gpu).memory_efficiency * 1e6)
+
+
+def realigning_us(problem: GemmProblem, config: Config, gpu: Gpu) -> float:
+    """Return the microseconds in which the operands that the config copies are read and written; 0 if it copies
+    none."""
+    if not form_of(config).realigned:
+        return 0.0
+    a, b, *_ = get_op(problem.op).operands(problem)
+    copied = copied_operands(problem)
+    copied_bytes = sum(operand.size_bytes for operand in (a, b) if operand.name in copied)
+    return another_us(gpu) + moved_us(2 * copied_bytes, gpu)

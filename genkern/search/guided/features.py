@@ -24,10 +24,9 @@ from genkern.kernels.contract.argument import alignment_of
 from genkern.ops.accumulate import promotes_products
 from genkern.ops.op import bytes_moved, columns_of_b, element_bytes, get_op, groups_of, operands_of
 from genkern.search.cost_model.constants import constants_for, counting_with, shipped_constants
-from genkern.search.cost_model.copies import realigning_us
 from genkern.search.cost_model.loads import is_pipelined, lane_bytes
 from genkern.search.cost_model.predict import peak_tflops, predicted_us
-from genkern.search.cost_model.splits import splitting_us
+from genkern.search.cost_model.splits import realigning_us, splitting_us
 
 Numbers = npt.NDArray[np.float64]
 # An alignment of rows above this counts as this: a line of L2.

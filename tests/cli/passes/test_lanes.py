@@ -14,10 +14,10 @@ from machines import machine
 from processes import assert_gone, until
 from tiny_space import FASTER, tiny_command, traced
 
-from genkern.cli.lanes import lanes_of
 from genkern.cli.options import LANES, parse
 from genkern.cli.setting import Setting
 from genkern.cli.target import RunTarget
+from genkern.cli.tuning_pass import lanes_of
 from genkern.errors import InputError
 from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem

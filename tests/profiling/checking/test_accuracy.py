@@ -1,4 +1,4 @@
-"""Tests of profiling/checking/accuracy.py, on the CPU."""
+"""Tests of profiling/checking/verdict.py, on the CPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from genkern.profiling.checking.accuracy import error_ratio, worst_row_error
+from genkern.profiling.checking.verdict import error_ratio, worst_row_error
 
 torch = pytest.importorskip("torch")
 

@@ -1,4 +1,4 @@
-"""Tests of profiling/checking/subjects.py: right kernels of every interpreted form pass, over sizes and types."""
+"""Tests of profiling/checking/interpret.py: right kernels of every interpreted form pass, over sizes and types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from small_gemms import SEMAPHORE, TILED, make_module
 
 from genkern.gemm.config import Config
 from genkern.gemm.problem import GemmProblem
-from genkern.profiling.checking.subjects import module_subject
+from genkern.profiling.checking.interpret import module_subject
 
 pytest.importorskip("torch")
 pytest.importorskip("numpy")

@@ -17,7 +17,7 @@ from genkern.gemm.gpus import detect_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.accumulate import as_fast, as_full, keeps_few_bits
 from genkern.ops.op import get_op
-from genkern.profiling.checking.subjects import module_subject
+from genkern.profiling.checking.interpret import module_subject
 from genkern.profiling.checking.verdict import Checking
 from genkern.profiling.checking.wide_sums import of_a, of_b
 from genkern.runtime.backends import cublaslt

@@ -1,4 +1,4 @@
-"""Tests of profiling/same_bits/row_answers.py: what a measured process is asked of rows, and what it says."""
+"""Tests of profiling/same_bits/row_bits.py: what a measured process is asked of rows, and what it says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from test_row_bits import PLAIN, checking, subject, sums
 from genkern.gemm.config import Config
 from genkern.gemm.records import Candidate, Outcome
 from genkern.profiling.device_rows import DeviceRows
-from genkern.profiling.same_bits.row_answers import compared
+from genkern.profiling.same_bits.row_bits import compared
 from genkern.timing.libraries import VENDOR, KeptAlgorithm
 from genkern.timing.session import Budget, Session
 

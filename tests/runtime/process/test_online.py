@@ -26,8 +26,7 @@ from genkern.runtime.bundles.table import Choice
 from genkern.runtime.calls.context import Context
 from genkern.runtime.calls.dispatch import Gemm
 from genkern.runtime.process import online as module
-from genkern.runtime.process.online import Online
-from genkern.runtime.process.ranks import Ranks, of_first, ranks
+from genkern.runtime.process.online import Online, Ranks, of_first, ranks
 from genkern.runtime.process.size_recorder import PREFIXES
 
 MISS = Choice("not tuned")
@@ -286,7 +285,7 @@ _RANK = """
 import os, sys
 import torch.distributed as distributed
 from genkern.runtime.process.online import Online
-from genkern.runtime.process.ranks import ranks
+from genkern.runtime.process.online import ranks
 rank = int(os.fork() == 0)
 folder, meeting = sys.argv[1 + rank], sys.argv[3]
 distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)

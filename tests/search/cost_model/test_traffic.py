@@ -1,4 +1,4 @@
-"""Tests of genkern.search.cost_model.traffic: caches of XCDs, memory, and the sums of a split K."""
+"""Tests of genkern.search.cost_model.rate_times: caches of XCDs, memory, and the sums of a split K."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from genkern.gemm.gpus import gpu_for_arch
 from genkern.gemm.problem import GemmProblem
 from genkern.ops.op import bytes_moved
 from genkern.search.cost_model.columns import columns_of
-from genkern.search.cost_model.traffic import behind_l2_us, splitting_us
+from genkern.search.cost_model.rate_times import behind_l2_us, splitting_us
 
 MI300X = gpu_for_arch("gfx942")
 LARGE, FEW_ROWS = GemmProblem(8192, 8192, 8192), GemmProblem(16, 8192, 8192)
