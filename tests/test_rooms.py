@@ -88,3 +88,34 @@ def test_imports_go_downward() -> None:
             wrong += [(str(path), name) for name in names if name not in known]
     assert wrong == []
     assert seen > 200
+
+
+def folder_of(module: str) -> str:
+    """The folder in which a module or package lies, dotted."""
+    place = ROOT / "genkern" / module.replace(".", "/")
+    return module if (place / "__init__.py").exists() else module.rpartition(".")[0]
+
+
+def test_folders_import_in_one_direction() -> None:
+    """No folder imports a folder that imports it, directly or through others; genkern's own top level is exempt."""
+    below: dict[str, set[str]] = {}
+    for path in modules():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts if parts[0] == "profiling" else parts[1:]).removesuffix(".__init__")
+        folder = folder_of(name)
+        found = {folder_of(each) for each in imports(path)}
+        below.setdefault(folder, set()).update(found - {folder, ""})
+    done: set[str] = set()
+    under_way: list[str] = []
+
+    def visit(folder: str) -> None:
+        assert folder not in under_way, " imports ".join([*under_way[under_way.index(folder) :], folder])
+        if folder not in done:
+            under_way.append(folder)
+            for each in sorted(below.get(folder, ())):
+                visit(each)
+            done.add(under_way.pop())
+
+    for folder in sorted(below.keys() - {""}):
+        visit(folder)
+    assert len(done) > 20
